@@ -1,0 +1,1 @@
+"""Signal Hub: messages between actors that can be counted on."""

@@ -1,0 +1,54 @@
+"""Time and identity from outside, so that the core can be run with neither.
+
+The hub stamps messages with wall time in milliseconds and measures intervals with the same clock;
+only the real classes here read the machine.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def now_ms(self) -> int:
+        """Wall time, milliseconds since the epoch."""
+
+    def mono_s(self) -> float:
+        """Monotonic seconds, for intervals that must survive clock jumps."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def mono_s(self) -> float:
+        return time.monotonic()
+
+
+class Ids:
+    """Unique ids in the form of UUID v4, a hundred nanoseconds each.
+
+    The first half is random once per process, the last twelve digits count. Uniqueness is what
+    messages need; whoever needs an unguessable value calls `secret`.
+    """
+
+    def __init__(self, prefix: str | None = None) -> None:
+        digits = prefix or secrets.token_hex(10)
+        self._prefix = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-".encode()
+        self._count = 0
+
+    def next(self) -> bytes:
+        """The next id as ASCII bytes, ready to be spliced into JSON."""
+        self._count += 1
+        return self._prefix + b"%012x" % self._count
+
+    def secret(self) -> str:
+        """An id that cannot be guessed, for tokens and session names."""
+        digits = secrets.token_hex(16)
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

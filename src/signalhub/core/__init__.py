@@ -1,0 +1,1 @@
+"""The hub without I/O: every method takes an event and the time and returns effects."""

@@ -1,0 +1,259 @@
+"""The message: its eleven members, its codec and its limits.
+
+Incoming frames are decoded into `Envelope` with payload and metadata left as the sender's bytes.
+Outgoing frames are written by splicing: the envelope is new, `data` and `metadata` are the sender's
+own bytes. The caller has checked that the frame is valid UTF-8, which msgspec does not do inside
+raw members.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from signalhub import names
+
+PROTOCOL_VERSION = "0.1.0"
+RAW_PING = b'{"type":"ping"}'
+RAW_PONG = b'{"type":"pong"}'
+TELL = "tell"
+ASK = "ask"
+
+NULL = Raw(b"null")
+EMPTY = Raw(b"{}")
+
+Number = int | float
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """One incoming message that passed the basic check."""
+
+    id: str
+    to: str
+    type: str
+    pattern: str
+    timestamp: Number
+    correlation_id: str | None = msgspec.field(name="correlationId")
+    ttl: Number | None
+    signature: str | None
+    sender: str = msgspec.field(name="from")
+    payload: Raw = NULL
+    metadata: Raw = EMPTY
+
+    def expires_at(self) -> float | None:
+        """When its lifetime ends on the sender's clock; `None` if it never does."""
+        return None if self.ttl is None else self.timestamp + self.ttl
+
+
+class NotJson(ValueError):
+    """The frame is not JSON at all: the sender is confused beyond repair."""
+
+
+class NotEnvelope(ValueError):
+    """Valid JSON that is no envelope; carries what could be read for the reply."""
+
+    def __init__(self, reason: str, sender: str | None, message_id: str | None) -> None:
+        super().__init__(reason)
+        self.sender = sender
+        self.message_id = message_id
+
+
+_decode = msgspec.json.Decoder(Envelope).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+# Adding a member here, in `Envelope` and in the two splices below is all a new member needs.
+_CODEC_ERRORS = (ValueError, RecursionError)
+
+
+def encode(value: object) -> bytes:
+    """JSON text of any value."""
+    return _encode(value)
+
+
+def decode(frame: bytes) -> Envelope:
+    """Read a frame, or raise `NotJson` or `NotEnvelope`."""
+    try:
+        envelope = _decode(frame)
+    except _CODEC_ERRORS as error:
+        raise _explain(frame, error) from None
+    pattern = envelope.pattern
+    if (
+        (pattern != TELL and pattern != ASK)
+        or not envelope.sender.startswith("@(")
+        or not envelope.to.startswith("@(")
+        or len(envelope.sender) > names.ADDRESS_CHARS_MAX
+        or len(envelope.to) > names.ADDRESS_CHARS_MAX
+        or len(envelope.id) > names.ID_CHARS_MAX
+        or len(envelope.type) > names.TYPE_CHARS_MAX
+    ):
+        raise NotEnvelope(_complaint(envelope), envelope.sender, envelope.id)
+    return envelope
+
+
+def _complaint(envelope: Envelope) -> str:
+    if envelope.pattern not in (TELL, ASK):
+        return "`pattern` must be `tell` or `ask`"
+    for member, text in (("from", envelope.sender), ("to", envelope.to)):
+        if not text.startswith("@("):
+            return f"`{member}` must be an address beginning with `@(`"
+        if len(text) > names.ADDRESS_CHARS_MAX:
+            return f"`{member}` is longer than {names.ADDRESS_CHARS_MAX} characters"
+    if len(envelope.id) > names.ID_CHARS_MAX:
+        return f"`id` is longer than {names.ID_CHARS_MAX} characters"
+    return f"`type` is longer than {names.TYPE_CHARS_MAX} characters"
+
+
+def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
+    """Tell broken JSON from JSON of the wrong shape, and save what a reply needs."""
+    try:
+        value = _decode_any(frame)
+    except RecursionError:
+        return NotJson("the JSON is nested too deeply")
+    except ValueError as cause:
+        return NotJson(str(cause))
+    if not isinstance(value, dict):
+        return NotEnvelope("the frame must hold one JSON object", None, None)
+    sender, message_id = value.get("from"), value.get("id")
+    if not isinstance(sender, str) or len(sender) > names.ADDRESS_CHARS_MAX:
+        sender = None
+    if not isinstance(message_id, str) or len(message_id) > names.ID_CHARS_MAX:
+        message_id = None
+    return NotEnvelope(str(error), sender, message_id)
+
+
+def read(raw: Raw) -> Any:
+    """The decoded value of a raw member."""
+    return _decode_any(raw)
+
+
+def from_hub(
+    *,
+    message_id: bytes,
+    type: str,
+    to: str,
+    payload: bytes,
+    now_ms: int,
+    correlation_id: str | None = None,
+    metadata: bytes = b"{}",
+) -> bytes:
+    """A complete message written by the hub itself; replies are always `tell`."""
+    return b"".join(
+        (
+            b'{"id":"',
+            message_id,
+            _FROM_HUB,
+            _encode(to),
+            b',"type":',
+            _encode(type),
+            b',"payload":',
+            payload,
+            b',"pattern":"tell","correlationId":',
+            _encode(correlation_id),
+            b',"timestamp":%d,"metadata":' % now_ms,
+            metadata,
+            b',"ttl":null,"signature":null}',
+        )
+    )
+
+
+_FROM_HUB = b'","from":"' + names.HUB_ADDRESS.encode() + b'","to":'
+_VIA = b'"via":"' + names.HUB_ADDRESS.encode() + b'"'
+_FORWARDED = b'"forwarded":true,' + _VIA + b',"originalMessageId":'
+_HUB_KEYS = (b'"forwarded"', b'"via"', b'"originalMessageId"')
+
+
+def forwarded_metadata(metadata: Raw, original_id: str) -> bytes:
+    """The sender's metadata with the hub's three members added, overriding the sender's."""
+    given = bytes(metadata)
+    if given == b"{}":
+        return b"{" + _FORWARDED + _encode(original_id) + b"}"
+    if given[:1] != b"{":
+        return b"{" + _FORWARDED + _encode(original_id) + b"}"
+    if any(key in given for key in _HUB_KEYS):
+        kept = read(metadata)
+        for key in ("forwarded", "via", "originalMessageId"):
+            kept.pop(key, None)
+        given = _encode(kept)
+    inner = given[1:-1].strip()
+    comma = b"," if inner else b""
+    return b"{" + inner + comma + _FORWARDED + _encode(original_id) + b"}"
+
+
+def ttl_text(ttl: Number | None) -> bytes:
+    """The sender's lifetime; zero means none."""
+    return _encode(ttl) if ttl else b"null"
+
+
+def forwarded(
+    *,
+    message_id: bytes,
+    sender: str,
+    to: bytes,
+    type: str,
+    data: Raw,
+    now_ms: int,
+    metadata: bytes,
+    ttl: Number | None,
+) -> bytes:
+    """The copy of a sent message as its one recipient sees it. `to` is already JSON."""
+    return b"".join(
+        (
+            b'{"id":"',
+            message_id,
+            b'","from":',
+            _encode(sender),
+            b',"to":',
+            to,
+            b',"type":',
+            _encode(type),
+            b',"payload":',
+            data,
+            b',"pattern":"tell","correlationId":null,"timestamp":%d,"metadata":' % now_ms,
+            metadata,
+            b',"ttl":',
+            ttl_text(ttl),
+            b',"signature":null}',
+        )
+    )
+
+
+def copies(
+    *,
+    message_id: bytes,
+    sender: str,
+    type: str,
+    data: Raw,
+    now_ms: int,
+    correlation_id: str,
+    metadata: bytes,
+    ttl: Number | None,
+) -> tuple[bytes, bytes]:
+    """Head and tail of a fan-out: a recipient's copy is head + its address as JSON + tail."""
+    head = b"".join((b'{"id":"', message_id, b'","from":', _encode(sender), b',"to":'))
+    tail = b"".join(
+        (
+            b',"type":',
+            _encode(type),
+            b',"payload":',
+            data,
+            b',"pattern":"tell","correlationId":',
+            _encode(correlation_id),
+            b',"timestamp":%d,"metadata":' % now_ms,
+            metadata,
+            b',"ttl":',
+            ttl_text(ttl),
+            b',"signature":null}',
+        )
+    )
+    return head, tail
+
+
+BROADCAST_METADATA = b'{"broadcast":true,' + _VIA + b"}"
+
+
+def publication_metadata(topic: str) -> bytes:
+    """Metadata of a plain topic's copies; the publisher's own is dropped."""
+    return b'{"topic":' + _encode(topic) + b',"publication":true,' + _VIA + b"}"

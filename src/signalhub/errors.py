@@ -1,0 +1,111 @@
+"""Everything that can go wrong, once.
+
+    SignalHubError                 base of all; carries `code`
+    ├── Refusal                    the hub says no to one message (becomes `hub:error` on the wire)
+    ├── SettingsError              the configuration cannot be used
+    └── ClientError                what the Python client raises
+        ├── Refused                did not happen; the hub answered with an error
+        │   └── UnknownActor       nobody is registered under that address
+        ├── Unavailable            did not happen; trying again later may help
+        │   └── GaveUp             the client stopped trying to reconnect
+        └── OutcomeUnknown         may have happened; no answer arrived in time
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class Code(StrEnum):
+    """The stable codes of `hub:error`."""
+
+    ACTOR_RECONNECTING = "actor_reconnecting"
+    INTERNAL_ERROR = "internal_error"
+    INVALID_TOKEN = "invalid_token"  # noqa: S105
+    MALFORMED_MESSAGE = "malformed_message"
+    MESSAGE_EXPIRED = "message_expired"
+    MESSAGE_TOO_LARGE = "message_too_large"
+    RATE_LIMITED = "rate_limited"
+    REGISTRY_FULL = "registry_full"
+    UNAUTHORIZED = "unauthorized"
+    UNKNOWN_ACTOR = "unknown_actor"
+    VERSION_MISMATCH = "version_mismatch"
+
+
+class SignalHubError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    code: str = Code.INTERNAL_ERROR
+
+
+class Refusal(SignalHubError):
+    """One message is refused; the session goes on."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        resolution: str,
+        *,
+        retryable: bool = False,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.resolution = resolution
+        self.retryable = retryable
+        self.details = details or {}
+
+
+class SettingsError(SignalHubError):
+    """The configuration cannot be used; the text names the key and what to do."""
+
+    code = "settings"
+
+
+class ClientError(SignalHubError):
+    """Base of what the Python client raises."""
+
+
+class Refused(ClientError):
+    """The hub answered with an error: the request did not happen."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        resolution: str = "",
+        retryable: bool = False,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.resolution = resolution
+        self.retryable = retryable
+        self.details = details or {}
+
+
+class UnknownActor(Refused):
+    """Nobody is registered under the address."""
+
+
+class Unavailable(ClientError):
+    """The hub cannot be reached right now: the request did not happen."""
+
+    code = "unavailable"
+
+
+class GaveUp(Unavailable):
+    """The client has stopped trying to reconnect; the text says why."""
+
+    code = "gave_up"
+
+
+class OutcomeUnknown(ClientError):
+    """No answer arrived in time: the request may or may not have happened."""
+
+    code = "outcome_unknown"

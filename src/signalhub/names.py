@@ -1,0 +1,97 @@
+"""Addresses and topics: what they look like, how patterns match them.
+
+Addresses are compared exactly. Patterns use `*` for any run of characters, slashes included; every
+other character stands for itself. Matching is linear in the length of the name, whatever the
+pattern, because patterns come from strangers.
+"""
+
+from __future__ import annotations
+
+HUB_ADDRESS = "@(cloudflare/signal-hub)"
+NOBODY = "@(unknown/unknown)"
+
+ADDRESS_CHARS_MAX = 256
+TOPIC_CHARS_MAX = 256
+TYPE_CHARS_MAX = 256
+ID_CHARS_MAX = 256
+HUB_TYPE_PREFIX = "hub:"
+
+ONE_LEVEL = "+"
+SUBTREE = "#"
+
+
+def is_address(text: str) -> bool:
+    """The loose form: `@(` something `)`."""
+    return (
+        3 < len(text) <= ADDRESS_CHARS_MAX
+        and text.startswith("@(")
+        and text.endswith(")")
+        and text.isprintable()
+    )
+
+
+def path_of(address: str) -> str:
+    """The address without its `@(` and `)`; patterns may be written either way."""
+    if address.startswith("@(") and address.endswith(")"):
+        return address[2:-1]
+    return address
+
+
+class Pattern:
+    """A glob over addresses, topics or capabilities."""
+
+    __slots__ = ("_first", "_last", "_literal", "_middles", "matches_all")
+
+    def __init__(self, text: str) -> None:
+        first, *rest = path_of(text).split("*")
+        self._literal = first if not rest else None
+        self._first = first
+        self._last = rest[-1] if rest else ""
+        self._middles = [part for part in rest[:-1] if part]
+        self.matches_all = bool(rest) and not first and not self._last and not self._middles
+
+    def matches(self, name: str) -> bool:
+        """Does the whole of `name`, given with or without `@(` `)`, fit?"""
+        if self.matches_all:
+            return True
+        path = path_of(name)
+        if self._literal is not None:
+            return path == self._literal
+        end = len(path) - len(self._last)
+        at = len(self._first)
+        if end < at or not path.startswith(self._first) or not path.endswith(self._last):
+            return False
+        for part in self._middles:
+            found = path.find(part, at, end)
+            if found < 0:
+                return False
+            at = found + len(part)
+        return True
+
+
+def is_topic(text: str) -> bool:
+    """Any non-empty string up to 256 characters is a topic."""
+    return 0 < len(text) <= TOPIC_CHARS_MAX
+
+
+def has_wildcard(topic: str) -> bool:
+    """Is any level of the topic `+` or `#`?"""
+    if ONE_LEVEL not in topic and SUBTREE not in topic:
+        return False
+    return any(level in (ONE_LEVEL, SUBTREE) for level in topic.split("/"))
+
+
+def is_subscribable(topic: str) -> bool:
+    """A topic, or a wildcard whose `#`, if any, is its last level."""
+    return is_topic(topic) and SUBTREE not in topic.split("/")[:-1]
+
+
+def topic_matches(wildcard: str, topic: str) -> bool:
+    """`+` stands for one level, a final `#` for the level before it and everything below."""
+    wanted, given = wildcard.split("/"), topic.split("/")
+    for index, level in enumerate(wanted):
+        if level == SUBTREE:
+            return True
+        if index >= len(given) or level not in (ONE_LEVEL, given[index]):
+            return index == len(given) and wanted[index:] == [SUBTREE]
+    return len(wanted) == len(given)
