@@ -8,43 +8,43 @@ raw members.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from signalhub import names
 
 PROTOCOL_VERSION = "0.1.0"
 RAW_PING = b'{"type":"ping"}'
 RAW_PONG = b'{"type":"pong"}'
-TELL = "tell"
-ASK = "ask"
+TELL: Final = "tell"
+ASK: Final = "ask"
 
 NULL = Raw(b"null")
 EMPTY = Raw(b"{}")
 
 Number = int | float
+Id = Annotated[str, Meta(max_length=names.ID_CHARS_MAX)]
+Address = Annotated[str, Meta(max_length=names.ADDRESS_CHARS_MAX)]
+Type = Annotated[str, Meta(max_length=names.TYPE_CHARS_MAX)]
 
 
 class Envelope(msgspec.Struct, gc=False):
     """One incoming message that passed the basic check."""
 
-    id: str
-    to: str
-    type: str
-    pattern: str
+    id: Id
+    to: Address
+    type: Type
+    pattern: Literal["tell", "ask"]
     timestamp: Number
     correlation_id: str | None = msgspec.field(name="correlationId")
     ttl: Number | None
     signature: str | None
-    sender: str = msgspec.field(name="from")
+    sender: Address = msgspec.field(name="from")
     payload: Raw = NULL
     metadata: Raw = EMPTY
-
-    def expires_at(self) -> float | None:
-        """When its lifetime ends on the sender's clock; `None` if it never does."""
-        return None if self.ttl is None else self.timestamp + self.ttl
 
 
 class NotJson(ValueError):
@@ -64,7 +64,6 @@ _decode = msgspec.json.Decoder(Envelope).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-# Adding a member here, in `Envelope` and in the two splices below is all a new member needs.
 _CODEC_ERRORS = (ValueError, RecursionError)
 
 
@@ -79,31 +78,10 @@ def decode(frame: bytes) -> Envelope:
         envelope = _decode(frame)
     except _CODEC_ERRORS as error:
         raise _explain(frame, error) from None
-    pattern = envelope.pattern
-    if (
-        (pattern != TELL and pattern != ASK)
-        or not envelope.sender.startswith("@(")
-        or not envelope.to.startswith("@(")
-        or len(envelope.sender) > names.ADDRESS_CHARS_MAX
-        or len(envelope.to) > names.ADDRESS_CHARS_MAX
-        or len(envelope.id) > names.ID_CHARS_MAX
-        or len(envelope.type) > names.TYPE_CHARS_MAX
-    ):
-        raise NotEnvelope(_complaint(envelope), envelope.sender, envelope.id)
+    if not (envelope.sender.startswith("@(") and envelope.to.startswith("@(")):
+        reason = "`from` and `to` must be addresses beginning with `@(`"
+        raise NotEnvelope(reason, envelope.sender, envelope.id)
     return envelope
-
-
-def _complaint(envelope: Envelope) -> str:
-    if envelope.pattern not in (TELL, ASK):
-        return "`pattern` must be `tell` or `ask`"
-    for member, text in (("from", envelope.sender), ("to", envelope.to)):
-        if not text.startswith("@("):
-            return f"`{member}` must be an address beginning with `@(`"
-        if len(text) > names.ADDRESS_CHARS_MAX:
-            return f"`{member}` is longer than {names.ADDRESS_CHARS_MAX} characters"
-    if len(envelope.id) > names.ID_CHARS_MAX:
-        return f"`id` is longer than {names.ID_CHARS_MAX} characters"
-    return f"`type` is longer than {names.TYPE_CHARS_MAX} characters"
 
 
 def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
@@ -122,6 +100,11 @@ def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
     if not isinstance(message_id, str) or len(message_id) > names.ID_CHARS_MAX:
         message_id = None
     return NotEnvelope(str(error), sender, message_id)
+
+
+def is_object(raw: Raw) -> bool:
+    """Is the raw member a JSON object?"""
+    return bytes(raw)[:1] == b"{"
 
 
 def read(raw: Raw) -> Any:
@@ -162,16 +145,15 @@ def from_hub(
 _FROM_HUB = b'","from":"' + names.HUB_ADDRESS.encode() + b'","to":'
 _VIA = b'"via":"' + names.HUB_ADDRESS.encode() + b'"'
 _FORWARDED = b'"forwarded":true,' + _VIA + b',"originalMessageId":'
+_ONLY_FORWARDED = b"{" + _FORWARDED
 _HUB_KEYS = (b'"forwarded"', b'"via"', b'"originalMessageId"')
 
 
 def forwarded_metadata(metadata: Raw, original_id: str) -> bytes:
     """The sender's metadata with the hub's three members added, overriding the sender's."""
     given = bytes(metadata)
-    if given == b"{}":
-        return b"{" + _FORWARDED + _encode(original_id) + b"}"
-    if given[:1] != b"{":
-        return b"{" + _FORWARDED + _encode(original_id) + b"}"
+    if given == b"{}" or given[:1] != b"{":
+        return _ONLY_FORWARDED + _encode(original_id) + b"}"
     if any(key in given for key in _HUB_KEYS):
         kept = read(metadata)
         for key in ("forwarded", "via", "originalMessageId"):
@@ -182,21 +164,24 @@ def forwarded_metadata(metadata: Raw, original_id: str) -> bytes:
     return b"{" + inner + comma + _FORWARDED + _encode(original_id) + b"}"
 
 
-def ttl_text(ttl: Number | None) -> bytes:
+def _ttl(ttl: Number | None) -> bytes:
     """The sender's lifetime; zero means none."""
     return _encode(ttl) if ttl else b"null"
 
 
+@lru_cache(maxsize=4)
+def _stamped(now_ms: int) -> bytes:
+    """The members from pattern to metadata of a forwarded message, alike for a whole tick."""
+    return b',"pattern":"tell","correlationId":null,"timestamp":%d,"metadata":' % now_ms
+
+
 def forwarded(
-    *,
     message_id: bytes,
-    sender: str,
+    message: Envelope,
     to: bytes,
     type: str,
     data: Raw,
     now_ms: int,
-    metadata: bytes,
-    ttl: Number | None,
 ) -> bytes:
     """The copy of a sent message as its one recipient sees it. `to` is already JSON."""
     return b"".join(
@@ -204,17 +189,17 @@ def forwarded(
             b'{"id":"',
             message_id,
             b'","from":',
-            _encode(sender),
+            _encode(message.sender),
             b',"to":',
             to,
             b',"type":',
             _encode(type),
             b',"payload":',
             data,
-            b',"pattern":"tell","correlationId":null,"timestamp":%d,"metadata":' % now_ms,
-            metadata,
+            _stamped(now_ms),
+            forwarded_metadata(message.metadata, message.id),
             b',"ttl":',
-            ttl_text(ttl),
+            _ttl(message.ttl),
             b',"signature":null}',
         )
     )
@@ -244,7 +229,7 @@ def copies(
             b',"timestamp":%d,"metadata":' % now_ms,
             metadata,
             b',"ttl":',
-            ttl_text(ttl),
+            _ttl(ttl),
             b',"signature":null}',
         )
     )

@@ -23,9 +23,11 @@ class Code(StrEnum):
     ACTOR_RECONNECTING = "actor_reconnecting"
     INTERNAL_ERROR = "internal_error"
     INVALID_TOKEN = "invalid_token"  # noqa: S105
+    LIMIT_EXCEEDED = "limit_exceeded"
     MALFORMED_MESSAGE = "malformed_message"
     MESSAGE_EXPIRED = "message_expired"
     MESSAGE_TOO_LARGE = "message_too_large"
+    QUEUE_FULL = "queue_full"
     RATE_LIMITED = "rate_limited"
     REGISTRY_FULL = "registry_full"
     UNAUTHORIZED = "unauthorized"

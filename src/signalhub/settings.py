@@ -1,12 +1,16 @@
-"""The one settings object.
+"""The one settings object: every value, its default, its bounds and what it is for.
 
-Read order: defaults, then the TOML file, then `SIGNALHUB_*` variables, then command-line options.
-A setting `registry.limit` is the key `limit` in the table `[registry]` and the variable
-`SIGNALHUB_REGISTRY_LIMIT`. Everything that can grow has its limit here.
+Read order: defaults, then the TOML file, then `SIGNALHUB_*` variables, then command-line options;
+`settings_load` does the reading. A setting `registry.limit` is the key `limit` in the table
+`[registry]` and the variable `SIGNALHUB_REGISTRY_LIMIT`. Everything that can grow has its limit
+here. What a field is for is said in its annotation, from which the reference page is made.
 """
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,94 +23,228 @@ Bytes = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 
+SECRET_BYTES_MIN = 16
+HIDDEN = "•••"
+
 
 class Secret(str):
-    """Text that never shows itself in a repr, a log line or `settings show`."""
+    """Text that does not show itself in a repr, a format or a log line; `encode` gives it away."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Secret:
+        # Making a secret of a secret must copy the text, not its disguise.
+        return super().__new__(cls, str.__str__(text))
 
     def __repr__(self) -> str:
-        return "'•••'"
+        return repr(str(self))
+
+    def __str__(self) -> str:
+        return HIDDEN if self else ""
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
 
-class Group(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=None
-):
+def _about(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all tables: unknown keys are refused."""
 
 
-class Key(Group):
+class Key(Group, frozen=True, kw_only=True):
     """One verification key, chosen by the token's `kid`."""
 
-    algorithm: Literal["HS256", "EdDSA"] = "HS256"
-    secret: str = ""  # HS256: the shared secret, used as its UTF-8 bytes.
-    public_key: str = ""  # EdDSA: the public key in PEM.
+    algorithm: Annotated[Literal["HS256", "EdDSA"], _about("How tokens are signed.")] = "HS256"
+    secret: Annotated[str, _about("HS256: the shared secret, used as its UTF-8 bytes.")] = ""
+    public_key: Annotated[str, _about("EdDSA: the public key in PEM.")] = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
-class Auth(Group):
-    """Who may connect; off is for loopback only."""
+class Auth(Group, frozen=True, kw_only=True):
+    """Who may connect. Off is for loopback only."""
 
-    enabled: bool = False
-    secret: str = ""  # A single HS256 secret, for tokens without `kid`.
-    keys: dict[str, Key] = {}  # Keys by `kid`.
-    issuer: str = "signal-hub"
-    token_age_max_s: Seconds = 86_400.0
-    refreshed_token_s: Seconds = 3_600.0
+    enabled: Annotated[bool, _about("Ask every connection for a token.")] = False
+    secret: Annotated[str, _about("A single HS256 secret, for tokens without `kid`.")] = ""
+    keys: Annotated[dict[str, Key], _about("Verification keys by `kid`.")] = {}
+    issuer: Annotated[str, _about("The `iss` a token must carry, and refreshed ones get.")] = (
+        "signal-hub"
+    )
+    token_age_max_s: Annotated[Seconds, _about("A token older than this is refused.")] = 86_400.0
+    refreshed_token_s: Annotated[Seconds, _about("How long a refreshed token lives.")] = 3_600.0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
-class Registry(Group):
+class Registry(Group, frozen=True, kw_only=True):
     """Actors: how many, and for how long without a sign of life."""
 
-    limit: Count = 50_000
-    refuse_above: Share = 0.95
-    warn_above: Share = 0.90
-    lease_s: Seconds = 300.0
-    lease_max_s: Seconds = 3_600.0
-    sweep_s: Seconds = 60.0
+    limit: Annotated[Count, _about("Registered actors the hub is sized for.")] = 50_000
+    refuse_above: Annotated[Share, _about("Share of the limit above which it refuses.")] = 0.95
+    warn_above: Annotated[Share, _about("Share of the limit above which it warns.")] = 0.90
+    lease_s: Annotated[Seconds, _about("How long a registration lasts unrenewed.")] = 300.0
+    lease_max_s: Annotated[Seconds, _about("The longest lease an actor may ask for.")] = 3_600.0
+    sweep_s: Annotated[Seconds, _about("Pause between removals of ended leases.")] = 60.0
 
 
-class Outbound(Group):
+class Outbound(Group, frozen=True, kw_only=True):
     """What may wait for one slow reader."""
 
-    pause_messages: Count = 1_000
-    resume_messages: Count = 500
-    messages_max: Count = 10_000
-    bytes_max: Bytes = 8 * 2**20
-    stalled_s: Seconds = 10.0
+    pause_messages: Annotated[Count, _about("Waiting messages at which senders pause.")] = 1_000
+    resume_messages: Annotated[Count, _about("Waiting messages at which they resume.")] = 500
+    messages_max: Annotated[Count, _about("Waiting messages beyond which tells drop.")] = 10_000
+    bytes_max: Annotated[Bytes, _about("Waiting bytes beyond which tells drop.")] = 8 * 2**20
+    stalled_s: Annotated[Seconds, _about("A reader that takes nothing this long is closed.")] = 10.0
 
 
-class Dedup(Group):
+class Dedup(Group, frozen=True, kw_only=True):
     """How long an accepted ask is remembered."""
 
-    window_s: Annotated[float, Meta(ge=60, le=300)] = 300.0
-    memory_bytes_max: Bytes = 64 * 2**20
+    window_s: Annotated[float, Meta(ge=60, le=300), _about("For how long a repeat is known.")] = (
+        300.0
+    )
+    memory_bytes_max: Annotated[Bytes, _about("Beyond it the window gets shorter.")] = 64 * 2**20
 
 
-class Settings(Group):
-    """Signal Hub's settings."""
+class Settings(Group, frozen=True, kw_only=True):
+    """The hub itself."""
 
-    host: str = "127.0.0.1"
-    port: Port = 8787
-    data: str = "data"  # Folder for everything that survives a restart.
-    origins: tuple[str, ...] = ()  # Browser origins admitted; empty admits loopback only.
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "human", "json"] = "auto"
+    host: Annotated[str, _about("Address to listen on; beyond loopback needs `auth`.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[Port, _about("Port to listen on; 0 lets the system choose.")] = 8787
+    data: Annotated[str, _about("Folder for everything that survives a restart.")] = "data"
+    origins: Annotated[
+        tuple[str, ...], _about("Browser origins admitted; none admits loopback only.")
+    ] = ()
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _about("The least severe line logged.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["auto", "human", "json"], _about("`auto`: human on a terminal, else JSON.")
+    ] = "auto"
 
-    message_bytes_max: Bytes = 2**20
-    frame_bytes_max: Bytes = 8 * 2**20  # Beyond it the socket is closed with 1009.
-    hello_bytes_max: Bytes = 2**16  # Before `hub:connect` succeeds.
-    hello_s: Seconds = 5.0  # From TCP accept to `hub:connect`.
-    drain_s: Seconds = 5.0  # How long SIGTERM waits for sockets to flush.
-    heartbeat_ms: Count = 100_000
-    heartbeat_push_s: Rate = 0.0  # Unsolicited heartbeat acks for clients that need them; 0 = off.
+    message_bytes_max: Annotated[Bytes, _about("The largest message.")] = 2**20
+    frame_bytes_max: Annotated[Bytes, _about("Beyond it the socket is closed with 1009.")] = (
+        8 * 2**20
+    )
+    hello_bytes_max: Annotated[Bytes, _about("The largest frame before `hub:connect`.")] = 2**16
+    hello_s: Annotated[Seconds, _about("From TCP accept to `hub:connect`.")] = 5.0
+    drain_s: Annotated[Seconds, _about("How long SIGTERM waits for sockets to flush.")] = 5.0
+    heartbeat_ms: Annotated[Count, _about("Heartbeat interval advertised to clients.")] = 100_000
+    heartbeat_push_s: Annotated[
+        Rate, _about("Pause between unsolicited heartbeat acks, for clients that need them; 0: off")
+    ] = 0.0
 
-    message_rate: Rate = 1_000.0  # Messages per second and socket; 0 = off.
-    message_burst: Count = 1_000
-    connection_rate: Rate = 100.0  # New sockets per second; 0 = off.
-    connection_burst: Count = 100
+    message_rate: Annotated[Rate, _about("Messages per second and socket; 0: no limit.")] = 1_000.0
+    message_burst: Annotated[Count, _about("Messages a socket may send at once.")] = 1_000
+    connection_rate: Annotated[Rate, _about("New sockets per second; 0: no limit.")] = 100.0
+    connection_burst: Annotated[Count, _about("New sockets at once.")] = 100
 
-    broadcast_batch: Count = 100
-    fanout_batch: Count = 500
+    subscriptions_max: Annotated[Count, _about("Topics one session may hear.")] = 1_000
+    broadcast_batch: Annotated[Count, _about("Recipients of a broadcast per batch.")] = 100
+    fanout_batch: Annotated[Count, _about("Sockets written per turn of a fan-out.")] = 500
 
     auth: Auth = Auth()
     registry: Registry = Registry()
     outbound: Outbound = Outbound()
     dedup: Dedup = Dedup()
+
+
+def problems(settings: Settings) -> Iterator[str]:
+    """What the single values cannot show: one sentence per combination that would not work."""
+    yield from _exposure(settings)
+    yield from _keys(settings.auth)
+    yield from _order(settings)
+
+
+def _exposure(settings: Settings) -> Iterator[str]:
+    auth = settings.auth
+    if not auth.enabled and not _is_loopback(settings.host):
+        yield (
+            f"host {settings.host!r} is open to other machines while auth.enabled is false: turn "
+            "on auth.enabled and give it a key, or listen on 127.0.0.1"
+        )
+    if auth.enabled and not auth.secret and not auth.keys:
+        yield (
+            "auth.enabled is true but there is no key to check tokens with: set auth.secret, or "
+            "add a table [auth.keys.NAME]"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _keys(auth: Auth) -> Iterator[str]:
+    if auth.secret:
+        yield from _weak("auth.secret", auth.secret)
+    for kid, key in auth.keys.items():
+        path = f"auth.keys.{kid}"
+        if key.algorithm == "HS256":
+            if key.secret:
+                yield from _weak(f"{path}.secret", key.secret)
+            else:
+                yield (
+                    f"{path} is an HS256 key without a secret: set {path}.secret, or set "
+                    f'{path}.algorithm to "EdDSA" and give it a public_key'
+                )
+        elif not _is_public_key(key.public_key):
+            yield (
+                f"{path} is an EdDSA key whose public_key is no Ed25519 public key in PEM: paste "
+                "the whole text from -----BEGIN PUBLIC KEY----- on"
+            )
+
+
+def _weak(path: str, secret: str) -> Iterator[str]:
+    size = len(secret.encode())
+    if size < SECRET_BYTES_MIN:
+        yield (
+            f"{path} can be guessed: its length in bytes is {size}, use at least "
+            f"{SECRET_BYTES_MIN}, better 32 random ones"
+        )
+
+
+def _is_public_key(pem: str) -> bool:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        return isinstance(load_pem_public_key(pem.encode()), Ed25519PublicKey)
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+
+
+def _order(settings: Settings) -> Iterator[str]:
+    pause, resume = settings.outbound.pause_messages, settings.outbound.resume_messages
+    if resume >= pause:
+        yield (
+            f"outbound.resume_messages ({resume}) must be below outbound.pause_messages ({pause}): "
+            "lower the first or raise the second"
+        )
+    for low_path, high_path in _NOT_ABOVE:
+        low, high = attrgetter(low_path, high_path)(settings)
+        if low > high:
+            yield (
+                f"{low_path} ({low}) must not exceed {high_path} ({high}): lower the first or "
+                "raise the second"
+            )
+
+
+_NOT_ABOVE = (
+    ("outbound.pause_messages", "outbound.messages_max"),
+    ("registry.warn_above", "registry.refuse_above"),
+    ("registry.lease_s", "registry.lease_max_s"),
+    ("message_bytes_max", "frame_bytes_max"),
+)

@@ -1,7 +1,6 @@
 """Everything the core can ask the shell to do.
 
-`Session.link` and `Subscriber.session` lead the shell to its own connection objects; the core never
-looks inside them.
+`Session.link` leads the shell to its own connection object; the core never looks inside it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import msgspec
 
 if TYPE_CHECKING:
     from signalhub.core.registry import Registration
-    from signalhub.core.router import Receipt
+    from signalhub.core.router import FanReceipt, Receipt
     from signalhub.core.session import Session
-    from signalhub.core.topics import Subscriber
+    from signalhub.core.topics import Audience
 
 
 class Reply(msgspec.Struct, gc=False):
@@ -39,12 +38,16 @@ class Deliver(msgspec.Struct, gc=False):
 
 
 class FanOut(msgspec.Struct, gc=False):
-    """Send head + address + tail to each subscriber, `chunk` sockets per tick of the loop."""
+    """Queue head + address + tail for each recipient, then write `chunk` sockets per tick.
 
-    audience: list[Subscriber]
+    The shell reports `receipt` with the number of copies it queued and could not queue.
+    """
+
+    audience: Audience
     head: bytes
     tail: bytes
     chunk: int
+    receipt: FanReceipt
 
 
 class Close(msgspec.Struct, gc=False):

@@ -1,0 +1,99 @@
+"""Figures of one run, and what several runs say together: medians, ranges, ratios."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Figure = Literal[
+    "cpu_us",  # Server CPU per message, delivery or connection.
+    "rate_s",  # Messages, deliveries or connections per second of wall time.
+    "server_share",  # How much of its core the server used.
+    "generator_share",  # The same for the generator.
+    "p50_us",
+    "p99_us",
+    "calm_p50_us",  # The same load without the disturbance.
+    "calm_p99_us",
+    "lag_us",  # How late the generator was at worst with a scheduled message.
+    "connection_bytes",
+]
+
+# Above it a closed-loop generator may have been what limited the rate.
+BUSY_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run of one shape on one server."""
+
+    figures: dict[Figure, float]
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure over several runs."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All runs of one shape on one server."""
+
+    runs: int
+    incomplete: int
+    figures: dict[Figure, Spread]
+
+    def median(self, figure: Figure) -> float | None:
+        spread = self.figures.get(figure)
+        return spread.median if spread else None
+
+
+def summarise(measurements: Sequence[Measurement]) -> Summary:
+    """Medians and ranges of whatever figures the runs have."""
+    names: list[Figure] = list(dict.fromkeys(n for each in measurements for n in each.figures))
+    return Summary(
+        runs=len(measurements),
+        incomplete=sum(not each.is_complete for each in measurements),
+        figures={
+            name: spread(each.figures[name] for each in measurements if name in each.figures)
+            for name in names
+        },
+    )
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Median, smallest and largest of at least one value."""
+    given = list(values)
+    return Spread(statistics.median(given), min(given), max(given))
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile of values in ascending order."""
+    assert ordered
+    # Rounded first, because 0.07 × 100 is a little more than 7.
+    rank = math.ceil(round(len(ordered) * share, 6))
+    return ordered[max(rank, 1) - 1]
+
+
+def advantage(ours: Summary | None, peer: Summary | None, figure: Figure) -> float | None:
+    """How many times better we are; above 1 we need less, or serve more."""
+    our_median = ours.median(figure) if ours else None
+    peer_median = peer.median(figure) if peer else None
+    if not our_median or not peer_median:
+        return None
+    return our_median / peer_median if figure == "rate_s" else peer_median / our_median
+
+
+def was_generator_bound(summary: Summary) -> bool:
+    """Did the generator, not the server, limit the wall rate?"""
+    server, generator = summary.median("server_share"), summary.median("generator_share")
+    if server is None or generator is None:
+        return False
+    return generator > BUSY_SHARE > server

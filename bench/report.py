@@ -1,0 +1,190 @@
+"""A session as tables for people and as JSON for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Figure, Measurement, Summary, advantage, was_generator_bound
+from bench.goals import GOALS, Goal, Summaries
+from bench.servers import HUB
+from bench.session import Run, Session
+from bench.shapes import Shape
+
+_VERDICT_STYLES = {"pass": "green", "miss": "red", "not measured": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure as a table shows it."""
+
+    heading: str
+    figure: Figure
+    divisor: float = 1.0
+    digits: int = 0
+    has_range: bool = False
+
+
+_COST = (
+    Column("CPU µs per {unit}", "cpu_us", digits=2, has_range=True),
+    Column("{unit} rate, per s", "rate_s"),
+)
+_SHARES = (
+    Column("server's core", "server_share", digits=2),
+    Column("generator's", "generator_share", digits=2),
+)
+_COLUMNS: Mapping[str, Sequence[Column]] = {
+    "p2p": (*_COST, *_SHARES),
+    "fanout": (*_COST, Column("last copy after, ms", "p50_us", 1e3, 1, has_range=True), *_SHARES),
+    "accept": (*_COST, Column("bytes each", "connection_bytes", has_range=True), *_SHARES),
+    "latency": (
+        *_COST,
+        Column("p50 µs", "p50_us", has_range=True),
+        Column("p99 µs", "p99_us", has_range=True),
+        Column("worst lag µs", "lag_us"),
+    ),
+    "undisturbed": (
+        Column("p50 µs", "p50_us", has_range=True),
+        Column("p99 µs", "p99_us", has_range=True),
+        Column("calm p50", "calm_p50_us"),
+        Column("calm p99", "calm_p99_us"),
+        Column("copies per s", "rate_s"),
+    ),
+}
+
+
+def progress_line(
+    number: int, total: int, run: Run, result: Measurement | str, took_s: float
+) -> str:
+    """One finished run in one line."""
+    head = f"[{number:>3}/{total}] {run.shape.name:<18} {run.server.name:<10}"
+    if isinstance(result, str):
+        return f"{head} failed: {result}"
+    figures = result.figures
+    text = f"{figures['cpu_us']:>8.2f} µs/{run.shape.unit}  {_number(figures['rate_s']):>9}/s"
+    if not result.is_complete:
+        text += "  (stopped by the time limit)"
+    return f"{head} {text}  in {took_s:.1f} s"
+
+
+def print_report(console: Console, session: Session, shapes: Sequence[Shape]) -> None:
+    """Every shape's table, the goals, and what to be careful about."""
+    summaries = session.summaries()
+    for shape in shapes:
+        if any(name == shape.name for name, _ in summaries):
+            console.print(_shape_table(shape, summaries))
+    console.print(_goal_table(summaries))
+    for note in notes(session, summaries):
+        console.print(f"• {note}", style="yellow", highlight=False)
+
+
+def notes(session: Session, summaries: Summaries) -> list[str]:
+    """Everything that weakens a figure."""
+    found: list[str] = []
+    for (shape, server), summary in summaries.items():
+        if was_generator_bound(summary):
+            found.append(
+                f"{shape} on {server}: the generator was the limit, so the wall rate says little; "
+                "the CPU figure holds"
+            )
+        if summary.incomplete:
+            found.append(
+                f"{shape} on {server}: {summary.incomplete} of {summary.runs} runs reached the "
+                "time limit before their last message"
+            )
+    return found + [f"failed: {failure}" for failure in session.failures]
+
+
+def to_json(session: Session, conditions: Mapping[str, object]) -> dict[str, object]:
+    """The session with everything needed to judge it."""
+    summaries = session.summaries()
+    return {
+        "conditions": dict(conditions),
+        "seed": session.seed,
+        "results": [
+            {
+                "shape": shape,
+                "server": server,
+                "runs": summary.runs,
+                "incomplete": summary.incomplete,
+                "figures": {name: asdict(spread) for name, spread in summary.figures.items()},
+                "hub_advantage": _advantages(summaries, shape, server),
+                "each_run": [each.figures for each in session.measurements[shape, server]],
+            }
+            for (shape, server), summary in summaries.items()
+        ],
+        "goals": [_goal_json(goal, summaries) for goal in GOALS],
+        "notes": notes(session, summaries),
+    }
+
+
+def _advantages(summaries: Summaries, shape: str, server: str) -> dict[str, float | None]:
+    ours, peer = summaries.get((shape, HUB.name)), summaries[shape, server]
+    return {"cpu": advantage(ours, peer, "cpu_us"), "wall": advantage(ours, peer, "rate_s")}
+
+
+def _goal_json(goal: Goal, summaries: Summaries) -> dict[str, object]:
+    return {
+        "goal": goal.text,
+        "value": goal.value(summaries),
+        "limit": goal.limit,
+        "is_ceiling": goal.is_ceiling,
+        "verdict": goal.judge(summaries),
+    }
+
+
+def _shape_table(shape: Shape, summaries: Summaries) -> Table:
+    columns = _COLUMNS[shape.group]
+    has_ratio = any(column.figure == "cpu_us" for column in columns)
+    table = Table(title=shape.title, title_justify="left", title_style="bold")
+    table.add_column("server")
+    for column in columns:
+        table.add_column(column.heading.format(unit=shape.unit), justify="right")
+    if has_ratio:
+        table.add_column("hub is × CPU", justify="right")
+        table.add_column("× wall", justify="right")
+    for server in shape.servers:
+        summary = summaries.get((shape.name, server.name))
+        if summary is None:
+            continue
+        cells = [_cell(column, summary) for column in columns]
+        if has_ratio:
+            ratios = _advantages(summaries, shape.name, server.name)
+            cells += [_ratio(ratios["cpu"]), _ratio(ratios["wall"])]
+        table.add_row(f"{server.name} (n={summary.runs})", *cells)
+    return table
+
+
+def _goal_table(summaries: Summaries) -> Table:
+    table = Table(title="goals", title_justify="left", title_style="bold")
+    for heading in ("", "measured", "wanted", ""):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for goal in GOALS:
+        verdict, value = goal.judge(summaries), goal.value(summaries)
+        wanted = f"{'≤' if goal.is_ceiling else '≥'} {_number(goal.limit)}"
+        measured = "–" if value is None else _number(value)
+        table.add_row(goal.text, measured, wanted, f"[{_VERDICT_STYLES[verdict]}]{verdict}")
+    return table
+
+
+def _cell(column: Column, summary: Summary) -> str:
+    spread = summary.figures.get(column.figure)
+    if spread is None:
+        return "–"
+    values = [value / column.divisor for value in (spread.median, spread.low, spread.high)]
+    median, low, high = (_number(value, column.digits) for value in values)
+    return f"{median} ({low}–{high})" if column.has_range and summary.runs > 1 else median
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _number(value: float, digits: int | None = None) -> str:
+    """Thousands apart; two digits after the point for small numbers unless told otherwise."""
+    if digits is None:
+        digits = 0 if value >= 100 else 2
+    return f"{value:,.{digits}f}".replace(",", " ")

@@ -1,0 +1,77 @@
+"""A whole session: every shape on every server, in rounds, each round in an order of its own.
+
+Interleaving spreads what the machine does besides over all servers alike. A run that fails is
+reported and left out; it does not end the session.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bench.figures import Measurement, Summary, summarise
+from bench.load import Generator, LoadFailed
+from bench.machine import Cores
+from bench.servers import Server, ServerFailed, running
+from bench.shapes import Shape
+from bench.site import Site
+
+Key = tuple[str, str]  # The names of a shape and a server.
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One cell of the plan."""
+
+    shape: Shape
+    server: Server
+
+
+@dataclass(slots=True)
+class Session:
+    """What has been measured so far."""
+
+    seed: int
+    measurements: dict[Key, list[Measurement]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def summaries(self) -> dict[Key, Summary]:
+        return {key: summarise(runs) for key, runs in self.measurements.items()}
+
+
+Progress = Callable[[int, int, Run, Measurement | str, float], None]
+
+
+def plan(shapes: Sequence[Shape], rounds: int, seed: int) -> list[Run]:
+    """Every shape on every one of its servers once a round, shuffled within the round."""
+    order = random.Random(seed)
+    runs: list[Run] = []
+    for _ in range(rounds):
+        cells = [Run(shape, server) for shape in shapes for server in shape.servers]
+        order.shuffle(cells)
+        runs += cells
+    return runs
+
+
+def perform(runs: Sequence[Run], session: Session, cores: Cores, progress: Progress) -> None:
+    """Measure run after run into the session, so that an interrupted one keeps what it has."""
+    generator = Generator()
+    for number, run in enumerate(runs, start=1):
+        started = time.monotonic()
+        result = _measure(run, generator, cores)
+        if isinstance(result, Measurement):
+            key = (run.shape.name, run.server.name)
+            session.measurements.setdefault(key, []).append(result)
+        else:
+            session.failures.append(f"{run.shape.name} on {run.server.name}: {result}")
+        progress(number, len(runs), run, result, time.monotonic() - started)
+
+
+def _measure(run: Run, generator: Generator, cores: Cores) -> Measurement | str:
+    try:
+        with running(run.server, cores) as target:
+            return run.shape.measure(Site(generator, target))
+    except (LoadFailed, ServerFailed) as failure:
+        return str(failure)

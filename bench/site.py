@@ -1,0 +1,131 @@
+"""A running server with actors connected to it, and the meter that watches it work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+from bench.load import Generator, Lane, Opened
+from bench.machine import cpu_s, rss_bytes
+from bench.protocols import Script
+from bench.servers import Running
+
+PAIR_BUFFER_BYTES = 2**20  # Room for a whole window, so that the kernel never holds a pair back.
+SLOW_DIVISOR_MESSAGES = 20
+SLOW_DIVISOR_CONNECTIONS = 5
+
+
+@dataclass(slots=True)
+class Site:
+    """The generator beside a running server."""
+
+    generator: Generator
+    target: Running
+    _next_id: int = field(default_factory=lambda: time.time_ns() // 1_000 % 10**11)
+
+    def ids(self, count: int) -> range:
+        """Message ids never used before."""
+        first = self._next_id
+        self._next_id += count
+        return range(first, self._next_id)
+
+    def messages(self, count: int) -> int:
+        """So many messages, fewer for a slow server."""
+        return max(1, count // SLOW_DIVISOR_MESSAGES) if self.target.server.is_slow else count
+
+    def connections(self, count: int) -> int:
+        """So many connections, fewer for a slow server."""
+        return max(1, count // SLOW_DIVISOR_CONNECTIONS) if self.target.server.is_slow else count
+
+    def open(self, scripts: Sequence[Script]) -> AbstractContextManager[Opened]:
+        """Connections that last as long as the context."""
+        return self.generator.connections(self.target.port, scripts)
+
+    @contextmanager
+    def pairs(self, count: int) -> Iterator[Pairs]:
+        """Pairs of registered actors."""
+        dialect, port = self.target.server.dialect, self.target.port
+        names = [f"{role}{index:05d}" for role in "sr" for index in range(count)]
+        scripts = [dialect.registered(port, name) for name in names]
+        opened = self.generator.connections(port, scripts, buffer_bytes=PAIR_BUFFER_BYTES)
+        with opened as connected:
+            yield Pairs(self, names, connected.sockets)
+
+    @contextmanager
+    def topic(self, subscribers: int) -> Iterator[Topic]:
+        """A topic with its subscribers and one publisher."""
+        dialect, port = self.target.server.dialect, self.target.port
+        audience = [dialect.subscribed(port, f"f{index:05d}") for index in range(subscribers)]
+        publisher = [dialect.registered(port, Topic.publisher)]
+        with self.open(audience) as subscribed, self.open(publisher) as connected:
+            yield Topic(self, connected.sockets[0], subscribed.sockets)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Senders in the first half, their receivers in the second."""
+
+    site: Site
+    names: list[str]
+    sockets: list[int]
+
+    def lanes(self, messages: int, window: int) -> list[Lane]:
+        """One lane a pair. Half a window is awaited before more is sent, as batching clients do."""
+        count = len(self.names) // 2
+        dialect = self.site.target.server.dialect
+        return [
+            Lane(
+                sender=self.sockets[index],
+                receivers=self.sockets[count + index : count + index + 1],
+                frames=dialect.sends(
+                    self.names[index], self.names[count + index], self.site.ids(messages)
+                ),
+                messages=messages,
+                window=window,
+                refill_at=window // 2,
+            )
+            for index in range(count)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A publisher and its audience."""
+
+    publisher = "publisher"
+
+    site: Site
+    sender: int
+    audience: list[int]
+
+    def lane(self, publications: int, window: int, *, is_background: bool = False) -> Lane:
+        """The next publication leaves as soon as the window allows."""
+        frames = self.site.target.server.dialect.publishes(
+            self.publisher, self.site.ids(publications)
+        )
+        return Lane(
+            sender=self.sender,
+            receivers=self.audience,
+            frames=frames,
+            messages=publications,
+            window=window,
+            refill_at=window - 1,
+            is_background=is_background,
+        )
+
+
+class Meter:
+    """What the server uses from the meter's making to its reading."""
+
+    def __init__(self, target: Running) -> None:
+        self._pids = target.pids
+        self._rss_bytes = rss_bytes(self._pids)
+        self._cpu_s = cpu_s(self._pids)
+
+    def cpu_s(self) -> float:
+        return cpu_s(self._pids) - self._cpu_s
+
+    def grown_bytes(self) -> int:
+        return rss_bytes(self._pids) - self._rss_bytes

@@ -1,0 +1,7 @@
+"""`python -m signalhub` is the command line."""
+
+from __future__ import annotations
+
+from signalhub.cli import main
+
+main()

@@ -1,0 +1,96 @@
+"""`signalhub ls`, `discover` and `ping`: who is there, and how far away is the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.connection import Connection, talk
+from signalhub.cli.output import Column
+
+if TYPE_CHECKING:
+    from signalhub.client import Actor, Client, ListedActor
+
+PAGE = 1_000
+
+_ADDRESS = Column("address", style="cyan")
+_CAPABILITIES = Column("capabilities")
+
+
+def discover(
+    pattern: Annotated[str, Parameter(help="Addresses, with * for any run of characters.")] = "*",
+    /,
+    *,
+    capability: Annotated[str | None, Parameter(help="Only actors that can do this.")] = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1), help="At most N actors.")] = PAGE,
+    connection: Connection = Connection(),
+) -> None:
+    """Find actors by address and by what they can do."""
+
+    async def work(me: Client) -> list[Actor]:
+        return list(await me.discover(pattern, capability=capability, limit=limit))
+
+    rows = [
+        {"address": actor.address, "capabilities": actor.capabilities}
+        for actor in talk(connection, work)
+    ]
+    connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="nobody matches")
+
+
+def ls(*, connection: Connection = Connection()) -> None:
+    """List all actors, with what is left of their leases."""
+
+    async def work(me: Client) -> list[ListedActor]:
+        listed: list[ListedActor] = []
+        has_more = True
+        while has_more:
+            page = await me.actors(offset=len(listed), limit=PAGE)
+            listed += page.actors
+            has_more = page.has_more and bool(page.actors)
+        return listed
+
+    now_ms = time.time() * 1000
+    rows = [
+        {
+            "address": actor.address,
+            "capabilities": actor.capabilities,
+            "lease_s": max(0, round((actor.expires_at - now_ms) / 1000)),
+            "version": actor.version,
+        }
+        for actor in talk(connection, work)
+    ]
+    columns = (_ADDRESS, _CAPABILITIES, Column("lease_s"))
+    connection.output.table(columns, rows, if_empty="nobody is registered")
+
+
+def ping(
+    *,
+    count: Annotated[int, Parameter(validator=Number(gte=1), help="How often.")] = 4,
+    interval_s: Annotated[
+        float, Parameter(name="--interval", validator=Number(gte=0), help="Seconds between two.")
+    ] = 1.0,
+    connection: Connection = Connection(),
+) -> None:
+    """Measure the round trip to the hub and back."""
+    output = connection.output
+
+    async def work(me: Client) -> list[float]:
+        times: list[float] = []
+        for number in range(1, count + 1):
+            if times:
+                await asyncio.sleep(interval_s)
+            times.append(await me.ping() * 1000)
+            facts = {"number": number, "ms": round(times[-1], 3)}
+            output.fact(facts, f"{number}: {times[-1]:.2f} ms")
+        return times
+
+    times = talk(connection, work)
+    summary = {"min_ms": min(times), "mean_ms": sum(times) / len(times), "max_ms": max(times)}
+    text = " / ".join(f"{value:.2f}" for value in summary.values())
+    output.fact(
+        {name: round(value, 3) for name, value in summary.items()}, f"min / mean / max: {text} ms"
+    )

@@ -1,0 +1,74 @@
+"""The tree of commands, and the one place where a failure becomes an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from signalhub.cli import serve, settings
+from signalhub.cli.failures import EXIT_CODES, Exit, Failure, report, usage
+from signalhub.errors import SettingsError
+
+_EPILOGUE = "Exit codes: " + ", ".join(f"{int(code)} {text}" for code, text in EXIT_CODES.items())
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"Signal Hub {version('signalhub')}"
+
+
+def build() -> App:
+    """The whole command line."""
+    app = App(
+        name="signalhub",
+        help="A message hub for actors, and the tools to talk to it.",
+        help_epilogue=_EPILOGUE,
+        version=_version,
+        suppress_keyboard_interrupt=False,
+    )
+    app.command(serve.serve)
+    app.command(settings.app)
+    return app
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    try:
+        code = build()(
+            argv,
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_int_as_exit_code_else_zero",
+        )
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output had enough, as in `signalhub listen … | head -1`. What is still
+        # buffered must not fail once more when the interpreter flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except Exception as error:
+        failure = _failure(error)
+        if failure is None:
+            raise
+        report(failure, as_json="--json" in argv)
+        return failure.exit
+    return int(code)
+
+
+def _failure(error: Exception) -> Failure | None:
+    """What the user is told about an expected error; `None` for one that is our own mistake."""
+    match error:
+        case Failure():
+            return error
+        case CycloptsError():
+            return usage(str(error).rstrip("."), "see `signalhub --help`")
+        case SettingsError():
+            return Failure(Exit.USAGE, "settings", str(error))
+        case _:
+            return None

@@ -1,0 +1,64 @@
+"""How a command fails: an exit code scripts can rely on, and a sentence that says what to do.
+
+With `--json` a failure is one JSON object per line on standard error, otherwise it is text.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+import msgspec
+
+
+class Exit(IntEnum):
+    """The exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    UNKNOWN = 4
+    INTERRUPTED = 130
+
+
+EXIT_CODES = {
+    Exit.DONE: "done",
+    Exit.FAILED: "refused or failed",
+    Exit.USAGE: "wrong usage or settings",
+    Exit.UNREACHABLE: "the hub cannot be reached",
+    Exit.UNKNOWN: "outcome unknown: no answer in time",
+    Exit.INTERRUPTED: "stopped with Ctrl-C",
+}
+
+
+class Failure(Exception):
+    """A command cannot do what it was asked; `resolution` says what the user can do about it."""
+
+    def __init__(self, exit: Exit, code: str, message: str, resolution: str = "") -> None:
+        super().__init__(message)
+        self.exit = exit
+        self.code = code
+        self.message = message
+        self.resolution = resolution
+
+    def __str__(self) -> str:
+        return f"{self.message} — {self.resolution}" if self.resolution else self.message
+
+
+def usage(message: str, resolution: str = "") -> Failure:
+    return Failure(Exit.USAGE, "usage", message, resolution)
+
+
+def report(failure: Failure, *, as_json: bool) -> None:
+    """Say on standard error what went wrong."""
+    if as_json:
+        line = {
+            "error": failure.code,
+            "message": failure.message,
+            "resolution": failure.resolution,
+        }
+        text = msgspec.json.encode(line).decode()
+    else:
+        text = "\n".join(f"signalhub: {line}" for line in str(failure).splitlines())
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,107 @@
+"""What commands print: JSON for programs, tables and colour on a terminal, plain lines in a pipe.
+
+Names and payloads come from strangers: nothing unprintable reaches the terminal, and nothing is
+read as markup.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import msgspec
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+AsJson = Annotated[
+    bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON lines.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table; `name` is also the member of the JSON object."""
+
+    name: str
+    style: str = ""
+
+
+class Output:
+    """Standard output, or another stream, in the form its reader can use."""
+
+    def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
+        self.as_json = as_json
+        self._stream = sys.stdout if stream is None else stream
+        self.is_terminal = self._stream.isatty()
+
+    @cached_property
+    def console(self) -> Console:
+        from rich.console import Console
+
+        return Console(
+            file=self._stream,
+            highlight=False,
+            markup=False,
+            no_color=bool(os.environ.get("NO_COLOR")),
+        )
+
+    def fact(self, facts: Mapping[str, Any], sentence: str) -> None:
+        """One result: an object for programs, a sentence for people."""
+        self.line(facts, [(sentence, "")])
+
+    def line(self, facts: Mapping[str, Any], parts: Sequence[tuple[str, str]]) -> None:
+        """One event: an object, or its parts, each with a style, separated on a terminal by a
+        space and in a pipe by a tab."""
+        if self.as_json:
+            self._print(msgspec.json.encode(facts, enc_hook=str).decode())
+        elif self.is_terminal:
+            from rich.text import Text
+
+            text = Text(" ").join(Text(part, style=style) for part, style in parts if part)
+            self.console.print(text, soft_wrap=True)
+        else:
+            self._print("\t".join(part for part, _ in parts))
+
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, if_empty: str = ""
+    ) -> None:
+        """Rows of the same members; people are also told that there are none."""
+        if self.as_json or not self.is_terminal:
+            for row in rows:
+                self.line(row, [(shown(row[column.name]), "") for column in columns])
+        elif rows:
+            self._draw(columns, rows)
+        elif if_empty:
+            self.line({}, [(if_empty, "dim")])
+
+    def _draw(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+        for column in columns:
+            table.add_column(column.name, style=column.style, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(shown(row[column.name])) for column in columns))
+        self.console.print(table)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+def shown(value: Any) -> str:
+    """A value on one line: printable words as they are, everything else as JSON."""
+    words = value if isinstance(value, list | tuple) else [value]
+    if all(isinstance(word, str) and word.isprintable() for word in words):
+        return ", ".join(words)
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    # JSON leaves some control and direction characters as they are; a terminal would obey them.
+    return text if text.isprintable() else json.dumps(value, separators=(",", ":"), default=str)

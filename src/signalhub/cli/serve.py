@@ -1,0 +1,77 @@
+"""`signalhub serve`: run the hub in the foreground."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from importlib.metadata import version
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.settings import Config
+
+
+def serve(
+    *,
+    host: Annotated[str | None, Parameter(help="Address to listen on.")] = None,
+    port: Annotated[int | None, Parameter(help="Port; 0 lets the system choose.")] = None,
+    data: Annotated[str | None, Parameter(help="Folder for what survives a restart.")] = None,
+    config: Config = None,
+) -> int:
+    """Run the hub until SIGTERM or Ctrl-C.
+
+    Settings come from the defaults, the file, `SIGNALHUB_*` variables and these options, the later
+    over the earlier; `signalhub settings show` lists them all. Once the hub accepts connections,
+    one line on standard output says where.
+    """
+    from signalhub.observe import logs
+    from signalhub.settings_load import load
+
+    overrides = {"host": host, "port": port, "data": data}
+    settings = load(config, os.environ, overrides).settings
+    logs.configure(settings.log_level, settings.log_format)
+
+    # Wrong settings are reported before the server's modules are paid for.
+    from signalhub.server import app
+
+    def announce(bound_port: int) -> None:
+        place = address_of(settings.host, bound_port)
+        print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
+
+    try:
+        return app.serve(settings, announce)
+    except OSError as error:
+        raise _start_failure(error, settings.host, settings.port) from error
+
+
+def address_of(host: str, port: int) -> str:
+    """The URL clients connect to."""
+    return f"ws://[{host}]:{port}/ws" if ":" in host else f"ws://{host}:{port}/ws"
+
+
+def _start_failure(error: OSError, host: str, port: int) -> Failure:
+    if error.errno == errno.EADDRINUSE:
+        return Failure(
+            Exit.FAILED,
+            "port_in_use",
+            f"port {port} on {host} is in use",
+            "stop the program that holds it, or choose another port with --port",
+        )
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return Failure(
+            Exit.FAILED,
+            "no_such_host",
+            f"{host} is no address of this machine",
+            "choose one with --host, for example 127.0.0.1",
+        )
+    if error.errno == errno.EACCES and error.filename is None:
+        return Failure(
+            Exit.FAILED,
+            "port_denied",
+            f"port {port} is reserved for the system",
+            "choose one above 1023 with --port",
+        )
+    return Failure(Exit.FAILED, "cannot_start", f"the hub cannot start: {error}")

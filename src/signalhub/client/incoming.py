@@ -1,0 +1,120 @@
+"""Reading what the hub sends: messages, answers, refusals.
+
+Nothing here trusts the shape of a payload: a member of the wrong type counts as missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from signalhub.client.message import Message
+from signalhub.errors import ClientError, Code, OutcomeUnknown, Refused, UnknownActor
+from signalhub.names import HUB_TYPE_PREFIX
+
+REFUSAL_TYPES = frozenset(
+    {
+        "hub:error",
+        "hub:unknown_actor",
+        "hub:unauthorized",
+        "hub:rate_limited",
+        "hub:version_mismatch",
+        "hub:message_too_large",
+    }
+)
+
+# The hub itself does not know whether these happened.
+_UNDECIDED = frozenset({"timeout", "storage_failed"})
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """One frame from the hub. Only `type` must be there, so that old and new hubs are read."""
+
+    type: str
+    id: str = ""
+    sender: str = msgspec.field(name="from", default="")
+    to: str = ""
+    payload: Any = None
+    correlation_id: str | None = msgspec.field(name="correlationId", default=None)
+    timestamp: float = 0
+    metadata: Any = None
+    ttl: float | None = None
+
+    @property
+    def is_from_hub(self) -> bool:
+        return self.type.startswith(HUB_TYPE_PREFIX)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The payload, if it is an object."""
+        return self.payload if isinstance(self.payload, dict) else {}
+
+
+_decode = msgspec.json.Decoder(Incoming).decode
+
+
+def decode(frame: bytes) -> Incoming | None:
+    """Read a frame; `None` if it is no message."""
+    try:
+        return _decode(frame)
+    except (ValueError, RecursionError):
+        return None
+
+
+def message_of(incoming: Incoming) -> Message:
+    """An application's message as its recipient sees it."""
+    metadata = incoming.metadata if isinstance(incoming.metadata, dict) else {}
+    topic = metadata.get("topic") if metadata.get("publication") is True else None
+    return Message(
+        id=incoming.id,
+        sender=incoming.sender,
+        to=incoming.to,
+        type=incoming.type,
+        payload=incoming.payload,
+        metadata=metadata,
+        timestamp=int(incoming.timestamp),
+        ttl=incoming.ttl,
+        topic=topic if isinstance(topic, str) else None,
+    )
+
+
+def refusal_of(incoming: Incoming) -> ClientError:
+    """The error a refusal stands for."""
+    facts = incoming.facts
+    details = facts.get("details")
+    code = facts.get("code")
+    if not isinstance(code, str):
+        code = incoming.type.removeprefix(HUB_TYPE_PREFIX)
+    text = facts.get("message") or facts.get("reason") or "the hub gives no reason"
+    if code in _UNDECIDED:
+        return OutcomeUnknown(f"{code}: {text}")
+    kind = UnknownActor if code == Code.UNKNOWN_ACTOR else Refused
+    return kind(
+        code,
+        str(text),
+        resolution=str(facts.get("resolution") or ""),
+        retryable=facts.get("retryable") is True,
+        details=details if isinstance(details, dict) else {},
+    )
+
+
+def retry_after_s(incoming: Incoming) -> float | None:
+    """When the hub wants to be asked again, if it says so."""
+    facts = incoming.facts
+    details = facts.get("details")
+    if not isinstance(details, dict):
+        details = facts
+    if (wait_ms := number_in(details, "retryAfterMs")) is not None:
+        return wait_ms / 1000
+    wait = number_in(details, "retryAfter")
+    # The dedicated type counts milliseconds, the error's details count seconds.
+    return wait / 1000 if wait is not None and incoming.type == "hub:rate_limited" else wait
+
+
+def number_in(facts: dict[str, Any], name: str) -> float | None:
+    """A member that is a number above 0."""
+    value = facts.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    return None

@@ -1,0 +1,218 @@
+"""The session's own affairs: hello, heartbeat, goodbye, tokens, statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from signalhub import envelope as wire
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Close, Effect
+from signalhub.core.policy import EVERYTHING, Allowance
+from signalhub.core.session import Session, State
+from signalhub.core.tally import Tally
+from signalhub.envelope import PROTOCOL_VERSION, Envelope
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+_MAJOR = PROTOCOL_VERSION.split(".", 1)[0]
+_SESSION_TOKEN_MS = 3_600_000
+_WINDOW_MS = 60_000
+
+
+class Identities:
+    """Which sessions go by which name; a name may be shared until somebody registers it."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[Session, ...]] = {}
+
+    def get(self, identity: str) -> tuple[Session, ...]:
+        """The sessions that go by this name."""
+        return self._sessions.get(identity, ())
+
+    def assign(self, session: Session, identity: str) -> None:
+        """The session goes by this name from now on."""
+        if session.identity == identity:
+            return
+        self.remove(session)
+        session.identity = identity
+        self._sessions[identity] = (*self.get(identity), session)
+
+    def remove(self, session: Session) -> None:
+        """The session is gone, or about to take another name."""
+        if session.identity is None:
+            return
+        left = tuple(other for other in self.get(session.identity) if other is not session)
+        if left:
+            self._sessions[session.identity] = left
+        else:
+            self._sessions.pop(session.identity, None)
+
+
+class Window:
+    """The counters of the last full or running minute, for `hub:metrics`."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._start = (0, 0, 0, 0, 0)
+        self._start_ms = 0
+
+    def tick(self, now: int) -> None:
+        """Begin a new window when the minute is over."""
+        if now - self._start_ms >= _WINDOW_MS:
+            self._start_ms = now
+            self._start = self._totals()
+
+    def payload(self, now: int) -> bytes:
+        """What happened since the window began."""
+        received, sent, errors, opened, closed = (
+            total - start for total, start in zip(self._totals(), self._start, strict=True)
+        )
+        return wire.encode(
+            {
+                "messages_received": received,
+                "messages_sent": sent,
+                "errors": errors,
+                "connections_opened": opened,
+                "connections_closed": closed,
+                "windowStart": self._start_ms or now,
+                "timestamp": now,
+            }
+        )
+
+    def _totals(self) -> tuple[int, int, int, int, int]:
+        tally = self._tally
+        return (
+            tally.received,
+            tally.sent,
+            sum(tally.errors.values()),
+            tally.connections_opened,
+            tally.connections_closed,
+        )
+
+
+def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Check version, then token, then capabilities, and let the session in."""
+    if not wire.is_object(message.metadata):
+        raise refusals.structural("hub:connect needs metadata with protocolVersion, an object")
+    hello = requests.parse(requests.Connect, message.metadata, "metadata")
+    version = hello.protocol_version
+    if version is not None and not isinstance(version, str):
+        raise refusals.structural("metadata.protocolVersion must be a string")
+    if version is None or version.split(".", 1)[0] != _MAJOR:
+        raise refusals.version_mismatch(version)
+    claims = None
+    if hub.authenticator is not None:
+        token = hello.auth_token if isinstance(hello.auth_token, str) else ""
+        claims = hub.authenticator.verify(token, now / 1000)
+    if not isinstance(hello.capabilities, list) or not hello.capabilities:
+        raise refusals.no_capabilities()
+
+    session.state = State.CONNECTED
+    session.last_seen_ms = now
+    session.set_clock(message.timestamp, now)
+    session.claims = claims
+    session.allowance = (
+        EVERYTHING if claims is None else Allowance(claims.actor, claims.permissions)
+    )
+    hub.identities.assign(session, message.sender if claims is None else claims.actor)
+    metadata: dict[str, object] = {"actorIdentity": session.identity}
+    if claims is None:
+        metadata["sessionToken"] = hub.session_tokens.issue(session.id, now, _SESSION_TOKEN_MS)
+    elif claims.expires_at_s is not None:
+        metadata["tokenExpiresAt"] = int(claims.expires_at_s * 1000)
+        hub.watch_token(session, claims.expires_at_s)
+    reply = hub.reply(
+        session,
+        message,
+        "hub:connected",
+        _welcome(hub, session, now),
+        now,
+        wire.encode(metadata),
+    )
+    return [reply]
+
+
+def _welcome(hub: Hub, session: Session, now: int) -> bytes:
+    settings = hub.settings
+    return wire.encode(
+        {
+            "sessionId": session.id,
+            "serverVersion": PROTOCOL_VERSION,
+            "serverTime": now,
+            "maxMessageSize": settings.message_bytes_max,
+            "heartbeatInterval": settings.heartbeat_ms,
+            "capabilities": {
+                "maxActorsPerInstance": settings.registry.limit,
+                "supportsBackpressure": True,
+                "supportedContentTypes": ["application/json"],
+                "messageRate": settings.message_rate,
+                "messageBurst": settings.message_burst,
+            },
+        }
+    )
+
+
+def heartbeat(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Echo the client's time and give ours; the leases are renewed by the frame itself."""
+    echoed: object = message.timestamp
+    if message.payload != wire.NULL:
+        payload = wire.read(message.payload)
+        if isinstance(payload, dict) and "timestamp" in payload:
+            echoed = payload["timestamp"]
+    payload_bytes = heartbeat_payload(echoed, now)
+    return [hub.reply(session, message, "hub:heartbeat_ack", payload_bytes, now)]
+
+
+def heartbeat_payload(echoed: object, now: int) -> bytes:
+    """Payload of `hub:heartbeat_ack`."""
+    return wire.encode({"timestamp": echoed, "serverTime": now})
+
+
+def disconnect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Acknowledge, clean up, close."""
+    payload = wire.encode({"acknowledged": True, "sessionId": session.id, "cleanedUp": True})
+    reply = hub.reply(session, message, "hub:disconnect", payload, now)
+    return [reply, *hub.closed(session, now), Close(session, 1000, "client requested")]
+
+
+def refresh_token(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Exchange a valid token for one that lasts longer, without reconnecting."""
+    token = requests.parse_or_empty(requests.Refresh, message.payload).token
+    if token is None:
+        given = requests.parse(requests.RefreshMetadata, message.metadata, "metadata")
+        token = given.auth_token
+    if not token:
+        raise refusals.invalid_token("No token was given in payload.token or metadata.authToken.")
+    if hub.authenticator is None or session.claims is None:
+        hub.session_tokens.check(token, session.id, now)
+        ends_at_ms = now + _SESSION_TOKEN_MS
+        token = hub.session_tokens.issue(session.id, now, _SESSION_TOKEN_MS)
+    else:
+        token, ends_at_ms = hub.authenticator.refresh(token, session.claims, now / 1000)
+        session.claims = hub.authenticator.verify(token, now / 1000)
+        session.allowance = Allowance(session.claims.actor, session.claims.permissions)
+        hub.watch_token(session, ends_at_ms / 1000)
+    payload = wire.encode({"token": token, "expiresAt": ends_at_ms, "tokenExpiresAt": ends_at_ms})
+    return [hub.reply(session, message, "hub:token_refreshed", payload, now)]
+
+
+def queue_stats(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """How much waits for this session, and how fast it takes it."""
+    waiting = session.outbound
+    elapsed_s = max(1, now - session.connected_at_ms) / 1000
+    payload = wire.encode(
+        {
+            "queueDepth": waiting.messages if waiting is not None else 0,
+            "queueBytes": waiting.bytes if waiting is not None else 0,
+            "processingRate": round(session.sent / elapsed_s, 3),
+            "pauseThreshold": hub.settings.outbound.pause_messages,
+            "resumeThreshold": hub.settings.outbound.resume_messages,
+        }
+    )
+    return [hub.reply(session, message, "hub:queue_stats_response", payload, now)]
+
+
+def metrics(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """The hub's counters of the running minute."""
+    return [hub.reply(session, message, "hub:metrics_response", hub.window.payload(now), now)]

@@ -1,0 +1,311 @@
+"""Accepted messages, remembered for a while, so that a repeated one gets the same answer again.
+
+A record is 24 bytes: an 88-bit fingerprint of (sender, id), the time and the acknowledgement.
+Records live in short `bytes` buckets, oldest first, searched by `bytes.rfind`. The table grows by
+splitting one bucket at a time (linear hashing) and forgets by cutting the front of a bucket when it
+is touched or swept, so no call ever waits for all of it. Measured with 200 000 ids: 27 bytes per
+id, 29 in resident memory.
+
+Arrivals are also counted in slices of the window. When memory runs out the oldest slice is given up
+early, and `window_ms` says how far back the memory still reaches; it grows again with time.
+
+Time that jumps back stands still instead, so records stay in order and ages never shrink.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, Literal
+
+import msgspec
+
+Status = Literal["delivered", "queued"]
+
+SLICES_PER_WINDOW: Final = 4
+
+# Readings of a clock that differ by less are jitter, not a clock that was set back.
+_JITTER_MS: Final = 1_000
+_SWEEP_BUCKETS_MAX: Final = 2_048
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """What the sender was told: when and how, or for a broadcast the payload as JSON."""
+
+    at_ms: int
+    status: Status = "delivered"
+    extra: bytes = b""
+
+
+class _Slice(msgspec.Struct):
+    """How many ids were remembered in a stretch of time, and how far time ran ahead then."""
+
+    began_ms: int
+    newest_ms: int
+    skew_ms: int
+    count: int = 0
+
+
+class Dedup:
+    """Acks of accepted messages by (sender, id), for `window_ms`, in bounded memory."""
+
+    def __init__(self, window_ms: int, memory_bytes_max: int) -> None:
+        self._window_ms = window_ms
+        self._memory_bytes_max = memory_bytes_max
+        self._slice_ms_max = max(1, window_ms // SLICES_PER_WINDOW)
+        self._slice_count_max = max(1, memory_bytes_max // SLICES_PER_WINDOW // _RECORD.size)
+        self._table = _Table()
+        self._slices: deque[_Slice] = deque()  # Newest first.
+        self._sliced = 0  # Ids in all slices.
+        self._now_ms = 0
+        self._skew_ms = 0
+        self._lost_until_ms = -1  # What was accepted up to then was given up early.
+
+    @property
+    def count(self) -> int:
+        """Ids held, among them some that have expired and were not swept yet."""
+        return self._table.count
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._table.memory_bytes
+
+    @property
+    def window_ms(self) -> int:
+        """How far back every accepted id is known."""
+        if self._lost_until_ms < 0:
+            return self._window_ms
+        return min(self._window_ms, self._now_ms - self._lost_until_ms)
+
+    @property
+    def is_shortened(self) -> bool:
+        """Does lack of memory keep the window below what was configured?"""
+        return self.window_ms < self._window_ms
+
+    def find(self, sender: str, message_id: str, now_ms: int) -> Ack | None:
+        """The ack of an accepted message, unless it is older than the window."""
+        self._advance(now_ms)
+        found = self._table.find(_fingerprint(sender, message_id))
+        if found is None:
+            return None
+        accepted_at_ms, ack = found
+        if accepted_at_ms < self._oldest_kept_ms():
+            return None
+        if isinstance(ack, Ack):
+            return ack
+        delay_ms, status = ack
+        return Ack(accepted_at_ms - self._skew_ms_at(accepted_at_ms) + delay_ms, status)
+
+    def remember(self, sender: str, message_id: str, now_ms: int, ack: Ack) -> None:
+        """The message was accepted; `ack` is what its sender is told. Once per message."""
+        self._advance(now_ms)
+        self._count_arrival()
+        table = self._table
+        key = _fingerprint(sender, message_id)
+        delay_ms = ack.at_ms - (self._now_ms - self._skew_ms)
+        table.add(key, self._now_ms, ack, delay_ms, self._oldest_kept_ms())
+        while table.memory_bytes > self._memory_bytes_max and table.count > 1:
+            # Trimming one bucket after another pays only while most of them have what to trim.
+            if (table.count - self._sliced) * _BUCKET_RECORDS_MEAN < table.count:
+                self._give_up_oldest_slice()
+            table.trim(1, self._oldest_kept_ms())
+
+    def sweep(self, now_ms: int) -> None:
+        """Free a part of what has expired: a few milliseconds of work, about once a second."""
+        self._advance(now_ms)
+        self._drop_expired_slices()
+        self._table.trim(_SWEEP_BUCKETS_MAX, self._oldest_kept_ms())
+
+    def _advance(self, now_ms: int) -> None:
+        at_ms = now_ms + self._skew_ms
+        if at_ms > self._now_ms:
+            self._now_ms = min(at_ms, _TIME_MS_MAX)
+        elif at_ms < self._now_ms - _JITTER_MS:
+            # One millisecond passes, so that every moment belongs to one skew.
+            self._now_ms += 1
+            self._skew_ms = self._now_ms - now_ms
+
+    def _oldest_kept_ms(self) -> int:
+        return max(self._now_ms - self._window_ms, self._lost_until_ms + 1)
+
+    def _skew_ms_at(self, accepted_at_ms: int) -> int:
+        for stretch in self._slices:
+            if stretch.began_ms <= accepted_at_ms:
+                return stretch.skew_ms
+        return self._skew_ms
+
+    def _count_arrival(self) -> None:
+        newest = self._slices[0] if self._slices else None
+        if (
+            newest is None
+            or newest.count >= self._slice_count_max
+            or self._now_ms - newest.began_ms >= self._slice_ms_max
+            or newest.skew_ms != self._skew_ms
+        ):
+            self._drop_expired_slices()
+            newest = _Slice(self._now_ms, self._now_ms, self._skew_ms)
+            self._slices.appendleft(newest)
+        newest.newest_ms = self._now_ms
+        newest.count += 1
+        self._sliced += 1
+
+    def _drop_expired_slices(self) -> None:
+        while self._slices and self._slices[-1].newest_ms < self._oldest_kept_ms():
+            self._sliced -= self._slices.pop().count
+
+    def _give_up_oldest_slice(self) -> None:
+        if self._slices:
+            oldest = self._slices.pop()
+            self._sliced -= oldest.count
+            self._lost_until_ms = max(self._lost_until_ms, oldest.newest_ms)
+        else:
+            self._lost_until_ms = self._now_ms
+
+
+_KEY_BYTES: Final = 11
+# The key, the word described below, and five bytes of zero: room for the position of a durable
+# entry in the log.
+_RECORD: Final = Struct("<11sQ5x")
+_WORD: Final = Struct("<Q")
+
+# The word: 42 bits of time in milliseconds (until 2109), 20 bits from acceptance to ack, the kind.
+_KIND_BITS: Final = 2
+_DELAY_BITS: Final = 20
+_TIME_SHIFT: Final = _KIND_BITS + _DELAY_BITS
+_KIND_MASK: Final = (1 << _KIND_BITS) - 1
+_DELAY_MASK: Final = (1 << _DELAY_BITS) - 1
+_DELAY_MS_MIN: Final = -_JITTER_MS
+_TIME_MS_MAX: Final = (1 << 64 - _TIME_SHIFT) - 1
+_DELIVERED: Final = 0
+_QUEUED: Final = 1
+_ASIDE: Final = 2
+
+_BUCKET_RECORDS_MEAN: Final = 16
+# A `bytes` object's own size, what the allocator rounds it up by, and its place in the list.
+_BUCKET_BYTES: Final = 33 + 8 + 9
+# Likewise for an entry of the dict of acks that do not fit a record.
+_ASIDE_BYTES: Final = 300
+
+
+class _Table:
+    """Records by linear hashing, in each bucket in the order of time.
+
+    Invariant: `len(buckets) == mask + 1 + split`. The buckets before `split` and their twins above
+    `mask` are told apart by one more bit of the key.
+    """
+
+    __slots__ = (
+        "_aside",
+        "_buckets",
+        "_cursor",
+        "_mask",
+        "_next_mask",
+        "_split",
+        "count",
+        "memory_bytes",
+    )
+
+    def __init__(self) -> None:
+        self._aside: dict[bytes, Ack] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.count = 0
+        self.memory_bytes = _BUCKET_BYTES
+        self._cursor = 0
+        self._buckets = [b""]
+        self._mask = 0
+        self._next_mask = 1
+        self._split = 0
+
+    def find(self, key: bytes) -> tuple[int, Ack | tuple[int, Status]] | None:
+        """When the message was accepted; its ack, or the delay until the ack and its status."""
+        bucket = self._buckets[self._index(key)]
+        at = bucket.rfind(key)
+        # The bytes of a key may also turn up across two records.
+        while at > 0 and at % _RECORD.size:
+            at = bucket.rfind(key, 0, at + _KEY_BYTES - 1)
+        if at < 0:
+            return None
+        (word,) = _WORD.unpack_from(bucket, at + _KEY_BYTES)
+        kind = word & _KIND_MASK
+        if kind == _ASIDE:
+            ack = self._aside.get(key)
+            return None if ack is None else (word >> _TIME_SHIFT, ack)
+        delay_ms = (word >> _KIND_BITS & _DELAY_MASK) + _DELAY_MS_MIN
+        return word >> _TIME_SHIFT, (delay_ms, "queued" if kind == _QUEUED else "delivered")
+
+    def add(self, key: bytes, at_ms: int, ack: Ack, delay_ms: int, oldest_kept_ms: int) -> None:
+        index = self._index(key)
+        kept = self._trimmed(self._buckets[index], oldest_kept_ms)
+        word = at_ms << _TIME_SHIFT
+        delay = delay_ms - _DELAY_MS_MIN
+        if ack.extra or not 0 <= delay <= _DELAY_MASK:
+            word |= _ASIDE
+            self._take_back(key)
+            self._aside[key] = ack
+            self.memory_bytes += _ASIDE_BYTES + len(ack.extra)
+        else:
+            word |= delay << _KIND_BITS | (_QUEUED if ack.status == "queued" else _DELIVERED)
+        self._buckets[index] = kept + _RECORD.pack(key, word)
+        self.count += 1
+        self.memory_bytes += _RECORD.size
+        if self.count > len(self._buckets) * _BUCKET_RECORDS_MEAN:
+            self._split_one()
+
+    def trim(self, buckets: int, oldest_kept_ms: int) -> None:
+        """Cut older records from the next few buckets, going round and round."""
+        for _ in range(min(buckets, len(self._buckets))):
+            self._cursor = (self._cursor + 1) % len(self._buckets)
+            self._buckets[self._cursor] = self._trimmed(self._buckets[self._cursor], oldest_kept_ms)
+        if not self.count:
+            self._begin()
+
+    def _trimmed(self, bucket: bytes, oldest_kept_ms: int) -> bytes:
+        oldest_word = oldest_kept_ms << _TIME_SHIFT
+        end = 0
+        while end < len(bucket):
+            (word,) = _WORD.unpack_from(bucket, end + _KEY_BYTES)
+            if word >= oldest_word:
+                break
+            if word & _KIND_MASK == _ASIDE:
+                self._take_back(bucket[end : end + _KEY_BYTES])
+            end += _RECORD.size
+        if not end:
+            return bucket
+        self.count -= end // _RECORD.size
+        self.memory_bytes -= end
+        return bucket[end:]
+
+    def _take_back(self, key: bytes) -> None:
+        ack = self._aside.pop(key, None)
+        if ack is not None:
+            self.memory_bytes -= _ASIDE_BYTES + len(ack.extra)
+
+    def _index(self, key: bytes) -> int:
+        bits = int.from_bytes(key[:4], "little")
+        index = bits & self._mask
+        return index if index >= self._split else bits & self._next_mask
+
+    def _split_one(self) -> None:
+        bucket = self._buckets[self._split]
+        stays: list[bytes] = []
+        moves: list[bytes] = []
+        for at in range(0, len(bucket), _RECORD.size):
+            moving = int.from_bytes(bucket[at : at + 4], "little") & self._mask + 1
+            (moves if moving else stays).append(bucket[at : at + _RECORD.size])
+        self._buckets[self._split] = b"".join(stays)
+        self._buckets.append(b"".join(moves))
+        self.memory_bytes += _BUCKET_BYTES
+        self._split += 1
+        if self._split > self._mask:
+            self._mask, self._next_mask = self._next_mask, self._next_mask << 1 | 1
+            self._split = 0
+
+
+def _fingerprint(sender: str, message_id: str) -> bytes:
+    # The length keeps ("ab", "c") and ("a", "bc") apart. A collision would swallow a fresh message;
+    # among ten million ids its odds are below one in a trillion.
+    text = f"{len(sender)} {sender}{message_id}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()

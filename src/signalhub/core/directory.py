@@ -1,0 +1,191 @@
+"""Registering, leaving, renewing and finding actors."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub import envelope as wire
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Effect, Forget, Persist
+from signalhub.core.registry import Registration
+from signalhub.core.session import Session
+from signalhub.envelope import ASK, Envelope, Number
+from signalhub.names import ADDRESS_CHARS_MAX, Pattern, is_address
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+PAGE_MAX = 100
+CAPABILITIES_MAX = 64
+CAPABILITY_CHARS_MAX = 128
+METADATA_BYTES_MAX = 16 * 2**10
+
+
+def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Make an address reachable through this session; the last one to register it wins."""
+    request = requests.parse(requests.Register, message.payload)
+    address = request.actor_address
+    metadata = _checked(request)
+    if not session.allowance.may_register(address):
+        raise refusals.unauthorized("register", address)
+    known = hub.registry.get(address)
+    if known is None and hub.registry.is_full:
+        hub.tally.registry_refused += 1
+        raise refusals.registry_full(len(hub.registry), hub.registry.limit)
+
+    version = hub.registry.next_version(address)
+    if version > 1 and (known is None or known.session is not session):
+        hub.tally.reconnections += 1
+    effects: list[Effect] = []
+    for other in hub.identities.get(address):
+        if other is not session:
+            text = f"{address} was registered by another session."
+            effects.extend(hub.dismiss(other, "duplicate_connection", text, 1000, now))
+    registration = Registration(
+        session,
+        address,
+        capabilities=tuple(request.capabilities),
+        metadata=metadata,
+        lease_ms=_lease_ms(hub, request.ttl_seconds),
+        renewal_token=f"renewal-{hub.ids.secret()}",
+        version=version,
+        now_ms=now,
+    )
+    hub.registry.put(registration)
+    hub.identities.assign(session, address)
+    hub.tally.registrations += 1
+    facts = {
+        "expiresAt": registration.expires_at_ms(),
+        "renewalToken": registration.renewal_token,
+        "version": version,
+    }
+    payload = wire.encode({"actorAddress": address, **facts})
+    reply = hub.reply(session, message, "hub:registered", payload, now, wire.encode(facts))
+    return [*effects, Persist(registration), reply]
+
+
+def _checked(request: requests.Register) -> bytes:
+    """Refuse what would not fit the registry; give back the metadata as JSON."""
+    address, capabilities = request.actor_address, request.capabilities
+    if not is_address(address):
+        raise refusals.structural(
+            "payload.actorAddress must be an address such as @(scope/name),"
+            f" at most {ADDRESS_CHARS_MAX} printable characters"
+        )
+    if len(capabilities) > CAPABILITIES_MAX:
+        raise refusals.structural(f"payload.capabilities has more than {CAPABILITIES_MAX} entries")
+    if any(len(capability) > CAPABILITY_CHARS_MAX for capability in capabilities):
+        raise refusals.structural(f"a capability is longer than {CAPABILITY_CHARS_MAX} characters")
+    metadata = wire.encode(request.metadata or {})
+    if len(metadata) > METADATA_BYTES_MAX:
+        raise refusals.structural(f"payload.metadata is larger than {METADATA_BYTES_MAX} bytes")
+    return metadata
+
+
+def _lease_ms(hub: Hub, asked_s: Number | None) -> int:
+    limits = hub.settings.registry
+    seconds = limits.lease_s if asked_s is None else min(max(asked_s, 1), limits.lease_max_s)
+    return int(seconds * 1000)
+
+
+def unregister(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Take an address of this session away; anything else is a silent no-op."""
+    if message.payload == wire.NULL:
+        address = message.sender
+    else:
+        address = requests.parse(requests.Unregister, message.payload).actor_address
+    effects: list[Effect] = []
+    if address in session.registrations:
+        hub.registry.remove(address)
+        hub.topics.leave(session, address)
+        effects.append(Forget([address]))
+    if message.pattern == ASK:
+        payload = wire.encode({"actorAddress": address, "unregisteredAt": now})
+        effects.append(hub.reply(session, message, "hub:unregistered", payload, now))
+    return effects
+
+
+def renew(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Extend a lease by its token, or by owning the address the request comes from."""
+    token = requests.parse_or_empty(requests.Renewal, message.payload).renewal_token
+    if token is None and wire.is_object(message.metadata):
+        given = requests.parse(requests.Renewal, message.metadata, "metadata")
+        token = given.renewal_token
+    registration = next(
+        (own for own in session.registrations.values() if own.renewal_token == token), None
+    )
+    if registration is not None:
+        registration.renewal_token = f"renewal-{hub.ids.secret()}"
+    else:
+        registration = session.registrations.get(message.sender)
+    if registration is None:
+        raise refusals.bad_renewal()
+    registration.renewed_at_ms = now
+    registration.version += 1
+    payload = wire.encode(
+        {
+            "actorAddress": registration.address,
+            "expiresAt": registration.expires_at_ms(),
+            "renewalToken": registration.renewal_token,
+            "version": registration.version,
+        }
+    )
+    return [hub.reply(session, message, "hub:renewed", payload, now)]
+
+
+def discover(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Live actors whose address fits a pattern, in order of registration."""
+    request = requests.parse(requests.Discover, message.payload)
+    if not request.pattern:
+        raise refusals.structural("payload.pattern must not be empty; `*` finds everybody")
+    if len(request.pattern) > ADDRESS_CHARS_MAX:
+        raise refusals.structural(f"payload.pattern is longer than {ADDRESS_CHARS_MAX} characters")
+    limit = _page(request.limit)
+    matching = hub.registry.matching(Pattern(request.pattern), request.capability, now)
+    found = list(islice(matching, limit + 1))
+    payload = wire.encode(
+        {
+            "actors": [
+                {"address": actor.address, "capabilities": actor.capabilities}
+                for actor in found[:limit]
+            ],
+            "hasMore": len(found) > limit,
+        }
+    )
+    return [hub.reply(session, message, "hub:discovered", payload, now)]
+
+
+def list_actors(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """A page of all live actors with what is known about them, tokens excepted."""
+    request = requests.parse_or_empty(requests.ListActors, message.payload)
+    limit = _page(request.limit)
+    offset = max(0, int(request.offset or 0))
+    live = hub.registry.live(None, now)
+    payload = wire.encode(
+        {
+            "actors": [
+                {
+                    "actorAddress": actor.address,
+                    "capabilities": actor.capabilities,
+                    "metadata": msgspec.Raw(actor.metadata),
+                    "connectionId": actor.session.id,
+                    "registeredAt": actor.registered_at_ms,
+                    "expiresAt": actor.expires_at_ms(),
+                    "version": actor.version,
+                }
+                for actor in live[offset : offset + limit]
+            ],
+            "total": len(live),
+            "offset": offset,
+            "limit": limit,
+            "hasMore": offset + limit < len(live),
+        }
+    )
+    return [hub.reply(session, message, "hub:actor_list", payload, now)]
+
+
+def _page(asked: Number | None) -> int:
+    return PAGE_MAX if asked is None else int(min(max(asked, 1), PAGE_MAX))

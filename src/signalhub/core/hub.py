@@ -1,0 +1,372 @@
+"""The hub: every frame goes in here, every effect comes out.
+
+Rules kept here, for all message types alike:
+
+* nothing but `hub:connect` is served before a session has said hello;
+* every accepted frame renews the leases of its session;
+* a structural error is answered whatever the pattern, and never ends the session;
+* only frames that are not JSON at all cost the sender its socket.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from signalhub import envelope as wire
+from signalhub.clock import Ids
+from signalhub.core import control, directory, refusals, requests, router
+from signalhub.core.dedup import Dedup
+from signalhub.core.effects import Close, Effect, Forget, Persist, Reply
+from signalhub.core.limits import TokenBucket
+from signalhub.core.registry import Registration, Registry
+from signalhub.core.router import FanReceipt, Receipt
+from signalhub.core.session import Session, State
+from signalhub.core.tally import Tally
+from signalhub.core.topics import Topics
+from signalhub.envelope import Envelope, NotEnvelope, NotJson
+from signalhub.errors import Code, Refusal
+from signalhub.names import NOBODY
+from signalhub.settings import Settings
+from signalhub.tokens import Authenticator, SessionTokens
+
+Handler = Callable[["Hub", Session, Envelope, int], list[Effect]]
+
+_HANDLERS: dict[str, Handler] = {
+    "hub:connect": control.connect,
+    "hub:heartbeat": control.heartbeat,
+    "hub:disconnect": control.disconnect,
+    "hub:refresh_token": control.refresh_token,
+    "hub:queue_stats": control.queue_stats,
+    "hub:metrics": control.metrics,
+    "hub:register": directory.register,
+    "hub:unregister": directory.unregister,
+    "hub:renew": directory.renew,
+    "hub:discover": directory.discover,
+    "hub:list_actors": directory.list_actors,
+    "hub:send": router.send,
+    "hub:broadcast": router.broadcast,
+    "hub:publish": router.publish,
+    "hub:subscribe": router.subscribe,
+    "hub:unsubscribe": router.unsubscribe,
+}
+# Liveness must not depend on how much else a session sends.
+_UNLIMITED = frozenset({"hub:connect", "hub:heartbeat", "hub:renew", "hub:disconnect"})
+_RAW_PING_BYTES = len(wire.RAW_PING)
+_SWEEP_SLICES = 60
+
+
+class Hub:
+    """One shard's state. Not thread-safe; one loop owns it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        ids: Ids,
+        authenticator: Authenticator | None,
+        session_tokens: SessionTokens,
+        tally: Tally,
+    ) -> None:
+        self.settings = settings
+        self.ids = ids
+        self.authenticator = authenticator
+        self.session_tokens = session_tokens
+        self.tally = tally
+        self.sessions: set[Session] = set()
+        self.identities = control.Identities()
+        self.registry = Registry(settings.registry.limit, settings.registry.refuse_above)
+        self.topics = Topics()
+        self.dedup = Dedup(int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max)
+        self.asks: dict[tuple[str, str], Receipt] = {}
+        self.window = control.Window(tally)
+        self.is_draining = False
+        self._message_bytes_max = settings.message_bytes_max
+        self._token_ends: list[tuple[float, str, Session]] = []
+        self._to_sweep: list[Registration] = []
+        self._next_sweep_ms = 0
+        self._next_push_ms = 0
+
+    # Events of a socket.
+
+    def opened(self, link: object, now: int) -> Session:
+        """A socket was accepted."""
+        settings = self.settings
+        bucket = TokenBucket(settings.message_rate, settings.message_burst, now)
+        session = Session(f"session-{self.ids.secret()}", link, bucket, now)
+        self.sessions.add(session)
+        self.tally.connections_opened += 1
+        return session
+
+    def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
+        """A message arrived; it is valid UTF-8 and within the frame limit."""
+        self.tally.received += 1
+        size = len(frame)
+        if size == _RAW_PING_BYTES and frame == wire.RAW_PING:
+            return [Reply(session, wire.RAW_PONG)]
+        if session.state is State.CLOSED:
+            return []
+        if size > self._message_bytes_max:
+            return self._refuse_unread(
+                session, refusals.too_large(size, self._message_bytes_max), now
+            )
+        try:
+            message = wire.decode(frame)
+        except NotJson as fault:
+            effects = self._refuse_unread(session, refusals.malformed(str(fault)), now)
+            return [*effects, *self.closed(session, now), Close(session, 1011, "not JSON")]
+        except NotEnvelope as fault:
+            return self._refuse_unread(
+                session,
+                refusals.structural(str(fault)),
+                now,
+                sender=fault.sender,
+                message_id=fault.message_id,
+            )
+        try:
+            type = message.type
+            if session.state is not State.CONNECTED and type != "hub:connect":
+                raise refusals.hello_first()
+            if session.bucket.rate_s and type not in _UNLIMITED:
+                self._charge(session, now)
+            session.last_seen_ms = now
+            handler = _HANDLERS.get(type)
+            if handler is None:
+                raise refusals.unknown_type(type)
+            return handler(self, session, message, now)
+        except Refusal as refusal:
+            return [self.refuse(session, message, refusal, now)]
+
+    def _charge(self, session: Session, now: int) -> None:
+        """One token for one message."""
+        if not session.bucket.take(now):
+            self.tally.rate_limited += 1
+            retry_after_ms = max(1, session.bucket.retry_after_ms(now))
+            raise refusals.rate_limited(session.bucket.rate_s, retry_after_ms)
+
+    def closed(self, session: Session, now: int) -> list[Effect]:
+        """A socket is gone, or about to be. Harmless when repeated."""
+        if session.state is State.CLOSED:
+            return []
+        session.state = State.CLOSED
+        self.sessions.discard(session)
+        self.identities.remove(session)
+        self.topics.leave(session)
+        self.tally.connections_closed += 1
+        addresses = list(session.registrations)
+        for address in addresses:
+            self.registry.remove(address)
+        # After a planned stop the durable tier still expects the actors back.
+        return [Forget(addresses)] if addresses and not self.is_draining else []
+
+    # What became of the effects.
+
+    def handed_over(self, receipt: Receipt, now: int) -> list[Effect]:
+        """The bytes of an ask are the kernel's."""
+        return router.handed_over(self, receipt, now)
+
+    def undelivered(self, receipt: Receipt, now: int) -> list[Effect]:
+        """The target's socket went away, or the message expired, before the bytes could leave."""
+        return router.undelivered(self, receipt, now)
+
+    def overflowed(self, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
+        """The target reads so slowly that the ask could not even wait."""
+        return router.overflowed(self, receipt, waiting, now)
+
+    def hold(self, sender: Session, address: str, now: int) -> list[Effect]:
+        """Ask a sender to hold its tells to one address."""
+        self.tally.paused += 1
+        payload = wire.encode({"reason": "outbound_queue_full", "target": address})
+        return [self.notice(sender, "hub:pause", payload, now)]
+
+    def resume(self, held: list[tuple[Session, str]], now: int) -> list[Effect]:
+        """Let held senders go on."""
+        self.tally.resumed += len(held)
+        return [
+            self.notice(sender, "hub:resume", wire.encode({"target": address}), now)
+            for sender, address in held
+            if sender.state is State.CONNECTED
+        ]
+
+    def fanned_out(self, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
+        """The copies of a publish or broadcast are queued."""
+        return router.fanned_out(self, receipt, queued, failed, now)
+
+    # Time and life cycle.
+
+    def restore(self, rows: Iterable[tuple[str, int, int]]) -> None:
+        """Remember (address, version, expires_at_ms) from before a restart."""
+        for address, version, expires_at_ms in rows:
+            self.registry.restore(address, version, expires_at_ms)
+
+    def watch_token(self, session: Session, expires_at_s: float) -> None:
+        """End the session when its token does, unless it is refreshed by then."""
+        heapq.heappush(self._token_ends, (expires_at_s * 1000, session.id, session))
+
+    def tick(self, now: int) -> list[Effect]:
+        """Once a second: leases, tokens, the dedup window, pushed heartbeats."""
+        self.window.tick(now)
+        effects = self._end_tokens(now)
+        if now >= self._next_sweep_ms:
+            self._next_sweep_ms = now + int(self.settings.registry.sweep_s * 1000)
+            self._to_sweep = list(self.registry)
+            self.dedup.sweep(now)
+            gone = self.registry.expire_away(now)
+            if gone:
+                effects.append(Forget(gone))
+        effects.extend(self._persist_renewed(now))
+        push_ms = int(self.settings.heartbeat_push_s * 1000)
+        if push_ms and now >= self._next_push_ms:
+            self._next_push_ms = now + push_ms
+            payload = control.heartbeat_payload(now, now)
+            effects.extend(
+                self.notice(session, "hub:heartbeat_ack", payload, now)
+                for session in self.sessions
+                if session.state is State.CONNECTED
+            )
+        return effects
+
+    def _persist_renewed(self, now: int) -> list[Effect]:
+        """A slice of the registry: what was renewed by more than a third of its lease is written.
+
+        Slices keep a full registry from holding up the loop.
+        """
+        effects: list[Effect] = []
+        size = max(1, len(self.registry) // _SWEEP_SLICES)
+        for registration in islice(self._to_sweep, size):
+            if registration.session.state is State.CLOSED:
+                continue
+            until = registration.expires_at_ms()
+            if until - registration.persisted_until_ms >= registration.lease_ms / 3:
+                registration.persisted_until_ms = until
+                effects.append(Persist(registration))
+        del self._to_sweep[:size]
+        return effects
+
+    def _end_tokens(self, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._token_ends and self._token_ends[0][0] <= now:
+            _, _, session = heapq.heappop(self._token_ends)
+            ends_at_s = session.claims.expires_at_s if session.claims else None
+            if session.state is State.CLOSED or ends_at_s is None or ends_at_s * 1000 > now:
+                continue
+            effects.extend(
+                self.dismiss(session, "unauthorized", "The token has expired.", 1008, now)
+            )
+        return effects
+
+    def drain(self, now: int) -> list[Effect]:
+        """Say goodbye to everybody before a planned stop."""
+        self.is_draining = True
+        effects: list[Effect] = []
+        for session in list(self.sessions):
+            effects.extend(
+                self.dismiss(session, "server_shutdown", "The hub is stopping.", 1001, now)
+            )
+        return effects
+
+    def dismiss(
+        self, session: Session, reason: str, text: str, code: int, now: int
+    ) -> list[Effect]:
+        """Tell a session why it must go, clean up after it and close it."""
+        payload = wire.encode({"reason": reason, "message": text})
+        notice = self.notice(session, "hub:disconnect", payload, now)
+        return [notice, *self.closed(session, now), Close(session, code, reason)]
+
+    def degradations(self) -> list[str]:
+        """What an operator should know about; empty when all is well."""
+        found = []
+        if self.registry.utilization > self.settings.registry.warn_above:
+            found.append("registry_near_capacity")
+        if self.dedup.is_shortened:
+            found.append("dedup_window_shortened")
+        return found
+
+    # Writing to clients.
+
+    def reply(
+        self,
+        session: Session,
+        request: Envelope,
+        type: str,
+        payload: bytes,
+        now: int,
+        metadata: bytes = b"{}",
+    ) -> Reply:
+        """Answer a request."""
+        frame = wire.from_hub(
+            message_id=self.ids.next(),
+            type=type,
+            to=request.sender,
+            payload=payload,
+            now_ms=now,
+            correlation_id=request.id,
+            metadata=metadata,
+        )
+        return Reply(session, frame)
+
+    def notice(self, session: Session, type: str, payload: bytes, now: int) -> Reply:
+        """Tell a session something it did not ask for."""
+        frame = wire.from_hub(
+            message_id=self.ids.next(),
+            type=type,
+            to=session.address,
+            payload=payload,
+            now_ms=now,
+        )
+        return Reply(session, frame)
+
+    def refuse(self, session: Session, request: Envelope, refusal: Refusal, now: int) -> Reply:
+        """Answer a request with what is wrong and what to do."""
+        self.tally.count_error(refusal.code)
+        return self.reply(
+            session, request, "hub:error", error_payload(refusal), now, requests.trace_of(request)
+        )
+
+    def failed(self, session: Session, frame: bytes, now: int) -> list[Effect]:
+        """The hub itself stumbled over this frame; tell the sender, keep the socket."""
+        try:
+            message = wire.decode(frame)
+        except (NotJson, NotEnvelope):
+            return self._refuse_unread(session, refusals.failed(), now)
+        return [self.refuse(session, message, refusals.failed(), now)]
+
+    def _refuse_unread(
+        self,
+        session: Session,
+        refusal: Refusal,
+        now: int,
+        *,
+        sender: str | None = None,
+        message_id: str | None = None,
+    ) -> list[Effect]:
+        """Answer a frame that could not be read as an envelope; it costs a token all the same."""
+        if refusal.code != Code.MALFORMED_MESSAGE:
+            try:
+                self._charge(session, now)
+            except Refusal as broke:
+                refusal = broke
+        self.tally.count_error(refusal.code)
+        frame = wire.from_hub(
+            message_id=self.ids.next(),
+            type="hub:error",
+            to=sender or session.identity or NOBODY,
+            payload=error_payload(refusal),
+            now_ms=now,
+            correlation_id=message_id,
+        )
+        return [Reply(session, frame)]
+
+
+def error_payload(refusal: Refusal) -> bytes:
+    """The five members every error carries."""
+    return wire.encode(
+        {
+            "code": refusal.code,
+            "message": refusal.message,
+            "resolution": refusal.resolution,
+            "details": refusal.details,
+            "retryable": refusal.retryable,
+        }
+    )

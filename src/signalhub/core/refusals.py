@@ -1,0 +1,193 @@
+"""Every way the hub says no, with what the sender should do about it."""
+
+from __future__ import annotations
+
+from signalhub.envelope import PROTOCOL_VERSION
+from signalhub.errors import Code, Refusal
+
+
+def structural(reason: str) -> Refusal:
+    """The message is not of the form its type demands."""
+    return Refusal(
+        Code.INTERNAL_ERROR,
+        f"The message cannot be used: {reason}.",
+        "Correct the message; sending it again unchanged will fail again.",
+    )
+
+
+def malformed(reason: str) -> Refusal:
+    """Not JSON; the socket is closed after this."""
+    return Refusal(
+        Code.MALFORMED_MESSAGE,
+        f"The frame is not JSON: {reason}.",
+        "Send one JSON object per frame; connect again to go on.",
+    )
+
+
+def unknown_type(type: str) -> Refusal:
+    """No such request."""
+    return Refusal(
+        Code.INTERNAL_ERROR,
+        f"The hub does not know the message type {type!r}.",
+        "To reach another actor, wrap the message in hub:send.",
+        details={"type": type},
+    )
+
+
+def too_large(size: int, limit: int) -> Refusal:
+    """Above the message limit, below the point where the socket is closed."""
+    return Refusal(
+        Code.MESSAGE_TOO_LARGE,
+        f"The message has {size} bytes; the limit is {limit}.",
+        "Split the message, or store the content elsewhere and send a reference.",
+        details={"actualSize": size, "maxSize": limit},
+    )
+
+
+def hello_first() -> Refusal:
+    """Nothing but `hub:connect` is served on a new socket."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        "This socket has not said hub:connect yet.",
+        "Send hub:connect and wait for hub:connected first.",
+    )
+
+
+def rate_limited(rate_s: float, retry_after_ms: int) -> Refusal:
+    """The session's bucket is empty."""
+    return Refusal(
+        Code.RATE_LIMITED,
+        f"This session may send {rate_s:g} messages per second.",
+        "Wait for details.retryAfterMs and send the message again with the same id.",
+        retryable=True,
+        details={
+            "retryAfter": -(-retry_after_ms // 1000),
+            "retryAfterMs": retry_after_ms,
+            "limit": f"{rate_s:g} messages per second",
+            "code": "RATE_LIMIT_EXCEEDED",
+        },
+    )
+
+
+def version_mismatch(given: object) -> Refusal:
+    """The client speaks another major version, or none."""
+    return Refusal(
+        Code.VERSION_MISMATCH,
+        f"The hub speaks protocol {PROTOCOL_VERSION}; the client said {given!r}.",
+        f"Use a client for protocol {PROTOCOL_VERSION}.",
+        details={
+            "clientVersion": given,
+            "serverVersion": PROTOCOL_VERSION,
+            "supportedVersions": [PROTOCOL_VERSION],
+        },
+    )
+
+
+def unauthorized(action: str, target: str) -> Refusal:
+    """The token does not permit it."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        f"The session's token does not permit to {action} {target}.",
+        f"Ask for a token whose permissions cover it ({action}).",
+        details={"action": action, "target": target},
+    )
+
+
+def not_your_address(sender: str) -> Refusal:
+    """`from` is not an address of this session."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        f"This session may not speak as {sender}.",
+        "Register the address on this session first, or use the session's own identity.",
+        details={"action": "speak as", "target": sender},
+    )
+
+
+def no_capabilities() -> Refusal:
+    """`hub:connect` must announce what the client can do."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        "hub:connect needs metadata.capabilities, a non-empty array.",
+        'Announce what the client can do, for example ["send", "receive"].',
+    )
+
+
+def bad_renewal() -> Refusal:
+    """Neither the token nor the sender belongs to a registration of this session."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        "The renewal token fits no registration of this session.",
+        "Register the address again.",
+    )
+
+
+def invalid_token(reason: str) -> Refusal:
+    """A token refresh failed."""
+    return Refusal(Code.INVALID_TOKEN, reason, "Connect again with a fresh token.")
+
+
+def expired(ttl: float) -> Refusal:
+    """The message outlived its `ttl` before it could be delivered."""
+    return Refusal(
+        Code.MESSAGE_EXPIRED,
+        f"The message expired before it could be delivered (ttl {ttl:g} ms).",
+        "Send a new message, with a longer ttl if this happens often.",
+        details={"ttl": ttl},
+    )
+
+
+def reconnecting(address: str) -> Refusal:
+    """The hub restarted and the target has not come back yet."""
+    return Refusal(
+        Code.ACTOR_RECONNECTING,
+        f"The actor {address} was registered before the hub restarted and is expected back.",
+        "Try again in a few seconds with the same id.",
+        retryable=True,
+        details={"actorAddress": address},
+    )
+
+
+def queue_full(address: str, waiting: int, limit: int) -> Refusal:
+    """The target reads so slowly that nothing more may wait for it."""
+    return Refusal(
+        Code.QUEUE_FULL,
+        f"Too much already waits for {address}.",
+        "Wait for hub:resume, or try again later with the same id.",
+        retryable=True,
+        details={"limit": limit, "waiting": waiting},
+    )
+
+
+def registry_full(size: int, limit: int) -> Refusal:
+    """New addresses are refused near the limit."""
+    return Refusal(
+        Code.REGISTRY_FULL,
+        f"The hub is at capacity ({size} of {limit} actors).",
+        "Try again later, or register with another hub.",
+        retryable=True,
+        details={
+            "currentSize": size,
+            "limit": limit,
+            "action": "retry_later_or_use_different_hub",
+        },
+    )
+
+
+def too_many(what: str, limit: int) -> Refusal:
+    """One session holds more of something than it may."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"This session already has {limit} {what}, which is the limit.",
+        f"Remove some of the {what}, or use another session.",
+        details={"limit": limit},
+    )
+
+
+def failed() -> Refusal:
+    """A fault of the hub itself."""
+    return Refusal(
+        Code.INTERNAL_ERROR,
+        "The hub failed to handle this message; the fault is logged.",
+        "Try again; if it fails again, report the time and the message id.",
+        retryable=True,
+    )

@@ -1,0 +1,106 @@
+"""What the core counts: plain integers and bucketed durations.
+
+Counting costs one addition, so nothing that is refused, repeated or dropped has an excuse to go
+uncounted. Nothing here is ever reset; whoever wants a rate compares two readings.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+
+import msgspec
+
+DELIVERY_BOUNDS_S = (
+    0.00001,
+    0.000025,
+    0.00005,
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.05,
+    0.1,
+    0.5,
+    1.0,
+    5.0,
+)
+ASK_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.2, 1.0, 5.0, 30.0)
+# A broadcast is allowed minutes, and the alert on it fires at 120 s.
+BROADCAST_BOUNDS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Histogram:
+    """How often something took how long.
+
+    Invariant: `counts[i]` holds the durations of at most `bounds_s[i]` and above the bound before
+    it; the last count holds everything longer.
+    """
+
+    __slots__ = ("bounds_s", "counts", "sum_s")
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        assert all(low < high for low, high in pairwise(bounds_s))
+        self.bounds_s = bounds_s
+        self.counts = [0] * (len(bounds_s) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration; a clock that jumped back makes it zero, not negative."""
+        if seconds < 0.0:
+            seconds = 0.0
+        self.counts[bisect_left(self.bounds_s, seconds)] += 1
+        self.sum_s += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Tally(msgspec.Struct):
+    """Everything the core has counted since it started."""
+
+    received: int = 0
+    sent: int = 0  # Frames handed over for delivery or as a reply.
+
+    connections_opened: int = 0
+    connections_closed: int = 0
+    connections_refused: int = 0
+    reconnections: int = 0  # Connects from an address that was known before.
+
+    registrations: int = 0
+    registry_refused: int = 0
+
+    broadcasts: int = 0
+    broadcast_copies: int = 0
+    broadcast_failed: int = 0
+    published: int = 0
+    deliveries: int = 0
+
+    duplicates: int = 0
+    expired_tells: int = 0
+    expired_asks: int = 0
+    unknown_targets: int = 0
+    dropped_tells: int = 0  # The recipient read too slowly.
+    slow_closed: int = 0
+    paused: int = 0
+    resumed: int = 0
+    rate_limited: int = 0
+
+    errors: dict[str, int] = {}  # By code.
+
+    # From the receipt of a frame to the hand-over of what it caused.
+    delivery_latency: Histogram = msgspec.field(
+        default_factory=lambda: Histogram(DELIVERY_BOUNDS_S)
+    )
+    ask_latency: Histogram = msgspec.field(default_factory=lambda: Histogram(ASK_BOUNDS_S))
+    broadcast_latency: Histogram = msgspec.field(
+        default_factory=lambda: Histogram(BROADCAST_BOUNDS_S)
+    )
+
+    def count_error(self, code: str) -> None:
+        """Count one `hub:error` by its code."""
+        self.errors[code] = self.errors.get(code, 0) + 1

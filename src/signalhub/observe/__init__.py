@@ -1,0 +1,1 @@
+"""What the hub says about itself: logs and metrics."""

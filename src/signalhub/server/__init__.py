@@ -1,0 +1,1 @@
+"""The asyncio shell: sockets, HTTP, and the effects of the core."""

@@ -1,0 +1,224 @@
+"""One hub process: what starts in which order, and how it stops.
+
+Start: state, core, runner, port. Stop: close the port, say goodbye to every session, wait for the
+sockets to take it, write the state. The durable tier keeps the registrations of a planned stop, so
+that askers are told to wait for actors that are about to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import secrets
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import picows
+import uvloop
+
+from signalhub import envelope as wire
+from signalhub.clock import Clock, Ids, SystemClock
+from signalhub.core.hub import Hub
+from signalhub.core.limits import TokenBucket
+from signalhub.core.tally import Tally
+from signalhub.observe.metrics import Metrics
+from signalhub.server.connection import Connection
+from signalhub.server.http import Request, Response, Routes
+from signalhub.server.listener import (
+    Door,
+    Listener,
+    at_capacity,
+    listen,
+    too_many_connections,
+)
+from signalhub.server.runner import Runner
+from signalhub.settings import Settings
+from signalhub.state.store import Store
+from signalhub.tokens import Authenticator, SessionTokens
+from signalhub.websocket import CloseCode
+
+log = logging.getLogger("signalhub.server")
+
+_SWEEP_S = 0.25
+_TICK_S = 1.0
+
+
+class App:
+    """A hub that can be started and stopped; its own gatekeeper."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        self._tally = Tally()
+        auth = settings.auth
+        self.hub = Hub(
+            settings,
+            ids=Ids(),
+            authenticator=Authenticator(auth) if auth.enabled else None,
+            session_tokens=SessionTokens(secrets.token_bytes(32)),
+            tally=self._tally,
+        )
+        self._door_bucket = TokenBucket(
+            settings.connection_rate, settings.connection_burst, self._clock.now_ms()
+        )
+        self._known_degradations: list[str] = []
+        self._store: Store
+        self.runner: Runner
+        self._listener: Listener
+        self._metrics: Metrics
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._listener.port
+
+    async def start(self) -> None:
+        """Open the state and the port."""
+        loop = asyncio.get_running_loop()
+        self._store = _open_store(self.settings.data)
+        rows = self._store.load(self._clock.now_ms())
+        self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
+        self.runner = Runner(self.hub, self._store, self._clock, loop)
+        self._metrics = Metrics(self._tally, self)
+        routes = Routes()
+        routes.add("/health", self._health)
+        routes.add("/metrics", self._serve_metrics)
+        try:
+            self._listener = await listen(self.settings, routes, self)
+        except BaseException:
+            self._store.close()
+            raise
+        self._timers = [
+            loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.sweep),
+            loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
+        ]
+        log.info("the hub is ready", extra={"port": self.port, "restored": len(rows)})
+
+    async def stop(self) -> None:
+        """Drain: goodbye to everybody, sockets flushed, state written."""
+        await self._listener.close()
+        now = self._clock.now_ms()
+        self.runner.perform(self.hub.drain(now), now)
+        for door in self._listener.doors:
+            door.close(CloseCode.GOING_AWAY, "server_shutdown")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.runner.wait_until_empty(), self.settings.drain_s)
+        for connection in list(self.runner.connections):
+            connection.abort()
+        for timer in self._timers:
+            timer.cancel()
+        # Aborted sockets report their end on the next turns of the loop.
+        await asyncio.sleep(0.01)
+        self._store.flush()
+        self._store.close()
+        log.info("the hub has stopped")
+
+    # The gatekeeper's part.
+
+    def admit(self) -> Response | None:
+        """One more WebSocket, unless they come too fast or the registry is full."""
+        now = self._clock.now_ms()
+        if not self._door_bucket.take(now):
+            self._tally.connections_refused += 1
+            retry_after_s = max(1, -(-self._door_bucket.retry_after_ms(now) // 1000))
+            limit, left = int(self._door_bucket.rate_s), int(self._door_bucket.tokens)
+            return too_many_connections(retry_after_s, limit, left)
+        if self.hub.registry.is_full:
+            self._tally.connections_refused += 1
+            return at_capacity(self.hub.registry.utilization)
+        return None
+
+    def accept(self, door: Door) -> picows.WSListener:
+        """The connection of an admitted WebSocket."""
+        return Connection(self.runner, door)
+
+    # What the metrics read.
+
+    def actors(self) -> int:
+        return len(self.hub.registry)
+
+    def capacity_utilization(self) -> float:
+        return self.hub.registry.utilization
+
+    def connections(self) -> int:
+        return len(self.runner.connections)
+
+    def queue_depth(self) -> int:
+        return self.runner.depth()
+
+    def dedup_entries(self) -> int:
+        return self.hub.dedup.count
+
+    def dedup_window_ms(self) -> int:
+        return self.hub.dedup.window_ms
+
+    def storage_bytes(self) -> int:
+        return self._store.size_bytes()
+
+    def _health(self, request: Request) -> Response:
+        degradations = self.hub.degradations()
+        body = {
+            "status": "degraded" if degradations else "ok",
+            "service": "signal-hub",
+            "version": wire.PROTOCOL_VERSION,
+            "timestamp": self._clock.now_ms(),
+            "degradations": degradations,
+        }
+        return Response(200, wire.encode(body), content_type="application/json")
+
+    def _serve_metrics(self, request: Request) -> Response:
+        body, content_type = self._metrics.render()
+        return Response(200, body, content_type=content_type)
+
+    def _tick(self) -> None:
+        now = self._clock.now_ms()
+        self.runner.perform(self.hub.tick(now), now)
+        degradations = self.hub.degradations()
+        if degradations != self._known_degradations:
+            self._known_degradations = degradations
+            if degradations:
+                log.warning("the hub is degraded", extra={"degradations": degradations})
+            else:
+                log.info("the hub is healthy again")
+
+    def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:
+        """A timer that survives a failing turn."""
+        loop = asyncio.get_running_loop()
+        self._timers[slot] = loop.call_later(period_s, self._every, slot, period_s, work)
+        try:
+            work()
+        except Exception:
+            log.exception("a periodic task failed")
+
+
+def _open_store(folder: str) -> Store:
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return Store(str(path / "state.db"))
+
+
+def serve(settings: Settings, announce: Callable[[int], None]) -> int:
+    """Run a hub until SIGTERM or SIGINT; the exit code of the process."""
+    # Sessions live long and messages die young: rarer collections cost less and find the same.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    return uvloop.run(_serve(settings, announce))
+
+
+async def _serve(settings: Settings, announce: Callable[[int], None]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    app = App(settings)
+    await app.start()
+    announce(app.port)
+    await stop.wait()
+    log.info("stopping")
+    await app.stop()
+    return 0

@@ -1,0 +1,246 @@
+"""One WebSocket between the kernel and the hub.
+
+Reading: picows hands over unmasked frames; whole text frames go straight to the hub, everything
+else through the assembler. Writing: frames are gathered in `queue` and written once per tick of the
+loop with one system call. When the kernel takes less, the rest goes to the transport and the
+connection is *blocked*: further frames wait in `waiting`, bounded, until the transport has drained.
+
+The descriptor is written directly, past the transport, which saves a microsecond per write. That is
+sound because both live on one loop, the transport's buffer is empty, and it is not closing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+from picows import WSFrame, WSListener, WSMsgType, WSTransport
+
+from signalhub.core.router import Receipt
+from signalhub.core.session import Session, State
+from signalhub.server.fanout import FanBatch
+from signalhub.websocket import (
+    Assembler,
+    CloseCode,
+    Closed,
+    Message,
+    Ping,
+    Violation,
+    is_text,
+    pong_frame,
+)
+
+if TYPE_CHECKING:
+    from signalhub.server.listener import Door
+    from signalhub.server.runner import Runner
+
+_TEXT = WSMsgType.TEXT
+# More per write would only be copied twice: the kernel's buffer is not larger.
+_WRITE_BYTES_MAX = 2**18
+
+Waiting = tuple[bytes, float | None, Receipt | None]
+
+
+class Connection(WSListener):
+    """A socket and its session."""
+
+    __slots__ = (
+        "_assembler",
+        "_door",
+        "_fd",
+        "_runner",
+        "_transport",
+        "_ws",
+        "buffered_bytes",
+        "fan",
+        "has_fans",
+        "is_closing",
+        "is_dirty",
+        "queue",
+        "receipts",
+        "session",
+        "waiting",
+    )
+
+    def __init__(self, runner: Runner, door: Door) -> None:
+        self._runner = runner
+        self._door: Door | None = door
+        self._assembler: Assembler | None = None
+        self._fd = -1
+        self.session: Session = runner.opened(self)
+        self.queue: list[bytes | tuple[FanBatch, bytes]] = []
+        self.receipts: list[Receipt] | None = None
+        self.waiting: deque[Waiting] | None = None
+        self.fan: FanBatch | None = None
+        self.has_fans = False
+        self.is_dirty = False
+        self.is_closing = False
+        self.buffered_bytes = 0
+
+    # What picows calls.
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._ws = transport
+        self._transport = transport.underlying_transport
+        self._fd = self._transport.get_extra_info("socket").fileno()
+        # Any byte the kernel does not take at once is reported by `pause_writing`.
+        self._transport.set_write_buffer_limits(high=0)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if (
+            self._assembler is None
+            and frame.fin
+            and frame.msg_type == _TEXT
+            and not (frame.rsv1 or frame.rsv2 or frame.rsv3)
+        ):
+            payload = frame.get_payload_as_bytes()
+            if not (payload.isascii() or is_text(payload)):
+                self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
+            elif self._door is None and not self.is_closing:
+                self._runner.received(self, payload)
+            else:
+                self._received(payload)
+            return
+        self._assemble(frame)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self.is_closing = True
+        self._door = None
+        self._runner.disconnected(self)
+
+    def pause_writing(self) -> None:
+        """The runner learns of it from the write that caused it."""
+
+    def resume_writing(self) -> None:
+        self._runner.drained(self)
+
+    def _assemble(self, frame: WSFrame) -> None:
+        assembler = self._assembler or Assembler(self._runner.frame_bytes_max)
+        rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+        try:
+            event = assembler.feed(
+                frame.msg_type.value, bool(frame.fin), rsv, frame.get_payload_as_bytes()
+            )
+        except Violation as violation:
+            self._assembler = None
+            self.close(violation.code, violation.reason)
+            return
+        self._assembler = assembler if assembler.is_pending else None
+        match event:
+            case Message(data=data):
+                self._received(data)
+            case Ping(payload=payload):
+                self._pong(payload)
+            case Closed(code=code):
+                self._answer_close(code)
+            case _:
+                pass
+
+    def _received(self, payload: bytes) -> None:
+        if self.is_closing:
+            return
+        self._runner.received(self, payload)
+        if self._door is not None and self.session.state is State.CONNECTED:
+            self._door.opened()
+            self._door = None
+
+    def _pong(self, payload: bytes) -> None:
+        # A peer that sends pings but reads nothing must not fill our memory.
+        if not self.is_closing and self._transport.get_write_buffer_size() == 0:
+            self._runner.send_control(self, pong_frame(payload))
+
+    def _answer_close(self, code: int | None) -> None:
+        if not self._ws.is_close_frame_sent:
+            self._runner.write_out(self)
+            self.is_closing = True
+            self._ws.send_close(code or CloseCode.NORMAL)  # type: ignore[arg-type]
+        self._transport.close()
+
+    # What the runner calls.
+
+    @property
+    def is_writable(self) -> bool:
+        """Neither closing nor blocked."""
+        return self.session.outbound is None and not self.is_closing
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the transport holds because the kernel would not take it."""
+        return self._transport.get_write_buffer_size()
+
+    def render(self) -> bytes:
+        """Everything queued, as the bytes to write; the queue is empty afterwards."""
+        if self.fan is not None:
+            self.fan.is_open = False
+            self.fan = None
+        queue = self.queue
+        if self.has_fans:
+            data = b"".join(
+                [item if isinstance(item, bytes) else item[0].render(item[1]) for item in queue]
+            )
+            fans = [len(item[0]) for item in queue if isinstance(item, tuple)]
+            self.session.sent += sum(fans) + (len(queue) - len(fans) >> 1)
+            self.has_fans = False
+        else:
+            data = b"".join(queue)  # type: ignore[arg-type]
+            self.session.sent += len(queue) >> 1
+        queue.clear()
+        return data
+
+    def write(self, data: bytes) -> bool:
+        """Give bytes to the kernel; `False` when some had to go to the transport instead."""
+        transport = self._transport
+        if transport.is_closing() or self._ws.is_close_frame_sent:
+            return True
+        written = 0
+        if transport.get_write_buffer_size() == 0:
+            try:
+                written = os.write(self._fd, data)
+            except BlockingIOError:
+                pass
+            except OSError:
+                transport.abort()
+                return True
+            if written == len(data):
+                return True
+        transport.write(data[written:] if written else data)
+        return False
+
+    def close(self, code: int, reason: str) -> None:
+        """Write what is queued, say goodbye, and close once the peer has answered."""
+        if self.is_closing:
+            return
+        self._runner.write_out(self)
+        self.is_closing = True
+        if not self._transport.is_closing():
+            self._ws.send_close(code, reason)  # type: ignore[arg-type]
+            self._runner.closing(self)
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        self._transport.abort()
+
+    def take_waiting(self, now: int) -> tuple[bytes, int, int, list[Receipt], list[Receipt]]:
+        """The next waiting frames up to one write: bytes, count, size, receipts, expired ones."""
+        assert self.waiting is not None
+        frames: list[bytes] = []
+        size = count = taken = 0
+        receipts: list[Receipt] = []
+        expired: list[Receipt] = []
+        while self.waiting and size < _WRITE_BYTES_MAX:
+            frame, expires_at, receipt = self.waiting.popleft()
+            count += 1
+            taken += len(frame)
+            if expires_at is not None and expires_at < now:
+                if receipt is not None:
+                    expired.append(receipt)
+                else:
+                    self._runner.tally.expired_tells += 1
+                continue
+            frames.append(frame)
+            size += len(frame)
+            if receipt is not None:
+                receipts.append(receipt)
+        self.session.sent += len(frames)
+        return b"".join(frames), count, taken, receipts, expired

@@ -1,0 +1,1 @@
+"""The durable tier: what the hub keeps in SQLite."""

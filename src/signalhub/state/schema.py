@@ -1,0 +1,55 @@
+"""Every SQL statement of the durable tier, and how its file is recognised.
+
+A file is ours if its `application_id` says so. Its `user_version` counts schema versions; a hub
+reads its own and older ones, never a newer one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
+VERSION: Final = 1
+
+# The log will be the truth; until then and for a restored registry, losing the last moments of a
+# power cut is acceptable, waiting for an fsync per registration is not.
+OPEN: Final = """
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = NORMAL;
+"""
+
+CREATE: Final = f"""
+    CREATE TABLE registration (
+        address TEXT NOT NULL PRIMARY KEY,
+        capabilities TEXT NOT NULL,     -- A JSON array of strings.
+        metadata TEXT NOT NULL,         -- A JSON object.
+        registered_at INTEGER NOT NULL, -- Times in milliseconds since the epoch.
+        expires_at INTEGER NOT NULL,
+        lease_ms INTEGER NOT NULL,
+        version INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    PRAGMA application_id = {APPLICATION_ID};
+    PRAGMA user_version = {VERSION};
+"""
+
+IS_EMPTY: Final = "SELECT count(*) = 0 FROM sqlite_schema"
+# Stops at the first fault; reading all of a large registry takes some ten milliseconds.
+CHECK: Final = "PRAGMA quick_check(1)"
+
+PERSIST: Final = """
+    INSERT INTO registration VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (address) DO UPDATE SET
+        capabilities = excluded.capabilities,
+        metadata = excluded.metadata,
+        registered_at = excluded.registered_at,
+        expires_at = excluded.expires_at,
+        lease_ms = excluded.lease_ms,
+        version = excluded.version
+"""
+FORGET: Final = "DELETE FROM registration WHERE address = ?"
+CLEAN: Final = "DELETE FROM registration WHERE expires_at <= ?"
+LOAD: Final = """
+    SELECT address, capabilities, metadata, registered_at, expires_at, lease_ms, version
+    FROM registration
+    ORDER BY registered_at, address
+"""

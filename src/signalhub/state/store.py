@@ -1,0 +1,246 @@
+"""The registry's durable tier: registrations in SQLite, written behind the hub's back.
+
+One thread owns the connection. `persist` and `forget` only leave a note, the newest per address,
+and the thread writes what has gathered in one transaction. What cannot be written is logged,
+counted and given up: the hub goes on, and the next renewal of the registration writes it again.
+
+A file that is damaged or not ours is refused and left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+import apsw
+import msgspec
+
+from signalhub.errors import SettingsError
+from signalhub.state import schema
+
+_log = logging.getLogger("signalhub.state")
+
+# How long notes gather before they are written. At most this much is lost when the hub is killed.
+GATHER_S = 0.05
+BUSY_MS = 5_000
+
+Result = TypeVar("Result")
+
+_decode_capabilities = msgspec.json.Decoder(list[str]).decode
+
+
+class RegistrationRow(msgspec.Struct, frozen=True):
+    """One registration as it is stored; times in milliseconds."""
+
+    address: str
+    capabilities: list[str]
+    metadata_json: bytes
+    registered_at: int
+    expires_at: int
+    lease_ms: int
+    version: int
+
+
+class Store:
+    """Registrations that survive the process.
+
+    Only `load`, `flush`, `close` and the constructor wait for the disk.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open or create the file; raises `SettingsError` if it cannot be used."""
+        self._path = os.fspath(path)
+        self._errors = 0
+        self._connection = _open(self._path)
+        self._notes: dict[str, RegistrationRow | None] = {}
+        self._jobs: list[Callable[[], None]] = []
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._owner = threading.Thread(target=self._own, name="signalhub-store", daemon=True)
+        self._owner.start()
+
+    @property
+    def errors(self) -> int:
+        """How many transactions failed."""
+        return self._errors
+
+    def persist(self, row: RegistrationRow) -> None:
+        self._note(row.address, row)
+
+    def forget(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            self._note(address, None)
+
+    def clean(self, now_ms: int) -> None:
+        """Delete what has expired, soon."""
+        self._submit(partial(self._clean, now_ms))
+
+    def load(self, now_ms: int) -> list[RegistrationRow]:
+        """All registrations in the order they were made; expired ones are deleted first."""
+
+        def read() -> list[RegistrationRow]:
+            self._clean(now_ms)
+            return [_row(*columns) for columns in self._connection.execute(schema.LOAD)]
+
+        try:
+            return self._wait_for(read)
+        except (apsw.Error, ValueError) as error:
+            raise _unusable(self._path, str(error)) from error
+
+    def flush(self) -> None:
+        """Wait until everything noted so far is written, or was given up."""
+        self._wait_for(lambda: None)
+
+    def close(self) -> None:
+        """Write what is left and let go of the file."""
+        if self._is_closed:
+            return
+        self._submit(self._connection.close, is_last=True)
+        self._owner.join()
+
+    def size_bytes(self) -> int:
+        """What the store takes on disk."""
+        size = 0
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                size += os.path.getsize(self._path + suffix)
+        return size
+
+    def _note(self, address: str, row: RegistrationRow | None) -> None:
+        with self._changed:
+            assert not self._is_closed, "the store is closed"
+            if not self._notes:
+                self._changed.notify()
+            self._notes[address] = row
+
+    def _submit(self, job: Callable[[], None], *, is_last: bool = False) -> None:
+        with self._changed:
+            assert not self._is_closed, "the store is closed"
+            self._is_closed = is_last
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def _wait_for(self, work: Callable[[], Result]) -> Result:
+        outcome: Future[Result] = Future()
+
+        def job() -> None:
+            try:
+                outcome.set_result(work())
+            except Exception as error:
+                outcome.set_exception(error)
+
+        self._submit(job)
+        return outcome.result()
+
+    def _own(self) -> None:
+        is_last = False
+        while not is_last:
+            with self._changed:
+                self._changed.wait_for(lambda: self._notes or self._jobs)
+                self._changed.wait_for(lambda: self._jobs, GATHER_S)
+                notes, self._notes = self._notes, {}
+                jobs, self._jobs = self._jobs, []
+                is_last = self._is_closed
+            if notes:
+                self._attempt(partial(self._write, notes))
+            for job in jobs:
+                self._attempt(job)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            self._errors += 1
+            _log.exception("The durable registry could not be written.")
+
+    def _write(self, notes: dict[str, RegistrationRow | None]) -> None:
+        rows = [_columns(row) for row in notes.values() if row is not None]
+        gone = [(address,) for address, row in notes.items() if row is None]
+        with self._connection:
+            self._connection.executemany(schema.PERSIST, rows)
+            self._connection.executemany(schema.FORGET, gone)
+
+    def _clean(self, now_ms: int) -> None:
+        self._connection.execute(schema.CLEAN, (now_ms,))
+
+
+def _open(path: str) -> apsw.Connection:
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        connection = apsw.Connection(path)
+    except (apsw.Error, OSError) as error:
+        raise _unusable(path, str(error)) from error
+    try:
+        connection.set_busy_timeout(BUSY_MS)
+        _check(connection, path)
+        connection.execute(schema.OPEN)
+    except apsw.Error as error:
+        connection.close()
+        raise _unusable(path, str(error)) from error
+    except SettingsError:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: apsw.Connection, path: str) -> None:
+    """Make sure the file is ours and whole, or make it ours if it is new."""
+    if connection.execute(schema.IS_EMPTY).get:
+        with connection:
+            connection.execute(schema.CREATE)
+        return
+    if connection.pragma("application_id") != schema.APPLICATION_ID:
+        raise _unusable(path, "it is a database of another program")
+    version = connection.pragma("user_version")
+    if version > schema.VERSION:
+        raise _unusable(
+            path, f"its schema version is {version}, this hub knows {schema.VERSION} at most"
+        )
+    fault = connection.execute(schema.CHECK).get
+    if fault != "ok":
+        raise _unusable(path, f"it is damaged: {fault}")
+
+
+def _unusable(path: str, reason: str) -> SettingsError:
+    return SettingsError(
+        f"{path} cannot be used: {reason}. It was left as it is; move it away to start with an "
+        "empty registry, or choose another data folder"
+    )
+
+
+def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:
+    return (
+        row.address,
+        msgspec.json.encode(row.capabilities).decode(),
+        row.metadata_json.decode(),
+        row.registered_at,
+        row.expires_at,
+        row.lease_ms,
+        row.version,
+    )
+
+
+def _row(
+    address: str,
+    capabilities: str,
+    metadata: str,
+    registered_at: int,
+    expires_at: int,
+    lease_ms: int,
+    version: int,
+) -> RegistrationRow:
+    return RegistrationRow(
+        address=address,
+        capabilities=_decode_capabilities(capabilities),
+        metadata_json=metadata.encode(),
+        registered_at=registered_at,
+        expires_at=expires_at,
+        lease_ms=lease_ms,
+        version=version,
+    )

@@ -1,0 +1,8 @@
+"""What users and our own tests share: a clock to turn by hand, real hubs, a bad network."""
+
+from signalhub.testing.clock import FakeClock
+from signalhub.testing.hub import RunningHub, run_hub
+from signalhub.testing.process import HubProcess, spawn_hub
+from signalhub.testing.proxy import ChaosProxy
+
+__all__ = ["ChaosProxy", "FakeClock", "HubProcess", "RunningHub", "run_hub", "spawn_hub"]

@@ -1,0 +1,73 @@
+"""What users type, and what it means."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from signalhub.cli import arguments
+from signalhub.cli.failures import Exit, Failure
+
+
+def pipe_in(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("text", ["demo/alice", "@(demo/alice)"])
+def test_an_address_may_be_given_with_or_without_its_brackets(text: str) -> None:
+    assert arguments.address(text) == "@(demo/alice)"
+
+
+@pytest.mark.parametrize("text", ["", "@()", "a\nb", "x" * 300])
+def test_what_is_no_address_is_wrong_usage_and_shows_one(text: str) -> None:
+    with pytest.raises(Failure, match="demo/alice") as caught:
+        arguments.address(text)
+
+    assert caught.value.exit is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("hello", "hello"),
+        ("hello world", "hello world"),
+        ('{"a": [1, null]}', {"a": [1, None]}),
+        ("5", 5),
+        ("-5", -5),
+        ("true", True),
+        ('"quoted"', "quoted"),
+        ("{broken", "{broken"),
+        ("", ""),
+    ],
+)
+def test_data_is_json_if_it_reads_as_json_and_text_otherwise(text: str, value: Any) -> None:
+    assert arguments.data(text, as_text=False) == value
+
+
+def test_text_can_be_forced() -> None:
+    assert arguments.data('{"a": 1}', as_text=True) == '{"a": 1}'
+
+
+def test_a_dash_reads_standard_input_without_its_last_newline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipe_in(monkeypatch, '[1, "é"]\n'.encode())
+    assert arguments.data("-", as_text=False) == [1, "é"]
+
+    pipe_in(monkeypatch, b"two\nlines\n")
+    assert arguments.data("-", as_text=True) == "two\nlines"
+
+
+def test_standard_input_that_is_no_text_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe_in(monkeypatch, b"\xff\xfe")
+
+    with pytest.raises(Failure, match="UTF-8"):
+        arguments.data("-", as_text=False)
+
+
+def test_a_mistyped_option_is_not_sent_as_data() -> None:
+    with pytest.raises(Failure, match="--tmeout is no option"):
+        arguments.data("--tmeout", as_text=False)

@@ -1,0 +1,331 @@
+"""Settings: every source, every refusal, and no secret in any of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from signalhub.cli.settings_page import page
+from signalhub.errors import SettingsError
+from signalhub.settings import Auth, Key, Secret, Settings
+from signalhub.settings_load import Loaded, leaves, load
+
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "settings.md"
+SECRET = "correct horse battery staple"
+
+
+def from_toml(folder: Path, text: str, **environ: str) -> Loaded:
+    path = folder / "hub.toml"
+    path.write_text(text)
+    return load(str(path), environ, {})
+
+
+def from_environment(**environ: str) -> Settings:
+    return load(None, environ, {}).settings
+
+
+def refusal(environ: dict[str, str], overrides: dict[str, object] | None = None) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(None, environ, overrides or {})
+    return str(caught.value)
+
+
+def file_refusal(folder: Path, text: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        from_toml(folder, text)
+    return str(caught.value)
+
+
+def test_without_any_source_everything_is_the_default() -> None:
+    loaded = load(None, {"PATH": "/bin"}, {})
+
+    assert loaded.settings == Settings()
+    assert set(loaded.sources.values()) == {"default"}
+
+
+def test_a_file_sets_nested_values_and_is_named_as_their_source(tmp_path: Path) -> None:
+    loaded = from_toml(tmp_path, "port = 9000\n[registry]\nlimit = 7\n[outbound]\nstalled_s = 3\n")
+
+    assert loaded.settings.port == 9000
+    assert loaded.settings.registry.limit == 7
+    assert loaded.settings.outbound.stalled_s == 3.0
+    assert loaded.sources["registry.limit"] == str(tmp_path / "hub.toml")
+    assert loaded.sources["registry.lease_s"] == "default"
+
+
+def test_a_variable_beats_the_file_and_an_option_beats_both(tmp_path: Path) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text("port = 1\nmessage_burst = 2\nfanout_batch = 3\n")
+    environ = {"SIGNALHUB_PORT": "10", "SIGNALHUB_MESSAGE_BURST": "20"}
+
+    loaded = load(str(path), environ, {"port": 100, "host": None})
+
+    assert (loaded.settings.port, loaded.sources["port"]) == (100, "--port")
+    assert loaded.settings.message_burst == 20
+    assert loaded.sources["message_burst"] == "SIGNALHUB_MESSAGE_BURST"
+    assert loaded.settings.fanout_batch == 3
+    assert loaded.sources["host"] == "default"
+
+
+def test_every_leaf_has_its_own_variable_and_says_what_it_is_for() -> None:
+    variables = [leaf.variable for leaf in leaves().values()]
+
+    assert len(set(variables)) == len(variables)
+    assert "SIGNALHUB_REGISTRY_LIMIT" in variables
+    assert all(leaf.about for leaf in leaves().values())
+
+
+@pytest.mark.parametrize("text", ["true", "ON", "1"])
+def test_a_variable_switches_on(text: str) -> None:
+    settings = from_environment(SIGNALHUB_AUTH_ENABLED=text, SIGNALHUB_AUTH_SECRET=SECRET)
+
+    assert settings.auth.enabled
+
+
+@pytest.mark.parametrize("text", ["false", "Off", "0"])
+def test_a_variable_switches_off(tmp_path: Path, text: str) -> None:
+    toml = f'[auth]\nenabled = true\nsecret = "{SECRET}"\n'
+
+    assert not from_toml(tmp_path, toml, SIGNALHUB_AUTH_ENABLED=text).settings.auth.enabled
+
+
+@pytest.mark.parametrize(
+    "text", ["https://a.example, https://b.example", '["https://a.example", "https://b.example"]']
+)
+def test_a_list_is_written_with_commas_or_as_json(text: str) -> None:
+    settings = from_environment(SIGNALHUB_ORIGINS=text)
+
+    assert settings.origins == ("https://a.example", "https://b.example")
+
+
+def test_an_empty_variable_is_an_empty_list() -> None:
+    assert from_environment(SIGNALHUB_ORIGINS="").origins == ()
+
+
+def test_keys_are_json_in_a_variable_and_tables_in_a_file(tmp_path: Path) -> None:
+    keys = {"main": {"algorithm": "HS256", "secret": SECRET}}
+    variable = from_environment(SIGNALHUB_AUTH_KEYS=msgspec.json.encode(keys).decode())
+    file = from_toml(tmp_path, f'[auth.keys.main]\nsecret = "{SECRET}"\n').settings
+
+    assert variable.auth.keys == file.auth.keys == {"main": Key(secret=SECRET)}
+
+
+def test_the_variables_of_the_client_are_left_alone() -> None:
+    environ = {"SIGNALHUB_URL": "ws://elsewhere/ws", "SIGNALHUB_TOKEN": "x.y.z"}
+
+    assert load(None, environ, {}).settings == Settings()
+
+
+def test_an_unknown_variable_is_refused_by_name_with_what_may_be_meant() -> None:
+    text = refusal({"SIGNALHUB_REGISTRY_LIMT": "1", "SIGNALHUB_QWXZ": "1"})
+
+    assert "SIGNALHUB_REGISTRY_LIMT: did you mean SIGNALHUB_REGISTRY_LIMIT?" in text
+    assert "SIGNALHUB_QWXZ: unset it" in text
+
+
+@pytest.mark.parametrize(
+    ("toml", "named"),
+    [
+        ("prot = 1", "unknown key prot: did you mean port?"),
+        ("[registry]\nlease = 1", "unknown key registry.lease: did you mean registry.lease_s?"),
+        ("[regstry]\nlimit = 1", "unknown key regstry: did you mean registry?"),
+        ("registry = 5", "registry is a table: write its keys under [registry]"),
+        ("[auth.keys]\nmain = 5", "auth.keys.main is a table"),
+        ('[auth.keys.main]\nsecert = "x"', "unknown key auth.keys.main.secert: did you mean"),
+        ("xylophone = 1", "unknown key xylophone"),
+    ],
+)
+def test_a_key_that_is_not_known_is_refused_by_name(tmp_path: Path, toml: str, named: str) -> None:
+    assert named in file_refusal(tmp_path, toml)
+
+
+@pytest.mark.parametrize(
+    ("toml", "named"),
+    [
+        ('port = "high"', 'port is "high", expected a whole number from 0 to 65535'),
+        ("port = 70000", "port is 70000, expected a whole number from 0 to 65535"),
+        ("port = 80.5", "port is 80.5, expected a whole number"),
+        ("port = true", "port is true, expected a whole number"),
+        ("host = 1", "host is 1, expected a text"),
+        ("hello_s = 0", "hello_s is 0, expected a number above 0"),
+        ("drain_s = inf", "drain_s is inf, expected a number above 0"),
+        ('origins = "https://a.example"', 'is "https://a.example", expected a list of texts'),
+        ("[auth]\nenabled = 1", "auth.enabled is 1, expected true or false"),
+        ("[dedup]\nwindow_s = 10", "dedup.window_s is 10, expected a number from 60 to 300"),
+        ('log_level = "loud"', 'log_level is "loud", expected one of debug, error, info, warning'),
+        ('[auth.keys.a]\nalgorithm = "none"', 'auth.keys.a.algorithm is "none", expected one of'),
+        ("[auth]\nkeys = 5", "auth.keys is •••, expected a table of keys"),
+    ],
+)
+def test_a_wrong_value_names_key_given_and_expected(tmp_path: Path, toml: str, named: str) -> None:
+    text = file_refusal(tmp_path, toml)
+
+    assert named in text
+    assert "hub.toml" in text
+
+
+def test_a_wrong_value_in_a_variable_names_the_variable() -> None:
+    text = refusal({"SIGNALHUB_REGISTRY_LIMIT": "many", "SIGNALHUB_AUTH_ENABLED": "yes"})
+
+    assert 'SIGNALHUB_REGISTRY_LIMIT: registry.limit is "many", expected a whole number' in text
+    assert 'SIGNALHUB_AUTH_ENABLED: auth.enabled is "yes", expected true or false' in text
+
+
+def test_a_wrong_option_names_the_option() -> None:
+    assert "--port: port is -1, expected a whole number" in refusal({}, {"port": -1})
+
+
+def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
+    text = file_refusal(tmp_path, 'port = "a"\nhots = "b"\n[registry]\nlimit = 0\n')
+
+    assert len(text.splitlines()) == 3
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.toml")
+
+    with pytest.raises(SettingsError, match=r"missing\.toml"):
+        load(missing, {}, {})
+
+
+def test_a_folder_or_broken_toml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    assert "hub.toml is not valid TOML" in file_refusal(tmp_path, "port = = 1")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(str(tmp_path), {}, {})
+
+
+def test_bytes_that_are_no_utf8_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "hub.toml").write_bytes(b'host = "\xff"')
+
+    with pytest.raises(SettingsError, match=r"hub\.toml is not valid TOML"):
+        load(str(tmp_path / "hub.toml"), {}, {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "hub.example", "192.168.1.4", "127.1"])
+def test_a_host_beyond_loopback_needs_authentication(host: str) -> None:
+    text = refusal({"SIGNALHUB_HOST": host})
+
+    assert "auth.enabled" in text
+    assert "127.0.0.1" in text
+    assert "auth.enabled" in refusal({}, {"host": host})
+    assert (
+        from_environment(
+            SIGNALHUB_HOST=host, SIGNALHUB_AUTH_ENABLED="on", SIGNALHUB_AUTH_SECRET=SECRET
+        ).host
+        == host
+    )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost", "LOCALHOST"])
+def test_loopback_needs_no_authentication(host: str) -> None:
+    assert from_environment(SIGNALHUB_HOST=host).host == host
+
+
+def test_authentication_needs_a_key() -> None:
+    assert "set auth.secret" in refusal({"SIGNALHUB_AUTH_ENABLED": "true"})
+
+
+def test_a_secret_that_can_be_guessed_is_refused() -> None:
+    assert "auth.secret can be guessed" in refusal({"SIGNALHUB_AUTH_SECRET": "x" * 15})
+    assert from_environment(SIGNALHUB_AUTH_SECRET="é" * 8).auth.secret == "é" * 8
+
+
+def test_a_key_without_what_its_algorithm_needs_is_refused(tmp_path: Path) -> None:
+    assert "auth.keys.a is an HS256 key without a secret" in file_refusal(
+        tmp_path, "[auth.keys.a]\n"
+    )
+    assert "auth.keys.a.secret can be guessed" in file_refusal(
+        tmp_path, '[auth.keys.a]\nsecret = "short"\n'
+    )
+    assert "auth.keys.a is an EdDSA key" in file_refusal(
+        tmp_path, '[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = "nonsense"\n'
+    )
+
+
+def test_an_eddsa_key_is_a_public_key_in_pem(tmp_path: Path) -> None:
+    pem = (
+        Ed25519PrivateKey.generate()
+        .public_key()
+        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        .decode()
+    )
+
+    loaded = from_toml(
+        tmp_path, f'[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = """\n{pem}"""\n'
+    )
+
+    assert loaded.settings.auth.keys["a"].public_key == pem
+
+
+@pytest.mark.parametrize(
+    ("environ", "first", "second"),
+    [
+        ({"OUTBOUND_RESUME_MESSAGES": "1000"}, "resume_messages", "pause_messages"),
+        ({"OUTBOUND_PAUSE_MESSAGES": "10001"}, "pause_messages", "messages_max"),
+        ({"REGISTRY_WARN_ABOVE": "0.96"}, "warn_above", "refuse_above"),
+        ({"REGISTRY_LEASE_S": "3601"}, "lease_s", "lease_max_s"),
+        ({"MESSAGE_BYTES_MAX": "9000000"}, "message_bytes_max", "frame_bytes_max"),
+    ],
+)
+def test_values_in_the_wrong_order_are_refused(
+    environ: dict[str, str], first: str, second: str
+) -> None:
+    text = refusal({f"SIGNALHUB_{name}": value for name, value in environ.items()})
+
+    assert first in text
+    assert second in text
+    assert "lower the first or raise the second" in text
+
+
+def test_bounds_may_be_equal() -> None:
+    settings = from_environment(
+        SIGNALHUB_OUTBOUND_PAUSE_MESSAGES="10000",
+        SIGNALHUB_REGISTRY_WARN_ABOVE="0.95",
+        SIGNALHUB_REGISTRY_LEASE_S="3600",
+        SIGNALHUB_MESSAGE_BYTES_MAX=str(8 * 2**20),
+    )
+
+    assert settings.outbound.pause_messages == settings.outbound.messages_max
+
+
+def test_secrets_show_themselves_nowhere(tmp_path: Path) -> None:
+    loaded = from_toml(
+        tmp_path, f'[auth]\nsecret = "{SECRET}"\n[auth.keys.a]\nsecret = "{SECRET}"\n'
+    )
+    auth = loaded.settings.auth
+
+    assert SECRET not in repr(loaded)
+    assert SECRET not in f"{auth.secret} {auth.keys['a'].secret:>20} {auth}"
+    assert SECRET not in "%s" % auth.secret  # noqa: UP031
+    assert auth.secret.encode() == SECRET.encode()
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SIGNALHUB_AUTH_KEYS": f'{{"a": {{"secret": "{SECRET}", "algorithm": "x"}}}}'},
+        {"SIGNALHUB_AUTH_KEYS": f'{{"a": {{"secret": ["{SECRET}"]}}}}'},
+        {"SIGNALHUB_AUTH_KEYS": f'{{"a": "{SECRET}"}}'},
+        {"SIGNALHUB_AUTH_KEYS": SECRET},
+        {"SIGNALHUB_AUTH_SECRT": SECRET},
+    ],
+)
+def test_no_refusal_repeats_a_secret(environ: dict[str, str]) -> None:
+    assert SECRET not in refusal(environ)
+
+
+def test_a_secret_survives_being_copied() -> None:
+    copy: Any = msgspec.structs.replace(Auth(secret=SECRET), issuer="other")
+
+    assert copy.secret == SECRET == Secret(Secret(SECRET))
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), (
+        "run: signalhub settings reference > docs/operate/settings.md"
+    )
