@@ -92,7 +92,12 @@ def advantage(ours: Summary | None, peer: Summary | None, figure: Figure) -> flo
 
 
 def was_generator_bound(summary: Summary) -> bool:
-    """Did the generator, not the server, limit the wall rate?"""
+    """Did the generator, not the server, limit the wall rate?
+
+    One that keeps a schedule spins, and is judged by its lag instead.
+    """
+    if "lag_us" in summary.figures:
+        return False
     server, generator = summary.median("server_share"), summary.median("generator_share")
     if server is None or generator is None:
         return False

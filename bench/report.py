@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -13,7 +14,12 @@ from bench.goals import GOALS, Goal, Summaries
 from bench.servers import HUB
 from bench.session import Run, Session
 from bench.shapes import Shape
+from bench.site import SLOW_DIVISOR_CONNECTIONS, SLOW_DIVISOR_MESSAGES
 
+_SLOW_NOTE = (
+    f"* given 1/{SLOW_DIVISOR_MESSAGES} of the messages and 1/{SLOW_DIVISOR_CONNECTIONS} of the "
+    "connections to be accepted, so that its runs end in time"
+)
 _VERDICT_STYLES = {"pass": "green", "miss": "red", "not measured": "dim"}
 
 
@@ -77,6 +83,8 @@ def print_report(console: Console, session: Session, shapes: Sequence[Shape]) ->
         if any(name == shape.name for name, _ in summaries):
             console.print(_shape_table(shape, summaries))
     console.print(_goal_table(summaries))
+    if any(server.is_slow for shape in shapes for server in shape.servers):
+        console.print(_SLOW_NOTE, highlight=False)
     for note in notes(session, summaries):
         console.print(f"• {note}", style="yellow", highlight=False)
 
@@ -139,7 +147,7 @@ def _goal_json(goal: Goal, summaries: Summaries) -> dict[str, object]:
 def _shape_table(shape: Shape, summaries: Summaries) -> Table:
     columns = _COLUMNS[shape.group]
     has_ratio = any(column.figure == "cpu_us" for column in columns)
-    table = Table(title=shape.title, title_justify="left", title_style="bold")
+    table = _table(shape.title)
     table.add_column("server")
     for column in columns:
         table.add_column(column.heading.format(unit=shape.unit), justify="right")
@@ -154,12 +162,17 @@ def _shape_table(shape: Shape, summaries: Summaries) -> Table:
         if has_ratio:
             ratios = _advantages(summaries, shape.name, server.name)
             cells += [_ratio(ratios["cpu"]), _ratio(ratios["wall"])]
-        table.add_row(f"{server.name} (n={summary.runs})", *cells)
+        star = "*" if server.is_slow else ""
+        table.add_row(f"{server.name}{star} (n={summary.runs})", *cells)
     return table
 
 
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+
+
 def _goal_table(summaries: Summaries) -> Table:
-    table = Table(title="goals", title_justify="left", title_style="bold")
+    table = _table("goals")
     for heading in ("", "measured", "wanted", ""):
         table.add_column(heading, justify="left" if not heading else "right")
     for goal in GOALS:

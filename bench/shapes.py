@@ -138,7 +138,7 @@ class Undisturbed:
     name: str
     group: str = "undisturbed"
     title: str
-    unit: str = "message"
+    unit: str = "copy"
     subscribers: int
     pairs: int
     messages: int
@@ -197,7 +197,7 @@ SHAPES: tuple[Shape, ...] = (
         title="point to point, 256 pairs × 4 in flight",
         pairs=256,
         window=4,
-        messages=200_000,
+        messages=300_000,
     ),
     PointToPoint(
         name="p2p-pipelined",
@@ -205,7 +205,7 @@ SHAPES: tuple[Shape, ...] = (
         title="point to point, 8 pairs × 256 in flight",
         pairs=8,
         window=256,
-        messages=200_000,
+        messages=600_000,
     ),
     FanOut(
         name="fanout-1000-w1",

@@ -14,12 +14,14 @@ hub = socketio.AsyncServer(
     async_mode="asgi", transports=["websocket"], ping_interval=300, cors_allowed_origins=[]
 )
 app = socketio.ASGIApp(hub)
-sessions: dict[str, str] = {}
+sids: dict[str, str] = {}
+names: dict[str, str] = {}
 
 
 @hub.event  # type: ignore[untyped-decorator]
 async def register(sid: str, name: str) -> None:
-    sessions[name] = sid
+    sids[name] = sid
+    names[sid] = name
     await hub.emit("registered", name, to=sid)
 
 
@@ -31,7 +33,7 @@ async def subscribe(sid: str, topic: str) -> None:
 
 @hub.event  # type: ignore[untyped-decorator]
 async def send(sid: str, message: dict[str, Any]) -> None:
-    await hub.emit("message", message, to=sessions[message["payload"]["to"]])
+    await hub.emit("message", message, to=sids[message["payload"]["to"]])
 
 
 @hub.event  # type: ignore[untyped-decorator]
@@ -41,5 +43,4 @@ async def publish(sid: str, message: dict[str, Any]) -> None:
 
 @hub.event  # type: ignore[untyped-decorator]
 async def disconnect(sid: str, reason: str) -> None:
-    for name in [name for name, owner in sessions.items() if owner == sid]:
-        del sessions[name]
+    sids.pop(names.pop(sid, ""), None)

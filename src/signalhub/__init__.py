@@ -1,1 +1,48 @@
-"""Signal Hub: messages between actors that can be counted on."""
+"""Signal Hub: messages between actors that can be counted on.
+
+The client is loaded when it is first used, so that parts which need no sockets stay light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from signalhub.errors import (
+    ClientError,
+    GaveUp,
+    OutcomeUnknown,
+    Refused,
+    SignalHubError,
+    Unavailable,
+    UnknownActor,
+)
+
+if TYPE_CHECKING:
+    from signalhub.client import Client, Message, Receipt, Reconnect, Subscription, connect
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "GaveUp",
+    "Message",
+    "OutcomeUnknown",
+    "Receipt",
+    "Reconnect",
+    "Refused",
+    "SignalHubError",
+    "Subscription",
+    "Unavailable",
+    "UnknownActor",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("signalhub.client"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,8 +17,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from jwt import PyJWS, PyJWTError
 from jwt.algorithms import HMACAlgorithm
 
@@ -212,12 +212,7 @@ def mint(
         capabilities=tuple(capabilities),
         permissions=Permissions(**{verb: tuple(globs) for verb, globs in permissions.items()}),
     )
-    material = private_key if key.algorithm == EDDSA else key.secret
-    try:
-        return _sign(body, key.algorithm, material.encode(), kid)
-    except (PyJWTError, ValueError, TypeError):
-        wanted = "a private key in PEM" if key.algorithm == EDDSA else "a shared secret"
-        raise SettingsError(f"signing with {key.algorithm} needs {wanted}") from None
+    return _sign(body, key.algorithm, _signing_material(key, private_key), kid)
 
 
 class SessionTokens:
@@ -259,9 +254,10 @@ def _unwrap(token: str) -> str:
 
 
 def _bare(token: str) -> str:
-    token = token.strip()
+    token = token.lstrip()
     if token[: len(_BEARER)].lower() == _BEARER:
-        token = token[len(_BEARER) :].lstrip()
+        token = token[len(_BEARER) :]
+    token = token.strip()
     if not token:
         raise _unauthorized("There is no token.")
     if len(token) > TOKEN_CHARS_MAX:
@@ -284,7 +280,22 @@ def _signed_body(token: str, key: _VerifyingKey) -> _Body:
         raise _unauthorized("The token's claims are not JSON.") from None
 
 
-def _sign(body: _Body, algorithm: str, material: bytes, kid: str | None) -> str:
+def _signing_material(key: Key, private_key: str) -> bytes | Ed25519PrivateKey:
+    if key.algorithm == HS256:
+        try:
+            return _ConfiguredHs256().prepare_key(key.secret)
+        except PyJWTError:
+            raise SettingsError("signing with HS256 needs a shared secret, not a key") from None
+    try:
+        private = load_pem_private_key(private_key.encode(), password=None)
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, Ed25519PrivateKey):
+        raise SettingsError("signing with EdDSA needs an Ed25519 private key in PEM")
+    return private
+
+
+def _sign(body: _Body, algorithm: str, material: bytes | Ed25519PrivateKey, kid: str | None) -> str:
     headers = None if kid is None else {"kid": kid}
     return _SIGNATURES.encode(msgspec.json.encode(body), material, algorithm, headers=headers)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.connection import Connection, talk
+from signalhub.cli.connection import LOCAL, Connection, run
 from signalhub.cli.output import Column
 
 if TYPE_CHECKING:
     from signalhub.client import Actor, Client, ListedActor
 
-PAGE = 1_000
+PAGE_MAX = 100
 
 _ADDRESS = Column("address", style="cyan")
 _CAPABILITIES = Column("capabilities")
@@ -26,32 +25,38 @@ def discover(
     /,
     *,
     capability: Annotated[str | None, Parameter(help="Only actors that can do this.")] = None,
-    limit: Annotated[int, Parameter(validator=Number(gte=1), help="At most N actors.")] = PAGE,
-    connection: Connection = Connection(),
+    limit: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=PAGE_MAX), help="At most N.")
+    ] = PAGE_MAX,
+    connection: Connection = LOCAL,
 ) -> None:
     """Find actors by address and by what they can do."""
 
     async def work(me: Client) -> list[Actor]:
-        return list(await me.discover(pattern, capability=capability, limit=limit))
+        return await me.discover(pattern, capability=capability, limit=limit)
 
     rows = [
         {"address": actor.address, "capabilities": actor.capabilities}
-        for actor in talk(connection, work)
+        for actor in run(connection, work)
     ]
     connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="nobody matches")
+    if len(rows) == limit:
+        connection.note(f"these are the first {limit}; `signalhub ls` lists everybody")
 
 
-def ls(*, connection: Connection = Connection()) -> None:
+def ls(*, connection: Connection = LOCAL) -> None:
     """List all actors, with what is left of their leases."""
 
     async def work(me: Client) -> list[ListedActor]:
-        listed: list[ListedActor] = []
-        has_more = True
+        # By address, because actors that come and go shift the pages.
+        listed: dict[str, ListedActor] = {}
+        offset, has_more = 0, True
         while has_more:
-            page = await me.actors(offset=len(listed), limit=PAGE)
-            listed += page.actors
+            page = await me.actors(offset=offset, limit=PAGE_MAX)
+            listed |= {actor.address: actor for actor in page.actors}
+            offset += len(page.actors)
             has_more = page.has_more and bool(page.actors)
-        return listed
+        return list(listed.values())
 
     now_ms = time.time() * 1000
     rows = [
@@ -61,7 +66,7 @@ def ls(*, connection: Connection = Connection()) -> None:
             "lease_s": max(0, round((actor.expires_at - now_ms) / 1000)),
             "version": actor.version,
         }
-        for actor in talk(connection, work)
+        for actor in run(connection, work)
     ]
     columns = (_ADDRESS, _CAPABILITIES, Column("lease_s"))
     connection.output.table(columns, rows, if_empty="nobody is registered")
@@ -73,9 +78,11 @@ def ping(
     interval_s: Annotated[
         float, Parameter(name="--interval", validator=Number(gte=0), help="Seconds between two.")
     ] = 1.0,
-    connection: Connection = Connection(),
+    connection: Connection = LOCAL,
 ) -> None:
     """Measure the round trip to the hub and back."""
+    import asyncio
+
     output = connection.output
 
     async def work(me: Client) -> list[float]:
@@ -88,7 +95,7 @@ def ping(
             output.fact(facts, f"{number}: {times[-1]:.2f} ms")
         return times
 
-    times = talk(connection, work)
+    times = run(connection, work)
     summary = {"min_ms": min(times), "mean_ms": sum(times) / len(times), "max_ms": max(times)}
     text = " / ".join(f"{value:.2f}" for value in summary.values())
     output.fact(

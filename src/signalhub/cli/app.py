@@ -6,13 +6,25 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
-from signalhub.cli import serve, settings
+from signalhub.cli import actors, messages, serve, settings, token, topics
 from signalhub.cli.failures import EXIT_CODES, Exit, Failure, report, usage
 from signalhub.errors import SettingsError
 
 _EPILOGUE = "Exit codes: " + ", ".join(f"{int(code)} {text}" for code, text in EXIT_CODES.items())
+
+_COMMANDS = {
+    Group.create_ordered("Hub"): (serve.serve, settings.app, token.app),
+    Group.create_ordered("Messages"): (
+        messages.tell,
+        messages.ask,
+        messages.broadcast,
+        messages.listen,
+    ),
+    Group.create_ordered("Topics"): (topics.publish, topics.subscribe),
+    Group.create_ordered("Actors"): (actors.discover, actors.ls, actors.ping),
+}
 
 
 def _version() -> str:
@@ -27,11 +39,13 @@ def build() -> App:
         name="signalhub",
         help="A message hub for actors, and the tools to talk to it.",
         help_epilogue=_EPILOGUE,
+        help_format="plaintext",  # The Markdown renderer alone would take a tenth of a second.
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    app.command(serve.serve)
-    app.command(settings.app)
+    for group, commands in _COMMANDS.items():
+        for command in commands:
+            app.command(command, group=group)
     return app
 
 

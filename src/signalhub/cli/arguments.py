@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -53,6 +54,42 @@ def data(text: str, *, as_text: bool) -> Any:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return text
+
+
+def checked_type(text: str) -> str:
+    """A message type."""
+    from signalhub.client import arguments
+
+    return _checked(arguments.checked_type, text)
+
+
+def checked_topic(text: str) -> str:
+    """A topic to publish to."""
+    from signalhub.client import arguments
+
+    return _checked(arguments.checked_topic, text)
+
+
+def checked_subscription(text: str) -> str:
+    """A topic or wildcard to subscribe to."""
+    from signalhub.client import arguments
+
+    return _checked(arguments.checked_subscription, text)
+
+
+def checked_url(text: str) -> str:
+    """Where a hub is."""
+    from signalhub.client import arguments
+
+    return _checked(arguments.checked_url, text)
+
+
+def _checked(check: Callable[[str], str], text: str) -> str:
+    """The client's own check, whose complaint becomes wrong usage."""
+    try:
+        return check(text)
+    except ValueError as error:
+        raise usage(str(error)) from None
 
 
 def standard_input() -> str:

@@ -1,28 +1,47 @@
-"""How commands reach the hub: their common options, one session, and what its failures mean."""
+"""How commands reach the hub: their common options, one session, and what its failures mean.
+
+One-shot commands take no address from anybody and do not reconnect; commands that follow take
+theirs, and come back within seconds after a loss.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import os
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from signalhub import names
+from signalhub.cli.arguments import checked_url
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.output import Output
-from signalhub.errors import ClientError, OutcomeUnknown, Refused, Unavailable, UnknownActor
+from signalhub.errors import (
+    ClientError,
+    Code,
+    GaveUp,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+    UnknownActor,
+)
 
 if TYPE_CHECKING:
-    from signalhub.client import Client
+    from signalhub.client import Client, Reconnect
 
 T = TypeVar("T")
+Work = Callable[["Client"], Awaitable[T]]
 
 DEFAULT_URL = "ws://127.0.0.1:8787/ws"
+RECONNECT_JITTER_S = 0.5
+RECONNECT_CAP_S = 5.0
+
+_CLIENT_LOG = "signalhub.client"
 
 
 @Parameter(name="*", group="Connection")
@@ -33,13 +52,15 @@ class Connection:
     url: Annotated[str, Parameter(env_var="SIGNALHUB_URL", help="Where the hub is.")] = DEFAULT_URL
     token_file: Annotated[
         Path | None,
-        Parameter(help="File with a token; without it the variable SIGNALHUB_TOKEN counts."),
-    ] = None
-    sender: Annotated[
-        str | None, Parameter(name="--from", help="Address to speak as; a random one otherwise.")
+        Parameter(help="File with a token; else SIGNALHUB_TOKEN is used."),
     ] = None
     timeout_s: Annotated[
-        float, Parameter(name="--timeout", help="Seconds to wait for the hub and its answers.")
+        float,
+        Parameter(
+            name="--timeout",
+            validator=Number(gt=0),
+            help="Seconds to wait for an answer.",
+        ),
     ] = 5.0
     as_json: Annotated[
         bool,
@@ -47,7 +68,7 @@ class Connection:
             name="--json",
             negative=(),
             show_default=False,
-            help="Print JSON, one object per line; errors too, on standard error.",
+            help="Print JSON lines, errors too.",
         ),
     ] = False
 
@@ -58,8 +79,178 @@ class Connection:
     def token(self) -> str | None:
         """The token to present, if there is one."""
         if self.token_file is None:
-            return os.environ.get("SIGNALHUB_TOKEN") or None
+            return os.environ.get("SIGNALHUB_TOKEN", "").strip() or None
         try:
             return self.token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise usage(f"the token file {self.token_file} cannot be read: {error}") from None
+
+    def note(self, sentence: str) -> None:
+        """Tell people, not programs, what is going on."""
+        if not self.as_json:
+            print(sentence, file=sys.stderr, flush=True)
+
+
+LOCAL = Connection()
+
+Sender = Annotated[
+    str | None,
+    Parameter(
+        name="--from",
+        group="Connection",
+        help="Address to speak as.",
+    ),
+]
+
+
+def run(connection: Connection, work: Work[T]) -> T:
+    """Connect, do the work within the time allowed, and leave."""
+    import asyncio
+
+    async def within_time(me: Client) -> T:
+        # A command is gone before anybody could answer it, so it need not be found.
+        await me.unregister(me.address)
+        async with asyncio.timeout(connection.timeout_s):
+            return await work(me)
+
+    with _Refusals() as refusals:
+        try:
+            result = asyncio.run(_talk(connection, within_time))
+        except ClientError as error:
+            raise failure_of(error) from error
+        except TimeoutError as error:
+            late = OutcomeUnknown(f"no answer within {connection.timeout_s:g} s")
+            raise failure_of(late) from error
+    refusals.check()
+    return result
+
+
+def stay(
+    connection: Connection,
+    work: Work[None],
+    *,
+    address: str | None = None,
+    capabilities: Sequence[str] = (),
+) -> None:
+    """Connect as `address` and stay, through losses, until the work is done or interrupted."""
+    import asyncio
+
+    from signalhub.client import Reconnect
+
+    reconnect = Reconnect(first_jitter_s=RECONNECT_JITTER_S, cap_s=RECONNECT_CAP_S)
+    log = logging.getLogger(_CLIENT_LOG)
+    # Losses are shown to people; programs see the messages.
+    handler = logging.NullHandler() if connection.as_json else _Notes(connection)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        asyncio.run(
+            _talk(connection, work, address, capabilities=capabilities, reconnect=reconnect)
+        )
+    except GaveUp as error:
+        # It never gives up trying to reconnect: this is the hub's last word.
+        raise Failure(Exit.FAILED, error.code, str(error)) from error
+    except ClientError as error:
+        raise failure_of(error) from error
+    finally:
+        log.removeHandler(handler)
+
+
+async def _talk(
+    connection: Connection,
+    work: Work[T],
+    address: str | None = None,
+    *,
+    capabilities: Sequence[str] = (),
+    reconnect: Reconnect | None = None,
+) -> T:
+    import asyncio
+
+    from signalhub.client import connect
+
+    token = connection.token()
+    connecting = connect(
+        checked_url(connection.url),
+        address or _own_address(token),
+        capabilities=capabilities,
+        token=token,
+        reconnect=reconnect,
+    )
+    try:
+        async with asyncio.timeout(connection.timeout_s):
+            me = await connecting
+    except TimeoutError:
+        limit = f"{connection.timeout_s:g} s"
+        raise Unavailable(f"no answer from {connection.url} within {limit}") from None
+    async with me:
+        return await work(me)
+
+
+def _own_address(token: str | None) -> str:
+    """A token's actor is the one address it surely may use; without one, any unused will do."""
+    from signalhub.cli.token import actor_of
+
+    return (token and actor_of(token)) or f"@(cli/{secrets.token_hex(4)})"
+
+
+def failure_of(error: ClientError) -> Failure:
+    """What a user is told when the client fails."""
+    match error:
+        case UnknownActor():
+            return Failure(Exit.FAILED, error.code, error.message, _WHO_IS_THERE)
+        case Refused(code=Code.UNAUTHORIZED):
+            return Failure(Exit.FAILED, error.code, error.message, _TOKEN)
+        case Refused():
+            return Failure(Exit.FAILED, error.code, error.message, error.resolution)
+        case Unavailable():
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
+        case OutcomeUnknown():
+            return Failure(Exit.UNKNOWN, error.code, str(error), _UNKNOWN)
+        case _:
+            return Failure(Exit.FAILED, error.code, str(error))
+
+
+_WHO_IS_THERE = "see with `signalhub ls` who is there"
+_TOKEN = "use a token that allows it, with --token-file or SIGNALHUB_TOKEN"  # noqa: S105
+_NO_HUB = "start one with `signalhub serve`, or name another with --url"
+_UNKNOWN = "it may have happened: look before you repeat it, or wait longer with --timeout"
+
+
+class _Refusals(logging.Handler):
+    """Tells have no answer, so the client reports refused ones only in its log."""
+
+    def __enter__(self) -> _Refusals:
+        self._codes: list[str] = []
+        logging.getLogger(_CLIENT_LOG).addHandler(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        logging.getLogger(_CLIENT_LOG).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        code = getattr(record, "code", None)
+        if code is not None:
+            self._codes.append(str(code))
+
+    def check(self) -> None:
+        """Fail if the hub said no meanwhile."""
+        for code in self._codes:
+            resolution = _TOKEN if code == Code.UNAUTHORIZED else "look into the hub's log"
+            raise Failure(Exit.FAILED, code, f"the hub refused the message: {code}", resolution)
+
+
+class _Notes(logging.Handler):
+    """Shows what happens to the connection after it was first made."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._has_lost = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        reason = getattr(record, "reason", "")
+        self._has_lost = self._has_lost or bool(reason)
+        if self._has_lost or record.levelno > logging.INFO:
+            self._connection.note(
+                f"{record.getMessage()}: {reason}" if reason else record.getMessage()
+            )

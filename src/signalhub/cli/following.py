@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +25,8 @@ async def follow(
     messages: AsyncIterable[Message], output: Output, *, count: int | None, for_s: float | None
 ) -> None:
     """Print each message; fewer than `count` when time is up is a failure."""
+    import asyncio
+
     seen = 0
     timer = asyncio.timeout(for_s)
     try:

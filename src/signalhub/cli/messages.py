@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from signalhub.cli.arguments import Address, AsText, Data, Type, address, data
-from signalhub.cli.connection import Connection, talk
-from signalhub.cli.following import Count, For, Watch
+from signalhub.cli.arguments import Address, AsText, Data, Type, address, checked_type, data
+from signalhub.cli.connection import LOCAL, Connection, Sender, run, stay
+from signalhub.cli.following import Count, For, follow
 
 if TYPE_CHECKING:
-    from signalhub.client import Client
+    from signalhub.client import BroadcastResult, Client, Receipt
 
 Lifetime = Annotated[
-    float | None, Parameter(name="--ttl", help="Seconds after which it is no longer delivered.")
+    float | None,
+    Parameter(name="--ttl", validator=Number(gt=0), help="Seconds in which it may be delivered."),
 ]
 
 
@@ -26,16 +28,20 @@ def tell(
     type: Type = "text",
     ttl_s: Lifetime = None,
     as_text: AsText = False,
-    connection: Connection = Connection(),
+    sender: Sender = None,
+    connection: Connection = LOCAL,
 ) -> None:
-    """Send a message and do not wait: at most once, and nobody says whether it arrived."""
-    target, value = address(to), data(payload, as_text=as_text)
+    """Send a message, at most once and unconfirmed."""
+    target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
+    speaker = sender and address(sender)
 
     async def work(me: Client) -> None:
-        await me.tell(target, type, value, ttl_ms=_milliseconds(ttl_s))
+        await me.tell(target, kind, value, ttl_ms=_milliseconds(ttl_s), sender=speaker)
+        # The hub answers in order: had it refused the tell, we would know by now.
+        await me.ping()
 
-    talk(connection, work)
-    connection.output.fact({"to": target, "type": type, "sent": True}, f"sent to {target}")
+    run(connection, work)
+    connection.output.fact({"to": target, "type": kind, "sent": True}, f"sent to {target}")
 
 
 def ask(
@@ -46,18 +52,26 @@ def ask(
     type: Type = "text",
     ttl_s: Lifetime = None,
     as_text: AsText = False,
-    connection: Connection = Connection(),
+    sender: Sender = None,
+    connection: Connection = LOCAL,
 ) -> None:
-    """Send a message and wait until the hub says what became of it."""
-    target, value = address(to), data(payload, as_text=as_text)
+    """Send a message and print what became of it."""
+    target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
+    speaker = sender and address(sender)
 
     async def work(me: Client) -> Receipt:
         return await me.ask(
-            target, type, value, ttl_ms=_milliseconds(ttl_s), timeout_s=connection.timeout_s
+            target,
+            kind,
+            value,
+            ttl_ms=_milliseconds(ttl_s),
+            sender=speaker,
+            timeout_s=connection.timeout_s,
+            attempts=1,
         )
 
-    receipt = talk(connection, work)
-    facts = {"to": target, "status": receipt.status, "id": receipt.message_id}
+    receipt = run(connection, work)
+    facts = {"to": target, "type": kind, "status": receipt.status, "id": receipt.message_id}
     connection.output.fact(facts, receipt.status)
 
 
@@ -65,18 +79,50 @@ def broadcast(
     payload: Data,
     /,
     *,
-    capability: Annotated[str | None, Parameter(help="Only actors that can do this.")] = None,
+    capability: Annotated[str | None, Parameter(help="Only to actors that can do this.")] = None,
     type: Type = "text",
     as_text: AsText = False,
-    connection: Connection = Connection(),
+    sender: Sender = None,
+    connection: Connection = LOCAL,
 ) -> None:
     """Send a message to every registered actor."""
-    value = data(payload, as_text=as_text)
+    kind, value = checked_type(type), data(payload, as_text=as_text)
+    speaker = sender and address(sender)
 
     async def work(me: Client) -> BroadcastResult:
-        return await me.broadcast(type, value, capability=capability, exclude_self=True)
+        return await me.broadcast(
+            kind, value, capability=capability, exclude_self=True, sender=speaker
+        )
 
-    result = talk(connection, work)
+    result = run(connection, work)
     facts = {"delivered": result.delivered, "failed": result.failed, "queued": result.queued}
-    text = ", ".join(f"{count} {name}" for name, count in facts.items())
-    connection.output.fact(facts, text)
+    connection.output.fact(facts, ", ".join(f"{count} {word}" for word, count in facts.items()))
+
+
+def listen(
+    as_address: Annotated[str, Parameter(name="ADDRESS", help="Address to register as.")],
+    /,
+    *,
+    capability: Annotated[
+        tuple[str, ...],
+        Parameter(help="A word to be found by; repeatable.", negative=(), show_default=False),
+    ] = (),
+    count: Count = None,
+    for_s: For = None,
+    connection: Connection = LOCAL,
+) -> None:
+    """Register an address and print every message to it.
+
+    The address is taken from whoever had it. Ctrl-C ends.
+    """
+    own = address(as_address)
+
+    async def work(me: Client) -> None:
+        connection.note(f"listening as {own}; Ctrl-C ends")
+        await follow(me.messages(), connection.output, count=count, for_s=for_s)
+
+    stay(connection, work, address=own, capabilities=capability)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

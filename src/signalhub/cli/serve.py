@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from importlib.metadata import version
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -23,10 +22,12 @@ def serve(
 ) -> int:
     """Run the hub until SIGTERM or Ctrl-C.
 
-    Settings come from the defaults, the file, `SIGNALHUB_*` variables and these options, the later
-    over the earlier; `signalhub settings show` lists them all. Once the hub accepts connections,
-    one line on standard output says where.
+    Settings come from the defaults, the file, SIGNALHUB_* variables and these
+    options, the later over the earlier; see: signalhub settings show. Once the
+    hub accepts connections, one line on standard output says where.
     """
+    from importlib.metadata import version
+
     from signalhub.observe import logs
     from signalhub.settings_load import load
 

@@ -22,7 +22,7 @@ Config = Annotated[str | None, Parameter(help="TOML file with settings.")]
 
 @app.command
 def check(*, config: Config = None, as_json: AsJson = False) -> None:
-    """Say whether the hub would start with these settings: exit code 0 or 2."""
+    """Say whether the hub would start: exit code 0 or 2."""
     from signalhub.settings_load import DEFAULT, load
 
     loaded = load(config, os.environ, {})
@@ -35,7 +35,7 @@ def check(*, config: Config = None, as_json: AsJson = False) -> None:
 
 @app.command
 def show(*, config: Config = None, as_json: AsJson = False) -> None:
-    """List every setting with its value and where that comes from; secrets stay hidden."""
+    """List every setting, its value and where that comes from."""
     from signalhub.settings_load import load
 
     columns = (Column("setting", style="bold"), Column("value"), Column("source", style="dim"))

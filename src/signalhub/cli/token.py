@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
+from signalhub import names
 from signalhub.cli.arguments import STDIN, Address, address, standard_input
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.output import AsJson, Output, shown
@@ -23,16 +24,23 @@ if TYPE_CHECKING:
 app = App(name="token", help="Make and read tokens for a hub with authentication on.")
 
 
+def _patterns(help: str) -> Parameter:
+    return Parameter(help=help, negative=(), show_default=False)
+
+
 @Parameter(name="*", group="Permissions")
 @dataclass(frozen=True, kw_only=True)
 class Permissions:
     """Patterns by verb, with `*` for anything; what is not given is denied."""
 
-    send: Annotated[tuple[str, ...], Parameter(help="Addresses it may send to.")] = ()
-    broadcast: Annotated[tuple[str, ...], Parameter(help="Capabilities it may broadcast to.")] = ()
-    publish: Annotated[tuple[str, ...], Parameter(help="Topics it may publish to.")] = ()
-    subscribe: Annotated[tuple[str, ...], Parameter(help="Topics it may subscribe to.")] = ()
-    register: Annotated[tuple[str, ...], Parameter(help="Addresses it may register.")] = ()
+    send: Annotated[tuple[str, ...], _patterns("Addresses it may send to.")] = ()
+    broadcast: Annotated[tuple[str, ...], _patterns("Capabilities it may broadcast to.")] = ()
+    publish: Annotated[tuple[str, ...], _patterns("Topics it may publish to.")] = ()
+    subscribe: Annotated[tuple[str, ...], _patterns("Topics it may subscribe to.")] = ()
+    register: Annotated[tuple[str, ...], _patterns("Addresses it may register.")] = ()
+
+
+NOTHING = Permissions()
 
 
 @app.command
@@ -46,14 +54,14 @@ def mint(
     private_key: Annotated[
         Path | None, Parameter(help="PEM file with the private key, for EdDSA.")
     ] = None,
-    permissions: Permissions = Permissions(),
+    permissions: Permissions = NOTHING,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a new token, signed with a key of the settings.
 
-    Patterns are given once per option and may be repeated:
-    `signalhub token mint demo/alice --send 'demo/*' --publish '*' --subscribe '*'`.
+    A permission is a pattern with * for anything, and may be repeated:
+    signalhub token mint demo/alice --send 'demo/*' --publish '*'
     """
     from signalhub import tokens
     from signalhub.settings_load import load
@@ -85,10 +93,10 @@ def inspect(
     config: Config = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show what a token says and whether a hub with these settings accepts it.
+    """Show what a token says and whether the hub accepts it.
 
-    Without an argument the token is taken from SIGNALHUB_TOKEN. Exit code 1 means the hub would
-    refuse it.
+    Without an argument the token is taken from SIGNALHUB_TOKEN. Exit code 1
+    means that the hub would refuse it.
     """
     from signalhub.settings_load import load
 
@@ -142,10 +150,24 @@ def _text_of(path: Path | None) -> str:
         raise usage(f"the private key {path} cannot be read: {error}") from None
 
 
+def actor_of(token: str) -> str | None:
+    """The address a token says it is for; nobody has checked it."""
+    try:
+        _, claims = _read(token)
+    except ValueError:
+        return None
+    full = f"@({claims.get('actorId')})"
+    return full if names.is_address(full) else None
+
+
+def _read(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    header, claims, _ = token.strip().split(".")
+    return _part(header), _part(claims)
+
+
 def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        header, claims, _ = token.strip().split(".")
-        return _part(header), _part(claims)
+        return _read(token)
     except ValueError:
         raise Failure(
             Exit.FAILED,

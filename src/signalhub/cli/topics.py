@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from signalhub.cli.arguments import AsText, Data, Type, data
-from signalhub.cli.connection import Connection, talk
+from signalhub.cli.arguments import (
+    AsText,
+    Data,
+    Type,
+    address,
+    checked_subscription,
+    checked_topic,
+    checked_type,
+    data,
+)
+from signalhub.cli.connection import LOCAL, Connection, Sender, run, stay
 from signalhub.cli.failures import usage
 from signalhub.cli.following import Count, For, follow
 
@@ -22,16 +31,19 @@ def publish(
     *,
     type: Type = "text",
     as_text: AsText = False,
-    connection: Connection = Connection(),
+    sender: Sender = None,
+    connection: Connection = LOCAL,
 ) -> None:
-    """Send a message to everybody who is subscribed to the topic, and say how many that are."""
-    value = data(payload, as_text=as_text)
+    """Send a message to the subscribers of a topic."""
+    name, kind, value = checked_topic(topic), checked_type(type), data(payload, as_text=as_text)
+    speaker = sender and address(sender)
 
     async def work(me: Client) -> int:
-        return await me.publish(topic, type, value)
+        return await me.publish(name, kind, value, sender=speaker)
 
-    count = talk(connection, work)
-    connection.output.fact({"topic": topic, "subscribers": count}, f"{count} subscribers")
+    count = run(connection, work)
+    noun = "subscriber" if count == 1 else "subscribers"
+    connection.output.fact({"topic": name, "subscribers": count}, f"{count} {noun}")
 
 
 def subscribe(
@@ -40,16 +52,18 @@ def subscribe(
     ],
     count: Count = None,
     for_s: For = None,
-    connection: Connection = Connection(),
+    sender: Sender = None,
+    connection: Connection = LOCAL,
 ) -> None:
-    """Print every message of the topics until Ctrl-C."""
+    """Print every message on the topics. Ctrl-C ends."""
     if not topics:
         raise usage("there is no topic to subscribe to", "name one, such as prices/eu or prices/#")
+    names = [checked_subscription(topic) for topic in topics]
 
     async def work(me: Client) -> None:
-        for topic in topics:
-            await me.subscribe(topic)
-        connection.note(f"subscribed to {', '.join(topics)}; Ctrl-C ends")
+        for name in names:
+            await me.subscribe(name)
+        connection.note(f"subscribed to {', '.join(names)}; Ctrl-C ends")
         await follow(me.messages(), connection.output, count=count, for_s=for_s)
 
-    talk(connection, work, is_following=True)
+    stay(connection, work, address=sender and address(sender))

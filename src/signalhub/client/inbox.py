@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from signalhub.client.message import Message
-from signalhub.errors import ClientError
+from signalhub.errors import GaveUp
 
 INBOX_MAX = 10_000
 
@@ -44,7 +44,7 @@ class Inbox:
         self._is_reading = True
         self._is_asked = False
         self._is_ended = False
-        self._error: ClientError | None = None
+        self._failure = ""
         self._count = 0
         self._lanes: dict[str, _Lane] = {}
         self._unhandled: deque[Message] = deque()
@@ -82,8 +82,8 @@ class Inbox:
         self._is_asked = True
         while not self._unhandled:
             if self._is_ended:
-                if self._error is not None:
-                    raise self._error
+                if self._failure:
+                    raise GaveUp(self._failure)
                 raise StopAsyncIteration
             self._news.clear()
             await self._news.wait()
@@ -91,16 +91,20 @@ class Inbox:
         self._took()
         return message
 
-    def end(self, error: ClientError | None) -> None:
-        """No more messages will come."""
+    def reread(self) -> None:
+        """The link is lost; the next one is read until the limit is met again."""
+        self._is_reading = True
+
+    def end(self, failure: str = "") -> None:
+        """No more messages will come, by choice or for a reason that `next` raises."""
         if not self._is_ended:
             self._is_ended = True
-            self._error = error
+            self._failure = failure
             self._news.set()
 
     async def close(self) -> None:
         """End the handlers; one that is closing us itself ends when it is done."""
-        self.end(None)
+        self.end()
         current = asyncio.current_task()
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         tasks = [task for task in tasks if task is not current]

@@ -65,7 +65,6 @@ def decode(frame: bytes) -> Incoming | None:
 def message_of(incoming: Incoming) -> Message:
     """An application's message as its recipient sees it."""
     metadata = incoming.metadata if isinstance(incoming.metadata, dict) else {}
-    topic = metadata.get("topic") if metadata.get("publication") is True else None
     return Message(
         id=incoming.id,
         sender=incoming.sender,
@@ -75,7 +74,7 @@ def message_of(incoming: Incoming) -> Message:
         metadata=metadata,
         timestamp=int(incoming.timestamp),
         ttl=incoming.ttl,
-        topic=topic if isinstance(topic, str) else None,
+        topic=text_in(metadata, "topic") if metadata.get("publication") is True else None,
     )
 
 
@@ -83,17 +82,15 @@ def refusal_of(incoming: Incoming) -> ClientError:
     """The error a refusal stands for."""
     facts = incoming.facts
     details = facts.get("details")
-    code = facts.get("code")
-    if not isinstance(code, str):
-        code = incoming.type.removeprefix(HUB_TYPE_PREFIX)
-    text = facts.get("message") or facts.get("reason") or "the hub gives no reason"
+    code = text_in(facts, "code") or incoming.type.removeprefix(HUB_TYPE_PREFIX)
+    text = text_in(facts, "message") or text_in(facts, "reason") or "the hub gives no reason"
     if code in _UNDECIDED:
         return OutcomeUnknown(f"{code}: {text}")
     kind = UnknownActor if code == Code.UNKNOWN_ACTOR else Refused
     return kind(
         code,
-        str(text),
-        resolution=str(facts.get("resolution") or ""),
+        text,
+        resolution=text_in(facts, "resolution") or "",
         retryable=facts.get("retryable") is True,
         details=details if isinstance(details, dict) else {},
     )
@@ -118,3 +115,9 @@ def number_in(facts: dict[str, Any], name: str) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
     return None
+
+
+def text_in(facts: object, name: str) -> str | None:
+    """A member that is a text with something in it."""
+    value = facts.get(name) if isinstance(facts, dict) else None
+    return value if isinstance(value, str) and value else None

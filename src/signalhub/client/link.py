@@ -46,7 +46,7 @@ class NotOpened(Unavailable):
         self.retry_after_s = retry_after_s
 
 
-class Link(WSListener):  # type: ignore[misc]
+class Link(WSListener):
     """An open WebSocket, until `wait_closed` returns."""
 
     def __init__(
@@ -201,7 +201,7 @@ async def open_link(
     try:
         async with asyncio.timeout(OPEN_S):
             # Redirects are not followed: they would carry the token to a host nobody named.
-            transport, listener = await ws_connect(
+            _, listener = await ws_connect(
                 lambda: link,
                 url,
                 ssl_context=ssl,

@@ -41,10 +41,11 @@ from signalhub.client.incoming import (
     number_in,
     refusal_of,
     retry_after_s,
+    text_in,
 )
 from signalhub.client.membership import Membership
 from signalhub.client.pending import RETRY_PAUSE_S, Deadlines, Pending, Recent
-from signalhub.client.requests import Composer, Request
+from signalhub.client.requests import Composer, Kind, Request
 from signalhub.errors import ClientError, Code, GaveUp, OutcomeUnknown, Refused, Unavailable
 
 HELLO_S = 5.0
@@ -57,7 +58,7 @@ REFUSAL_PAUSE_MAX_S = 5.0
 # A hub that ends the connection for one of these would only end the next one, too.
 FINAL_REASONS = frozenset({"duplicate_connection", "unauthorized", "version_mismatch"})
 
-_WAITED_OUT = frozenset({Code.RATE_LIMITED, Code.ACTOR_RECONNECTING})
+_WAITED_OUT = frozenset({Code.RATE_LIMITED, Code.ACTOR_RECONNECTING, Code.QUEUE_FULL})
 _NEARLY_S = 1e-6
 
 
@@ -80,6 +81,7 @@ class Protocol:
         self.membership = membership
         self.phase = Phase.DOWN
         self.session_id = ""
+        self.session_token: str | None = None
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self._was_ready = False
         self._end: ClientError | None = None
@@ -242,6 +244,7 @@ class Protocol:
         offers = offers if isinstance(offers, dict) else {}
         self.phase = Phase.RESTORING
         self.session_id = str(facts.get("sessionId", ""))
+        self.session_token = text_in(incoming.metadata, "sessionToken")
         self.message_bytes_max = int(number_in(facts, "maxMessageSize") or MESSAGE_BYTES_MAX)
         self._advertised_s = (number_in(facts, "heartbeatInterval") or HEARTBEAT_S * 1000) / 1000
         self._heartbeat = Heartbeat(self._advertised_s, now.mono_s)
@@ -272,16 +275,15 @@ class Protocol:
     def _disconnected(self, incoming: Incoming) -> list[Effect]:
         if self._end is not None:
             return self.stop(self._end)
-        reason = str(incoming.facts.get("reason", "no reason given"))
-        detail = str(incoming.facts.get("message") or reason)
-        text = f"the hub ended the connection: {detail}"
+        reason = text_in(incoming.payload, "reason") or "no_reason_given"
+        detail = text_in(incoming.payload, "message") or "it says no more"
+        text = f"the hub ended the connection: {reason}: {detail}"
         if reason not in FINAL_REASONS:
             return [Drop(text)]
         return self.stop(GaveUp(text) if self._was_ready else Refused(reason, detail))
 
     def _steered(self, incoming: Incoming, now: Instant) -> list[Effect]:
-        target = incoming.facts.get("target")
-        target = target if isinstance(target, str) and target else None
+        target = text_in(incoming.payload, "target")
         if incoming.type == "hub:pause":
             self._flow.pause(target, now.mono_s)
             return []
@@ -444,18 +446,25 @@ class Protocol:
             if pending.is_restoring:
                 self._finish(pending)
             else:
-                effects += self._fail(pending, _outcome(pending, str(error), type(error)))
+                effects += self._fail(pending, _ended(pending, error))
         return effects
 
 
-def _outcome(pending: Pending, reason: str, kind: type[ClientError] = Unavailable) -> ClientError:
+def _outcome(pending: Pending, reason: str) -> ClientError:
     """What is true of a request that ends without an answer."""
     text = f"{pending.request.subject}: {reason}"
     if pending.unanswered and pending.request.answer is not None:
         return OutcomeUnknown(f"{text}; it was sent {pending.sends}×")
-    if pending.refusal is not None:
-        return pending.refusal
-    return kind(text) if issubclass(kind, Unavailable) else Unavailable(text)
+    return pending.refusal or Unavailable(text)
+
+
+def _ended(pending: Pending, error: ClientError) -> ClientError:
+    """What is true of a request when the client ends."""
+    is_traffic = pending.request.kind in (Kind.TELL, Kind.TRAFFIC)
+    if is_traffic and pending.unanswered:
+        return _outcome(pending, str(error))
+    kind = GaveUp if isinstance(error, GaveUp) else Unavailable
+    return kind(f"{pending.request.subject}: {error}")
 
 
 def _unanswered(pending: Pending, reason: str) -> ClientError:

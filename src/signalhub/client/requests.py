@@ -125,7 +125,9 @@ class Composer:
 
     def unregister(self, address: str, now_ms: int) -> Request:
         payload = {"actorAddress": checked_address(address)}
-        return self._request("hub:unregister", payload, now_ms, pattern=TELL, sender=address)
+        return self._request(
+            "hub:unregister", payload, now_ms, sender=address, answer="hub:unregistered"
+        )
 
     def tell(
         self,
@@ -217,7 +219,9 @@ class Composer:
 
     def unsubscribe(self, topic: str, now_ms: int, *, sender: str | None = None) -> Request:
         payload = {"topic": checked_subscription(topic)}
-        return self._request("hub:unsubscribe", payload, now_ms, pattern=TELL, sender=sender)
+        return self._request(
+            "hub:unsubscribe", payload, now_ms, sender=sender, answer="hub:unsubscribed"
+        )
 
     def discover(self, pattern: str, capability: str | None, limit: int, now_ms: int) -> Request:
         if not pattern:

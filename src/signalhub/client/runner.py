@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from ssl import SSLContext
-from typing import Any, assert_never
+from typing import assert_never
 
 from signalhub.client.backoff import Backoff
 from signalhub.client.effects import (
@@ -24,7 +24,7 @@ from signalhub.client.effects import (
 )
 from signalhub.client.inbox import Inbox
 from signalhub.client.link import Link, NotOpened, open_link
-from signalhub.client.protocol import Phase, Protocol
+from signalhub.client.protocol import Protocol
 from signalhub.client.requests import Request
 from signalhub.clock import Clock
 from signalhub.errors import ClientError, GaveUp, Unavailable
@@ -168,11 +168,11 @@ class Runner:
             # Nobody waits for it when the first connection was given up by its caller.
             self._first.exception()
         self._stopped.set_result(error)
-        has_given_up = isinstance(error, GaveUp)
-        self.inbox.end(error if has_given_up else None)
-        if has_given_up:
+        if isinstance(error, GaveUp):
+            self.inbox.end(str(error))
             log.error("Gave up", extra={"url": self.url, "reason": str(error)})
         else:
+            self.inbox.end()
             log.info("Disconnected", extra={"url": self.url})
         if self._link is not None:
             self._link.close("goodbye")
@@ -213,6 +213,7 @@ class Runner:
             while next_link is not None:
                 reason = await next_link.wait_closed()
                 self._link = None
+                self.inbox.reread()
                 next_link = await self._after_loss(reason)
         except Exception:
             log.exception("The client failed")
@@ -232,14 +233,14 @@ class Runner:
 
     async def _reopen(self, reason: str) -> Link | None:
         retry_after_s = 0.0
+        log.info("The connection is lost", extra={"url": self.url, "reason": reason})
         while (wait_s := self._backoff.next(retry_after_s)) is not None:
-            facts = {"url": self.url, "reason": reason, "wait_s": round(wait_s, 3)}
-            log.info("Connection lost, reconnecting", extra=facts)
             await asyncio.sleep(wait_s)
             try:
                 return await self._open()
             except NotOpened as error:
                 reason, retry_after_s = str(error), error.retry_after_s
+                log.info("Reconnecting failed", extra={"url": self.url, "reason": reason})
             except Exception as error:
                 # The caller's own function for tokens may fail like any other service.
                 log.exception("No token for the next connection")

@@ -78,7 +78,7 @@ DECLARATIONS: Final = (
     _gauge(
         "capacity_utilization",
         "capacity_utilization",
-        "Registry in use, 0 to 1; refused above 0.95.",
+        "Share of the registry in use, 0 to 1.",
     ),
     _counter("registrations", "registrations", "Registrations and re-registrations accepted."),
     _counter("registrations_refused", "registry_refused", "Registrations refused: registry full."),
@@ -98,7 +98,7 @@ DECLARATIONS: Final = (
     _counter("publications", "published", "Messages published to topics."),
     _counter("broadcasts", "broadcasts", "Broadcasts accepted."),
     _counter("broadcast_copies", "broadcast_copies", "Copies of broadcasts queued for recipients."),
-    _counter("broadcast_failures", "broadcast_failed", "Copies of broadcasts that could not be."),
+    _counter("broadcast_failures", "broadcast_failed", "Copies of broadcasts lost on the way."),
     _counter("duplicates", "duplicates", "Repeated messages answered without a second delivery."),
     _counter("tells_expired", "expired_tells", "Tells dropped because their time had passed."),
     _counter("asks_expired", "expired_asks", "Asks refused because their time had passed."),
@@ -109,7 +109,11 @@ DECLARATIONS: Final = (
     _counter("resumes", "resumed", "Times a sender was told to go on."),
     _counter("slow_connections_closed", "slow_closed", "Connections closed: nothing was read."),
     _counter("errors", "errors", "Refusals sent, by code.", labels=("code",)),
-    _histogram("delivery_latency", "delivery_latency", "From receipt of a frame to hand-over."),
+    _histogram(
+        "delivery_latency",
+        "delivery_latency",
+        "From receipt of frames to the hand-over of what they caused, per turn of the event loop.",
+    ),
     _histogram("ask_latency", "ask_latency", "From receipt of an ask to its acknowledgement."),
     _histogram(
         "broadcast_latency", "broadcast_latency", "From receipt of a broadcast to its last copy."
@@ -125,7 +129,7 @@ DECLARATIONS: Final = (
 )
 
 # Exported by prometheus-client under `NAMESPACE`, where /proc exists.
-PROCESS: Final = {
+PROCESS: Final[dict[str, tuple[Kind, str]]] = {
     f"{NAMESPACE}_process_cpu_seconds_total": ("counter", "CPU time used, user and system."),
     f"{NAMESPACE}_process_resident_memory_bytes": ("gauge", "Memory in use (RSS)."),
     f"{NAMESPACE}_process_virtual_memory_bytes": ("gauge", "Address space in use."),
@@ -191,3 +195,38 @@ def _by_known_code(errors: dict[str, int]) -> dict[str, int]:
     for code, count in errors.items():
         counts[code if code in counts else OTHER_CODE] += count
     return counts
+
+
+_INTRODUCTION = """\
+# Metrics
+
+The hub answers `GET /metrics` on its own port in the text format of Prometheus.
+`deploy/prometheus/alerts.yml` holds alert rules over these names, and
+`deploy/grafana/signal-hub.json` a board to import.
+
+Counters begin at zero with the process and only grow; rates come from the query, such as
+`rate(signal_hub_messages_received_total[5m])`. Percentiles come from histograms:
+`histogram_quantile(0.99, rate(signal_hub_broadcast_latency_seconds_bucket[5m]))`.
+
+This page is printed by `python -m signalhub.observe.metrics`.
+"""
+
+
+def page() -> str:
+    """The reference of all metrics as a Markdown page, ending with a newline."""
+    rows = [
+        (declaration.name, declaration.kind, declaration.help, declaration.labels)
+        for declaration in DECLARATIONS
+    ]
+    rows += [(name, kind, text, ()) for name, (kind, text) in PROCESS.items()]
+    codes = ", ".join(f"`{code}`" for code in (*Code, OTHER_CODE))
+    lines = [_INTRODUCTION, "| metric | kind | what it shows |", "|---|---|---|"]
+    for name, kind, text, labels in rows:
+        labelled = f"{name}{{{','.join(labels)}}}" if labels else name
+        lines.append(f"| `{labelled}` | {kind} | {text} |")
+    lines += ["", f"The label `code` is one of {codes}."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
@@ -40,6 +41,14 @@ _TEXT = WSMsgType.TEXT
 _WRITE_BYTES_MAX = 2**18
 
 Waiting = tuple[bytes, float | None, Receipt | None]
+
+
+class Written(Enum):
+    """What the kernel made of a write."""
+
+    ALL = "all"
+    SOME = "some"  # The transport holds the rest and reports when it is gone.
+    NONE = "none"  # The socket is closing; nothing will leave any more.
 
 
 class Connection(WSListener):
@@ -188,11 +197,11 @@ class Connection(WSListener):
         queue.clear()
         return data
 
-    def write(self, data: bytes) -> bool:
-        """Give bytes to the kernel; `False` when some had to go to the transport instead."""
+    def write(self, data: bytes) -> Written:
+        """Give bytes to the kernel, or what it does not take to the transport."""
         transport = self._transport
         if transport.is_closing() or self._ws.is_close_frame_sent:
-            return True
+            return Written.NONE
         written = 0
         if transport.get_write_buffer_size() == 0:
             try:
@@ -201,11 +210,11 @@ class Connection(WSListener):
                 pass
             except OSError:
                 transport.abort()
-                return True
+                return Written.NONE
             if written == len(data):
-                return True
+                return Written.ALL
         transport.write(data[written:] if written else data)
-        return False
+        return Written.SOME
 
     def close(self, code: int, reason: str) -> None:
         """Write what is queued, say goodbye, and close once the peer has answered."""

@@ -389,10 +389,12 @@ class Listener:
         now = self._loop.time()
         for door in self._late_doors(now):
             door.late()
-        first = next(iter(self.waiting.values()), None)
-        # Not a wake-up for each of them: deadlines are kept with a precision of five per cent.
-        pause_s = self.settings.hello_s / 20
-        self._timer = first and self._loop.call_at(max(first, now + pause_s), self._sweep)
+        self._timer = None
+        if self.waiting:
+            # Not a wake-up for each of them: deadlines are kept with a precision of five per cent.
+            soonest = now + self.settings.hello_s / 20
+            first = next(iter(self.waiting.values()))
+            self._timer = self._loop.call_at(max(first, soonest), self._sweep)
 
     def _late_doors(self, now: float) -> list[Door]:
         late = list(takewhile(lambda door: self.waiting[door] <= now, self.waiting))

@@ -20,7 +20,7 @@ from signalhub.core.registry import Recipient, Registration
 from signalhub.core.router import FanReceipt, Receipt
 from signalhub.core.session import Session
 from signalhub.core.tally import Tally
-from signalhub.server.connection import Connection
+from signalhub.server.connection import Connection, Written
 from signalhub.server.fanout import FanBatch
 from signalhub.state.store import RegistrationRow, Store
 from signalhub.websocket import CloseCode, text_header
@@ -104,7 +104,7 @@ class Runner:
             for receipt in expired:
                 self.perform(self.hub.undelivered(receipt, now), now)
             connection.receipts = receipts or None
-            if data and not connection.write(data):
+            if data and connection.write(data) is not Written.ALL:
                 self._release(outbound, now)
                 return
             self._hand_over(connection)
@@ -181,7 +181,19 @@ class Runner:
                 connection.receipts = []
             connection.receipts.append(effect.receipt)
         self.tally.deliveries += 1
-        self._enqueue(connection, effect.frame)
+        # `_enqueue`, spelled out because every message between two actors passes here.
+        if connection.fan is not None:
+            connection.fan.is_open = False
+            connection.fan = None
+        frame = effect.frame
+        queue = connection.queue
+        queue.append(text_header(len(frame)))
+        queue.append(frame)
+        if not connection.is_dirty:
+            connection.is_dirty = True
+            self._dirty.append(connection)
+            if not self._tick_ms:
+                self._begin_tick()
 
     def _reply(self, effect: Reply, now: int) -> None:
         connection = _connection(effect.session)
@@ -345,20 +357,23 @@ class Runner:
         before = connection.session.sent
         data = connection.render()
         self.tally.sent += connection.session.sent - before
-        if connection.write(data):
-            self._hand_over(connection)
-            return
-        now = self._now_ms()
+        written = connection.write(data)
+        if written is Written.ALL:
+            if connection.receipts:
+                self._hand_over(connection)
+        elif written is Written.SOME:
+            self._block(connection)
+
+    def _block(self, connection: Connection) -> None:
         if connection.session.outbound is None:
-            connection.session.outbound = Outbound(self._bounds, now)
+            connection.session.outbound = Outbound(self._bounds, self._now_ms())
         connection.buffered_bytes = connection.unsent_bytes
         self._blocked.add(connection)
 
     def send_control(self, connection: Connection, frame: bytes) -> None:
         """A pong; it may overtake queued messages but not break one."""
-        if connection.is_writable and not connection.write(frame):
-            connection.session.outbound = Outbound(self._bounds, self._now_ms())
-            self._blocked.add(connection)
+        if connection.is_writable and connection.write(frame) is Written.SOME:
+            self._block(connection)
 
     # Time.
 

@@ -4,5 +4,15 @@ from signalhub.testing.clock import FakeClock
 from signalhub.testing.hub import RunningHub, run_hub
 from signalhub.testing.process import HubProcess, spawn_hub
 from signalhub.testing.proxy import ChaosProxy
+from signalhub.testing.scripted import Peer, ScriptedHub
 
-__all__ = ["ChaosProxy", "FakeClock", "HubProcess", "RunningHub", "run_hub", "spawn_hub"]
+__all__ = [
+    "ChaosProxy",
+    "FakeClock",
+    "HubProcess",
+    "Peer",
+    "RunningHub",
+    "ScriptedHub",
+    "run_hub",
+    "spawn_hub",
+]

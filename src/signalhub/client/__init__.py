@@ -1,0 +1,31 @@
+"""The Python client: connect to a hub, send, ask, publish, listen."""
+
+from signalhub.client.backoff import Reconnect
+from signalhub.client.client import Client, Subscription, connect
+from signalhub.client.message import (
+    Actor,
+    ActorPage,
+    BroadcastResult,
+    ListedActor,
+    Message,
+    QueueStats,
+    Receipt,
+    RefreshedToken,
+    Registration,
+)
+
+__all__ = [
+    "Actor",
+    "ActorPage",
+    "BroadcastResult",
+    "Client",
+    "ListedActor",
+    "Message",
+    "QueueStats",
+    "Receipt",
+    "Reconnect",
+    "RefreshedToken",
+    "Registration",
+    "Subscription",
+    "connect",
+]

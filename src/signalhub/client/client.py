@@ -1,0 +1,417 @@
+"""The face of the Python client."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+import msgspec
+
+from signalhub.client.arguments import checked_url
+from signalhub.client.backoff import Backoff, Reconnect
+from signalhub.client.effects import Instant
+from signalhub.client.inbox import INBOX_MAX, Handler
+from signalhub.client.membership import Membership
+from signalhub.client.message import (
+    Actor,
+    ActorPage,
+    BroadcastResult,
+    Message,
+    QueueStats,
+    Receipt,
+    RefreshedToken,
+    Registration,
+)
+from signalhub.client.protocol import Phase, Protocol
+from signalhub.client.requests import Composer, Request
+from signalhub.client.runner import Runner, Token
+from signalhub.clock import Ids, SystemClock
+from signalhub.errors import GaveUp, OutcomeUnknown
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
+
+RECONNECT = Reconnect()
+
+
+def connect(
+    url: str,
+    address: str,
+    *,
+    capabilities: Iterable[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    lease_s: float | None = None,
+    token: Token = None,
+    reconnect: Reconnect | None = RECONNECT,
+    inbox_max: int = INBOX_MAX,
+    ssl: SSLContext | None = None,
+) -> Connecting:
+    """Connect to a hub and register `address` there.
+
+    Use it as `async with connect(...) as me:`, or `me = await connect(...)` and `await me.close()`.
+
+    Args:
+        url: The hub, such as `ws://127.0.0.1:8787/ws`. Never with a token in it.
+        address: Who we are, such as `@(demo/alice)`. Registering it takes it from whoever had it.
+        capabilities: Words by which others can find this actor.
+        metadata: Anything else to be known about it; shown by `actors()`.
+        lease_s: How long the hub keeps the address without a sign of life; the hub's default if
+            `None`. The client renews it by itself.
+        token: For hubs that want one: a text, or a function that returns one, or returns an
+            awaitable of one, called for every connection.
+        reconnect: How to come back after a loss; `None` does not.
+        inbox_max: How many received messages may wait before the link is no longer read.
+        ssl: For `wss://` with certificates of your own.
+
+    Raises:
+        ValueError: The address or the URL cannot be used; raised at once.
+        Unavailable: Nobody answers; raised when entered or awaited, like the following.
+        Refused: The hub does not want this client; `code` says why.
+    """
+    clock = SystemClock()
+    membership = Membership()
+    membership.registered(address, capabilities, metadata or {}, lease_s)
+    protocol = Protocol(Composer(address, Ids()), membership, Instant.of(clock))
+    url = checked_url(url)
+    backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
+
+    async def open_client() -> Client:
+        runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)
+        await runner.start()
+        return Client(address, runner)
+
+    return Connecting(open_client)
+
+
+class Connecting:
+    """A client to be; it connects when awaited or entered, once."""
+
+    def __init__(self, open_client: Callable[[], Awaitable[Client]]) -> None:
+        self._open = open_client
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+class Client:
+    """One actor's connection to a hub, which mends itself.
+
+    Every method may be called while the connection is down: it waits for the next one. Errors:
+    `Refused` and `UnknownActor` mean that the hub said no; `Unavailable` and `GaveUp` that the
+    request did not happen; `OutcomeUnknown` that it may have happened.
+    """
+
+    def __init__(self, address: str, runner: Runner) -> None:
+        self.address = address
+        self._runner = runner
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self.address} at {self._runner.url}, {self._protocol.phase.value}>"
+
+    @property
+    def is_connected(self) -> bool:
+        """Is it connected, registered and subscribed right now?"""
+        return self._protocol.phase is Phase.READY
+
+    @property
+    def session_id(self) -> str:
+        """The hub's name for the present connection; empty without one."""
+        return self._protocol.session_id
+
+    async def close(self) -> None:
+        """Leave the hub. Harmless when repeated."""
+        await self._runner.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the client ends; raises `GaveUp` if that was not by `close`."""
+        error = await self._runner.wait_stopped()
+        if isinstance(error, GaveUp):
+            raise GaveUp(str(error))
+
+    async def tell(
+        self,
+        to: str,
+        type: str,
+        payload: Any = None,
+        *,
+        ttl_ms: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        sender: str | None = None,
+    ) -> None:
+        """Send a message, at most once; returns when it is on its way to the hub.
+
+        It waits while there is no connection or the hub asks for a pause.
+
+        Raises:
+            Unavailable: It waited for 60 s, or 1000 others already wait for a connection.
+        """
+        request = self._compose.tell(
+            to, type, payload, self._now_ms, ttl_ms=ttl_ms, metadata=metadata, sender=sender
+        )
+        await self._runner.call(request)
+
+    async def ask(
+        self,
+        to: str,
+        type: str,
+        payload: Any = None,
+        *,
+        ttl_ms: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        sender: str | None = None,
+        timeout_s: float = 30.0,
+        attempts: int = 3,
+    ) -> Receipt:
+        """Send a message and wait for the hub's receipt: at least once, repeated under one id.
+
+        Args:
+            timeout_s: How long each attempt waits for the receipt.
+            attempts: How often to try; the pauses between them grow by a second each.
+
+        Raises:
+            UnknownActor: Nobody is registered under `to`.
+            Refused: The hub said no; `code` and `resolution` say why and what to do.
+            Unavailable: It was never sent.
+            OutcomeUnknown: It was sent, and no receipt came.
+        """
+        request = self._compose.ask(
+            to,
+            type,
+            payload,
+            self._now_ms,
+            ttl_ms=ttl_ms,
+            metadata=metadata,
+            sender=sender,
+            timeout_s=timeout_s,
+            attempts=attempts,
+        )
+        answered = await self._runner.call(request)
+        assert answered is not None
+        receipt = _read(answered.payload, Receipt)
+        return msgspec.structs.replace(receipt, attempts=answered.attempts)
+
+    async def publish(
+        self, topic: str, type: str, payload: Any = None, *, sender: str | None = None
+    ) -> int:
+        """Send a message to everybody subscribed to the topic; how many that are."""
+        request = self._compose.publish(topic, type, payload, self._now_ms, sender=sender)
+        return (await self._answer(request, _Published)).subscriber_count
+
+    async def broadcast(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        capability: str | None = None,
+        exclude_self: bool = False,
+        sender: str | None = None,
+    ) -> BroadcastResult:
+        """Send a message to every registered actor, or to those with a capability."""
+        request = self._compose.broadcast(
+            type,
+            payload,
+            self._now_ms,
+            capability=capability,
+            exclude_self=exclude_self,
+            sender=sender,
+        )
+        return await self._answer(request, BroadcastResult)
+
+    def messages(self) -> AsyncIterator[Message]:
+        """The messages no handler takes, as they come.
+
+        It ends when the client is closed and raises `GaveUp` when the client has given up. Several
+        loops share the messages, each goes to one of them.
+        """
+        return _Messages(self._runner)
+
+    @overload
+    def on(self, type: str) -> Callable[[H], H]: ...
+    @overload
+    def on(self, type: str, handler: H) -> H: ...
+    def on(self, type: str, handler: H | None = None) -> H | Callable[[H], H]:
+        """Give messages of this exact type to a function, plain or async; also as a decorator.
+
+        It serves one message at a time, in order. What it raises is logged and nothing else.
+        """
+
+        def attach(function: H) -> H:
+            self._runner.inbox.on(type, function)
+            return function
+
+        return attach if handler is None else attach(handler)
+
+    async def subscribe(self, topic: str, *, sender: str | None = None) -> Subscription:
+        """Receive what is published on a topic; `+` stands for one level, a last `#` for the rest.
+
+        The subscription survives reconnecting; what is published meanwhile is not seen.
+        """
+        address = sender or self.address
+        request = self._compose.subscribe(topic, self._now_ms, sender=address)
+        await self._runner.call(
+            request, lambda: self._protocol.membership.subscribed(address, topic)
+        )
+        return Subscription(self, topic, address)
+
+    async def unsubscribe(self, topic: str, *, sender: str | None = None) -> None:
+        """Stop receiving a topic; harmless if it was not subscribed to."""
+        address = sender or self.address
+        request = self._compose.unsubscribe(topic, self._now_ms, sender=address)
+        self._protocol.membership.unsubscribed(address, topic)
+        if self._protocol.phase is not Phase.DOWN:
+            await self._runner.call(request)
+
+    async def register(
+        self,
+        address: str,
+        *,
+        capabilities: Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        lease_s: float | None = None,
+    ) -> Registration:
+        """Answer to another address, too; or change what is known about one of ours."""
+        wanted = (list(capabilities), dict(metadata or {}), lease_s)
+        request = self._compose.register(address, *wanted, self._now_ms)
+        return await self._answer(
+            request,
+            Registration,
+            lambda: self._protocol.membership.registered(address, *wanted),
+        )
+
+    async def unregister(self, address: str) -> None:
+        """Give an address up, and what it is subscribed to."""
+        request = self._compose.unregister(address, self._now_ms)
+        self._protocol.membership.unregistered(address)
+        if self._protocol.phase is not Phase.DOWN:
+            await self._runner.call(request)
+
+    async def discover(
+        self, pattern: str = "*", *, capability: str | None = None, limit: int = 50
+    ) -> list[Actor]:
+        """Actors whose address matches, such as `demo/*`; at most 100."""
+        request = self._compose.discover(pattern, capability, limit, self._now_ms)
+        return list((await self._answer(request, _Discovered)).actors)
+
+    async def actors(self, *, offset: int = 0, limit: int = 100) -> ActorPage:
+        """A page of all registered actors."""
+        return await self._answer(self._compose.list_actors(offset, limit, self._now_ms), ActorPage)
+
+    async def queue_stats(self) -> QueueStats:
+        """What waits in the hub for this connection."""
+        return await self._answer(self._compose.queue_stats(self._now_ms), QueueStats)
+
+    async def metrics(self) -> dict[str, Any]:
+        """The hub's own counters of the running minute."""
+        return await self._answer(self._compose.metrics(self._now_ms), dict[str, Any])
+
+    async def ping(self) -> float:
+        """The round trip to the hub in seconds."""
+        started = self._runner.now()
+        await self._runner.call(self._compose.heartbeat(started.wall_ms))
+        return self._runner.now().mono_s - started.mono_s
+
+    async def refresh_token(self, token: str | None = None) -> RefreshedToken:
+        """Exchange a valid token for one that lasts longer, without reconnecting.
+
+        Without an argument the token in use is exchanged. The new one is used from now on, unless
+        tokens come from a function.
+        """
+        current = self._runner.token if isinstance(self._runner.token, str) else None
+        token = token or current or self._protocol.session_token
+        if token is None:
+            raise ValueError("there is no token to exchange; pass one")
+        request = self._compose.refresh_token(token, self._now_ms)
+        refreshed = await self._answer(request, RefreshedToken)
+        if current is not None:
+            self._runner.token = refreshed.token
+        return refreshed
+
+    @property
+    def _protocol(self) -> Protocol:
+        return self._runner.protocol
+
+    @property
+    def _compose(self) -> Composer:
+        return self._runner.protocol.compose
+
+    @property
+    def _now_ms(self) -> int:
+        return self._runner.now().wall_ms
+
+    async def _answer(
+        self, request: Request, kind: type[T], then: Callable[[], None] | None = None
+    ) -> T:
+        answered = await self._runner.call(request, then)
+        assert answered is not None
+        return _read(answered.payload, kind)
+
+
+class Subscription:
+    """What `subscribe` returns."""
+
+    def __init__(self, client: Client, topic: str, address: str) -> None:
+        self.topic = topic
+        self._client = client
+        self._address = address
+
+    def __repr__(self) -> str:
+        return f"<Subscription of {self._address} to {self.topic}>"
+
+    async def cancel(self) -> None:
+        """Stop receiving the topic. Harmless when repeated."""
+        await self._client.unsubscribe(self.topic, sender=self._address)
+
+
+class _Messages:
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        return await self._runner.inbox.next()
+
+
+class _Published(msgspec.Struct, rename="camel"):
+    subscriber_count: int = 0
+
+
+class _Discovered(msgspec.Struct):
+    actors: tuple[Actor, ...] = ()
+
+
+def _read(payload: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(payload, kind, strict=False)
+    except msgspec.ValidationError as error:
+        # It was granted, but how cannot be told.
+        raise OutcomeUnknown(f"the hub's answer cannot be read: {error}") from None

@@ -1,0 +1,192 @@
+"""A WebSocket server whose every word is decided by the test: for what a real hub never does."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from picows import (
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+    ws_create_server,
+)
+
+from signalhub.names import HUB_ADDRESS
+
+PATIENCE_S = 5.0
+
+
+class Peer(WSListener):
+    """The hub's end of one connection, in the hands of the test."""
+
+    def __init__(self, ids: itertools.count[int]) -> None:
+        self.close_code: int | None = None
+        self.gone = asyncio.Event()
+        self._ids = ids
+        self._transport: WSTransport
+        self._heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def receive(self, type: str | None = None) -> dict[str, Any]:
+        """The client's next message, which must be of this type if one is given."""
+        async with asyncio.timeout(PATIENCE_S):
+            message = await self._heard.get()
+        assert type is None or message["type"] == type, f"expected {type}, got {message}"
+        return message
+
+    def has_heard_nothing(self) -> bool:
+        return self._heard.empty()
+
+    def send(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        correlation_id: str | None = None,
+        to: str = "@(unknown/unknown)",
+        sender: str = HUB_ADDRESS,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Say something."""
+        message = {
+            "id": f"hub-{next(self._ids)}",
+            "from": sender,
+            "to": to,
+            "type": type,
+            "payload": payload,
+            "pattern": "tell",
+            "correlationId": correlation_id,
+            "timestamp": 1_760_000_000_000,
+            "metadata": metadata or {},
+            "ttl": None,
+            "signature": None,
+        }
+        self.send_raw(json.dumps(message).encode())
+
+    def send_raw(self, text: bytes, *, fin: bool = True, is_continuation: bool = False) -> None:
+        """Send one frame as it is."""
+        kind = WSMsgType.CONTINUATION if is_continuation else WSMsgType.TEXT
+        self._transport.send(kind, text, fin)
+
+    def ping(self, payload: bytes) -> None:
+        self._transport.send_ping(payload)
+
+    def answer(self, request: Mapping[str, Any], type: str, payload: Any = None) -> None:
+        """Answer one of the client's messages."""
+        self.send(type, payload, correlation_id=request["id"], to=request["from"])
+
+    def refuse(
+        self, request: Mapping[str, Any], code: str, *, retryable: bool = False, **details: Any
+    ) -> None:
+        """Answer with `hub:error`."""
+        payload = {
+            "code": code,
+            "message": f"refused as {code}",
+            "resolution": "ask the test",
+            "retryable": retryable,
+            "details": details,
+        }
+        self.answer(request, "hub:error", payload)
+
+    async def welcome(self, **offers: Any) -> dict[str, Any]:
+        """Answer `hub:connect` and the first `hub:register`; returns the latter."""
+        hello = await self.receive("hub:connect")
+        facts = {
+            "sessionId": f"session-{next(self._ids)}",
+            "serverVersion": "0.1.0",
+            "maxMessageSize": 2**20,
+            "heartbeatInterval": 100_000,
+            "capabilities": {},
+        }
+        self.answer(hello, "hub:connected", facts | offers)
+        register = await self.receive("hub:register")
+        self.grant(register)
+        return register
+
+    def grant(self, register: Mapping[str, Any]) -> None:
+        """Answer `hub:register`."""
+        address = register["payload"]["actorAddress"]
+        self.answer(register, "hub:registered", {"actorAddress": address, "version": 1})
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Close as the protocol wants it."""
+        self._transport.send_close(WSCloseCode(code), reason)
+
+    def abort(self) -> None:
+        """Be gone without a word."""
+        self._transport.disconnect(False)
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.TEXT:
+            self._heard.put_nowait(json.loads(frame.get_payload_as_bytes()))
+        elif frame.msg_type == WSMsgType.PONG:
+            self._heard.put_nowait({"type": "pong", "payload": frame.get_payload_as_bytes()})
+        elif frame.msg_type == WSMsgType.CLOSE:
+            self.close_code = int(frame.get_close_code().value)
+            if not transport.is_close_frame_sent:
+                transport.send_close(WSCloseCode.OK)
+            transport.disconnect()
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self.gone.set()
+
+
+class ScriptedHub:
+    """Listens on the loopback; `accept` hands out its connections one after another."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.upgrades = 0
+        self.refusal: tuple[int, dict[str, str]] | None = None
+        self._ids = itertools.count(1)
+        self._peers: asyncio.Queue[Peer] = asyncio.Queue()
+        self._all: list[Peer] = []
+        self._server: asyncio.Server
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/ws"
+
+    async def accept(self) -> Peer:
+        """The next connection."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._peers.get()
+
+    async def __aenter__(self) -> Self:
+        self._server = await ws_create_server(self._upgrade, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.close()
+        for peer in self._all:
+            peer.abort()
+        await asyncio.gather(*(peer.gone.wait() for peer in self._all))
+
+    def _upgrade(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
+        self.upgrades += 1
+        if self.refusal is not None:
+            status, headers = self.refusal
+            response = WSUpgradeResponse.create_error_response(status, b"no", headers)
+            return WSUpgradeResponseWithListener(response, None)
+        peer = Peer(self._ids)
+        self._all.append(peer)
+        self._peers.put_nowait(peer)
+        return peer

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from signalhub.core.dedup import Ack, Dedup
+
+WINDOW_MS = 300_000
+NOW_MS = 1_760_000_000_000
+AMPLE = 2**40
+SENDER = "@(local/planner)"
+
+
+def make_dedup(memory_bytes_max: int = AMPLE) -> Dedup:
+    return Dedup(WINDOW_MS, memory_bytes_max)
+
+
+def fill(dedup: Dedup, count: int, now_ms: int = NOW_MS, per_ms: int = 10) -> int:
+    """Remember ids `0` to `count - 1`, some per millisecond; the time of the last one."""
+    at_ms = now_ms
+    for number in range(count):
+        at_ms = now_ms + number // per_ms
+        dedup.remember(SENDER, str(number), at_ms, Ack(at_ms))
+    return at_ms
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        Ack(NOW_MS),
+        Ack(NOW_MS + 1, "queued"),
+        Ack(NOW_MS + 1_000_000, "queued"),
+        Ack(NOW_MS + 10**9),
+        Ack(NOW_MS - 1),
+        Ack(NOW_MS - 10**9, "queued"),
+        Ack(0),
+        Ack(NOW_MS, extra=b'{"deliveredCount":2}'),
+    ],
+)
+def test_a_repeated_message_gets_the_very_same_ack(ack: Ack) -> None:
+    dedup = make_dedup()
+    dedup.remember(SENDER, "m1", NOW_MS, ack)
+
+    assert dedup.find(SENDER, "m1", NOW_MS) == ack
+    assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS) == ack
+
+
+def test_a_message_is_known_by_sender_and_id_together() -> None:
+    dedup = make_dedup()
+    dedup.remember("@(a)", "m", NOW_MS, Ack(NOW_MS))
+
+    assert dedup.find("@(b)", "m", NOW_MS) is None
+    assert dedup.find("@(a)", "n", NOW_MS) is None
+    assert dedup.find("@(a)m", "", NOW_MS) is None
+    assert dedup.find("", "@(a)m", NOW_MS) is None
+
+
+def test_an_id_is_forgotten_one_millisecond_after_the_window() -> None:
+    dedup = make_dedup()
+    dedup.remember(SENDER, "m1", NOW_MS, Ack(NOW_MS))
+
+    assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS) is not None
+    assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS + 1) is None
+
+
+def test_a_forgotten_message_can_be_accepted_again() -> None:
+    dedup = make_dedup()
+    later_ms = NOW_MS + WINDOW_MS + 1
+    for extra in (b"", b"{}"):
+        dedup.remember(SENDER, f"m{extra!r}", NOW_MS, Ack(NOW_MS, extra=extra))
+    for extra in (b"", b"{}"):
+        dedup.remember(SENDER, f"m{extra!r}", later_ms, Ack(later_ms, "queued", extra))
+
+    for extra in (b"", b"{}"):
+        found = dedup.find(SENDER, f"m{extra!r}", later_ms)
+        assert found == Ack(later_ms, "queued", extra)
+
+
+def test_sweeping_frees_what_has_expired_and_nothing_else() -> None:
+    dedup = make_dedup()
+    empty_bytes = dedup.memory_bytes
+    dedup.remember(SENDER, "old", NOW_MS, Ack(NOW_MS, extra=b"[]"))
+    dedup.remember(SENDER, "young", NOW_MS + 1, Ack(NOW_MS + 1))
+
+    dedup.sweep(NOW_MS + 1 + WINDOW_MS)
+    assert dedup.count == 1
+    assert dedup.find(SENDER, "young", NOW_MS + 1 + WINDOW_MS) == Ack(NOW_MS + 1)
+
+    dedup.sweep(NOW_MS + 2 + WINDOW_MS)
+    assert dedup.count == 0
+    assert dedup.memory_bytes == empty_bytes
+
+
+def test_a_few_sweeps_empty_a_large_table() -> None:
+    dedup = make_dedup()
+    empty_bytes = dedup.memory_bytes
+    last_ms = fill(dedup, 100_000)
+
+    for _ in range(10):
+        dedup.sweep(last_ms + WINDOW_MS + 1)
+
+    assert dedup.count == 0
+    assert dedup.memory_bytes == empty_bytes
+
+
+def test_steady_traffic_keeps_itself_clean_without_a_sweep() -> None:
+    dedup = Dedup(60_000, AMPLE)
+
+    for number in range(60_000):
+        dedup.remember(SENDER, str(number), NOW_MS + number * 10, Ack(NOW_MS + number * 10))
+
+    # 6 000 ids fit the window; what has expired goes when its bucket is touched.
+    assert dedup.count < 8_000
+
+
+@pytest.mark.parametrize("count", [1_000, 3_333, 20_000, 200_000])
+def test_an_id_costs_at_most_32_bytes(count: int) -> None:
+    dedup = make_dedup()
+
+    fill(dedup, count)
+
+    assert dedup.count == count
+    assert dedup.memory_bytes / count <= 32
+
+
+def test_the_memory_reported_is_the_memory_used() -> None:
+    tracemalloc.start()
+    try:
+        before_bytes, _ = tracemalloc.get_traced_memory()
+        dedup = make_dedup()
+        fill(dedup, 20_000)
+        used_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
+    finally:
+        tracemalloc.stop()
+
+    assert used_bytes / dedup.count <= 32
+    assert 0.9 <= dedup.memory_bytes / used_bytes <= 1.1
+
+
+def test_asides_are_counted_as_memory_and_freed() -> None:
+    dedup = make_dedup()
+    empty_bytes = dedup.memory_bytes
+    extra = b"x" * 10_000
+
+    dedup.remember(SENDER, "b", NOW_MS, Ack(NOW_MS, extra=extra))
+    assert dedup.memory_bytes > empty_bytes + 10_000
+
+    dedup.sweep(NOW_MS + WINDOW_MS + 1)
+    assert dedup.memory_bytes == empty_bytes
+
+
+def test_without_memory_for_the_window_the_oldest_go_and_it_says_so() -> None:
+    dedup = make_dedup(memory_bytes_max=100_000)
+    count = 10_000
+
+    last_ms = fill(dedup, count, per_ms=1)
+
+    assert dedup.memory_bytes <= 100_000
+    assert dedup.is_shortened
+    assert 0 < dedup.window_ms < WINDOW_MS
+    # More than half of what fits is still known, and exactly as far back as it says.
+    assert dedup.window_ms > 100_000 / 28 / 2
+    newest_lost = count - 1 - dedup.window_ms
+    assert dedup.find(SENDER, str(newest_lost), last_ms) is None
+    assert dedup.find(SENDER, str(newest_lost + 1), last_ms) is not None
+
+
+def test_the_window_grows_back_when_the_flood_is_over() -> None:
+    dedup = make_dedup(memory_bytes_max=100_000)
+    last_ms = fill(dedup, 10_000, per_ms=1)
+    shortened_ms = dedup.window_ms
+
+    dedup.sweep(last_ms + 1_000)
+    assert dedup.window_ms == shortened_ms + 1_000
+
+    dedup.sweep(last_ms + WINDOW_MS)
+    assert dedup.window_ms == WINDOW_MS
+    assert not dedup.is_shortened
+
+
+def test_broadcasts_are_bounded_by_the_same_memory() -> None:
+    dedup = make_dedup(memory_bytes_max=50_000)
+
+    for number in range(1_000):
+        at_ms = NOW_MS + number
+        dedup.remember(SENDER, str(number), at_ms, Ack(at_ms, extra=b"x" * 1_000))
+        assert dedup.memory_bytes <= 50_000
+
+    assert dedup.is_shortened
+    assert dedup.find(SENDER, "999", NOW_MS + 999) is not None
+
+
+def test_a_cap_below_a_single_id_neither_fails_nor_grows() -> None:
+    dedup = make_dedup(memory_bytes_max=1)
+
+    fill(dedup, 1_000, per_ms=1)
+
+    assert dedup.count <= 1
+    assert dedup.is_shortened
+
+
+def test_a_clock_set_back_makes_nothing_last_longer_or_shorter() -> None:
+    dedup = make_dedup()
+    hour_ms = 3_600_000
+    dedup.remember(SENDER, "before", NOW_MS, Ack(NOW_MS))
+    back_ms = NOW_MS - hour_ms
+    dedup.remember(SENDER, "after", back_ms, Ack(back_ms, "queued"))
+
+    assert dedup.find(SENDER, "before", back_ms) == Ack(NOW_MS)
+    assert dedup.find(SENDER, "after", back_ms) == Ack(back_ms, "queued")
+    assert dedup.find(SENDER, "before", back_ms + WINDOW_MS - 1) == Ack(NOW_MS)
+    assert dedup.find(SENDER, "before", back_ms + WINDOW_MS) is None
+    assert dedup.find(SENDER, "after", back_ms + WINDOW_MS) == Ack(back_ms, "queued")
+    assert dedup.find(SENDER, "after", back_ms + WINDOW_MS + 1) is None
+
+
+def test_ids_stay_compact_after_a_clock_was_set_back() -> None:
+    dedup = make_dedup()
+    dedup.remember(SENDER, "before", NOW_MS, Ack(NOW_MS))
+
+    fill(dedup, 5_000, now_ms=NOW_MS - 3_600_000)
+
+    assert dedup.memory_bytes / dedup.count <= 32
+
+
+def test_jitter_between_readings_of_the_clock_does_not_speed_time_up() -> None:
+    dedup = make_dedup()
+    dedup.remember(SENDER, "m", NOW_MS, Ack(NOW_MS))
+
+    for _ in range(1_000):
+        dedup.find(SENDER, "x", NOW_MS + 900)
+        dedup.find(SENDER, "x", NOW_MS)
+
+    assert dedup.find(SENDER, "m", NOW_MS + WINDOW_MS) is not None
+
+
+@pytest.mark.parametrize("now_ms", [-(10**15), -1, 0, 2**42, 2**63])
+def test_no_time_is_too_strange(now_ms: int) -> None:
+    dedup = make_dedup()
+
+    dedup.remember(SENDER, "m", now_ms, Ack(now_ms))
+    dedup.sweep(now_ms)
+
+    assert dedup.find(SENDER, "m", now_ms) == Ack(now_ms)
+
+
+def test_names_of_any_characters_are_told_apart() -> None:
+    dedup = make_dedup()
+    dedup.remember("@(é\ud800)", "\0", NOW_MS, Ack(NOW_MS))
+
+    assert dedup.find("@(é\ud800)", "\0", NOW_MS) is not None
+    assert dedup.find("@(é\ud801)", "\0", NOW_MS) is None
+
+
+def test_remembering_twice_does_no_harm() -> None:
+    dedup = make_dedup()
+    empty_bytes = dedup.memory_bytes
+    for extra in (b"1", b"22", b""):
+        dedup.remember(SENDER, "m", NOW_MS, Ack(NOW_MS, extra=extra))
+
+    assert dedup.find(SENDER, "m", NOW_MS) == Ack(NOW_MS)
+    dedup.sweep(NOW_MS + WINDOW_MS + 1)
+    assert dedup.memory_bytes == empty_bytes
