@@ -28,18 +28,20 @@ from bench.shapes import SHAPES, Shape
 ROUNDS = 5
 ROUNDS_QUICK = 1
 QUIET_LOAD = 0.5
+WIDTH = 150  # Of a report that goes to a file.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         native.compile_loop()
         shapes = _chosen(options.only)
     except (native.NoCompiler, ValueError) as error:
         console.print(f"bench: {error}", style="red", markup=False, highlight=False)
         return 2
-    signal.signal(signal.SIGTERM, _interrupt)
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, _interrupt)
     machine.raise_file_limit()
     cores = machine.choose_cores()
     conditions = machine.describe() | {"pinned": asdict(cores)}

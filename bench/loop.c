@@ -138,12 +138,16 @@ static void release(struct lane *lane, double began)
     lane->allowed++;
 }
 
+/* What is in flight is counted in copies: one message is out of it when as many copies have arrived
+   as it has receivers, whichever messages they belong to. Waiting for the last copy instead would
+   release messages in bursts and flatter servers that write bursts at once. */
 static int refill(struct run *run, struct lane *lane)
 {
-    int limit = lane->complete + lane->window;
+    int arrived = lane->deliveries / lane->receivers;
+    int limit = arrived + lane->window;
     double t;
 
-    if (!lane->window || lane->allowed - lane->complete > lane->refill_at)
+    if (!lane->window || lane->allowed - arrived > lane->refill_at)
         return 0;
     if (limit > lane->messages)
         limit = lane->messages;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Group
 
@@ -12,25 +12,29 @@ from signalhub.cli import actors, messages, serve, settings, token, topics
 from signalhub.cli.failures import EXIT_CODES, Exit, Failure, report, usage
 from signalhub.errors import SettingsError
 
+Command = Callable[..., object]
+
 _EPILOGUE = "Exit codes: " + ", ".join(f"{int(code)} {text}" for code, text in EXIT_CODES.items())
 
-_COMMANDS = {
-    Group.create_ordered("Hub"): (serve.serve, settings.app, token.app),
-    Group.create_ordered("Messages"): (
-        messages.tell,
-        messages.ask,
-        messages.broadcast,
-        messages.listen,
+_HUB = Group.create_ordered("Hub")
+_MESSAGES = Group.create_ordered("Messages")
+_TOPICS = Group.create_ordered("Topics")
+_ACTORS = Group.create_ordered("Actors")
+_OPTIONS = Group.create_ordered("Options")
+
+_NOUNS: dict[str, tuple[str, tuple[Command, ...]]] = {
+    "settings": (
+        "Check, show and explain the settings.",
+        (settings.check, settings.show, settings.reference),
     ),
-    Group.create_ordered("Topics"): (topics.publish, topics.subscribe),
-    Group.create_ordered("Actors"): (actors.discover, actors.ls, actors.ping),
+    "token": ("Make and read tokens for authentication.", (token.mint, token.inspect)),
 }
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return f"Signal Hub {version('signalhub')}"
+_VERBS: dict[Group, tuple[Command, ...]] = {
+    _HUB: (serve.serve,),
+    _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
+    _TOPICS: (topics.publish, topics.subscribe),
+    _ACTORS: (actors.discover, actors.ls, actors.ping),
+}
 
 
 def build() -> App:
@@ -39,14 +43,26 @@ def build() -> App:
         name="signalhub",
         help="A message hub for actors, and the tools to talk to it.",
         help_epilogue=_EPILOGUE,
-        help_format="plaintext",  # The Markdown renderer alone would take a tenth of a second.
+        help_format="plaintext",  # The Markdown renderer costs as much time as all the rest.
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for group, commands in _COMMANDS.items():
+    for name, (help, commands) in _NOUNS.items():
+        noun = App(name=name, help=help, group=_HUB)
+        for command in commands:
+            noun.command(command)
+        app.command(noun)
+    for group, commands in _VERBS.items():
         for command in commands:
             app.command(command, group=group)
+    app["--help"].group = app["--version"].group = _OPTIONS
     return app
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"Signal Hub {version('signalhub')}"
 
 
 def run(argv: Sequence[str]) -> int:

@@ -14,10 +14,11 @@ from signalhub.cli.failures import usage
 
 STDIN = "-"
 
-Address = Annotated[str, Parameter(help="An address, with or without @( ).")]
+Address = Annotated[str, Parameter(name="ADDRESS", help="An address, with or without @( ).")]
 Data = Annotated[
     str,
     Parameter(
+        name="DATA",
         help="JSON if it reads as JSON, else text; - reads standard input.",
         allow_leading_hyphen=True,
     ),

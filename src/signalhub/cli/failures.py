@@ -43,7 +43,9 @@ class Failure(Exception):
         self.resolution = resolution
 
     def __str__(self) -> str:
-        return f"{self.message} — {self.resolution}" if self.resolution else self.message
+        return (
+            f"{self.message.rstrip('.')} — {self.resolution}" if self.resolution else self.message
+        )
 
 
 def usage(message: str, resolution: str = "") -> Failure:

@@ -100,7 +100,7 @@ def broadcast(
 
 
 def listen(
-    as_address: Annotated[str, Parameter(name="ADDRESS", help="Address to register as.")],
+    name: Address,
     /,
     *,
     capability: Annotated[
@@ -115,7 +115,7 @@ def listen(
 
     The address is taken from whoever had it. Ctrl-C ends.
     """
-    own = address(as_address)
+    own = address(name)
 
     async def work(me: Client) -> None:
         connection.note(f"listening as {own}; Ctrl-C ends")

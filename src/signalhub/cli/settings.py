@@ -8,19 +8,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from signalhub.cli.output import AsJson, Column, Output
 
 if TYPE_CHECKING:
     from signalhub.settings_load import Loaded
 
-app = App(name="settings", help="Check, show and explain the settings.")
-
 Config = Annotated[str | None, Parameter(help="TOML file with settings.")]
 
 
-@app.command
 def check(*, config: Config = None, as_json: AsJson = False) -> None:
     """Say whether the hub would start: exit code 0 or 2."""
     from signalhub.settings_load import DEFAULT, load
@@ -33,7 +30,6 @@ def check(*, config: Config = None, as_json: AsJson = False) -> None:
     )
 
 
-@app.command
 def show(*, config: Config = None, as_json: AsJson = False) -> None:
     """List every setting, its value and where that comes from."""
     from signalhub.settings_load import load
@@ -42,7 +38,6 @@ def show(*, config: Config = None, as_json: AsJson = False) -> None:
     Output(as_json).table(columns, list(_rows(load(config, os.environ, {}))))
 
 
-@app.command
 def reference() -> None:
     """Print the reference of all settings as Markdown."""
     from signalhub.cli.settings_page import page

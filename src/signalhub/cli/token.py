@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from signalhub import names
 from signalhub.cli.arguments import STDIN, Address, address, standard_input
@@ -20,8 +20,6 @@ from signalhub.cli.settings import Config
 
 if TYPE_CHECKING:
     from signalhub.settings import Auth, Key
-
-app = App(name="token", help="Make and read tokens for a hub with authentication on.")
 
 
 def _patterns(help: str) -> Parameter:
@@ -43,7 +41,6 @@ class Permissions:
 NOTHING = Permissions()
 
 
-@app.command
 def mint(
     actor: Address,
     /,
@@ -85,7 +82,6 @@ def mint(
     Output(as_json).fact(facts, token)
 
 
-@app.command
 def inspect(
     token: Annotated[str, Parameter(help="The token; - reads it from standard input.")] = "",
     /,

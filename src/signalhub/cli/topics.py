@@ -17,7 +17,6 @@ from signalhub.cli.arguments import (
     data,
 )
 from signalhub.cli.connection import LOCAL, Connection, Sender, run, stay
-from signalhub.cli.failures import usage
 from signalhub.cli.following import Count, For, follow
 
 if TYPE_CHECKING:
@@ -48,7 +47,12 @@ def publish(
 
 def subscribe(
     *topics: Annotated[
-        str, Parameter(help="Topics; + stands for one level, a final # for everything below.")
+        str,
+        Parameter(
+            name="TOPIC",
+            required=True,
+            help="A topic; + stands for one level, a final # for everything below.",
+        ),
     ],
     count: Count = None,
     for_s: For = None,
@@ -56,8 +60,6 @@ def subscribe(
     connection: Connection = LOCAL,
 ) -> None:
     """Print every message on the topics. Ctrl-C ends."""
-    if not topics:
-        raise usage("there is no topic to subscribe to", "name one, such as prices/eu or prices/#")
     names = [checked_subscription(topic) for topic in topics]
 
     async def work(me: Client) -> None:

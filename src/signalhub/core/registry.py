@@ -8,7 +8,7 @@ restart wait, hidden and uncounted, for their owner to return or their lease to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -172,6 +172,11 @@ class Registry:
 
     def live(self, capability: str | None, now_ms: int) -> list[Registration]:
         """Every live registration, optionally only those with a capability."""
+        actors: Iterable[Registration] = self._actors.values()
         if capability:
-            return [r for r in self if capability in r.capabilities and r.is_live(now_ms)]
-        return [r for r in self if r.is_live(now_ms)]
+            actors = (actor for actor in actors if capability in actor.capabilities)
+        return [
+            actor
+            for actor in actors
+            if actor.session.last_seen_ms + actor.lease_ms > now_ms or actor.is_live(now_ms)
+        ]

@@ -65,6 +65,7 @@ class App:
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
         self._known_degradations: list[str] = []
+        self._next_clean_ms = 0
         self._store: Store
         self.runner: Runner
         self._listener: Listener
@@ -177,6 +178,9 @@ class App:
     def _tick(self) -> None:
         now = self._clock.now_ms()
         self.runner.perform(self.hub.tick(now), now)
+        if now >= self._next_clean_ms:
+            self._next_clean_ms = now + int(self.settings.registry.sweep_s * 1000)
+            self._store.clean(now)
         degradations = self.hub.degradations()
         if degradations != self._known_degradations:
             self._known_degradations = degradations

@@ -1,0 +1,169 @@
+"""A client's protocol with the hub's end of its wire in the hands of the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from signalhub.client.effects import Answered, Drop, Effect, Failed, Instant, Ready, Send, Stop
+from signalhub.client.membership import Membership
+from signalhub.client.protocol import Protocol
+from signalhub.client.requests import Composer, Request
+from signalhub.clock import Ids
+from signalhub.errors import ClientError
+from signalhub.testing import FakeClock
+
+ALICE = "@(demo/alice)"
+BOB = "@(demo/bob)"
+HUB = "@(cloudflare/signal-hub)"
+
+E = TypeVar("E", bound=Effect)
+
+
+class Scene:
+    """Performs nothing: what the protocol wants is kept to be looked at."""
+
+    def __init__(self, lease_s: float | None = None) -> None:
+        self.clock = FakeClock()
+        self.membership = Membership()
+        self.membership.registered(ALICE, ["chat"], {}, lease_s)
+        self.protocol = Protocol(Composer(ALICE, Ids("0" * 20)), self.membership, self.now)
+        self.effects: list[Effect] = []
+        self._frames = 0
+
+    @property
+    def now(self) -> Instant:
+        return Instant.of(self.clock)
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All effects of a kind so far."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def sent(self) -> list[dict[str, Any]]:
+        """What was written since the last call."""
+        frames = [json.loads(effect.frame) for effect in self.of(Send)]
+        fresh = frames[self._frames :]
+        self._frames = len(frames)
+        return fresh
+
+    def sent_one(self, type: str) -> dict[str, Any]:
+        """The only message written since the last call."""
+        (message,) = self.sent()
+        assert message["type"] == type
+        return message
+
+    def sent_data(self) -> list[Any]:
+        """The payloads of the messages to other actors written since the last call."""
+        return [each["payload"]["data"] for each in self.sent() if each["type"] == "hub:send"]
+
+    def error_of(self, request: Request) -> ClientError:
+        """How a request failed."""
+        (failed,) = [effect for effect in self.of(Failed) if effect.id == request.id]
+        return failed.error
+
+    def is_done(self, request: Request) -> bool:
+        return any(effect.id == request.id for effect in self.of(Answered))
+
+    def stop_error(self) -> ClientError:
+        (stop,) = self.of(Stop)
+        return stop.error
+
+    def submit(self, request: Request) -> Request:
+        self.effects += self.protocol.submit(request, self.now)
+        return request
+
+    def tell(self, payload: Any = None, to: str = BOB) -> Request:
+        return self.submit(self.protocol.compose.tell(to, "note", payload, self.now_ms))
+
+    def ask(self, payload: Any = None, timeout_s: float = 30.0, attempts: int = 3) -> Request:
+        compose = self.protocol.compose
+        return self.submit(
+            compose.ask(BOB, "task", payload, self.now_ms, timeout_s=timeout_s, attempts=attempts)
+        )
+
+    def publish(self, payload: Any = None) -> Request:
+        return self.submit(self.protocol.compose.publish("news", "item", payload, self.now_ms))
+
+    def subscribe(self, topic: str) -> None:
+        """Subscribe, and let the hub grant it."""
+        request = self.protocol.compose.subscribe(topic, self.now_ms)
+        self.effects += self.protocol.submit(
+            request, self.now, lambda: self.membership.subscribed(ALICE, topic)
+        )
+        self.hear("hub:subscribed", {"topic": topic}, self.sent_one("hub:subscribe"))
+
+    def hear(
+        self,
+        type: str,
+        payload: Any = None,
+        request: Mapping[str, Any] | None = None,
+        sender: str = HUB,
+        **members: Any,
+    ) -> None:
+        """The hub says something, perhaps in answer to a request."""
+        message = {
+            "id": "h-1",
+            "from": sender,
+            "to": ALICE,
+            "type": type,
+            "payload": payload,
+            "pattern": "tell",
+            "correlationId": request["id"] if request else None,
+            "timestamp": self.now_ms,
+            "metadata": {},
+            "ttl": None,
+            "signature": None,
+        }
+        self.hear_raw(json.dumps(message | members).encode())
+
+    def hear_raw(self, frame: bytes) -> None:
+        self.effects += self.protocol.received(frame, self.now)
+
+    def refuse(self, request: Mapping[str, Any], code: str, **facts: Any) -> None:
+        self.hear("hub:error", {"code": code, "message": f"because of {code}"} | facts, request)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass as a punctual shell would: every wake-up is obeyed at its moment."""
+        end_s = self.clock.mono_s() + seconds
+        for _ in range(10_000):
+            wake_at_s = self.protocol.wake_at_s(self.now)
+            if wake_at_s is None or wake_at_s > end_s:
+                break
+            self.clock.advance(max(0.0, wake_at_s - self.clock.mono_s()))
+            self.effects += self.protocol.tick(self.now)
+            if self.of(Drop) and self.of(Drop)[-1] is self.effects[-1]:
+                return
+        self.clock.advance(max(0.0, end_s - self.clock.mono_s()))
+        self.effects += self.protocol.tick(self.now)
+
+    def open(self) -> dict[str, Any]:
+        """A link opens; the hello."""
+        self.effects += self.protocol.opened(None, self.now)
+        return self.sent_one("hub:connect")
+
+    def lose(self, reason: str = "cut") -> None:
+        self.effects += self.protocol.lost(reason, self.now)
+
+    def welcome(self, hello: Mapping[str, Any], **facts: Any) -> None:
+        """The hub accepts the hello."""
+        self.hear("hub:connected", {"sessionId": "s-1", "capabilities": {}} | facts, hello)
+
+    def connect(self, **facts: Any) -> None:
+        """From nothing to ready."""
+        self.welcome(self.open(), **facts)
+        ready = len(self.of(Ready))
+        for _ in range(1_000):
+            restoring = self.sent()
+            for request in restoring:
+                self.hear(_GRANTS[request["type"]], request["payload"], request)
+            if len(self.of(Ready)) > ready:
+                return
+        raise AssertionError("never became ready")
+
+
+_GRANTS = {"hub:register": "hub:registered", "hub:subscribe": "hub:subscribed"}
