@@ -1,6 +1,7 @@
 """`python -m bench`: put the same load on Signal Hub and its peers, and print the ratios.
 
-Exit codes: 0 measured, whatever the goals say; 2 the generator cannot run here; 130 interrupted.
+Exit codes: 0 measured, whatever the goals say; 1 no run succeeded; 2 the generator cannot run here;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = plan(shapes, rounds, options.seed)
     console.print(f"{len(runs)} runs in {rounds} shuffled round(s), seed {options.seed}")
     is_interrupted = not _perform(console, runs, session, cores)
-    if session.measurements:
+    if session.measurements or session.failures:
         print_report(console, session, shapes)
         target = options.json or _default_target()
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(to_json(session, conditions), indent=1) + "\n")
         console.print(f"written to {target}", highlight=False)
-    return 130 if is_interrupted else 0
+    if is_interrupted:
+        return 130
+    return 0 if session.measurements else 1
 
 
 def _perform(console: Console, runs: Sequence[Run], session: Session, cores: machine.Cores) -> bool:

@@ -20,11 +20,7 @@ def masked(payload: bytes, opcode: int = TEXT) -> bytes:
 
 
 def masked_run(payloads: Sequence[bytes], opcode: int = TEXT) -> bytes:
-    """The frames of payloads of equal length, one after the other.
-
-    The whole run is masked in one operation on a long integer: a million frames take a second,
-    not half a minute.
-    """
+    """The frames of payloads of equal length, one after the other, masked in one operation."""
     size = len(payloads[0])
     assert all(len(payload) == size for payload in payloads), "payloads of one run differ in length"
     head = _head(size, opcode)

@@ -68,7 +68,7 @@ def progress_line(
     """One finished run in one line."""
     head = f"[{number:>3}/{total}] {run.shape.name:<18} {run.server.name:<10}"
     if isinstance(result, str):
-        return f"{head} failed: {result}"
+        return f"{head} failed: {result.splitlines()[0]}"
     figures = result.figures
     text = f"{figures['cpu_us']:>8.2f} µs/{run.shape.unit}  {_number(figures['rate_s']):>9}/s"
     if not result.is_complete:
@@ -200,4 +200,4 @@ def _number(value: float, digits: int | None = None) -> str:
     """Thousands apart; two digits after the point for small numbers unless told otherwise."""
     if digits is None:
         digits = 0 if value >= 100 else 2
-    return f"{value:,.{digits}f}".replace(",", " ")
+    return f"{value:,.{digits}f}"

@@ -149,5 +149,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(STOP_S_MAX)
     except subprocess.TimeoutExpired:
+        pass
+    finally:
+        # Also when a second Ctrl-C cuts the waiting short; without effect on a process that ended.
         process.kill()
         process.wait()

@@ -76,7 +76,7 @@ class PointToPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """One publisher, many subscribers; a publication is in flight until its last copy arrived."""
+    """One publisher, many subscribers; latency is the time to the last copy."""
 
     name: str
     group: str = "fanout"

@@ -101,7 +101,7 @@ class Topic:
     audience: list[int]
 
     def lane(self, publications: int, window: int, *, is_background: bool = False) -> Lane:
-        """The next publication leaves as soon as the window allows."""
+        """The next publication leaves when as many copies have arrived as one has."""
         frames = self.site.target.server.dialect.publishes(
             self.publisher, self.site.ids(publications)
         )

@@ -37,11 +37,13 @@ __all__ = [
     "connect",
 ]
 
+# A type checker knows the names from above, and should go on complaining about others.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("signalhub.client"), name)
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("signalhub.client"), name)
 
 
 def __dir__() -> list[str]:

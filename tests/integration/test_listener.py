@@ -575,7 +575,7 @@ async def test_opened_websocket_outlives_the_deadline() -> None:
 
 async def test_hello_may_share_a_packet_with_the_upgrade_and_with_what_follows() -> None:
     words = [b"hello", *(b"%d" % number * 50 for number in range(100))]
-    async with run(hello_bytes_max=10**6) as hub, connect(hub) as client:
+    async with run(hello_bytes_max=4096) as hub, connect(hub) as client:
         client.send(UPGRADE + b"".join(map(frame, words)))
         assert await client.status() == 101
 

@@ -219,7 +219,7 @@ def test_a_finished_run_is_one_line_that_says_what_it_cost() -> None:
 
     assert "[  3/27] p2p-spread" in line
     assert "5.12 µs/message" in line
-    assert "190 000/s" in line
+    assert "190,000/s" in line
     assert "failed: no answer" in progress_line(4, 27, run, "no answer", 2.0)
 
 

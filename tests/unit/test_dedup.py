@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from signalhub.core.dedup import Ack, Dedup
+from signalhub.core.dedup import Ack, Dedup, _Table
 
 WINDOW_MS = 300_000
 NOW_MS = 1_760_000_000_000
@@ -152,18 +152,31 @@ def test_asides_are_counted_as_memory_and_freed() -> None:
 
 def test_without_memory_for_the_window_the_oldest_go_and_it_says_so() -> None:
     dedup = make_dedup(memory_bytes_max=100_000)
-    count = 10_000
+    windows_ms = set()
 
-    last_ms = fill(dedup, count, per_ms=1)
+    for number in range(10_000):
+        at_ms = NOW_MS + number
+        dedup.remember(SENDER, str(number), at_ms, Ack(at_ms))
+        windows_ms.add(dedup.window_ms)
+        assert dedup.memory_bytes <= 100_000
 
-    assert dedup.memory_bytes <= 100_000
     assert dedup.is_shortened
-    assert 0 < dedup.window_ms < WINDOW_MS
-    # More than half of what fits is still known, and exactly as far back as it says.
-    assert dedup.window_ms > 100_000 / 28 / 2
-    newest_lost = count - 1 - dedup.window_ms
-    assert dedup.find(SENDER, str(newest_lost), last_ms) is None
-    assert dedup.find(SENDER, str(newest_lost + 1), last_ms) is not None
+    assert max(windows_ms) == WINDOW_MS
+    # A quarter of what fits goes at a time, and one id came per millisecond.
+    assert min(windows_ms) > 100_000 / 28 * 0.6
+    newest_lost = 9_999 - dedup.window_ms
+    assert dedup.find(SENDER, str(newest_lost), NOW_MS + 9_999) is None
+    assert dedup.find(SENDER, str(newest_lost + 1), NOW_MS + 9_999) is not None
+
+
+def test_expired_ids_make_room_before_the_window_is_shortened() -> None:
+    dedup = make_dedup(memory_bytes_max=100_000)
+    last_ms = fill(dedup, 3_500)
+
+    fill(dedup, 3_500, now_ms=last_ms + WINDOW_MS + 1)
+
+    assert not dedup.is_shortened
+    assert dedup.memory_bytes <= 100_000
 
 
 def test_the_window_grows_back_when_the_flood_is_over() -> None:
@@ -255,10 +268,23 @@ def test_names_of_any_characters_are_told_apart() -> None:
 
 def test_remembering_twice_does_no_harm() -> None:
     dedup = make_dedup()
-    empty_bytes = dedup.memory_bytes
     for extra in (b"1", b"22", b""):
         dedup.remember(SENDER, "m", NOW_MS, Ack(NOW_MS, extra=extra))
-
     assert dedup.find(SENDER, "m", NOW_MS) == Ack(NOW_MS)
-    dedup.sweep(NOW_MS + WINDOW_MS + 1)
-    assert dedup.memory_bytes == empty_bytes
+
+    dedup.remember(SENDER, "n", NOW_MS + 1, Ack(NOW_MS + 1))
+    dedup.sweep(NOW_MS + 1 + WINDOW_MS)
+
+    once = make_dedup()
+    once.remember(SENDER, "n", NOW_MS + 1, Ack(NOW_MS + 1))
+    assert dedup.memory_bytes == once.memory_bytes
+
+
+def test_bytes_of_two_records_are_not_taken_for_one_key() -> None:
+    table = _Table()
+    for key in (b"a" * 11, b"bbbbbbccccc"):
+        table.add(key, NOW_MS, Ack(NOW_MS), 0, 0)
+
+    assert table.find(b"\0\0\0\0\0bbbbbb") is None
+    assert table.find(b"bbbbbbccccc") is not None
+    assert table.find(b"a" * 11) is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,6 +231,25 @@ def test_upgrade_ends_reading_and_keeps_the_rest() -> None:
     assert reader.rest == b"\x81\x80rest"
     assert not request.keep_alive
     assert reader.feed(GET) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        head("Host: hub", "Connection: Upgrade", "Upgrade: websocket"),
+        b"nonsense\r\n\r\n",
+        head("Host: a", "Host: b"),
+        b"GET /" + b"x" * (HEAD_BYTES_MAX + 1),
+    ],
+)
+def test_reader_that_ended_is_freed_without_the_garbage_collector(data: bytes) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        Reader().feed(data)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_reader_is_idle_only_between_requests() -> None:

@@ -143,7 +143,14 @@ def test_a_wildcard_needs_everything_it_can_match(
 
 @pytest.mark.parametrize(
     ("patterns", "allowed"),
-    [((), False), (("*",), True), (("**",), True), (("@(*)",), True), (("a*", "*z"), False)],
+    [
+        ((), False),
+        (("*",), True),
+        (("**",), True),
+        (("@(*)",), True),
+        (("a*", "*z"), False),
+        (("",), False),
+    ],
 )
 def test_a_broadcast_to_everybody_needs_the_star(patterns: tuple[str, ...], allowed: bool) -> None:
     allowance = Allowance(IDENTITY, Permissions(broadcast=patterns))

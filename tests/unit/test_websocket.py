@@ -252,6 +252,16 @@ def test_number_of_fragments_is_bounded_even_when_they_are_empty() -> None:
     assert caught.value.code is CloseCode.TOO_BIG
 
 
+def test_each_message_has_its_own_allowance_of_fragments() -> None:
+    assembler = Assembler(LIMIT)
+    for _ in range(2):
+        feed(assembler, Opcode.TEXT, fin=False)
+        for _ in range(FRAGMENTS_MAX - 2):
+            feed(assembler, Opcode.CONTINUATION, fin=False)
+
+        assert feed(assembler, Opcode.CONTINUATION, b"end") == Message(b"end")
+
+
 def test_close_tells_code_and_reason() -> None:
     assert feed(Assembler(LIMIT), Opcode.CLOSE, b"\x0f\xa0later") == Closed(4000, "later")
 

@@ -68,7 +68,7 @@ def ls(*, connection: Connection = LOCAL) -> None:
         }
         for actor in run(connection, work)
     ]
-    columns = (_ADDRESS, _CAPABILITIES, Column("lease_s"))
+    columns = (_ADDRESS, _CAPABILITIES, Column("lease_s", title="lease, s"))
     connection.output.table(columns, rows, if_empty="nobody is registered")
 
 

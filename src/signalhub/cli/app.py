@@ -97,7 +97,9 @@ def _failure(error: Exception) -> Failure | None:
         case Failure():
             return error
         case CycloptsError():
-            return usage(str(error).rstrip("."), "see `signalhub --help`")
+            # The list of commands that ends some messages is cut short; --help has it all.
+            message, _, _ = str(error).partition(" Available commands:")
+            return usage(message, "see `signalhub --help`")
         case SettingsError():
             return Failure(Exit.USAGE, "settings", str(error))
         case _:

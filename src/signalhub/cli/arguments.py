@@ -40,6 +40,11 @@ def address(text: str) -> str:
     return full
 
 
+def optional_address(text: str | None) -> str | None:
+    """The full form of an address that may be left out."""
+    return None if text is None else address(text)
+
+
 def data(text: str, *, as_text: bool) -> Any:
     """The value to send."""
     if text.startswith("--"):

@@ -240,17 +240,17 @@ class _Refusals(logging.Handler):
 
 
 class _Notes(logging.Handler):
-    """Shows what happens to the connection after it was first made."""
+    """Shows how the connection is lost and found again, each reason once."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
-        self._has_lost = False
+        self._reason = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         reason = getattr(record, "reason", "")
-        self._has_lost = self._has_lost or bool(reason)
-        if self._has_lost or record.levelno > logging.INFO:
-            self._connection.note(
-                f"{record.getMessage()}: {reason}" if reason else record.getMessage()
-            )
+        # An error ends the command, which then says it itself.
+        if reason != self._reason and record.levelno < logging.ERROR:
+            sentence = record.getMessage()
+            self._connection.note(f"{sentence}: {reason}" if reason else sentence)
+            self._reason = reason

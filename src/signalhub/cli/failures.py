@@ -62,5 +62,10 @@ def report(failure: Failure, *, as_json: bool) -> None:
         }
         text = msgspec.json.encode(line).decode()
     else:
-        text = "\n".join(f"signalhub: {line}" for line in str(failure).splitlines())
+        # A hub's own words may be part of it; a terminal would obey what is unprintable.
+        text = "\n".join(f"signalhub: {_printable(line)}" for line in str(failure).splitlines())
     print(text, file=sys.stderr, flush=True)
+
+
+def _printable(line: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in line)

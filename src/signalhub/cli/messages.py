@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.arguments import Address, AsText, Data, Type, address, checked_type, data
+from signalhub.cli.arguments import (
+    Address,
+    AsText,
+    Data,
+    Type,
+    address,
+    checked_type,
+    data,
+    optional_address,
+)
 from signalhub.cli.connection import LOCAL, Connection, Sender, run, stay
 from signalhub.cli.following import Count, For, follow
 
@@ -33,7 +42,7 @@ def tell(
 ) -> None:
     """Send a message, at most once and unconfirmed."""
     target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
-    speaker = sender and address(sender)
+    speaker = optional_address(sender)
 
     async def work(me: Client) -> None:
         await me.tell(target, kind, value, ttl_ms=_milliseconds(ttl_s), sender=speaker)
@@ -57,7 +66,7 @@ def ask(
 ) -> None:
     """Send a message and print what became of it."""
     target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
-    speaker = sender and address(sender)
+    speaker = optional_address(sender)
 
     async def work(me: Client) -> Receipt:
         return await me.ask(
@@ -87,7 +96,7 @@ def broadcast(
 ) -> None:
     """Send a message to every registered actor."""
     kind, value = checked_type(type), data(payload, as_text=as_text)
-    speaker = sender and address(sender)
+    speaker = optional_address(sender)
 
     async def work(me: Client) -> BroadcastResult:
         return await me.broadcast(

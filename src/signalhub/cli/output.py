@@ -27,9 +27,10 @@ AsJson = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; `name` is also the member of the JSON object."""
+    """One column of a table; `name` is the member of the JSON object, `title` is for people."""
 
     name: str
+    title: str = ""
     style: str = ""
 
 
@@ -88,7 +89,7 @@ class Output:
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
         for column in columns:
-            table.add_column(column.name, style=column.style, overflow="fold")
+            table.add_column(column.title or column.name, style=column.style, overflow="fold")
         for row in rows:
             table.add_row(*(Text(shown(row[column.name])) for column in columns))
         self.console.print(table)

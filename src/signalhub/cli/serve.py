@@ -45,7 +45,7 @@ def serve(
     try:
         return app.serve(settings, announce)
     except OSError as error:
-        raise _start_failure(error, settings.host, settings.port) from error
+        raise start_failure(error, settings.host, settings.port) from error
 
 
 def address_of(host: str, port: int) -> str:
@@ -53,7 +53,8 @@ def address_of(host: str, port: int) -> str:
     return f"ws://[{host}]:{port}/ws" if ":" in host else f"ws://{host}:{port}/ws"
 
 
-def _start_failure(error: OSError, host: str, port: int) -> Failure:
+def start_failure(error: OSError, host: str, port: int) -> Failure:
+    """What the user is told when the hub cannot open its port or its data."""
     if error.errno == errno.EADDRINUSE:
         return Failure(
             Exit.FAILED,

@@ -39,6 +39,7 @@ class Permissions:
 
 
 NOTHING = Permissions()
+LIFETIME_S_MAX = 10 * 365 * 86_400.0
 
 
 def mint(
@@ -65,6 +66,8 @@ def mint(
 
     auth = load(config, os.environ, {}).settings.auth
     kid, key = _signing_key(auth, kid)
+    if not 0 < lifetime_s <= LIFETIME_S_MAX:
+        raise usage("--lifetime is not between 0 and ten years", "give it in seconds")
     full = address(actor)
     now_s = time.time()
     token = tokens.mint(
@@ -83,7 +86,15 @@ def mint(
 
 
 def inspect(
-    token: Annotated[str, Parameter(help="The token; - reads it from standard input.")] = "",
+    token: Annotated[
+        str,
+        Parameter(
+            name="TOKEN",
+            allow_leading_hyphen=True,
+            show_default=False,
+            help="The token; - reads it from standard input.",
+        ),
+    ] = "",
     /,
     *,
     config: Config = None,
@@ -108,7 +119,7 @@ def inspect(
         output.fact(facts, "")
     else:
         for name, value in (header | claims).items():
-            output.line({}, [(name, "bold"), (_readable(name, value), "")])
+            output.line({}, [(shown(name), "bold"), (_readable(name, value), "")])
         output.line({}, [("verdict", "bold"), (refusal or "valid", "red" if refusal else "green")])
     return Exit.DONE if refusal is None else Exit.FAILED
 

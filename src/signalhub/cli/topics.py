@@ -10,11 +10,11 @@ from signalhub.cli.arguments import (
     AsText,
     Data,
     Type,
-    address,
     checked_subscription,
     checked_topic,
     checked_type,
     data,
+    optional_address,
 )
 from signalhub.cli.connection import LOCAL, Connection, Sender, run, stay
 from signalhub.cli.following import Count, For, follow
@@ -35,7 +35,7 @@ def publish(
 ) -> None:
     """Send a message to the subscribers of a topic."""
     name, kind, value = checked_topic(topic), checked_type(type), data(payload, as_text=as_text)
-    speaker = sender and address(sender)
+    speaker = optional_address(sender)
 
     async def work(me: Client) -> int:
         return await me.publish(name, kind, value, sender=speaker)
@@ -68,4 +68,4 @@ def subscribe(
         connection.note(f"subscribed to {', '.join(names)}; Ctrl-C ends")
         await follow(me.messages(), connection.output, count=count, for_s=for_s)
 
-    stay(connection, work, address=sender and address(sender))
+    stay(connection, work, address=optional_address(sender))

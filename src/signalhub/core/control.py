@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from signalhub import envelope as wire
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Close, Effect
+from signalhub.core.period import Period
 from signalhub.core.policy import EVERYTHING, Allowance
 from signalhub.core.session import Session, State
 from signalhub.core.tally import Tally
@@ -56,10 +57,11 @@ class Window:
         self._tally = tally
         self._start = (0, 0, 0, 0, 0)
         self._start_ms = 0
+        self._period = Period(_WINDOW_MS)
 
     def tick(self, now: int) -> None:
         """Begin a new window when the minute is over."""
-        if now - self._start_ms >= _WINDOW_MS:
+        if self._period.is_due(now):
             self._start_ms = now
             self._start = self._totals()
 
@@ -121,7 +123,7 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         metadata["sessionToken"] = hub.session_tokens.issue(session.id, now, _SESSION_TOKEN_MS)
     elif claims.expires_at_s is not None:
         metadata["tokenExpiresAt"] = int(claims.expires_at_s * 1000)
-        hub.watch_token(session, claims.expires_at_s)
+    hub.watch_token(session)
     reply = hub.reply(
         session,
         message,
@@ -155,18 +157,17 @@ def _welcome(hub: Hub, session: Session, now: int) -> bytes:
 
 def heartbeat(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """Echo the client's time and give ours; the leases are renewed by the frame itself."""
-    echoed: object = message.timestamp
-    if message.payload != wire.NULL:
-        payload = wire.read(message.payload)
-        if isinstance(payload, dict) and "timestamp" in payload:
-            echoed = payload["timestamp"]
-    payload_bytes = heartbeat_payload(echoed, now)
-    return [hub.reply(session, message, "hub:heartbeat_ack", payload_bytes, now)]
+    echoed = wire.encode(message.timestamp)
+    if wire.is_object(message.payload):
+        given = requests.parse(requests.Heartbeat, message.payload).timestamp
+        echoed = echoed if given is None else bytes(given)
+    payload = heartbeat_payload(echoed, now)
+    return [hub.reply(session, message, "hub:heartbeat_ack", payload, now)]
 
 
-def heartbeat_payload(echoed: object, now: int) -> bytes:
+def heartbeat_payload(echoed: bytes, now: int) -> bytes:
     """Payload of `hub:heartbeat_ack`."""
-    return wire.encode({"timestamp": echoed, "serverTime": now})
+    return b'{"timestamp":%b,"serverTime":%d}' % (echoed, now)
 
 
 def disconnect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -192,7 +193,7 @@ def refresh_token(hub: Hub, session: Session, message: Envelope, now: int) -> li
         token, ends_at_ms = hub.authenticator.refresh(token, session.claims, now / 1000)
         session.claims = hub.authenticator.verify(token, now / 1000)
         session.allowance = Allowance(session.claims.actor, session.claims.permissions)
-        hub.watch_token(session, ends_at_ms / 1000)
+        hub.watch_token(session)
     payload = wire.encode({"token": token, "expiresAt": ends_at_ms, "tokenExpiresAt": ends_at_ms})
     return [hub.reply(session, message, "hub:token_refreshed", payload, now)]
 

@@ -44,6 +44,9 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         if other is not session:
             text = f"{address} was registered by another session."
             effects.extend(hub.dismiss(other, "duplicate_connection", text, 1000, now))
+    if known is not None and known.session is not session:
+        # The owner goes by another name now and stays, but no longer hears for this address.
+        hub.topics.leave(known.session, address)
     registration = Registration(
         session,
         address,

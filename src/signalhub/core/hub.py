@@ -10,7 +10,7 @@ Rules kept here, for all message types alike:
 
 from __future__ import annotations
 
-import heapq
+import math
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -20,6 +20,7 @@ from signalhub.core import control, directory, refusals, requests, router
 from signalhub.core.dedup import Dedup
 from signalhub.core.effects import Close, Effect, Forget, Persist, Reply
 from signalhub.core.limits import TokenBucket
+from signalhub.core.period import Period
 from signalhub.core.registry import Registration, Registry
 from signalhub.core.router import FanReceipt, Receipt
 from signalhub.core.session import Session, State
@@ -83,10 +84,12 @@ class Hub:
         self.window = control.Window(tally)
         self.is_draining = False
         self._message_bytes_max = settings.message_bytes_max
-        self._token_ends: list[tuple[float, str, Session]] = []
+        self._token_ends_ms: dict[Session, float] = {}
+        self._next_token_end_ms = math.inf
         self._to_sweep: list[Registration] = []
-        self._next_sweep_ms = 0
-        self._next_push_ms = 0
+        self._slice = 1
+        self._sweep = Period(int(settings.registry.sweep_s * 1000))
+        self._push = Period(int(settings.heartbeat_push_s * 1000))
 
     # Events of a socket.
 
@@ -153,6 +156,7 @@ class Hub:
         self.sessions.discard(session)
         self.identities.remove(session)
         self.topics.leave(session)
+        self._token_ends_ms.pop(session, None)
         self.tally.connections_closed += 1
         addresses = list(session.registrations)
         for address in addresses:
@@ -200,26 +204,29 @@ class Hub:
         for address, version, expires_at_ms in rows:
             self.registry.restore(address, version, expires_at_ms)
 
-    def watch_token(self, session: Session, expires_at_s: float) -> None:
+    def watch_token(self, session: Session) -> None:
         """End the session when its token does, unless it is refreshed by then."""
-        heapq.heappush(self._token_ends, (expires_at_s * 1000, session.id, session))
+        if session.claims is None or session.claims.expires_at_s is None:
+            self._token_ends_ms.pop(session, None)
+            return
+        ends_ms = session.claims.expires_at_s * 1000
+        self._token_ends_ms[session] = ends_ms
+        self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
 
     def tick(self, now: int) -> list[Effect]:
         """Once a second: leases, tokens, the dedup window, pushed heartbeats."""
         self.window.tick(now)
         effects = self._end_tokens(now)
-        if now >= self._next_sweep_ms:
-            self._next_sweep_ms = now + int(self.settings.registry.sweep_s * 1000)
+        if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
+            self._slice = -(-len(self._to_sweep) // _SWEEP_SLICES)
             self.dedup.sweep(now)
             gone = self.registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
         effects.extend(self._persist_renewed(now))
-        push_ms = int(self.settings.heartbeat_push_s * 1000)
-        if push_ms and now >= self._next_push_ms:
-            self._next_push_ms = now + push_ms
-            payload = control.heartbeat_payload(now, now)
+        if self.settings.heartbeat_push_s and self._push.is_due(now):
+            payload = control.heartbeat_payload(b"%d" % now, now)
             effects.extend(
                 self.notice(session, "hub:heartbeat_ack", payload, now)
                 for session in self.sessions
@@ -233,27 +240,26 @@ class Hub:
         Slices keep a full registry from holding up the loop.
         """
         effects: list[Effect] = []
-        size = max(1, len(self.registry) // _SWEEP_SLICES)
-        for registration in islice(self._to_sweep, size):
-            if registration.session.state is State.CLOSED:
+        for registration in islice(self._to_sweep, self._slice):
+            # It may have been removed or replaced since the sweep began.
+            if self.registry.get(registration.address) is not registration:
                 continue
             until = registration.expires_at_ms()
             if until - registration.persisted_until_ms >= registration.lease_ms / 3:
                 registration.persisted_until_ms = until
                 effects.append(Persist(registration))
-        del self._to_sweep[:size]
+        del self._to_sweep[: self._slice]
         return effects
 
     def _end_tokens(self, now: int) -> list[Effect]:
         effects: list[Effect] = []
-        while self._token_ends and self._token_ends[0][0] <= now:
-            _, _, session = heapq.heappop(self._token_ends)
-            ends_at_s = session.claims.expires_at_s if session.claims else None
-            if session.state is State.CLOSED or ends_at_s is None or ends_at_s * 1000 > now:
-                continue
-            effects.extend(
-                self.dismiss(session, "unauthorized", "The token has expired.", 1008, now)
-            )
+        if now < self._next_token_end_ms:
+            return effects
+        ended = [session for session, ends_ms in self._token_ends_ms.items() if ends_ms <= now]
+        for session in ended:
+            text = "The token has expired."
+            effects.extend(self.dismiss(session, "unauthorized", text, 1008, now))
+        self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
 
     def drain(self, now: int) -> list[Effect]:

@@ -106,7 +106,7 @@ class Registry:
     @property
     def is_full(self) -> bool:
         """Are new addresses refused?"""
-        return self.utilization > self._refuse_above
+        return self.utilization > self._refuse_above or len(self._actors) >= self.limit
 
     def get(self, address: str) -> Registration | None:
         """The registration, live or hidden."""

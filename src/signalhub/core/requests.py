@@ -32,6 +32,12 @@ class Connect(Request):
     capabilities: Any = None
 
 
+class Heartbeat(Request):
+    """Payload of `hub:heartbeat`; whatever the time is written as, it is echoed."""
+
+    timestamp: Raw | None = None
+
+
 class Register(Request):
     """Payload of `hub:register`."""
 

@@ -69,7 +69,7 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         if answered is not None:
             return answered
     ttl = message.ttl
-    expires_at = None if ttl is None else message.timestamp + ttl + session.clock_behind_ms
+    expires_at = None if not ttl else message.timestamp + ttl + session.clock_behind_ms
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
     registration = hub.registry.find(target, now)
@@ -99,7 +99,7 @@ def _check_sender(session: Session, sender: str) -> None:
 
 def _has_expired(session: Session, message: Envelope, now: int) -> bool:
     """Judged on the sender's clock as far as the hub knows it."""
-    if message.ttl is None:
+    if not message.ttl:
         return False
     return message.timestamp + message.ttl + session.clock_behind_ms < now
 

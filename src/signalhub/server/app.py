@@ -23,6 +23,7 @@ from signalhub import envelope as wire
 from signalhub.clock import Clock, Ids, SystemClock
 from signalhub.core.hub import Hub
 from signalhub.core.limits import TokenBucket
+from signalhub.core.period import Period
 from signalhub.core.tally import Tally
 from signalhub.observe.metrics import Metrics
 from signalhub.server.connection import Connection
@@ -65,7 +66,7 @@ class App:
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
         self._known_degradations: list[str] = []
-        self._next_clean_ms = 0
+        self._clean = Period(int(settings.registry.sweep_s * 1000))
         self._store: Store
         self.runner: Runner
         self._listener: Listener
@@ -178,8 +179,7 @@ class App:
     def _tick(self) -> None:
         now = self._clock.now_ms()
         self.runner.perform(self.hub.tick(now), now)
-        if now >= self._next_clean_ms:
-            self._next_clean_ms = now + int(self.settings.registry.sweep_s * 1000)
+        if self._clean.is_due(now):
             self._store.clean(now)
         degradations = self.hub.degradations()
         if degradations != self._known_degradations:

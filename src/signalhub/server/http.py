@@ -143,7 +143,7 @@ class Reader:
         self._complete: list[Request] = []
         self._unparsed_bytes = 0
         self._begin()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
 
     @property
     def is_idle(self) -> bool:
@@ -153,15 +153,17 @@ class Reader:
     def feed(self, data: bytes) -> list[Request]:
         """The requests that `data` completes, in order."""
         complete = self._complete = []
-        if self.failure is not None or self.rest is not None:
+        if self._parser is None:
             return complete
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self.rest = data[upgrade.args[0] :]
+            self.stop()
             return complete
         except httptools.HttpParserError:
             self.failure = self.failure or _BAD
+            self.stop()
             return complete
         # The parser keeps an unfinished header to itself; these bytes stand for it.
         self._unparsed_bytes = (
@@ -169,7 +171,12 @@ class Reader:
         )
         if self._unparsed_bytes > HEAD_BYTES_MAX:
             self.failure = _HEAD_TOO_BIG
+            self.stop()
         return complete
+
+    def stop(self) -> None:
+        """Read no more. The parser and its callbacks would keep each other alive."""
+        self._parser = None
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -188,6 +195,7 @@ class Reader:
         headers[key] = given
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         self._is_in_head = False
         headers = self._headers
         version = self._parser.get_http_version()
@@ -206,8 +214,9 @@ class Reader:
         self._body += body
 
     def on_message_complete(self) -> None:
-        path, _, query = self._target().partition("?")
         parser = self._parser
+        assert parser is not None
+        path, _, query = self._target().partition("?")
         request = Request(
             parser.get_method().decode("latin-1"),
             path,

@@ -145,10 +145,8 @@ class Door(asyncio.BufferedProtocol):
         self._is_leaving = True
         if self._websocket is not None:
             self._websocket.connection_lost(exc)
-
-    def eof_received(self) -> bool:
-        # A client that half-closed behind its last request still wants its answers.
-        return bool(self._queue)
+        elif self._reader is not None:
+            self._reader.stop()
 
     def pause_writing(self) -> None:
         if self._websocket is not None:
@@ -283,7 +281,9 @@ class Door(asyncio.BufferedProtocol):
         lose what it was told.
         """
         self._is_leaving = True
-        self._reader = self._queue = None
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = self._queue = None
         self._listener.expect(self)
         if not self._transport.is_closing():
             self._transport.write_eof()

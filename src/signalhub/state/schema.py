@@ -11,8 +11,8 @@ from typing import Final
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
 VERSION: Final = 1
 
-# The log will be the truth; until then and for a restored registry, losing the last moments of a
-# power cut is acceptable, waiting for an fsync per registration is not.
+# Actors renew their registrations, so a power cut may cost the last moments of them; a killed
+# process costs none that were committed.
 OPEN: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = NORMAL;

@@ -27,9 +27,13 @@ PATIENCE_S = 5.0
 
 
 class Peer(WSListener):
-    """The hub's end of one connection, in the hands of the test."""
+    """The hub's end of one connection, in the hands of the test.
+
+    Only a goodbye is answered by itself, as long as `is_polite`.
+    """
 
     def __init__(self, ids: itertools.count[int]) -> None:
+        self.is_polite = True
         self.close_code: int | None = None
         self.gone = asyncio.Event()
         self._ids = ids
@@ -130,7 +134,10 @@ class Peer(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type == WSMsgType.TEXT:
-            self._heard.put_nowait(json.loads(frame.get_payload_as_bytes()))
+            message = json.loads(frame.get_payload_as_bytes())
+            self._heard.put_nowait(message)
+            if message["type"] == "hub:disconnect" and self.is_polite:
+                self.answer(message, "hub:disconnect", {"acknowledged": True})
         elif frame.msg_type == WSMsgType.PONG:
             self._heard.put_nowait({"type": "pong", "payload": frame.get_payload_as_bytes()})
         elif frame.msg_type == WSMsgType.CLOSE:
@@ -144,12 +151,16 @@ class Peer(WSListener):
 
 
 class ScriptedHub:
-    """Listens on the loopback; `accept` hands out its connections one after another."""
+    """Listens on the loopback; `accept` hands out its connections one after another.
+
+    While `refusal` is set, a status and headers, upgrades are refused with it.
+    """
 
     def __init__(self) -> None:
         self.port = 0
         self.upgrades = 0
         self.refusal: tuple[int, dict[str, str]] | None = None
+        self.refused = asyncio.Event()
         self._ids = itertools.count(1)
         self._peers: asyncio.Queue[Peer] = asyncio.Queue()
         self._all: list[Peer] = []
@@ -183,6 +194,7 @@ class ScriptedHub:
     def _upgrade(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
         self.upgrades += 1
         if self.refusal is not None:
+            self.refused.set()
             status, headers = self.refusal
             response = WSUpgradeResponse.create_error_response(status, b"no", headers)
             return WSUpgradeResponseWithListener(response, None)

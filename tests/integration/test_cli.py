@@ -1,0 +1,377 @@
+"""The command line as its users run it: real processes against a real hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import signalhub
+from signalhub.testing import ChaosProxy, ScriptedHub, run_hub, spawn_hub
+
+PATIENCE_S = 20.0
+SECRET = "correct horse battery staple"
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def environment(url: str, **variables: str) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SIGNALHUB_")}
+    return inherited | {"SIGNALHUB_URL": url, "PYTHONUNBUFFERED": "1"} | variables
+
+
+async def cli(
+    url: str, *arguments: str, stdin: bytes = b"", variables: Mapping[str, str] | None = None
+) -> Done:
+    """Run a command to its end."""
+    async with started(url, *arguments, variables=variables) as process:
+        out, err = await process.communicate(stdin)
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+@asynccontextmanager
+async def started(
+    url: str, *arguments: str, variables: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A command that is still running, and is ended with the block."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "signalhub",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(url, **(variables or {})),
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line_of(stream: asyncio.StreamReader | None, text: str) -> str:
+    """The next line, which holds the text."""
+    assert stream is not None
+    line = (await stream.readline()).decode()
+    assert text in line
+    return line
+
+
+def unused_url() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"ws://127.0.0.1:{port}/ws"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_serve_says_where_it_listens_and_stops_when_told(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    async with started("", "serve", "--port", "0", "--data", str(tmp_path)) as process:
+        line = await line_of(process.stdout, "Signal Hub 0.1.0 listening on ws://127.0.0.1:")
+        url = line.split()[-1]
+        assert not url.endswith(":0/ws")
+
+        assert (await cli(url, "ping", "--count", "1")).code == 0
+        process.send_signal(number)
+
+        assert await process.wait() == 0
+
+
+async def test_serve_says_that_its_port_is_taken(tmp_path: Path) -> None:
+    async with run_hub() as hub:
+        done = await cli("", "serve", "--port", str(hub.port), "--data", str(tmp_path))
+
+    assert done.code == 1
+    assert f"port {hub.port}" in done.err
+    assert "--port" in done.err
+    assert done.out == ""
+
+
+async def test_listen_prints_what_tell_sends() -> None:
+    async with run_hub() as hub, started(hub.url, "listen", "demo/bob", "--count", "2") as bob:
+        await line_of(bob.stderr, "listening as @(demo/bob)")
+
+        first = await cli(hub.url, "tell", "demo/bob", "hello", "--from", "demo/alice")
+        second = await cli(hub.url, "tell", "@(demo/bob)", "-", "--type", "json", stdin=b"[1]\n")
+
+        assert (first.code, first.out) == (0, "sent to @(demo/bob)\n")
+        assert second.code == 0
+        assert await line_of(bob.stdout, "hello") == "@(demo/alice)\ttext\thello\n"
+        assert (await line_of(bob.stdout, "[1]")).split("\t")[1:] == ["json", "[1]\n"]
+        assert await bob.wait() == 0
+
+
+async def test_with_json_a_message_is_one_object() -> None:
+    async with (
+        run_hub() as hub,
+        started(hub.url, "listen", "demo/bob", "--count", "1", "--json") as bob,
+    ):
+        await until_registered(hub.url, "demo/bob")
+
+        asked = await cli(hub.url, "ask", "demo/bob", '{"a": 1}', "--json", "--from", "demo/alice")
+        message = json.loads(await line_of(bob.stdout, "payload"))
+
+    assert asked.rows()[0]["status"] == "delivered"
+    assert message["id"] == asked.rows()[0]["id"]
+    assert (message["from"], message["to"]) == ("@(demo/alice)", "@(demo/bob)")
+    assert message["payload"] == {"a": 1}
+    assert message["topic"] is None
+
+
+async def until_registered(url: str, pattern: str) -> None:
+    async with signalhub.connect(url, "@(test/watcher)") as me:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await me.discover(pattern):
+                await asyncio.sleep(0.02)
+
+
+async def test_speaking_as_somebody_does_not_take_the_address_away() -> None:
+    async with run_hub() as hub, signalhub.connect(hub.url, "@(demo/alice)") as alice:
+        done = await cli(hub.url, "ask", "demo/alice", "x", "--from", "demo/alice")
+
+        assert done.code == 0
+        assert alice.is_connected
+        assert await alice.discover("demo/alice")
+
+
+async def test_asking_nobody_is_exit_code_1_and_says_where_to_look() -> None:
+    async with run_hub() as hub:
+        text = await cli(hub.url, "ask", "demo/nobody", "x")
+        data = await cli(hub.url, "ask", "demo/nobody", "x", "--json")
+
+    assert text.code == data.code == 1
+    assert "@(demo/nobody)" in text.err
+    assert "signalhub ls" in text.err
+    assert json.loads(data.err)["error"] == "unknown_actor"
+    assert text.out == data.out == ""
+
+
+async def test_no_hub_is_exit_code_3_and_says_how_to_start_one() -> None:
+    url = unused_url()
+    done = await cli(url, "ls")
+
+    assert done.code == 3
+    assert url in done.err
+    assert "signalhub serve" in done.err
+
+
+async def test_a_hub_that_does_not_greet_is_exit_code_3() -> None:
+    async with ScriptedHub() as hub, started(hub.url, "ls", "--timeout", "0.3") as process:
+        await hub.accept()
+
+        assert await process.wait() == 3
+
+
+async def test_an_ask_without_an_answer_is_exit_code_4() -> None:
+    async with (
+        ScriptedHub() as hub,
+        started(hub.url, "ask", "demo/bob", "x", "--timeout", "0.5") as process,
+    ):
+        peer = await hub.accept()
+        await peer.welcome()
+        await peer.receive("hub:unregister")
+        await peer.receive("hub:send")
+
+        assert await process.wait() == 4
+        assert process.stderr is not None
+        assert b"look before you repeat it" in await process.stderr.read()
+
+
+async def test_an_ask_whose_connection_breaks_is_exit_code_4() -> None:
+    async with ScriptedHub() as hub, started(hub.url, "ask", "demo/bob", "x") as process:
+        peer = await hub.accept()
+        await peer.welcome()
+        await peer.receive("hub:unregister")
+        await peer.receive("hub:send")
+        peer.abort()
+
+        assert await process.wait() == 4
+
+
+async def test_a_tell_the_hub_refuses_is_exit_code_1() -> None:
+    async with ScriptedHub() as hub, started(hub.url, "tell", "demo/bob", "x") as process:
+        peer = await hub.accept()
+        await peer.welcome()
+        await peer.receive("hub:unregister")
+        peer.refuse(await peer.receive("hub:send"), "unauthorized")
+        peer.answer(await peer.receive("hub:heartbeat"), "hub:heartbeat_ack", {})
+        peer.answer(await peer.receive("hub:disconnect"), "hub:disconnect", {"acknowledged": True})
+
+        assert await process.wait() == 1
+        assert process.stderr is not None
+        assert b"unauthorized" in await process.stderr.read()
+
+
+async def test_ctrl_c_is_exit_code_130() -> None:
+    async with run_hub() as hub, started(hub.url, "listen", "demo/bob") as bob:
+        await line_of(bob.stderr, "listening")
+
+        bob.send_signal(signal.SIGINT)
+        out, err = await bob.communicate()
+
+    assert bob.returncode == 130
+    assert (out, err) == (b"", b"")
+
+
+async def test_too_few_messages_in_time_are_exit_code_1() -> None:
+    async with run_hub() as hub:
+        done = await cli(hub.url, "listen", "demo/bob", "--count", "1", "--for", "0.1")
+        quiet = await cli(hub.url, "subscribe", "prices", "--for", "0.1")
+
+    assert done.code == 1
+    assert "0 of 1 messages" in done.err
+    assert quiet.code == 0
+
+
+async def test_a_reader_that_has_enough_ends_listen_without_noise() -> None:
+    async with run_hub() as hub, started(hub.url, "listen", "demo/bob") as bob:
+        await line_of(bob.stderr, "listening")
+        assert bob.stdout is not None
+        bob.stdout._transport.close()  # type: ignore[attr-defined]
+
+        await cli(hub.url, "tell", "demo/bob", "one")
+
+        assert await bob.wait() == 0
+        assert bob.stderr is not None
+        assert await bob.stderr.read() == b""
+
+
+async def test_subscribe_hears_every_topic_its_wildcards_match() -> None:
+    async with (
+        run_hub() as hub,
+        started(hub.url, "subscribe", "prices/#", "+/status", "--count", "2") as reader,
+    ):
+        await line_of(reader.stderr, "subscribed to prices/#, +/status")
+
+        counts = [
+            (await cli(hub.url, "publish", topic, "12", "--json", "--from", "demo/a")).rows()
+            for topic in ("prices/eu", "news/x", "hub/status")
+        ]
+        lines = [await line_of(reader.stdout, "12") for _ in range(2)]
+
+        assert [row["subscribers"] for [row] in counts] == [1, 0, 1]
+        assert lines == ["prices/eu\t@(demo/a)\ttext\t12\n", "hub/status\t@(demo/a)\ttext\t12\n"]
+        assert await reader.wait() == 0
+
+
+async def test_ls_pages_through_all_actors_and_is_not_one_of_them() -> None:
+    addresses = {f"@(many/{number:03d})" for number in range(230)}
+    async with (
+        run_hub(message_rate=0) as hub,
+        signalhub.connect(hub.url, "@(demo/alice)", capabilities=("plan",)) as alice,
+    ):
+        await asyncio.gather(*(alice.register(address) for address in addresses))
+
+        listed = await cli(hub.url, "ls", "--json")
+        found = await cli(hub.url, "discover", "demo/*", "--capability", "plan")
+        many = await cli(hub.url, "discover", "many/*")
+
+    assert {row["address"] for row in listed.rows()} == addresses | {"@(demo/alice)"}
+    assert len(listed.rows()) == 231
+    assert all(0 < row["lease_s"] <= 300 for row in listed.rows())
+    assert found.out == "@(demo/alice)\tplan\n"
+    assert len(many.out.splitlines()) == 100
+    assert "signalhub ls" in many.err
+
+
+async def test_broadcast_counts_those_it_reached() -> None:
+    async with (
+        run_hub() as hub,
+        signalhub.connect(hub.url, "@(demo/a)", capabilities=("chat",)) as a,
+        signalhub.connect(hub.url, "@(demo/b)"),
+    ):
+        everybody = await cli(hub.url, "broadcast", "hi", "--json")
+        chatters = await cli(hub.url, "broadcast", "hi", "--capability", "chat")
+        message = await anext(a.messages())
+
+    assert everybody.rows() == [{"delivered": 2, "failed": 0, "queued": 0}]
+    assert chatters.out == "1 delivered, 0 failed, 0 queued\n"
+    assert message.payload == "hi"
+
+
+async def test_ping_prints_each_round_trip_and_a_summary() -> None:
+    async with run_hub() as hub:
+        done = await cli(hub.url, "ping", "--count", "2", "--interval", "0", "--json")
+
+    first, second, summary = done.rows()
+    assert [first["number"], second["number"]] == [1, 2]
+    assert 0 < summary["min_ms"] <= summary["mean_ms"] <= summary["max_ms"]
+
+
+async def test_a_token_opens_a_hub_with_authentication(tmp_path: Path) -> None:
+    settings = {"SIGNALHUB_AUTH_ENABLED": "true", "SIGNALHUB_AUTH_SECRET": SECRET}
+    async with spawn_hub(auth={"enabled": True, "secret": SECRET}) as hub:
+        permissions = ("--send", "demo/*", "--register", "demo/*")
+        minted = await cli(hub.url, "token", "mint", "ops/alice", *permissions, variables=settings)
+        token = {"SIGNALHUB_TOKEN": minted.out.strip()}
+        path = tmp_path / "token"
+        path.write_text(minted.out)
+
+        nobody = await cli(hub.url, "ls")
+        known = await cli(hub.url, "ls", variables=token)
+        asked = await cli(hub.url, "ask", "demo/x", "1", "--token-file", str(path))
+        barred = await cli(hub.url, "tell", "other/x", "1", variables=token)
+
+    assert nobody.code == 1
+    assert "SIGNALHUB_TOKEN" in nobody.err
+    assert known.code == 0, known.err
+    assert asked.code == 1
+    assert "@(demo/x)" in asked.err
+    assert barred.code == 1
+    assert "unauthorized" in barred.err
+
+
+async def test_listen_comes_back_after_the_hub_was_away() -> None:
+    async with (
+        run_hub() as hub,
+        ChaosProxy(hub.port) as proxy,
+        started(proxy.url, "listen", "demo/bob", "--count", "1") as bob,
+    ):
+        await line_of(bob.stderr, "listening")
+
+        proxy.cut()
+        await line_of(bob.stderr, "lost")
+        await line_of(bob.stderr, "Connected")
+        done = await cli(hub.url, "ask", "demo/bob", "back")
+
+        assert done.code == 0
+        await line_of(bob.stdout, "back")
+        assert await bob.wait() == 0
+
+
+async def test_listen_ends_when_its_address_is_taken() -> None:
+    async with run_hub() as hub, started(hub.url, "listen", "demo/bob") as bob:
+        await line_of(bob.stderr, "listening")
+
+        async with signalhub.connect(hub.url, "@(demo/bob)"):
+            assert await bob.wait() == 1
+
+        assert bob.stderr is not None
+        assert b"signalhub: " in await bob.stderr.read()

@@ -1,0 +1,349 @@
+"""A shell without sockets: it performs the hub's effects in memory, on a clock turned by hand.
+
+A peer reads at once unless it is stalled; then what is sent to it waits, receipts included, until
+it reads on or its socket is dropped. Every frame that reaches a peer must be a complete envelope.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import count
+from typing import Any, assert_never
+
+import msgspec
+
+from signalhub.clock import Ids
+from signalhub.core.effects import Close, Deliver, Effect, FanOut, Forget, Persist, Reply
+from signalhub.core.hub import Hub
+from signalhub.core.router import Receipt
+from signalhub.core.session import Session, State
+from signalhub.core.tally import Tally
+from signalhub.envelope import RAW_PONG
+from signalhub.names import HUB_ADDRESS
+from signalhub.settings import Settings
+from signalhub.testing import FakeClock
+from signalhub.tokens import Authenticator, SessionTokens
+
+Message = dict[str, Any]
+
+MEMBERS = frozenset(
+    "id from to type payload pattern correlationId timestamp metadata ttl signature".split()
+)
+HELLO = {"protocolVersion": "0.1.0", "capabilities": ["send", "receive"]}
+
+
+class CountedIds(Ids):
+    """Ids that are the same in every run, the secret ones too."""
+
+    def __init__(self) -> None:
+        super().__init__("0" * 20)
+        self._secrets = count(1)
+
+    def secret(self) -> str:
+        return f"secret-{next(self._secrets)}"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A registration as the durable tier holds it."""
+
+    address: str
+    version: int
+    expires_at_ms: int
+
+
+def envelope(type: str, payload: object = None, **members: object) -> bytes:
+    """A complete message to the hub; any of the eleven members can be given, `from` as `sender`."""
+    message: dict[str, object] = {
+        "id": "m",
+        "from": members.pop("sender", "@(local/somebody)"),
+        "to": HUB_ADDRESS,
+        "type": type,
+        "payload": payload,
+        "pattern": "ask",
+        "correlationId": None,
+        "timestamp": 0,
+        "metadata": {},
+        "ttl": None,
+        "signature": None,
+    }
+    assert members.keys() <= message.keys(), f"an envelope has no {members.keys() - message.keys()}"
+    return msgspec.json.encode(message | members)
+
+
+class Peer:
+    """The far end of one socket."""
+
+    def __init__(self, shell: MemoryShell) -> None:
+        self.session: Session = shell.hub.opened(self, shell.now)
+        self.address = self.session.address
+        self.received: list[Message] = []
+        self.closed: tuple[int, str] | None = None
+        self.waiting: deque[tuple[bytes, Receipt | None]] = deque()
+        self._shell = shell
+        self._is_stalled = False
+        self._taken = 0
+
+    @property
+    def can_be_written(self) -> bool:
+        """Is the socket open in both directions?"""
+        return self.closed is None
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._is_stalled
+
+    def write(self, frame: bytes) -> None:
+        """Send bytes to the hub, whatever they are."""
+        self._shell.receive(self, frame)
+
+    def request(self, type: str, payload: object = None, **members: Any) -> list[Message]:
+        """Send a message, by default an ask from this peer's address; the replies to it."""
+        members.setdefault("id", self._shell.next_id())
+        members.setdefault("sender", self.address)
+        members.setdefault("timestamp", self._shell.now)
+        before = len(self.received)
+        self.write(envelope(type, payload, **members))
+        return [
+            message
+            for message in self.received[before:]
+            if message["correlationId"] == members["id"] and message["from"] == HUB_ADDRESS
+        ]
+
+    def ask(self, type: str, payload: object = None, **members: Any) -> Message:
+        """Send an ask; the one reply to it."""
+        (reply,) = self.request(type, payload, **members)
+        return reply
+
+    def tell(self, type: str, payload: object = None, **members: Any) -> list[Message]:
+        """Send a tell; the replies to it, which most have none of."""
+        return self.request(type, payload, pattern="tell", **members)
+
+    def hello(self, address: str, **members: Any) -> Message:
+        """Say `hub:connect` and speak as `address` from now on."""
+        self.address = address
+        return self.ask("hub:connect", metadata=members.pop("metadata", HELLO), **members)
+
+    def register(self, address: str | None = None, **payload: Any) -> Message:
+        """Register an address, by default this peer's own; the reply."""
+        address = address or self.address
+        payload = {"actorAddress": address, "capabilities": []} | payload
+        return self.ask("hub:register", payload, sender=address)
+
+    def send(self, to: str, data: object = None, **members: Any) -> list[Message]:
+        """Send data to another actor, by default as a tell; the replies."""
+        members.setdefault("pattern", "tell")
+        return self.request("hub:send", {"to": to, "type": "news", "data": data}, **members)
+
+    def take(self) -> list[Message]:
+        """What has arrived since the last call."""
+        fresh = self.received[self._taken :]
+        self._taken = len(self.received)
+        return fresh
+
+    def heard(self) -> list[Message]:
+        """The messages of actors among what has arrived since the last call."""
+        return [message for message in self.take() if not message["type"].startswith("hub:")]
+
+    def stall(self) -> None:
+        """Stop reading."""
+        self._is_stalled = True
+
+    def read_on(self) -> None:
+        """Read all that waited and go on reading."""
+        self._is_stalled = False
+        waiting, self.waiting = self.waiting, deque()
+        for frame, receipt in waiting:
+            self._shell.hand_over(self, frame, receipt)
+        self._shell.settle()
+
+    def drop(self) -> None:
+        """The socket is gone, without a goodbye."""
+        if self.closed is None:
+            self.closed = (1006, "")
+        self._shell.dropped(self)
+
+
+class MemoryShell:
+    """Sockets, disk and time of a hub, all in memory."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        clock: FakeClock | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.tally = Tally(errors={})
+        self.hub = Hub(
+            settings or Settings(),
+            ids=CountedIds(),
+            authenticator=authenticator,
+            session_tokens=SessionTokens(b"a secret of the tests"),
+            tally=self.tally,
+        )
+        self.peers: list[Peer] = []
+        self.rows: dict[str, Row] = {}
+        self.written: list[tuple[str, str]] = []
+        self._handed_over: deque[Receipt] = deque()
+        self._ids = map("m{}".format, count(1))
+
+    @property
+    def now(self) -> int:
+        return self.clock.now_ms()
+
+    def next_id(self) -> str:
+        return next(self._ids)
+
+    # What happens outside.
+
+    def open(self) -> Peer:
+        """A socket that has said nothing yet."""
+        peer = Peer(self)
+        self.peers.append(peer)
+        return peer
+
+    def connect(self, address: str = "@(local/somebody)", **members: Any) -> Peer:
+        """A connected peer."""
+        peer = self.open()
+        reply = peer.hello(address, **members)
+        assert reply["type"] == "hub:connected", reply
+        return peer
+
+    def join(self, address: str, **payload: Any) -> Peer:
+        """A peer with a registered address and nothing left to read."""
+        peer = self.connect(address)
+        reply = peer.register(**payload)
+        assert reply["type"] == "hub:registered", reply
+        peer.take()
+        return peer
+
+    def receive(self, peer: Peer, frame: bytes) -> None:
+        """A frame of the peer arrived."""
+        self.perform(self.hub.received(peer.session, frame, self.now))
+
+    def dropped(self, peer: Peer) -> None:
+        """The socket of the peer is gone."""
+        self.perform(self.hub.closed(peer.session, self.now))
+        self._abandon(peer)
+
+    def pass_time(self, seconds: int) -> None:
+        """Let time go by, with the hub's tick in every second of it."""
+        for _ in range(seconds):
+            self.clock.advance(1)
+            self.tick()
+
+    def tick(self) -> None:
+        """The hub's regular work, at this moment."""
+        self.perform(self.hub.tick(self.now))
+
+    def restarted(self) -> MemoryShell:
+        """Another hub on the same clock and the same rows; all sockets are gone."""
+        successor = MemoryShell(self.hub.settings, clock=self.clock)
+        successor.rows = dict(self.rows)
+        successor.hub.restore(
+            (row.address, row.version, row.expires_at_ms) for row in self.rows.values()
+        )
+        return successor
+
+    # What the hub wants.
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects in order, then report the asks that were handed over."""
+        for effect in effects:
+            self._perform_one(effect)
+        self.settle()
+
+    def settle(self) -> None:
+        """Report the asks whose bytes have left."""
+        while self._handed_over:
+            receipt = self._handed_over.popleft()
+            self.perform(self.hub.handed_over(receipt, self.now))
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case Reply(session=session, frame=frame):
+                self._write(_peer(session), frame, None)
+            case Deliver():
+                self._deliver(effect)
+            case FanOut():
+                self._fan_out(effect)
+            case Close(session=session, code=code, reason=reason):
+                self._close(_peer(session), code, reason)
+            case Persist(registration=registration):
+                address = registration.address
+                self.rows[address] = Row(
+                    address, registration.version, registration.expires_at_ms()
+                )
+                self.written.append(("persist", address))
+            case Forget(addresses=addresses):
+                for address in addresses:
+                    self.rows.pop(address, None)
+                    self.written.append(("forget", address))
+            case _:
+                assert_never(effect)
+
+    def _deliver(self, effect: Deliver) -> None:
+        peer = _peer(effect.session)
+        if peer.can_be_written:
+            self.tally.deliveries += 1
+            self._write(peer, effect.frame, effect.receipt)
+        elif effect.receipt is not None:
+            self.perform(self.hub.undelivered(effect.receipt, self.now))
+
+    def _fan_out(self, effect: FanOut) -> None:
+        failed = 0
+        for recipient in effect.audience.recipients:
+            peer = _peer(recipient.session)
+            failed += not peer.can_be_written
+            self._write(peer, effect.head + recipient.address_json + effect.tail, None)
+        queued = len(effect.audience.recipients) - failed
+        self.tally.deliveries += queued
+        self.perform(self.hub.fanned_out(effect.receipt, queued, failed, self.now))
+
+    def _write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        if not peer.can_be_written:
+            return
+        if peer.is_stalled:
+            peer.waiting.append((frame, receipt))
+        else:
+            self.hand_over(peer, frame, receipt)
+
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        """The bytes reach the peer; its receipt is reported with the next `settle`."""
+        peer.session.sent += 1
+        self.tally.sent += 1
+        peer.received.append(decoded(frame))
+        if receipt is not None:
+            self._handed_over.append(receipt)
+
+    def _close(self, peer: Peer, code: int, reason: str) -> None:
+        # A socket that cannot be flushed takes what waits for it along.
+        peer.closed = (code, reason)
+        assert peer.session.state is State.CLOSED, "the hub closes sessions before their sockets"
+        self._abandon(peer)
+
+    def _abandon(self, peer: Peer) -> None:
+        waiting, peer.waiting = peer.waiting, deque()
+        for _, receipt in waiting:
+            if receipt is not None:
+                self.perform(self.hub.undelivered(receipt, self.now))
+
+
+def decoded(frame: bytes) -> Message:
+    """A frame of the hub, which must hold all eleven members; a raw pong becomes a message too."""
+    if frame == RAW_PONG:
+        return dict.fromkeys(MEMBERS) | {"type": "pong"}
+    message: Message = msgspec.json.decode(frame)
+    assert message.keys() == MEMBERS, f"not the eleven members: {frame!r}"
+    assert isinstance(message["metadata"], dict)
+    assert isinstance(message["timestamp"], int)
+    assert message["pattern"] == "tell"
+    return message
+
+
+def _peer(session: Session) -> Peer:
+    peer = session.link
+    assert isinstance(peer, Peer)
+    return peer

@@ -1,0 +1,89 @@
+"""WebSocket frames as bytes, written for the tests alone so that no bug can hide on both sides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+CONTINUATION, TEXT, BINARY = 0x0, 0x1, 0x2
+CLOSE, PING, PONG = 0x8, 0x9, 0xA
+
+MASK = b"\x5a\x17\xc3\x88"
+
+
+class Frame(NamedTuple):
+    """One frame as the hub sent it."""
+
+    opcode: int
+    payload: bytes
+
+
+def masked_frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0) -> bytes:
+    """One frame as a client sends it."""
+    first = (0x80 if fin else 0) | rsv << 4 | opcode
+    return bytes((first,)) + _length(len(payload)) + MASK + _mask(payload)
+
+
+def fragments(payload: bytes, *cuts: int, opcode: int = TEXT) -> list[bytes]:
+    """One message in as many frames as the cuts make."""
+    edges = [0, *cuts, len(payload)]
+    parts = [payload[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    last = len(parts) - 1
+    return [
+        masked_frame(CONTINUATION if index else opcode, part, fin=index == last)
+        for index, part in enumerate(parts)
+    ]
+
+
+def close_payload(code: int, reason: str = "") -> bytes:
+    """What a close frame carries."""
+    return code.to_bytes(2, "big") + reason.encode()
+
+
+def _length(count: int) -> bytes:
+    if count < 126:
+        return bytes((0x80 | count,))
+    if count < 65_536:
+        return b"\xfe" + count.to_bytes(2, "big")
+    return b"\xff" + count.to_bytes(8, "big")
+
+
+def _mask(payload: bytes) -> bytes:
+    # One exclusive-or of two long integers: megabytes take milliseconds.
+    size = len(payload)
+    key = (MASK * (size // 4 + 1))[:size]
+    return (int.from_bytes(payload, "big") ^ int.from_bytes(key, "big")).to_bytes(size, "big")
+
+
+class FrameReader:
+    """Cuts the hub's bytes into frames and insists on what a server owes its client."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes."""
+        self._buffer += data
+        found: list[Frame] = []
+        at = 0
+        while (end := self._end_of_frame(at)) is not None:
+            start, end = end
+            found.append(Frame(self._buffer[at] & 0x0F, bytes(self._buffer[start:end])))
+            at = end
+        del self._buffer[:at]
+        return found
+
+    def _end_of_frame(self, at: int) -> tuple[int, int] | None:
+        """Where the payload of the frame at `at` begins and ends, if all of it is here."""
+        buffer = self._buffer
+        if len(buffer) < at + 2:
+            return None
+        assert buffer[at] & 0x70 == 0, "the hub set reserved bits"
+        assert buffer[at] & 0x80, "the hub fragmented a message"
+        assert buffer[at + 1] < 0x80, "the hub masked a frame"
+        length, start = buffer[at + 1], at + 2
+        if length >= 126:
+            start += 2 if length == 126 else 8
+            if len(buffer) < start:
+                return None
+            length = int.from_bytes(buffer[at + 2 : start], "big")
+        return (start, start + length) if len(buffer) >= start + length else None

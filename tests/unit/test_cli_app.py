@@ -1,0 +1,237 @@
+"""The command line as a whole: help, exit codes, and what failures say."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from signalhub.cli import serve
+from signalhub.cli.app import build, run
+from signalhub.cli.connection import LOCAL, failure_of
+from signalhub.cli.failures import EXIT_CODES, Exit
+from signalhub.errors import (
+    ClientError,
+    Code,
+    GaveUp,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+    UnknownActor,
+)
+
+COMMANDS = [
+    ["serve"],
+    ["settings"],
+    ["settings", "check"],
+    ["settings", "show"],
+    ["settings", "reference"],
+    ["token"],
+    ["token", "mint"],
+    ["token", "inspect"],
+    ["tell"],
+    ["ask"],
+    ["broadcast"],
+    ["listen"],
+    ["publish"],
+    ["subscribe"],
+    ["discover"],
+    ["ls"],
+    ["ping"],
+]
+HEAVY = {"apsw", "asyncio", "cryptography", "jwt", "picows", "prometheus_client", "uvloop"}
+MANUAL = Path(__file__).parents[2] / "docs" / "operate" / "cli.md"
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("SIGNALHUB_"):
+            monkeypatch.delenv(name)
+
+
+def test_every_command_is_listed_here_and_in_the_manual() -> None:
+    app = build()
+    names = [name for name in app if not name.startswith("-")]
+    listed = [[name] for name in names]
+    for noun in ("settings", "token"):
+        listed += [[noun, verb] for verb in app[noun] if not verb.startswith("-")]
+
+    assert sorted(listed) == sorted(COMMANDS)
+    manual = MANUAL.read_text()
+    assert [words for words in COMMANDS if f"signalhub {' '.join(words)}" not in manual] == []
+
+
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
+def test_help_works_and_names_the_exit_codes(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "--help"]) == 0
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Usage: {' '.join(['signalhub', *command])}" in text
+    assert all(f"{int(code)} {meaning}" in text for code, meaning in EXIT_CODES.items())
+
+
+def test_the_manual_names_every_exit_code() -> None:
+    manual = MANUAL.read_text()
+
+    assert all(f"| {int(code)} | {meaning}" in manual for code, meaning in EXIT_CODES.items())
+
+
+def test_help_needs_none_of_the_heavy_modules() -> None:
+    script = (
+        "import sys; from signalhub.cli.app import run; run(['--help']); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert not HEAVY & set(done.stderr.split())
+    assert "signalhub.cli.app" in done.stderr
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == "Signal Hub 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["lsten"], "listen"),
+        (["tell"], "ADDRESS"),
+        (["tell", "demo/bob"], "DATA"),
+        (["tell", "demo/bob", "x", "--tmeout", "5"], "--tmeout"),
+        (["tell", "demo/bob", "--tmeout"], "--tmeout"),
+        (["tell", "", "x"], "demo/alice"),
+        (["tell", "demo/bob", "x", "--type", "hub:send"], "hub:"),
+        (["tell", "demo/bob", "x", "--from", ""], "demo/alice"),
+        (["tell", "demo/bob", "x", "--timeout", "0"], "--timeout"),
+        (["tell", "demo/bob", "x", "--url", "http://127.0.0.1"], "ws://"),
+        (["tell", "demo/bob", "x", "--token-file", "/no/such/file"], "/no/such/file"),
+        (["publish", "", "x"], "topic"),
+        (["subscribe"], "TOPIC"),
+        (["subscribe", "a/#/b"], "a/#/b"),
+        (["listen", "demo/bob", "--count", "0"], "--count"),
+        (["discover", "--limit", "1000"], "--limit"),
+        (["serve", "--port", "high"], "--port"),
+        (["serve", "--port", "70000"], "--port"),
+        (["serve", "--host", "0.0.0.0"], "auth.enabled"),
+        (["serve", "--config", "/no/such/file.toml"], "/no/such/file.toml"),
+        (["token", "mint", "demo/op"], "auth.secret"),
+        (["token", "inspect"], "standard input"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(
+    command: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("signalhub: ")
+    assert named in captured.err
+
+
+def test_with_json_a_failure_is_an_object_on_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["settings", "check", "--json", "--config", "/no/such/file.toml"]) == 2
+
+    captured = capsys.readouterr()
+    failure = json.loads(captured.err)
+    assert failure["error"] == "settings"
+    assert "/no/such/file.toml" in failure["message"]
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "exit", "advice"),
+    [
+        (UnknownActor(Code.UNKNOWN_ACTOR, "nobody there"), Exit.FAILED, "signalhub ls"),
+        (Refused(Code.UNAUTHORIZED, "no"), Exit.FAILED, "SIGNALHUB_TOKEN"),
+        (Refused(Code.RATE_LIMITED, "no", resolution="slow down"), Exit.FAILED, "slow down"),
+        (Unavailable("no hub"), Exit.UNREACHABLE, "signalhub serve"),
+        (GaveUp("no hub"), Exit.UNREACHABLE, "signalhub serve"),
+        (OutcomeUnknown("no answer"), Exit.UNKNOWN, "--timeout"),
+    ],
+)
+def test_each_outcome_has_its_exit_code_and_advice(
+    error: ClientError, exit: Exit, advice: str
+) -> None:
+    failure = failure_of(error)
+
+    assert failure.exit is exit
+    assert failure.code == error.code
+    assert advice in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (OSError(errno.EADDRINUSE, "in use"), "port 8787"),
+        (OSError(errno.EADDRNOTAVAIL, "not available"), "10.9.8.7"),
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), "10.9.8.7"),
+        (PermissionError(errno.EACCES, "denied"), "1023"),
+        (PermissionError(errno.EACCES, "denied", "data/state.db"), "data/state.db"),
+    ],
+)
+def test_a_hub_that_cannot_start_says_why(error: OSError, named: str) -> None:
+    failure = serve.start_failure(error, "10.9.8.7", 8787)
+
+    assert failure.exit is Exit.FAILED
+    assert named in str(failure)
+
+
+def test_a_numeric_ipv6_host_is_bracketed_in_the_url() -> None:
+    assert serve.address_of("::1", 80) == "ws://[::1]:80/ws"
+    assert serve.address_of("localhost", 80) == "ws://localhost:80/ws"
+
+
+def test_the_token_comes_from_the_file_or_else_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    path = tmp_path / "token"
+    path.write_text("from.the.file\n")
+    monkeypatch.setenv("SIGNALHUB_TOKEN", "from.the.variable")
+
+    assert replace(LOCAL, token_file=path).token() == "from.the.file"
+    assert LOCAL.token() == "from.the.variable"
+    monkeypatch.delenv("SIGNALHUB_TOKEN")
+    assert LOCAL.token() is None
+
+
+def test_settings_show_lists_values_and_sources_but_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text('port = 9\n[auth.keys.main]\nsecret = "a secret of many bytes"\n')
+    monkeypatch.setenv("SIGNALHUB_AUTH_SECRET", "another secret of many bytes")
+
+    assert run(["settings", "show", "--json", "--config", str(path)]) == 0
+    rows = {row["setting"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert run(["settings", "show", "--config", str(path)]) == 0
+    text = capsys.readouterr().out
+
+    assert rows["port"] == {"setting": "port", "value": 9, "source": str(path)}
+    assert rows["host"]["source"] == "default"
+    assert rows["auth.secret"]["value"] == "•••"
+    assert rows["auth.secret"]["source"] == "SIGNALHUB_AUTH_SECRET"
+    assert rows["auth.keys"]["value"]["main"]["secret"] == "•••"
+    assert "of many bytes" not in text + json.dumps(rows)
+    assert f"port\t9\t{path}" in text
+
+
+def test_settings_check_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["settings", "check"]) == 0
+    assert "fine" in capsys.readouterr().out

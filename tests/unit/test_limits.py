@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from signalhub.core.limits import TokenBucket
+
+NOW_MS = 1_760_000_000_000
+
+
+def taken(bucket: TokenBucket, attempts: int, now_ms: int) -> int:
+    return sum(bucket.take(now_ms) for _ in range(attempts))
+
+
+def test_a_full_bucket_lets_a_burst_through_and_no_more() -> None:
+    bucket = TokenBucket(rate_s=10, burst=5, now_ms=NOW_MS)
+
+    assert taken(bucket, 20, NOW_MS) == 5
+
+
+def test_tokens_come_back_at_the_rate() -> None:
+    bucket = TokenBucket(rate_s=10, burst=5, now_ms=NOW_MS)
+    taken(bucket, 5, NOW_MS)
+
+    assert not bucket.take(NOW_MS + 99)
+    assert bucket.take(NOW_MS + 100)
+    assert not bucket.take(NOW_MS + 100)
+
+
+def test_fractions_of_a_token_are_not_lost() -> None:
+    bucket = TokenBucket(rate_s=1, burst=1, now_ms=NOW_MS)
+    bucket.take(NOW_MS)
+
+    assert [bucket.take(NOW_MS + ms) for ms in range(1, 2_001)].count(True) == 2
+
+
+def test_a_long_rest_gives_one_burst_only() -> None:
+    bucket = TokenBucket(rate_s=10, burst=5, now_ms=NOW_MS)
+    taken(bucket, 5, NOW_MS)
+
+    assert taken(bucket, 20, NOW_MS + 3_600_000) == 5
+
+
+def test_a_rate_of_zero_never_refuses() -> None:
+    bucket = TokenBucket(rate_s=0, burst=1, now_ms=NOW_MS)
+
+    assert taken(bucket, 100, NOW_MS) == 100
+    assert bucket.retry_after_ms(NOW_MS) == 0
+
+
+@pytest.mark.parametrize(("rate_s", "wait_ms"), [(1, 1_000), (3, 334), (100, 10), (0.5, 2_000)])
+def test_waiting_as_told_is_long_enough_and_not_longer(rate_s: float, wait_ms: int) -> None:
+    bucket = TokenBucket(rate_s=rate_s, burst=1, now_ms=NOW_MS)
+    bucket.take(NOW_MS)
+
+    assert bucket.retry_after_ms(NOW_MS) == wait_ms
+    assert not bucket.take(NOW_MS + wait_ms - 1)
+    assert bucket.take(NOW_MS + wait_ms)
+
+
+def test_nobody_waits_while_there_are_tokens() -> None:
+    assert TokenBucket(rate_s=1, burst=1, now_ms=NOW_MS).retry_after_ms(NOW_MS) == 0
+
+
+def test_a_clock_that_jumps_back_neither_gives_nor_takes() -> None:
+    bucket = TokenBucket(rate_s=10, burst=5, now_ms=NOW_MS)
+    taken(bucket, 2, NOW_MS)
+
+    assert taken(bucket, 20, NOW_MS - 3_600_000) == 3
+    assert bucket.take(NOW_MS - 3_600_000 + 100)
+
+
+@given(
+    rate_s=st.floats(0.1, 10_000),
+    burst=st.integers(1, 1_000),
+    steps_ms=st.lists(st.integers(-1_000, 10_000), max_size=50),
+)
+def test_no_more_passes_than_burst_and_rate_allow(
+    rate_s: float, burst: int, steps_ms: list[int]
+) -> None:
+    bucket = TokenBucket(rate_s, burst, NOW_MS)
+    now_ms, forward_ms, passed = NOW_MS, 0, 0
+
+    for step_ms in steps_ms:
+        now_ms += step_ms
+        forward_ms += max(0, step_ms)
+        passed += taken(bucket, 30, now_ms)
+        assert 0 <= bucket.tokens <= burst
+
+    assert passed <= burst + forward_ms * rate_s / 1000 + 1e-6

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from signalhub.core.tally import BROADCAST_BOUNDS_S, Histogram, Tally
+from signalhub.errors import Code
+from signalhub.observe.metrics import DECLARATIONS, PROCESS, Metrics, page
+
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "metrics.md"
+
+
+class Readings:
+    """A hub at a standstill."""
+
+    def actors(self) -> int:
+        return 45_000
+
+    def capacity_utilization(self) -> float:
+        return 0.9
+
+    def connections(self) -> int:
+        return 300
+
+    def queue_depth(self) -> int:
+        return 12
+
+    def dedup_entries(self) -> int:
+        return 1_000
+
+    def dedup_window_ms(self) -> int:
+        return 250_500
+
+    def storage_bytes(self) -> int:
+        return 4_096
+
+
+def families(tally: Tally) -> dict[str, Metric]:
+    """The page as a scraper reads it, by full metric name."""
+    body, content_type = Metrics(tally, Readings()).render()
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    return {
+        family.name + ("_total" if family.type == "counter" else ""): family
+        for family in text_string_to_metric_families(body.decode())
+    }
+
+
+def value_of(metrics: dict[str, Metric], name: str, **labels: str) -> float:
+    """The one sample of that name and those labels."""
+    (value,) = (
+        sample.value
+        for metric in metrics.values()
+        for sample in metric.samples
+        if sample.name == name and sample.labels == labels
+    )
+    return value
+
+
+def test_exactly_what_is_declared_is_exported() -> None:
+    declared = {declaration.name: declaration.kind for declaration in DECLARATIONS}
+    declared |= {name: kind for name, (kind, _) in PROCESS.items()}
+
+    exported = {name: metric.type for name, metric in families(Tally()).items()}
+
+    assert exported == declared
+
+
+def test_names_are_declared_once_and_explained() -> None:
+    names = [declaration.name for declaration in DECLARATIONS]
+
+    assert len(names) == len(set(names))
+    assert all(declaration.help.endswith(".") for declaration in DECLARATIONS)
+
+
+def test_every_counter_and_histogram_of_the_tally_is_exported() -> None:
+    sources = {declaration.source for declaration in DECLARATIONS if declaration.kind != "gauge"}
+
+    assert sources == set(Tally.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("signal_hub_actors_total", "gauge"),
+        ("signal_hub_capacity_utilization", "gauge"),
+        ("signal_hub_broadcast_latency_seconds", "histogram"),
+        ("signal_hub_connections_active", "gauge"),
+        ("signal_hub_messages_received_total", "counter"),
+    ],
+)
+def test_names_known_to_dashboards_stay(name: str, kind: str) -> None:
+    assert families(Tally())[name].type == kind
+
+
+def test_counters_show_the_tally() -> None:
+    tally = Tally()
+    metrics = Metrics(tally, Readings())
+    counters = [
+        declaration
+        for declaration in DECLARATIONS
+        if declaration.kind == "counter" and not declaration.labels
+    ]
+    for number, declaration in enumerate(counters, start=1):
+        setattr(tally, declaration.source, number)
+
+    lines = metrics.render()[0].decode().splitlines()
+
+    for number, declaration in enumerate(counters, start=1):
+        assert f"{declaration.name} {float(number)}" in lines
+
+
+def test_gauges_are_read_when_somebody_looks() -> None:
+    metrics = families(Tally())
+
+    assert value_of(metrics, "signal_hub_actors_total") == 45_000
+    assert value_of(metrics, "signal_hub_capacity_utilization") == 0.9
+    assert value_of(metrics, "signal_hub_connections_active") == 300
+    assert value_of(metrics, "signal_hub_message_queue_depth") == 12
+    assert value_of(metrics, "signal_hub_dedup_ids") == 1_000
+    assert value_of(metrics, "signal_hub_dedup_window_seconds") == 250.5
+    assert value_of(metrics, "signal_hub_storage_usage_bytes") == 4_096
+
+
+def test_errors_are_labelled_by_code_from_a_closed_set() -> None:
+    tally = Tally()
+    tally.count_error(Code.RATE_LIMITED)
+    tally.count_error(Code.RATE_LIMITED)
+    tally.count_error("invented by a stranger")
+    tally.count_error("another one")
+
+    metrics = families(tally)
+
+    name = "signal_hub_errors_total"
+    assert value_of(metrics, name, code="rate_limited") == 2
+    assert value_of(metrics, name, code="other") == 2
+    assert value_of(metrics, name, code="unauthorized") == 0
+    assert {sample.labels["code"] for sample in metrics[name].samples} == {*Code, "other"}
+
+
+def test_no_other_metric_has_labels() -> None:
+    for name, metric in families(Tally()).items():
+        labels = {label for sample in metric.samples for label in sample.labels}
+        assert labels <= ({"code"} if name == "signal_hub_errors_total" else {"le"})
+
+
+def test_histograms_are_cumulative_with_sum_and_count() -> None:
+    tally = Tally()
+    for seconds in (0.001, 0.3, 0.5, 119.0, 1_000.0):
+        tally.broadcast_latency.observe(seconds)
+
+    metrics = families(tally)
+
+    name = "signal_hub_broadcast_latency_seconds"
+    assert value_of(metrics, f"{name}_bucket", le="0.001") == 1
+    assert value_of(metrics, f"{name}_bucket", le="0.5") == 3
+    assert value_of(metrics, f"{name}_bucket", le="120.0") == 4
+    assert value_of(metrics, f"{name}_bucket", le="+Inf") == 5
+    assert value_of(metrics, f"{name}_count") == 5
+    assert value_of(metrics, f"{name}_sum") == pytest.approx(1_119.801)
+
+
+def test_the_alert_threshold_is_a_bucket_of_its_own() -> None:
+    assert 120.0 in BROADCAST_BOUNDS_S
+
+
+def test_a_duration_belongs_to_the_first_bound_it_does_not_exceed() -> None:
+    histogram = Histogram((0.1, 1.0))
+    for seconds in (0.0, 0.1, 0.100001, 1.0, 1.1):
+        histogram.observe(seconds)
+
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.count == 5
+
+
+def test_a_negative_duration_counts_as_none() -> None:
+    histogram = Histogram((0.1, 1.0))
+
+    histogram.observe(-3.0)
+
+    assert histogram.counts == [1, 0, 0]
+    assert histogram.sum_s == 0.0
+
+
+def test_tallies_share_nothing() -> None:
+    first, second = Tally(), Tally()
+
+    first.count_error("x")
+    first.ask_latency.observe(1.0)
+
+    assert second.errors == {}
+    assert second.ask_latency.count == 0
+
+
+def test_the_page_of_metrics_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), (
+        "python -m signalhub.observe.metrics > docs/operate/metrics.md"
+    )
