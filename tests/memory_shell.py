@@ -175,7 +175,7 @@ class MemoryShell:
         authenticator: Authenticator | None = None,
     ) -> None:
         self.clock = clock or FakeClock()
-        self.tally = Tally(errors={})
+        self.tally = Tally()
         self.hub = Hub(
             settings or Settings(),
             ids=CountedIds(),

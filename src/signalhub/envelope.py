@@ -81,7 +81,7 @@ def decode(frame: bytes) -> Envelope:
         envelope = _decode(frame)
     except _CODEC_ERRORS as error:
         raise _explain(frame, error) from None
-    if not (envelope.sender.startswith("@(") and envelope.to.startswith("@(")):
+    if envelope.sender[:2] != "@(" or envelope.to[:2] != "@(":
         reason = "`from` and `to` must be addresses beginning with `@(`"
         raise NotEnvelope(reason, envelope.sender, envelope.id)
     return envelope
@@ -94,7 +94,8 @@ def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
     grammar allows it: half of a surrogate pair, and numbers no float can hold.
     """
     try:
-        value = json.loads(frame, parse_constant=_refuse_constant)
+        # Integers as floats: their digits may be more than Python is willing to convert.
+        value = json.loads(frame, parse_int=float, parse_constant=_refuse_constant)
     except RecursionError:
         return NotJson("it is nested too deeply")
     except ValueError as cause:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import signalhub
-from signalhub.testing import ChaosProxy, ScriptedHub, run_hub, spawn_hub
+from signalhub.testing import ChaosProxy, Peer, RunningHub, ScriptedHub, run_hub, spawn_hub
 
 PATIENCE_S = 20.0
 SECRET = "correct horse battery staple"
@@ -82,6 +82,21 @@ async def line_of(stream: asyncio.StreamReader | None, text: str) -> str:
     return line
 
 
+async def hub_knows(hub: RunningHub, address: str) -> None:
+    """Wait until the address is registered."""
+    async with asyncio.timeout(PATIENCE_S):
+        while hub.app.hub.registry.get(address) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def greet(hub: ScriptedHub) -> Peer:
+    """Let a one-shot command in."""
+    peer = await hub.accept()
+    await peer.welcome()
+    peer.answer(await peer.receive("hub:unregister"), "hub:unregistered", {})
+    return peer
+
+
 def unused_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -133,7 +148,7 @@ async def test_with_json_a_message_is_one_object() -> None:
         run_hub() as hub,
         started(hub.url, "listen", "demo/bob", "--count", "1", "--json") as bob,
     ):
-        await until_registered(hub.url, "demo/bob")
+        await hub_knows(hub, "@(demo/bob)")
 
         asked = await cli(hub.url, "ask", "demo/bob", '{"a": 1}', "--json", "--from", "demo/alice")
         message = json.loads(await line_of(bob.stdout, "payload"))
@@ -143,13 +158,6 @@ async def test_with_json_a_message_is_one_object() -> None:
     assert (message["from"], message["to"]) == ("@(demo/alice)", "@(demo/bob)")
     assert message["payload"] == {"a": 1}
     assert message["topic"] is None
-
-
-async def until_registered(url: str, pattern: str) -> None:
-    async with signalhub.connect(url, "@(test/watcher)") as me:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await me.discover(pattern):
-                await asyncio.sleep(0.02)
 
 
 async def test_speaking_as_somebody_does_not_take_the_address_away() -> None:
@@ -194,9 +202,7 @@ async def test_an_ask_without_an_answer_is_exit_code_4() -> None:
         ScriptedHub() as hub,
         started(hub.url, "ask", "demo/bob", "x", "--timeout", "0.5") as process,
     ):
-        peer = await hub.accept()
-        await peer.welcome()
-        await peer.receive("hub:unregister")
+        peer = await greet(hub)
         await peer.receive("hub:send")
 
         assert await process.wait() == 4
@@ -206,9 +212,7 @@ async def test_an_ask_without_an_answer_is_exit_code_4() -> None:
 
 async def test_an_ask_whose_connection_breaks_is_exit_code_4() -> None:
     async with ScriptedHub() as hub, started(hub.url, "ask", "demo/bob", "x") as process:
-        peer = await hub.accept()
-        await peer.welcome()
-        await peer.receive("hub:unregister")
+        peer = await greet(hub)
         await peer.receive("hub:send")
         peer.abort()
 
@@ -217,9 +221,7 @@ async def test_an_ask_whose_connection_breaks_is_exit_code_4() -> None:
 
 async def test_a_tell_the_hub_refuses_is_exit_code_1() -> None:
     async with ScriptedHub() as hub, started(hub.url, "tell", "demo/bob", "x") as process:
-        peer = await hub.accept()
-        await peer.welcome()
-        await peer.receive("hub:unregister")
+        peer = await greet(hub)
         peer.refuse(await peer.receive("hub:send"), "unauthorized")
         peer.answer(await peer.receive("hub:heartbeat"), "hub:heartbeat_ack", {})
         peer.answer(await peer.receive("hub:disconnect"), "hub:disconnect", {"acknowledged": True})

@@ -11,9 +11,6 @@ import uvloop
 
 from tests.spec.stage import InProcess, run_stage
 
-for _module in ("bystanders", "frames", "peer", "stage"):
-    pytest.register_assert_rewrite(f"tests.spec.{_module}")
-
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item

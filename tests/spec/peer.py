@@ -159,7 +159,7 @@ class Peer(asyncio.Protocol):
         payload = text.encode() if isinstance(text, str) else text
         self.write(frames.masked_frame(frames.TEXT, payload))
 
-    def envelope(self, type: str, payload: Any = None, **members: Any) -> dict[str, Any]:
+    def envelope(self, type: str, payload: Any = None, /, **members: Any) -> dict[str, Any]:
         """A complete envelope; `members` replaces single ones, `...` leaves one out."""
         complete = {
             "id": str(uuid.uuid4()),
@@ -179,13 +179,13 @@ class Peer(asyncio.Protocol):
         complete |= members
         return {name: value for name, value in complete.items() if value is not ...}
 
-    def send(self, type: str, payload: Any = None, **members: Any) -> str:
+    def send(self, type: str, payload: Any = None, /, **members: Any) -> str:
         """Send one envelope, `tell` unless said otherwise; its id."""
         message = self.envelope(type, payload, **members)
         self.send_text(json.dumps(message))
         return cast(str, message.get("id"))
 
-    async def ask(self, type: str, payload: Any = None, **members: Any) -> Envelope:
+    async def ask(self, type: str, payload: Any = None, /, **members: Any) -> Envelope:
         """Send with pattern `ask` and wait for the reply."""
         return await self.reply_to(self.send(type, payload, **{"pattern": "ask"} | members))
 

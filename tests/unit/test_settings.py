@@ -329,3 +329,13 @@ def test_the_reference_page_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), (
         "run: signalhub settings reference > docs/operate/settings.md"
     )
+
+
+def test_the_example_of_the_reference_page_works(tmp_path: Path) -> None:
+    _, _, rest = page().partition("```toml\n")
+    example, _, _ = rest.partition("```")
+
+    settings = from_toml(tmp_path, example).settings
+
+    assert settings.registry.limit == 20_000
+    assert settings.auth.enabled

@@ -109,7 +109,7 @@ def run(connection: Connection, work: Work[T]) -> T:
 
     async def within_time(me: Client) -> T:
         # A command is gone before anybody could answer it, so it need not be found.
-        await me.unregister(me.address)
+        await _in_time(me.unregister(me.address), connection)
         async with asyncio.timeout(connection.timeout_s):
             return await work(me)
 
@@ -164,8 +164,6 @@ async def _talk(
     capabilities: Sequence[str] = (),
     reconnect: Reconnect | None = None,
 ) -> T:
-    import asyncio
-
     from signalhub.client import connect
 
     token = connection.token()
@@ -176,14 +174,20 @@ async def _talk(
         token=token,
         reconnect=reconnect,
     )
+    async with await _in_time(connecting, connection) as me:
+        return await work(me)
+
+
+async def _in_time(step: Awaitable[T], connection: Connection) -> T:
+    """A step before the work itself: if it takes too long, nothing has happened yet."""
+    import asyncio
+
     try:
         async with asyncio.timeout(connection.timeout_s):
-            me = await connecting
+            return await step
     except TimeoutError:
         limit = f"{connection.timeout_s:g} s"
         raise Unavailable(f"no answer from {connection.url} within {limit}") from None
-    async with me:
-        return await work(me)
 
 
 def _own_address(token: str | None) -> str:

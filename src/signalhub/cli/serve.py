@@ -76,4 +76,11 @@ def start_failure(error: OSError, host: str, port: int) -> Failure:
             f"port {port} is reserved for the system",
             "choose one above 1023 with --port",
         )
+    if error.filename is not None:
+        return Failure(
+            Exit.FAILED,
+            "data_unusable",
+            f"the hub cannot use {error.filename}: {error.strerror}",
+            "choose another folder with --data",
+        )
     return Failure(Exit.FAILED, "cannot_start", f"the hub cannot start: {error}")

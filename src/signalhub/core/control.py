@@ -159,8 +159,7 @@ def heartbeat(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
     """Echo the client's time and give ours; the leases are renewed by the frame itself."""
     echoed = wire.encode(message.timestamp)
     if wire.is_object(message.payload):
-        given = requests.parse(requests.Heartbeat, message.payload).timestamp
-        echoed = echoed if given is None else bytes(given)
+        echoed = bytes(requests.parse(requests.Heartbeat, message.payload).timestamp) or echoed
     payload = heartbeat_payload(echoed, now)
     return [hub.reply(session, message, "hub:heartbeat_ack", payload, now)]
 

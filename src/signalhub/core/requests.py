@@ -20,6 +20,9 @@ T = TypeVar("T")
 Type = Annotated[str, Meta(min_length=1, max_length=TYPE_CHARS_MAX)]
 
 
+_ABSENT = Raw(b"")
+
+
 class Request(msgspec.Struct, gc=False, rename="camel"):
     """Base of all payloads."""
 
@@ -35,7 +38,7 @@ class Connect(Request):
 class Heartbeat(Request):
     """Payload of `hub:heartbeat`; whatever the time is written as, it is echoed."""
 
-    timestamp: Raw | None = None
+    timestamp: Raw = _ABSENT
 
 
 class Register(Request):

@@ -178,24 +178,23 @@ class Connection(WSListener):
         """What the transport holds because the kernel would not take it."""
         return self._transport.get_write_buffer_size()
 
-    def render(self) -> bytes:
-        """Everything queued, as the bytes to write; the queue is empty afterwards."""
+    def render(self) -> tuple[bytes, int]:
+        """A queue with fan-outs in it as the bytes to write, and the number of messages."""
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None
-        queue = self.queue
-        if self.has_fans:
-            data = b"".join(
-                [item if isinstance(item, bytes) else item[0].render(item[1]) for item in queue]
-            )
-            fans = [len(item[0]) for item in queue if isinstance(item, tuple)]
-            self.session.sent += sum(fans) + (len(queue) - len(fans) >> 1)
-            self.has_fans = False
-        else:
-            data = b"".join(queue)  # type: ignore[arg-type]
-            self.session.sent += len(queue) >> 1
-        queue.clear()
-        return data
+        self.has_fans = False
+        frames: list[bytes] = []
+        copies = 0
+        for item in self.queue:
+            if isinstance(item, bytes):
+                frames.append(item)
+            else:
+                batch, address_json = item
+                frames.append(batch.render(address_json))
+                copies += len(batch) * 2 - 1
+        # A message of its own is queued as header and body.
+        return b"".join(frames), (len(frames) + copies) >> 1
 
     def write(self, data: bytes) -> Written:
         """Give bytes to the kernel, or what it does not take to the transport."""

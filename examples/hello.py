@@ -1,0 +1,45 @@
+"""Two actors meet in a hub: a task is asked for, worked on and answered, and the result published.
+
+Start a hub with `signalhub serve`, then run `python examples/hello.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import signalhub
+from signalhub import Message
+
+HUB = "ws://127.0.0.1:8787/ws"
+BOSS = "@(demo/boss)"
+WORKER = "@(demo/worker)"
+
+
+async def main(url: str) -> None:
+    async with (
+        signalhub.connect(url, BOSS) as boss,
+        signalhub.connect(url, WORKER, capabilities=("sums",)) as worker,
+    ):
+
+        @worker.on("sum:wanted")
+        async def add(message: Message) -> None:
+            await worker.tell(message.sender, "sum:done", sum(message.payload))
+
+        await worker.subscribe("sums/#")
+        (helper,) = await boss.discover(capability="sums")
+        print(f"{helper.address} can do sums")
+
+        receipt = await boss.ask(helper.address, "sum:wanted", [1, 2, 3])
+        print(f"the task was {receipt.status}")
+
+        answer = await anext(boss.messages())
+        print(f"{answer.sender} says {answer.payload}")
+
+        readers = await boss.publish("sums/today", "sum:published", answer.payload)
+        news = await anext(worker.messages())
+        print(f"{readers} reader of {news.topic} got {news.payload}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else HUB))
