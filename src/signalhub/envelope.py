@@ -95,7 +95,8 @@ def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
     """
     try:
         # Integers as floats: their digits may be more than Python is willing to convert.
-        value = json.loads(frame, parse_int=float, parse_constant=_refuse_constant)
+        text = frame.decode(errors="replace")
+        value = json.loads(text, parse_int=float, parse_constant=_refuse_constant)
     except RecursionError:
         return NotJson("it is nested too deeply")
     except ValueError as cause:

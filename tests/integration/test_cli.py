@@ -200,7 +200,7 @@ async def test_a_hub_that_does_not_greet_is_exit_code_3() -> None:
 async def test_an_ask_without_an_answer_is_exit_code_4() -> None:
     async with (
         ScriptedHub() as hub,
-        started(hub.url, "ask", "demo/bob", "x", "--timeout", "0.5") as process,
+        started(hub.url, "ask", "demo/bob", "x", "--timeout", "1.5") as process,
     ):
         peer = await greet(hub)
         await peer.receive("hub:send")
@@ -325,6 +325,26 @@ async def test_ping_prints_each_round_trip_and_a_summary() -> None:
     first, second, summary = done.rows()
     assert [first["number"], second["number"]] == [1, 2]
     assert 0 < summary["min_ms"] <= summary["mean_ms"] <= summary["max_ms"]
+
+
+async def test_the_timeout_is_for_each_answer_not_for_the_whole_command() -> None:
+    async with run_hub() as hub:
+        timing = ("--count", "3", "--interval", "1", "--timeout", "1.5")
+        done = await cli(hub.url, "ping", *timing, "--json")
+
+    assert done.code == 0, done.err
+    assert len(done.rows()) == 4
+
+
+async def test_a_request_without_an_answer_is_exit_code_4() -> None:
+    async with (
+        ScriptedHub() as hub,
+        started(hub.url, "publish", "prices", "1", "--timeout", "1.5") as process,
+    ):
+        peer = await greet(hub)
+        await peer.receive("hub:publish")
+
+        assert await process.wait() == 4
 
 
 async def test_a_token_opens_a_hub_with_authentication(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import textwrap
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,23 +218,40 @@ async def test_tells_made_while_the_hub_is_away_arrive_when_it_is_back() -> None
         assert await take(alice, 100) == list(range(100))
 
 
-async def test_asks_survive_hubs_that_are_killed() -> None:
-    async with (
-        spawn_hub() as hub,
-        connect(hub.url, ALICE) as alice,
-        connect(hub.url, BOB) as bob,
-    ):
+async def test_an_ask_survives_a_hub_that_is_killed() -> None:
+    async with spawn_hub() as hub, connect(hub.url, ALICE) as alice:
         for n in range(2):
-            asking = asyncio.create_task(alice.ask(BOB, "task", n))
+            asking = asyncio.create_task(alice.ask(ALICE, "task", n))
             await asyncio.sleep(0)
             await hub.restart()
 
             assert (await asking).is_delivered
 
         # A message may come twice: once from each life of the hub.
-        messages = bob.messages()
+        messages = alice.messages()
         while (await anext(messages)).payload != 1:
             pass
+
+
+async def test_an_ask_waits_for_a_recipient_that_is_slow_to_return() -> None:
+    async with (
+        run_hub() as hub,
+        ChaosProxy(hub.port) as proxy,
+        connect(hub.url, ALICE) as alice,
+        connect(proxy.url, BOB) as bob,
+    ):
+        await hub.stop()
+        await proxy.refuse()
+        await hub.start()
+
+        asking = asyncio.create_task(alice.ask(BOB, "task", 1))
+        async with asyncio.timeout(10):
+            while not hub.app.hub.tally.errors.get("actor_reconnecting"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await proxy.accept()
+
+        assert (await asking).is_delivered
+        assert await take(bob, 1) == [1]
 
 
 async def test_a_link_that_went_silent_is_found_dead_and_replaced(
@@ -354,6 +374,18 @@ async def test_a_hub_with_authentication_wants_a_good_token() -> None:
             assert (await alice.ask(ALICE, "note", 1)).is_delivered
         async with connect(hub.url, ALICE, token=good) as alice:
             assert (await alice.refresh_token()).expires_at is not None
+
+
+async def test_every_block_of_the_guide_runs() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 5
+    body = textwrap.indent("\n".join(blocks), "    ")
+    names: dict[str, Any] = {}
+    exec(f"async def run(me, url, signalhub):\n{body}", names)
+
+    async with run_hub() as hub, connect(hub.url, "@(demo/me)") as me, connect(hub.url, BOB):
+        await names["run"](me, hub.url, signalhub)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 CONTINUATION, TEXT, BINARY = 0x0, 0x1, 0x2
@@ -26,7 +27,7 @@ def masked_frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: in
 def fragments(payload: bytes, *cuts: int, opcode: int = TEXT) -> list[bytes]:
     """One message in as many frames as the cuts make."""
     edges = [0, *cuts, len(payload)]
-    parts = [payload[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    parts = [payload[start:end] for start, end in pairwise(edges)]
     last = len(parts) - 1
     return [
         masked_frame(CONTINUATION if index else opcode, part, fin=index == last)
@@ -65,14 +66,14 @@ class FrameReader:
         self._buffer += data
         found: list[Frame] = []
         at = 0
-        while (end := self._end_of_frame(at)) is not None:
-            start, end = end
+        while (payload := self._payload_at(at)) is not None:
+            start, end = payload
             found.append(Frame(self._buffer[at] & 0x0F, bytes(self._buffer[start:end])))
             at = end
         del self._buffer[:at]
         return found
 
-    def _end_of_frame(self, at: int) -> tuple[int, int] | None:
+    def _payload_at(self, at: int) -> tuple[int, int] | None:
         """Where the payload of the frame at `at` begins and ends, if all of it is here."""
         buffer = self._buffer
         if len(buffer) < at + 2:

@@ -9,7 +9,7 @@ import pytest
 from signalhub.testing import FakeClock
 from tests.spec import frames
 from tests.spec.peer import Closed, Rejected
-from tests.spec.stage import InProcess, code_of, run_stage
+from tests.spec.stage import InProcess, code_of, run_stage, until_gone
 
 UPGRADE = {
     "Upgrade": "websocket",
@@ -241,9 +241,7 @@ async def test_1_3_client_that_hangs_up_without_closing_is_cleaned_up(stage: InP
     peer.abort()
     await peer.until_closed()
 
-    # The end of a socket is an event for both sides; the hub's comes at most a moment later.
-    while (await other.ask_actor("@(local/a)", "note"))["type"] != "hub:unknown_actor":
-        pass
+    await until_gone(other, "@(local/a)")
 
 
 async def test_1_1_socket_without_hello_is_closed_at_the_deadline() -> None:

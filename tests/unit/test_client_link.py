@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 import signalhub
 from signalhub import Client, Reconnect
@@ -299,6 +307,52 @@ async def test_a_cancelled_ask_is_not_repeated() -> None:
         await client.tell(BOB, "marker")
 
         assert (await peer.receive("hub:send"))["payload"]["type"] == "marker"
+
+
+async def test_a_secured_hub_is_reached_with_certificates_of_ones_own(tmp_path: Path) -> None:
+    served, trusting = _certificates(tmp_path)
+    async with ScriptedHub(served) as hub:
+        with pytest.raises(signalhub.Unavailable, match="certificate"):
+            await _connect(hub.url)
+
+        connecting = _connecting(hub, ssl=trusting)
+        peer = await hub.accept()
+        await peer.welcome()
+        async with await connecting as client:
+            async with asyncio.TaskGroup() as group:
+                for n in range(100):
+                    group.create_task(client.tell(BOB, "note", n))
+            numbers = [(await peer.receive("hub:send"))["payload"]["data"] for _ in range(100)]
+
+    assert numbers == list(range(100))
+
+
+def _certificates(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A context that serves 127.0.0.1 and one that trusts it."""
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    today = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, None)
+    )
+    pem = folder / "hub.pem"
+    pem.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + certificate.public_bytes(Encoding.PEM)
+    )
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(pem)
+    return served, ssl.create_default_context(cafile=str(pem))
 
 
 async def test_fragments_pings_and_broken_messages_are_survived() -> None:

@@ -171,12 +171,13 @@ def test_without_memory_for_the_window_the_oldest_go_and_it_says_so() -> None:
 
 def test_expired_ids_make_room_before_the_window_is_shortened() -> None:
     dedup = make_dedup(memory_bytes_max=100_000)
-    last_ms = fill(dedup, 3_500)
+    later_ms = fill(dedup, 3_500) + WINDOW_MS + 1
 
-    fill(dedup, 3_500, now_ms=last_ms + WINDOW_MS + 1)
+    dedup.remember(SENDER, "large", later_ms, Ack(later_ms, extra=b"x" * 50_000))
 
-    assert not dedup.is_shortened
     assert dedup.memory_bytes <= 100_000
+    assert not dedup.is_shortened
+    assert dedup.find(SENDER, "large", later_ms) is not None
 
 
 def test_the_window_grows_back_when_the_flood_is_over() -> None:

@@ -215,6 +215,17 @@ def test_a_damaged_file_is_refused(store: Store, path: Path) -> None:
     refusal_of(path)
 
 
+def test_damage_that_can_still_be_read_is_refused(store: Store, path: Path) -> None:
+    for number in range(1_000, 1_100):
+        store.persist(row(f"@(local/{number})"))
+    store.close()
+    content = path.read_bytes()
+    assert content.count(b"@(local/1050)") == 1
+    path.write_bytes(content.replace(b"@(local/1050)", b"@(local/9999)"))
+
+    assert "damaged" in refusal_of(path)
+
+
 def test_a_truncated_file_is_refused(store: Store, path: Path) -> None:
     for number in range(2_000):
         store.persist(row(f"@(local/{number})"))

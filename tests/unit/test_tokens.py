@@ -154,6 +154,7 @@ ATTACKS = {
     "garbage": ("garbage", "not a JWT"),
     "two parts": ("a.b", "not a JWT"),
     "not ASCII": (hmac_token(GOOD) + "é", "not a JWT"),
+    "not even Unicode": ("\ud800", "not a JWT"),
     "header is no object": (f"{encoded(b'[]')}.{encoded(b'{}')}.", "not a JWT"),
     "header is no JSON": (f"{encoded(b'{')}.{encoded(b'{}')}.", "not a JWT"),
     "header nested deeply": (
@@ -276,6 +277,12 @@ def test_a_token_without_exp_ends_by_its_age() -> None:
 
     assert claims.expires_at_s == 1_000 + 86_400
     assert "older" in refusal_of(token, now_s=1_000 + 86_400.5).message
+
+
+def test_a_token_ends_by_its_age_even_if_its_exp_is_later() -> None:
+    token = hmac_token(with_claims(iat=1_000, exp=1_000_000))
+
+    assert Authenticator(AUTH).verify(token, 2_000).expires_at_s == 1_000 + 86_400
 
 
 def test_several_keys_and_no_kid_is_refused() -> None:

@@ -33,7 +33,7 @@ def discover(
     """Find actors by address and by what they can do."""
 
     async def work(me: Client) -> list[Actor]:
-        return await me.discover(pattern, capability=capability, limit=limit)
+        return await connection.in_time(me.discover(pattern, capability=capability, limit=limit))
 
     rows = [
         {"address": actor.address, "capabilities": actor.capabilities}
@@ -52,7 +52,7 @@ def ls(*, connection: Connection = LOCAL) -> None:
         listed: dict[str, ListedActor] = {}
         offset, has_more = 0, True
         while has_more:
-            page = await me.actors(offset=offset, limit=PAGE_MAX)
+            page = await connection.in_time(me.actors(offset=offset, limit=PAGE_MAX))
             listed |= {actor.address: actor for actor in page.actors}
             offset += len(page.actors)
             has_more = page.has_more and bool(page.actors)
@@ -90,7 +90,7 @@ def ping(
         for number in range(1, count + 1):
             if times:
                 await asyncio.sleep(interval_s)
-            times.append(await me.ping() * 1000)
+            times.append(await connection.in_time(me.ping()) * 1000)
             facts = {"number": number, "ms": round(times[-1], 3)}
             output.fact(facts, f"{number}: {times[-1]:.2f} ms")
         return times

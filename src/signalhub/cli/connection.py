@@ -85,6 +85,16 @@ class Connection:
         except (OSError, UnicodeDecodeError) as error:
             raise usage(f"the token file {self.token_file} cannot be read: {error}") from None
 
+    async def in_time(self, step: Awaitable[T]) -> T:
+        """Wait for one answer of the hub, as long as the user allows."""
+        import asyncio
+
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await step
+        except TimeoutError:
+            raise OutcomeUnknown(f"no answer within {self.timeout_s:g} s") from None
+
     def note(self, sentence: str) -> None:
         """Tell people, not programs, what is going on."""
         if not self.as_json:
@@ -104,23 +114,19 @@ Sender = Annotated[
 
 
 def run(connection: Connection, work: Work[T]) -> T:
-    """Connect, do the work within the time allowed, and leave."""
+    """Connect, do the work, and leave; the work uses `in_time` for each of its steps."""
     import asyncio
 
-    async def within_time(me: Client) -> T:
+    async def unlisted(me: Client) -> T:
         # A command is gone before anybody could answer it, so it need not be found.
-        await _in_time(me.unregister(me.address), connection)
-        async with asyncio.timeout(connection.timeout_s):
-            return await work(me)
+        await _prepare(connection, me.unregister(me.address))
+        return await work(me)
 
     with _Refusals() as refusals:
         try:
-            result = asyncio.run(_talk(connection, within_time))
+            result = asyncio.run(_talk(connection, unlisted))
         except ClientError as error:
             raise failure_of(error) from error
-        except TimeoutError as error:
-            late = OutcomeUnknown(f"no answer within {connection.timeout_s:g} s")
-            raise failure_of(late) from error
     refusals.check()
     return result
 
@@ -174,20 +180,16 @@ async def _talk(
         token=token,
         reconnect=reconnect,
     )
-    async with await _in_time(connecting, connection) as me:
+    async with await _prepare(connection, connecting) as me:
         return await work(me)
 
 
-async def _in_time(step: Awaitable[T], connection: Connection) -> T:
+async def _prepare(connection: Connection, step: Awaitable[T]) -> T:
     """A step before the work itself: if it takes too long, nothing has happened yet."""
-    import asyncio
-
     try:
-        async with asyncio.timeout(connection.timeout_s):
-            return await step
-    except TimeoutError:
-        limit = f"{connection.timeout_s:g} s"
-        raise Unavailable(f"no answer from {connection.url} within {limit}") from None
+        return await connection.in_time(step)
+    except OutcomeUnknown as error:
+        raise Unavailable(f"{connection.url}: {error}") from None
 
 
 def _own_address(token: str | None) -> str:

@@ -45,9 +45,10 @@ def tell(
     speaker = optional_address(sender)
 
     async def work(me: Client) -> None:
-        await me.tell(target, kind, value, ttl_ms=_milliseconds(ttl_s), sender=speaker)
+        sending = me.tell(target, kind, value, ttl_ms=_milliseconds(ttl_s), sender=speaker)
+        await connection.in_time(sending)
         # The hub answers in order: had it refused the tell, we would know by now.
-        await me.ping()
+        await connection.in_time(me.ping())
 
     run(connection, work)
     connection.output.fact({"to": target, "type": kind, "sent": True}, f"sent to {target}")
@@ -99,8 +100,8 @@ def broadcast(
     speaker = optional_address(sender)
 
     async def work(me: Client) -> BroadcastResult:
-        return await me.broadcast(
-            kind, value, capability=capability, exclude_self=True, sender=speaker
+        return await connection.in_time(
+            me.broadcast(kind, value, capability=capability, exclude_self=True, sender=speaker)
         )
 
     result = run(connection, work)

@@ -38,7 +38,7 @@ def publish(
     speaker = optional_address(sender)
 
     async def work(me: Client) -> int:
-        return await me.publish(name, kind, value, sender=speaker)
+        return await connection.in_time(me.publish(name, kind, value, sender=speaker))
 
     count = run(connection, work)
     noun = "subscriber" if count == 1 else "subscribers"
@@ -64,7 +64,7 @@ def subscribe(
 
     async def work(me: Client) -> None:
         for name in names:
-            await me.subscribe(name)
+            await connection.in_time(me.subscribe(name))
         connection.note(f"subscribed to {', '.join(names)}; Ctrl-C ends")
         await follow(me.messages(), connection.output, count=count, for_s=for_s)
 

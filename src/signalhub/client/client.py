@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, overload
 
 import msgspec
 
-from signalhub.client.arguments import checked_url
+from signalhub.client.arguments import checked_capabilities, checked_url
 from signalhub.client.backoff import Backoff, Reconnect
 from signalhub.client.effects import Instant
 from signalhub.client.inbox import INBOX_MAX, Handler
@@ -67,18 +67,22 @@ def connect(
         ssl: For `wss://` with certificates of your own.
 
     Raises:
-        ValueError: The address or the URL cannot be used; raised at once.
+        ValueError: The address, the URL or the lease cannot be used; raised at once.
+        TypeError: The metadata is no JSON; raised at once.
         Unavailable: Nobody answers; raised when entered or awaited, like the following.
         Refused: The hub does not want this client; `code` says why.
     """
-    clock = SystemClock()
-    membership = Membership()
-    membership.registered(address, capabilities, metadata or {}, lease_s)
-    protocol = Protocol(Composer(address, Ids()), membership, Instant.of(clock))
     url = checked_url(url)
-    backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
+    compose = Composer(address, Ids())
+    wanted = (address, checked_capabilities(capabilities), dict(metadata or {}), lease_s)
+    compose.register(*wanted, now_ms=0)
 
     async def open_client() -> Client:
+        clock = SystemClock()
+        membership = Membership()
+        membership.registered(*wanted)
+        protocol = Protocol(compose, membership, Instant.of(clock))
+        backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)
         await runner.start()
         return Client(address, runner)
@@ -87,7 +91,7 @@ def connect(
 
 
 class Connecting:
-    """A client to be; it connects when awaited or entered, once."""
+    """A client to be; every time it is awaited or entered it makes one."""
 
     def __init__(self, open_client: Callable[[], Awaitable[Client]]) -> None:
         self._open = open_client

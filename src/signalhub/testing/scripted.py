@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Mapping
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
@@ -156,7 +157,7 @@ class ScriptedHub:
     While `refusal` is set, a status and headers, upgrades are refused with it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ssl: SSLContext | None = None) -> None:
         self.port = 0
         self.upgrades = 0
         self.refusal: tuple[int, dict[str, str]] | None = None
@@ -164,11 +165,12 @@ class ScriptedHub:
         self._ids = itertools.count(1)
         self._peers: asyncio.Queue[Peer] = asyncio.Queue()
         self._all: list[Peer] = []
+        self._ssl = ssl
         self._server: asyncio.Server
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/ws"
+        return f"{'wss' if self._ssl else 'ws'}://127.0.0.1:{self.port}/ws"
 
     async def accept(self) -> Peer:
         """The next connection."""
@@ -176,7 +178,7 @@ class ScriptedHub:
             return await self._peers.get()
 
     async def __aenter__(self) -> Self:
-        self._server = await ws_create_server(self._upgrade, "127.0.0.1", 0)
+        self._server = await ws_create_server(self._upgrade, "127.0.0.1", 0, ssl=self._ssl)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
