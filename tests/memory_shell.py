@@ -28,7 +28,19 @@ from signalhub.tokens import Authenticator, SessionTokens
 Message = dict[str, Any]
 
 MEMBERS = frozenset(
-    "id from to type payload pattern correlationId timestamp metadata ttl signature".split()
+    {
+        "id",
+        "from",
+        "to",
+        "type",
+        "payload",
+        "pattern",
+        "correlationId",
+        "timestamp",
+        "metadata",
+        "ttl",
+        "signature",
+    }
 )
 HELLO = {"protocolVersion": "0.1.0", "capabilities": ["send", "receive"]}
 

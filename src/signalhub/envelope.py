@@ -24,7 +24,6 @@ TELL: Final = "tell"
 ASK: Final = "ask"
 
 NULL = Raw(b"null")
-EMPTY = Raw(b"{}")
 
 # Beyond it a number is no time a clock could show, and arithmetic on it is no longer exact.
 _EXACT = 2**53
@@ -47,7 +46,7 @@ class Envelope(msgspec.Struct, gc=False):
     signature: str | None
     sender: Address = msgspec.field(name="from")
     payload: Raw = NULL
-    metadata: Raw = EMPTY
+    metadata: Raw = NULL
 
 
 class NotJson(ValueError):

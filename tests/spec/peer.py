@@ -12,7 +12,7 @@ import json
 import socket
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict, cast
 
 from tests.spec import frames
@@ -202,11 +202,11 @@ class Peer(asyncio.Protocol):
             self.sender = address
         return reply
 
-    def tell(self, to: str, type: str, data: Any = None, **members: Any) -> str:
+    def tell(self, to: str, type: str, data: Any = None, /, **members: Any) -> str:
         """`hub:send` as a tell; its id."""
         return self.send("hub:send", {"to": to, "type": type, "data": data}, **members)
 
-    async def ask_actor(self, to: str, type: str, data: Any = None, **members: Any) -> Envelope:
+    async def ask_actor(self, to: str, type: str, data: Any = None, /, **members: Any) -> Envelope:
         """`hub:send` as an ask; the hub's answer."""
         return await self.ask("hub:send", {"to": to, "type": type, "data": data}, **members)
 
@@ -237,13 +237,17 @@ class Peer(asyncio.Protocol):
         assert type is None or message["type"] == type, f"expected {type}, got {message}"
         return message
 
+    def set_aside(self, messages: Iterable[Envelope]) -> None:
+        """Let these be the next that `receive` gives."""
+        self._set_aside.extendleft(reversed(list(messages)))
+
     async def reply_to(self, message_id: str) -> Envelope:
         """The hub's reply to a request; what comes before it is kept for `receive`."""
         earlier: list[Envelope] = []
         while True:
             message = await self.receive()
             if message["correlationId"] == message_id and message["from"] == HUB:
-                self._set_aside.extendleft(reversed(earlier))
+                self.set_aside(earlier)
                 return message
             earlier.append(message)
 

@@ -249,7 +249,10 @@ def test_jitter_between_readings_of_the_clock_does_not_speed_time_up() -> None:
     assert dedup.find(SENDER, "m", NOW_MS + WINDOW_MS) is not None
 
 
-@pytest.mark.parametrize("now_ms", [-(10**15), -1, 0, 2**42, 2**63])
+STRANGE_MS = [-(10**15), -1, 0, 2**42 - 1, 2**42, 2**63]
+
+
+@pytest.mark.parametrize("now_ms", STRANGE_MS)
 def test_no_time_is_too_strange(now_ms: int) -> None:
     dedup = make_dedup()
 
@@ -257,6 +260,18 @@ def test_no_time_is_too_strange(now_ms: int) -> None:
     dedup.sweep(now_ms)
 
     assert dedup.find(SENDER, "m", now_ms) == Ack(now_ms)
+
+
+@pytest.mark.parametrize("strange_ms", STRANGE_MS)
+def test_a_sane_time_is_trusted_again_after_a_strange_one(strange_ms: int) -> None:
+    dedup = make_dedup()
+    for now_ms in (NOW_MS, strange_ms, NOW_MS + 5_000):
+        dedup.remember(SENDER, f"at {now_ms}", now_ms, Ack(now_ms))
+
+    last_ms = NOW_MS + 5_000
+    assert dedup.find(SENDER, f"at {last_ms}", last_ms) == Ack(last_ms)
+    assert dedup.find(SENDER, f"at {last_ms}", last_ms + WINDOW_MS) == Ack(last_ms)
+    assert dedup.find(SENDER, f"at {last_ms}", last_ms + WINDOW_MS + 1) is None
 
 
 def test_names_of_any_characters_are_told_apart() -> None:

@@ -4,8 +4,12 @@ import base64
 import hashlib
 import hmac
 import json
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -471,3 +475,20 @@ def test_a_forged_session_token_is_refused(token: str) -> None:
         SessionTokens(b"secret").check(token, "session-1", 1_000)
 
     assert caught.value.code == Code.INVALID_TOKEN
+
+
+def test_the_guide_makes_tokens_the_hub_accepts() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "authentication.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    first, second = (
+        tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    )
+    made: dict[str, Any] = {}
+
+    exec(program, made)
+
+    authenticator = Authenticator(msgspec.convert(first["auth"], Auth))
+    claims = authenticator.verify(made["token"], made["claims"]["iat"])
+    assert claims.actor == "@(browser/ui-7)"
+    assert claims.permissions.subscribe == ("prices/*",)
+    Authenticator(msgspec.convert(second["auth"], Auth))

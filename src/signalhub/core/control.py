@@ -25,11 +25,18 @@ class Identities:
     """Which sessions go by which name; a name may be shared until somebody registers it."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, tuple[Session, ...]] = {}
+        # Nearly every name belongs to one session; a table is made only for the others.
+        self._sessions: dict[str, Session | dict[Session, None]] = {}
 
-    def get(self, identity: str) -> tuple[Session, ...]:
-        """The sessions that go by this name."""
-        return self._sessions.get(identity, ())
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, identity: str) -> list[Session]:
+        """The sessions that go by this name, oldest first."""
+        found = self._sessions.get(identity)
+        if found is None:
+            return []
+        return [found] if isinstance(found, Session) else list(found)
 
     def assign(self, session: Session, identity: str) -> None:
         """The session goes by this name from now on."""
@@ -37,17 +44,25 @@ class Identities:
             return
         self.remove(session)
         session.identity = identity
-        self._sessions[identity] = (*self.get(identity), session)
+        found = self._sessions.get(identity)
+        if found is None:
+            self._sessions[identity] = session
+        elif isinstance(found, Session):
+            self._sessions[identity] = {found: None, session: None}
+        else:
+            found[session] = None
 
     def remove(self, session: Session) -> None:
         """The session is gone, or about to take another name."""
         if session.identity is None:
             return
-        left = tuple(other for other in self.get(session.identity) if other is not session)
-        if left:
-            self._sessions[session.identity] = left
-        else:
-            self._sessions.pop(session.identity, None)
+        found = self._sessions.get(session.identity)
+        if found is session:
+            del self._sessions[session.identity]
+        elif isinstance(found, dict):
+            found.pop(session, None)
+            if not found:
+                del self._sessions[session.identity]
 
 
 class Window:

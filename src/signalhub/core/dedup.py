@@ -27,6 +27,8 @@ SLICES_PER_WINDOW: Final = 4
 
 # Readings of a clock that differ by less are jitter, not a clock that was set back.
 _JITTER_MS: Final = 1_000
+# A clock beyond 2100 jumped, too; the records have room until 2109.
+_BELIEVED_MS_MAX: Final = 4_102_444_800_000
 _SWEEP_BUCKETS_MAX: Final = 2_048
 
 
@@ -119,9 +121,9 @@ class Dedup:
 
     def _advance(self, now_ms: int) -> None:
         at_ms = now_ms + self._skew_ms
-        if at_ms > self._now_ms:
-            self._now_ms = min(at_ms, _TIME_MS_MAX)
-        elif at_ms < self._now_ms - _JITTER_MS:
+        if self._now_ms < at_ms <= _BELIEVED_MS_MAX:
+            self._now_ms = at_ms
+        elif not self._now_ms - _JITTER_MS <= at_ms <= self._now_ms:
             # One millisecond passes, so that every moment belongs to one skew.
             self._now_ms += 1
             self._skew_ms = self._now_ms - now_ms
@@ -169,14 +171,13 @@ _KEY_BYTES: Final = 11
 _RECORD: Final = Struct("<11sQ5x")
 _WORD: Final = Struct("<Q")
 
-# The word: 42 bits of time in milliseconds (until 2109), 20 bits from acceptance to ack, the kind.
+# The word: 42 bits of time in milliseconds, 20 bits from acceptance to ack, the kind.
 _KIND_BITS: Final = 2
 _DELAY_BITS: Final = 20
 _TIME_SHIFT: Final = _KIND_BITS + _DELAY_BITS
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1
 _DELAY_MASK: Final = (1 << _DELAY_BITS) - 1
 _DELAY_MS_MIN: Final = -_JITTER_MS
-_TIME_MS_MAX: Final = (1 << 64 - _TIME_SHIFT) - 1
 _DELIVERED: Final = 0
 _QUEUED: Final = 1
 _ASIDE: Final = 2

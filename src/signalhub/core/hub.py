@@ -75,7 +75,8 @@ class Hub:
         self.authenticator = authenticator
         self.session_tokens = session_tokens
         self.tally = tally
-        self.sessions: set[Session] = set()
+        # A dict, because goodbyes and heartbeats go out in the same order in every run.
+        self.sessions: dict[Session, None] = {}
         self.identities = control.Identities()
         self.registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.topics = Topics()
@@ -98,7 +99,7 @@ class Hub:
         settings = self.settings
         bucket = TokenBucket(settings.message_rate, settings.message_burst, now)
         session = Session(f"session-{self.ids.secret()}", link, bucket, now)
-        self.sessions.add(session)
+        self.sessions[session] = None
         self.tally.connections_opened += 1
         return session
 
@@ -153,7 +154,7 @@ class Hub:
         if session.state is State.CLOSED:
             return []
         session.state = State.CLOSED
-        self.sessions.discard(session)
+        self.sessions.pop(session, None)
         self.identities.remove(session)
         self.topics.leave(session)
         self._token_ends_ms.pop(session, None)

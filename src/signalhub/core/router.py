@@ -22,7 +22,13 @@ from signalhub.core.session import Session, State
 from signalhub.core.topics import Audience
 from signalhub.envelope import ASK, Envelope
 from signalhub.errors import Code, Refusal
-from signalhub.names import HUB_TYPE_PREFIX, has_wildcard, is_subscribable, is_topic
+from signalhub.names import (
+    ADDRESS_CHARS_MAX,
+    HUB_TYPE_PREFIX,
+    has_wildcard,
+    is_subscribable,
+    is_topic,
+)
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -74,6 +80,8 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         return _expired(hub, message, is_ask)
     registration = hub.registry.find(target, now)
     if registration is None:
+        if len(target) > ADDRESS_CHARS_MAX:
+            raise refusals.structural(f"payload.to is longer than {ADDRESS_CHARS_MAX} characters")
         return _unknown(hub, session, message, target, now) if is_ask else _missed(hub)
 
     receipt = None
@@ -325,12 +333,14 @@ def subscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         _check_sender(session, message.sender)
         if not session.allowance.may_subscribe(topic):
             raise refusals.unauthorized("subscribe", topic)
-    held = sum(len(one.topics) for one in (session.subscriptions or {}).values())
-    if held >= hub.settings.subscriptions_max:
-        raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
-    subscription_id = "sub-" + hub.ids.next().decode()
     address = _subscribing_address(session, message.sender)
-    hub.topics.subscribe(session, address, topic, subscription_id)
+    subscription_id = hub.topics.held(session, address, topic)
+    if subscription_id is None:
+        count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
+        if count >= hub.settings.subscriptions_max:
+            raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
+        subscription_id = "sub-" + hub.ids.next().decode()
+        hub.topics.subscribe(session, address, topic, subscription_id)
     payload = wire.encode({"topic": topic, "subscriptionId": subscription_id})
     return [hub.reply(session, message, "hub:subscribed", payload, now)]
 

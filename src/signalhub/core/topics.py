@@ -23,7 +23,7 @@ class Subscriber(Recipient):
 
     def __init__(self, session: Session, address: str) -> None:
         super().__init__(session, address)
-        # Topic or wildcard → the id issued for it last.
+        # Topic or wildcard → the id issued for it.
         self.topics: dict[str, str] = {}
 
 
@@ -69,16 +69,21 @@ class Topics:
         self._wildcards = _Level()
         self._audiences: dict[str, Audience] = {}
 
+    def held(self, session: Session, address: str, topic: str) -> str | None:
+        """The id of a subscription that exists already."""
+        subscriber = (session.subscriptions or {}).get(address)
+        return subscriber.topics.get(topic) if subscriber is not None else None
+
     def subscribe(self, session: Session, address: str, topic: str, subscription_id: str) -> None:
-        """Idempotent; the newest id is the one that counts."""
+        """Add a topic the address does not hear yet."""
         if session.subscriptions is None:
             session.subscriptions = {}
         subscriber = session.subscriptions.get(address)
         if subscriber is None:
             subscriber = session.subscriptions[address] = Subscriber(session, address)
-        if topic not in subscriber.topics:
-            self._link(topic, subscriber)
+        assert topic not in subscriber.topics
         subscriber.topics[topic] = subscription_id
+        self._link(topic, subscriber)
 
     def unsubscribe(self, session: Session, address: str, topic: str) -> bool:
         """Take one topic from one address; `False` if it was not subscribed."""

@@ -16,7 +16,7 @@ from typing import Any
 import picows
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-logger = logging.getLogger("signalhub.server")
+log = logging.getLogger("signalhub.server")
 
 # The size of picows' buffer for a connection; it grows when a frame needs more.
 BUFFER_BYTES = 2048
@@ -61,9 +61,9 @@ class _Discretion:
 
     def error(self, message: str, *arguments: object) -> None:
         if isinstance(sys.exc_info()[1], picows.WSProtocolError):
-            logger.debug(message, *arguments)
+            log.debug(message, *arguments)
         else:
-            logger.exception(message, *arguments)
+            log.exception(message, *arguments)
 
     exception = error
 

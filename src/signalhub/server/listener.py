@@ -36,11 +36,12 @@ from signalhub.server.http import (
 from signalhub.settings import Settings
 from signalhub.websocket import CloseCode
 
-logger = logging.getLogger("signalhub.server")
+log = logging.getLogger("signalhub.server")
 
 WEBSOCKET_PATHS = frozenset(("/ws", "/"))
 BACKLOG = 4096
-READ_BYTES = 64 * 2**10
+# Also bounds how many pipelined requests can wait behind a slow one.
+READ_BYTES = 16 * 2**10
 
 
 class Gatekeeper(Protocol):
@@ -134,7 +135,7 @@ class Door(asyncio.BufferedProtocol):
         elif self._is_busy:
             self._is_leaving = True
         else:
-            self._transport.close()
+            self._leave()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -194,7 +195,7 @@ class Door(asyncio.BufferedProtocol):
             seconds = self._listener.settings.hello_s
             self.close(CloseCode.POLICY_VIOLATION, f"no hub:connect within {seconds:g} s")
         elif self._has_answered and self._reader is not None and self._reader.is_idle:
-            self._transport.close()
+            self._leave()
         else:
             self._listener.refusals["late"] += 1
             self._say_last(LATE)
@@ -232,7 +233,7 @@ class Door(asyncio.BufferedProtocol):
         try:
             answer = handler(request)
         except Exception:
-            logger.exception("a route failed", extra={"path": request.path})
+            log.exception("a route failed", extra={"path": request.path})
             answer = FAILED
         if isinstance(answer, Response):
             self._send(request, answer)
@@ -245,7 +246,7 @@ class Door(asyncio.BufferedProtocol):
         try:
             response = await answer
         except Exception:
-            logger.exception("a route failed", extra={"path": request.path})
+            log.exception("a route failed", extra={"path": request.path})
             response = FAILED
         self._is_busy = False
         if self._transport.is_closing():
@@ -260,7 +261,7 @@ class Door(asyncio.BufferedProtocol):
         try:
             answer = response.to_bytes(keep_alive, head_only)
         except ValueError:
-            logger.exception("a route failed", extra={"path": request.path})
+            log.exception("a route failed", extra={"path": request.path})
             answer = FAILED.to_bytes(keep_alive, head_only)
         self._has_answered = True
         self._transport.write(answer)
@@ -295,7 +296,7 @@ class Door(asyncio.BufferedProtocol):
         try:
             session = self._admit(request, rest is not None)
         except Exception:
-            logger.exception("the gatekeeper failed")
+            log.exception("the gatekeeper failed")
             session = FAILED
         if isinstance(session, Response):
             self._send(request, session, is_last=True)
@@ -388,7 +389,11 @@ class Listener:
     def _sweep(self) -> None:
         now = self._loop.time()
         for door in self._late_doors(now):
-            door.late()
+            try:
+                door.late()
+            except Exception:
+                # Nobody else watches the doors, so one failure must not end the watch.
+                log.exception("a late connection could not be closed")
         self._timer = None
         if self.waiting:
             # Not a wake-up for each of them: deadlines are kept with a precision of five per cent.
@@ -413,5 +418,5 @@ async def listen(settings: Settings, routes: Routes, gatekeeper: Gatekeeper) -> 
     try:
         await listener.bind("::1", listener.port)
     except OSError as error:
-        logger.info("no IPv6 loopback", extra={"error": str(error)})
+        log.info("no IPv6 loopback", extra={"error": str(error)})
     return listener

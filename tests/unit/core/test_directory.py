@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.settings import Registry, Settings
-from tests.memory_shell import Message, MemoryShell, Peer
+from tests.memory_shell import MemoryShell, Message, Peer
 
 
 def sized(limit: int, **changes: Any) -> MemoryShell:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.memory_shell import Message, MemoryShell, Peer
+from tests.memory_shell import MemoryShell, Message, Peer
 
 WINDOW_S = 300
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.names import HUB_ADDRESS
-from tests.memory_shell import Message, MemoryShell, Peer, envelope
+from tests.memory_shell import MemoryShell, Message, Peer, envelope
 
 
 def pair() -> tuple[MemoryShell, Peer, Peer]:
@@ -64,7 +64,7 @@ def test_a_message_arrives_flat_with_the_members_the_recipient_expects() -> None
         {},
         False,
         [None, {"a": [{}]}],
-        "ünïcødé \U0001f600 \u2028 \" \\ \n",
+        'ünïcødé \U0001f600 \u2028 " \\ \n',
         1.0,
         -0.0,
         12345678901234567890123,
@@ -192,7 +192,9 @@ def test_a_tell_is_never_answered() -> None:
     assert len(bob.heard()) == 1
 
 
-@pytest.mark.parametrize("target", ["@(no/body)", "not-a-valid-address", "runtime:x/y", HUB_ADDRESS])
+@pytest.mark.parametrize(
+    "target", ["@(no/body)", "not-a-valid-address", "runtime:x/y", HUB_ADDRESS]
+)
 def test_an_ask_to_nobody_is_told_so(target: str) -> None:
     shell, alice, _ = pair()
 

@@ -1,0 +1,147 @@
+"""The subscription index agrees with a list of who asked for what, whatever happens."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from signalhub import names
+from signalhub.core.limits import TokenBucket
+from signalhub.core.session import Session
+from signalhub.core.topics import _AUDIENCES_KEPT_MAX, Topics
+
+SESSIONS = 3
+sessions = st.integers(0, SESSIONS - 1)
+addresses = st.sampled_from(["@(a/1)", "@(a/2)"])
+levels = st.sampled_from(["a", "b", ""])
+topics = st.lists(levels, min_size=1, max_size=3).map("/".join).filter(bool)
+wildcards = st.builds(
+    lambda given, last: "/".join([*given, *last]),
+    st.lists(st.one_of(levels, st.just("+")), max_size=2),
+    st.sampled_from([["#"], ["+"], ["a"]]),
+)
+
+
+def make_session(number: int) -> Session:
+    return Session(f"session-{number}", None, TokenBucket(0, 1, 0), 0)
+
+
+class TopicsModel(RuleBasedStateMachine):
+    """An audience is everybody with a fitting subscription, each address once, at every moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topics = Topics()
+        self.sessions = [make_session(number) for number in range(SESSIONS)]
+        self.model: dict[tuple[int, str, str], str] = {}
+        self.asked: set[str] = set()
+        self.issued = 0
+
+    @rule(session=sessions, address=addresses, topic=st.one_of(topics, wildcards))
+    def subscribe(self, session: int, address: str, topic: str) -> None:
+        self.issued += 1
+        subscription_id = f"sub-{self.issued}"
+        self.topics.subscribe(self.sessions[session], address, topic, subscription_id)
+        self.model[session, address, topic] = subscription_id
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def unsubscribe_held(self, data: st.DataObject) -> None:
+        held = data.draw(st.sampled_from(sorted(self.model)))
+        session, address, topic = held
+        assert self.topics.unsubscribe(self.sessions[session], address, topic) is True
+        del self.model[held]
+
+    @rule(session=sessions, address=addresses, topic=st.one_of(topics, wildcards))
+    def unsubscribe_any(self, session: int, address: str, topic: str) -> None:
+        was_held = self.model.pop((session, address, topic), None) is not None
+        assert self.topics.unsubscribe(self.sessions[session], address, topic) is was_held
+
+    @rule(session=sessions, address=st.one_of(st.none(), addresses))
+    def leave(self, session: int, address: str | None) -> None:
+        self.topics.leave(self.sessions[session], address)
+        self.model = {
+            held: issued
+            for held, issued in self.model.items()
+            if held[0] != session or (address is not None and held[1] != address)
+        }
+
+    @rule(topic=topics)
+    def publish(self, topic: str) -> None:
+        self.asked.add(topic)
+        assert self.topics.audience(topic) is self.topics.audience(topic)
+
+    @invariant()
+    def audiences_are_right_also_those_asked_for_before(self) -> None:
+        for topic in self.asked:
+            recipients = self.topics.audience(topic).recipients
+            heard = [(self.sessions.index(one.session), one.address) for one in recipients]
+            expected = {
+                (session, address)
+                for session, address, wanted in self.model
+                if names.topic_matches(wanted, topic)
+            }
+            assert len(heard) == len(set(heard))
+            assert set(heard) == expected
+
+    @invariant()
+    def sessions_know_their_subscriptions_and_the_newest_ids(self) -> None:
+        kept = {
+            (number, address, topic): subscription_id
+            for number, session in enumerate(self.sessions)
+            for address, subscriber in (session.subscriptions or {}).items()
+            for topic, subscription_id in subscriber.topics.items()
+        }
+        assert kept == self.model
+
+    @invariant()
+    def nothing_is_kept_for_nobody(self) -> None:
+        assert all(self.topics._exact.values())
+        if not any(names.has_wildcard(topic) for _, _, topic in self.model):
+            assert not self.topics._wildcards.below
+        for session in self.sessions:
+            assert all(one.topics for one in (session.subscriptions or {}).values())
+
+
+TopicsTest = TopicsModel.TestCase
+TopicsTest.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+@given(st.lists(wildcards, min_size=1, max_size=12), topics)
+def test_the_tree_hears_what_a_plain_comparison_hears(wanted: list[str], topic: str) -> None:
+    tree = Topics()
+    session = make_session(0)
+    for number, wildcard in enumerate(wanted):
+        tree.subscribe(session, f"@(a/{number})", wildcard, "sub")
+
+    heard = {one.address for one in tree.audience(topic).recipients}
+
+    assert heard == {
+        f"@(a/{number})"
+        for number, wildcard in enumerate(wanted)
+        if names.topic_matches(wildcard, topic)
+    }
+
+
+def test_kept_audiences_are_bounded_and_still_right() -> None:
+    tree = Topics()
+    session = make_session(0)
+    tree.subscribe(session, "@(a/1)", "t/+", "sub")
+
+    for number in range(_AUDIENCES_KEPT_MAX + 10):
+        assert len(tree.audience(f"t/{number}").recipients) == 1
+
+    assert len(tree._audiences) <= _AUDIENCES_KEPT_MAX
+    tree.leave(session)
+    assert tree.audience("t/0").recipients == []
+
+
+def test_a_deep_topic_is_heard_like_any_other() -> None:
+    tree = Topics()
+    session = make_session(0)
+    deepest = "/".join("a" * 128)
+    for number, wildcard in enumerate([deepest, "#", "+/" * 127 + "+", "a/" * 127 + "#", "a/#"]):
+        tree.subscribe(session, f"@(a/{number})", wildcard, "sub")
+
+    assert len(tree.audience(deepest).recipients) == 5

@@ -1,0 +1,101 @@
+"""Slow readers: when senders are told to hold, and when to go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from signalhub.core.flow import Outbound
+from signalhub.settings import Outbound as Bounds
+from tests.memory_shell import MemoryShell
+
+BOUNDS = Bounds(
+    pause_messages=4, resume_messages=2, messages_max=6, bytes_max=1_000, stalled_s=10.0
+)
+
+
+def filled(messages: int, size: int = 10) -> Outbound:
+    outbound = Outbound(BOUNDS, 0)
+    for _ in range(messages):
+        outbound.queued(size)
+    return outbound
+
+
+def test_a_sender_is_told_to_hold_once_when_the_queue_is_long() -> None:
+    shell = MemoryShell()
+    sender, other = shell.connect().session, shell.connect().session
+    outbound = filled(3)
+
+    early = outbound.pause(sender, "@(a/b)")
+    outbound.queued(10)
+
+    assert early is False
+    assert outbound.pause(sender, "@(a/b)") is True
+    assert outbound.pause(sender, "@(a/b)") is False
+    assert outbound.pause(sender, "@(a/c)") is True
+    assert outbound.pause(other, "@(a/b)") is True
+
+
+def test_held_senders_are_released_together_when_the_queue_is_short() -> None:
+    shell = MemoryShell()
+    first, second = shell.connect().session, shell.connect().session
+    outbound = filled(4)
+    outbound.pause(first, "@(a/b)")
+    outbound.pause(second, "@(a/b)")
+
+    outbound.drained(1, 10, 5)
+    still_long = outbound.release()
+    outbound.drained(1, 10, 6)
+
+    assert still_long == []
+    assert outbound.release() == [(first, "@(a/b)"), (second, "@(a/b)")]
+    assert outbound.release() == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "next_size", "is_admitted"),
+    [(5, 10, 10, True), (6, 10, 10, False), (2, 450, 100, True), (2, 450, 101, False)],
+)
+def test_the_hard_bounds_are_exact(
+    messages: int, size: int, next_size: int, is_admitted: bool
+) -> None:
+    assert filled(messages, size).admits(next_size) is is_admitted
+
+
+def test_replies_may_pile_up_to_twice_the_bytes() -> None:
+    assert filled(2, 1_000).is_overrun is False
+    assert filled(2, 1_001).is_overrun is True
+
+
+def test_a_reader_is_stalled_when_nothing_moved_for_ten_seconds() -> None:
+    outbound = filled(3)
+
+    outbound.drained(1, 10, 4_000)
+
+    assert outbound.is_stalled(13_999) is False
+    assert outbound.is_stalled(14_000) is True
+
+
+def test_more_cannot_leave_a_queue_than_was_in_it() -> None:
+    with pytest.raises(AssertionError):
+        filled(1).drained(2, 10, 0)
+    with pytest.raises(AssertionError):
+        filled(1).drained(1, 11, 0)
+
+
+def test_pause_and_resume_name_the_recipient_that_is_the_cause() -> None:
+    shell = MemoryShell()
+    sender = shell.connect("@(local/sender)")
+    gone = shell.connect("@(local/gone)")
+    sender.take()
+
+    shell.perform(shell.hub.hold(sender.session, "@(local/slow)", shell.now))
+    gone.drop()
+    held = [(sender.session, "@(local/slow)"), (gone.session, "@(local/slow)")]
+    shell.perform(shell.hub.resume(held, shell.now))
+
+    pause, resume = sender.take()
+    assert (pause["type"], pause["to"]) == ("hub:pause", "@(local/sender)")
+    assert pause["payload"] == {"reason": "outbound_queue_full", "target": "@(local/slow)"}
+    assert (resume["type"], resume["payload"]) == ("hub:resume", {"target": "@(local/slow)"})
+    assert pause["correlationId"] is resume["correlationId"] is None
+    assert len(gone.received) == 1

@@ -1,0 +1,309 @@
+"""docs/protocol.md against the code: what a machine can check of it, and its examples replayed.
+
+Every example request is sent to a real hub and must get the documented reply; the exchange at the
+end is replayed frame by frame. Values that the hub makes up and texts for people are masked.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import signalhub.core
+from signalhub import envelope
+from signalhub.client.link import Link, open_link
+from signalhub.core import refusals
+from signalhub.core.hub import _HANDLERS
+from signalhub.errors import Code, Refusal
+from signalhub.names import HUB_ADDRESS
+from signalhub.settings import Settings
+from signalhub.testing import FakeClock, RunningHub, run_hub
+
+Frame = dict[str, Any]
+
+TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+MEMBERS = list(envelope.Envelope.__struct_encode_fields__)
+SOON_S = 5.0
+
+CALLER = "@(shop/orders)"
+NEIGHBOUR = "@(shop/billing)"
+# What a hub makes up, and texts for people.
+MASKED = frozenset(
+    ("message", "renewalToken", "resolution", "sessionId", "sessionToken", "subscriptionId")
+)
+
+
+class Request(NamedTuple):
+    """A subsection about one request."""
+
+    type: str
+    prose: str
+    example: Frame
+
+    @property
+    def reply(self) -> tuple[str, set[str]]:
+        """The documented type and payload members of the reply."""
+        found = re.search(r"Reply: `(hub:\w+)` `\{([^}]*)\}`", self.prose)
+        assert found, f"{self.type} says nothing about its reply"
+        return found[1], set(found[2].split(", "))
+
+    @property
+    def errors(self) -> set[str]:
+        """The documented error codes."""
+        _, _, errors = self.prose.partition("Errors: ")
+        return set(re.findall(r"`(\w+)`", errors))
+
+
+def fenced(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def requests() -> Iterator[Request]:
+    section = re.search(r"^## 5\. Requests\n(.*?)^## ", TEXT, re.MULTILINE | re.DOTALL)
+    assert section
+    for title, body in re.findall(
+        r"^### `(hub:\w+)`\n(.*?)(?=^### |\Z)", section[1], re.MULTILINE | re.DOTALL
+    ):
+        prose, example = body.split("```json\n")
+        yield Request(title, " ".join(prose.split()), json.loads(example.split("```")[0]))
+
+
+def table(*header: str) -> list[list[str]]:
+    """The rows of the table with this header."""
+    head = re.escape("| " + " | ".join(header) + " |\n")
+    found = re.search(rf"^{head}\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
+    assert found, f"there is no table {header}"
+    return [[cell.strip() for cell in row[1:-1].split(" | ")] for row in found[1].splitlines()]
+
+
+REQUESTS = {request.type: request for request in requests()}
+
+
+def hub_types_in_core() -> set[str]:
+    """Every message type that a module of the core spells out."""
+    return {
+        node.value
+        for path in Path(signalhub.core.__path__[0]).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"hub:[a-z_]+", node.value)
+    }
+
+
+def retryable_by_code() -> dict[str, set[str]]:
+    """Which codes the hub's refusals use, and whether they invite to try again."""
+    samples: dict[str, object] = {"str": "x", "int": 1, "float": 1.0, "object": None}
+    found: dict[str, set[str]] = defaultdict(set)
+    for _, refuse in inspect.getmembers(refusals, inspect.isfunction):
+        parameters = inspect.signature(refuse).parameters.values()
+        refusal = refuse(*(samples[parameter.annotation] for parameter in parameters))
+        assert isinstance(refusal, Refusal)
+        found[refusal.code].add("yes" if refusal.retryable else "no")
+    return found
+
+
+def test_every_request_the_hub_handles_has_its_section_and_no_other_does() -> None:
+    assert set(REQUESTS) == set(_HANDLERS)
+
+
+def test_every_type_the_hub_sends_is_documented() -> None:
+    documented = set(re.findall(r"hub:[a-z_]+", TEXT))
+
+    assert hub_types_in_core() == documented
+
+
+def test_every_json_block_is_one_complete_envelope() -> None:
+    blocks = fenced("json")
+
+    assert len(blocks) == len(REQUESTS)
+    for block in blocks:
+        assert sorted(json.loads(block)) == sorted(MEMBERS)
+
+
+@pytest.mark.parametrize("request_type", REQUESTS)
+def test_an_example_request_is_an_envelope_of_its_type(request_type: str) -> None:
+    message = envelope.decode(json.dumps(REQUESTS[request_type].example).encode())
+
+    assert message.type == request_type
+    assert message.to == HUB_ADDRESS
+
+
+def test_every_member_of_the_envelope_is_documented() -> None:
+    rows = table("Member", "Type", "Meaning", "Checked by the hub")
+
+    assert sorted(row[0].strip("`") for row in rows) == sorted(MEMBERS)
+
+
+def test_every_error_code_is_documented_with_whether_to_retry() -> None:
+    documented: dict[str, set[str]] = defaultdict(set)
+    for code, retryable, *_ in table("Code", "Retryable", "When", "What to do"):
+        documented[code.strip("`")].add(retryable)
+
+    assert set(documented) == set(Code)
+    # An unknown actor has a type of its own and is no refusal.
+    assert documented.pop(Code.UNKNOWN_ACTOR) == {"yes", "no"}
+    assert documented == retryable_by_code()
+
+
+@pytest.mark.parametrize("request_type", REQUESTS)
+def test_a_request_names_only_errors_that_exist(request_type: str) -> None:
+    assert REQUESTS[request_type].errors <= set(Code)
+
+
+def test_every_documented_limit_is_the_default_of_its_setting() -> None:
+    rows = table("Limit", "Default", "Setting")
+
+    documented = {setting.strip("`"): float(default) for _, default, setting in rows}
+
+    assert documented == {name: attrgetter(name)(Settings()) for name in documented}
+
+
+def test_the_page_is_about_the_version_the_hub_speaks() -> None:
+    assert f"Signal Hub {envelope.PROTOCOL_VERSION}," in TEXT
+
+
+class Peer:
+    """One socket to the hub."""
+
+    def __init__(self) -> None:
+        self.link: Link
+        self._heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def open(self, url: str) -> None:
+        self.link = await open_link(url, None, self._heard.put_nowait, lambda _: None)
+
+    def send(self, frame: Frame) -> None:
+        self.link.send(json.dumps(frame).encode())
+
+    async def receive(self) -> Frame:
+        async with asyncio.timeout(SOON_S):
+            frame: Frame = json.loads(await self._heard.get())
+        return frame
+
+    async def request(self, frame: Frame) -> Frame:
+        """Send a request and wait for its reply, told apart as the page says."""
+        self.send(frame)
+        while True:
+            heard = await self.receive()
+            if heard["correlationId"] == frame["id"] and heard["type"].startswith("hub:"):
+                return heard
+
+    async def closed(self) -> str:
+        async with asyncio.timeout(SOON_S):
+            return await self.link.wait_closed()
+
+    def drop(self) -> None:
+        self.link.abort("the test is over")
+
+
+@asynccontextmanager
+async def peers(hub: RunningHub, count: int) -> AsyncIterator[list[Peer]]:
+    opened = [Peer() for _ in range(count)]
+    for peer in opened:
+        await peer.open(hub.url)
+    try:
+        yield opened
+    finally:
+        for peer in opened:
+            peer.drop()
+            await peer.closed()
+
+
+async def join(peer: Peer, address: str) -> tuple[Frame, Frame]:
+    """Connect and register as the page's examples do."""
+    hello, register = REQUESTS["hub:connect"].example, REQUESTS["hub:register"].example
+    connected = await peer.request(hello | {"from": f"@(client/{address[2:-1]})"})
+    payload = register["payload"] | {"actorAddress": address}
+    return connected, await peer.request(register | {"from": address, "payload": payload})
+
+
+@pytest.mark.parametrize("request_type", REQUESTS)
+async def test_an_example_request_gets_the_documented_reply(request_type: str) -> None:
+    documented = REQUESTS[request_type]
+    example = deepcopy(documented.example)
+    async with run_hub(FakeClock()) as hub, peers(hub, 2) as (caller, neighbour):
+        await join(neighbour, NEIGHBOUR)
+        if request_type != "hub:connect":
+            connected, registered = await join(caller, CALLER)
+            # The tokens of an example are made up.
+            if request_type == "hub:renew":
+                example["payload"]["renewalToken"] = registered["payload"]["renewalToken"]
+            if request_type == "hub:refresh_token":
+                example["payload"]["token"] = connected["metadata"]["sessionToken"]
+
+        reply = await caller.request(example)
+
+    assert (reply["type"], set(reply["payload"])) == documented.reply
+    assert sorted(reply) == sorted(MEMBERS)
+    assert reply["from"] == HUB_ADDRESS
+    assert reply["to"] == example["from"]
+    assert reply["pattern"] == "tell"
+
+
+def members_of(kind: str) -> set[str]:
+    """What the page says an entry of `actors` holds, in the section of this request."""
+    found = re.search(r"each actor is `\{([^}]*)\}`", REQUESTS[kind].prose)
+    assert found
+    return set(found[1].split(", "))
+
+
+@pytest.mark.parametrize("request_type", ["hub:discover", "hub:list_actors"])
+async def test_actors_are_listed_with_the_documented_members(request_type: str) -> None:
+    async with run_hub(FakeClock()) as hub, peers(hub, 1) as (caller,):
+        await join(caller, CALLER)
+
+        reply = await caller.request(REQUESTS[request_type].example)
+
+    (actor,) = reply["payload"]["actors"]
+    assert set(actor) == members_of(request_type)
+
+
+def exchange() -> list[tuple[str, str, Frame | str]]:
+    """The lines of the last section: who, `>` or `<`, and a frame or how the socket closes."""
+    (transcript,) = fenced("text")
+    steps: list[tuple[str, str, Frame | str]] = []
+    for step in re.split(r"\n(?=[AB])", transcript.strip()):
+        who, direction, said = step[0], step[1], step[3:]
+        steps.append((who, direction, said if said.startswith("close") else json.loads(said)))
+    return steps
+
+
+def masked(value: Any) -> Any:
+    """The value with a dot for everything that differs from hub to hub."""
+    if isinstance(value, dict):
+        return {key: "·" if key in MASKED else masked(each) for key, each in value.items()}
+    return value
+
+
+def comparable(frame: Frame) -> Frame:
+    """A frame of the hub, which makes up the id of each."""
+    return {**masked(frame), "id": "·"}
+
+
+async def test_the_complete_exchange_happens_as_written() -> None:
+    clock = FakeClock()
+    async with run_hub(clock) as hub, peers(hub, 2) as (a, b):
+        await join(b, NEIGHBOUR)
+        speakers = {"A": a, "B": b}
+        for who, direction, said in exchange():
+            peer = speakers[who]
+            if isinstance(said, str):
+                assert f"with {said.removeprefix('close ')} " in await peer.closed()
+            elif direction == ">":
+                clock.jump((said["timestamp"] - clock.now_ms()) / 1000)
+                peer.send(said)
+            else:
+                assert comparable(await peer.receive()) == comparable(said)
