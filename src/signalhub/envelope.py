@@ -86,6 +86,23 @@ def decode(frame: bytes) -> Envelope:
     return envelope
 
 
+class _Glimpse(msgspec.Struct, gc=False):
+    id: Id | None = None
+    sender: Address | None = msgspec.field(name="from", default=None)
+
+
+_glimpse = msgspec.json.Decoder(_Glimpse).decode
+
+
+def peek(frame: bytes) -> tuple[str | None, str | None]:
+    """Sender and id of a frame that will not be read, for the reply; `None` if unreadable."""
+    try:
+        seen = _glimpse(frame)
+    except _CODEC_ERRORS:
+        return None, None
+    return seen.sender, seen.id
+
+
 def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
     """Tell broken JSON from JSON of the wrong shape, and save what a reply needs.
 

@@ -89,7 +89,7 @@ class Registry(Group, frozen=True, kw_only=True):
     warn_above: Annotated[Share, _about("Share of the limit above which it warns.")] = 0.90
     lease_s: Annotated[Seconds, _about("How long a registration lasts unrenewed.")] = 300.0
     lease_max_s: Annotated[Seconds, _about("The longest lease an actor may ask for.")] = 3_600.0
-    sweep_s: Annotated[Seconds, _about("Pause between removals of ended leases.")] = 60.0
+    sweep_s: Annotated[Seconds, _about("Pause between looks at renewed and ended leases.")] = 60.0
 
 
 class Outbound(Group, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from signalhub.core.limits import TokenBucket
@@ -71,6 +71,7 @@ def test_a_clock_that_jumps_back_neither_gives_nor_takes() -> None:
     assert bucket.take(NOW_MS - 3_600_000 + 100)
 
 
+@settings(deadline=None)  # A busy machine is no failure.
 @given(
     rate_s=st.floats(0.1, 10_000),
     burst=st.integers(1, 1_000),

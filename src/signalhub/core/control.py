@@ -132,7 +132,8 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
     session.allowance = (
         EVERYTHING if claims is None else Allowance(claims.actor, claims.permissions)
     )
-    hub.identities.assign(session, message.sender if claims is None else claims.actor)
+    session.hello_identity = message.sender if claims is None else claims.actor
+    hub.identities.assign(session, session.hello_identity)
     metadata: dict[str, object] = {"actorIdentity": session.identity}
     if claims is None:
         metadata["sessionToken"] = hub.session_tokens.issue(session.id, now, _SESSION_TOKEN_MS)

@@ -13,7 +13,7 @@ from signalhub.core.effects import Effect, Forget, Persist
 from signalhub.core.registry import Registration
 from signalhub.core.session import Session
 from signalhub.envelope import ASK, Envelope, Number
-from signalhub.names import ADDRESS_CHARS_MAX, Pattern, is_address
+from signalhub.names import ADDRESS_CHARS_MAX, HUB_ADDRESS, Pattern, is_address
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 PAGE_MAX = 100
 CAPABILITIES_MAX = 64
 CAPABILITY_CHARS_MAX = 128
-METADATA_BYTES_MAX = 16 * 2**10
+# What a registration says about itself; a page of a hundred stays below the message limit.
+PROFILE_BYTES_MAX = 8 * 2**10
 
 
 def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -73,6 +74,8 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
 def _checked(request: requests.Register) -> bytes:
     """Refuse what would not fit the registry; give back the metadata as JSON."""
     address, capabilities = request.actor_address, request.capabilities
+    if address == HUB_ADDRESS:
+        raise refusals.structural(f"{HUB_ADDRESS} is the hub's own address")
     if not is_address(address):
         raise refusals.structural(
             "payload.actorAddress must be an address such as @(scope/name),"
@@ -83,8 +86,10 @@ def _checked(request: requests.Register) -> bytes:
     if any(len(capability) > CAPABILITY_CHARS_MAX for capability in capabilities):
         raise refusals.structural(f"a capability is longer than {CAPABILITY_CHARS_MAX} characters")
     metadata = wire.encode(request.metadata or {})
-    if len(metadata) > METADATA_BYTES_MAX:
-        raise refusals.structural(f"payload.metadata is larger than {METADATA_BYTES_MAX} bytes")
+    if len(metadata) + len(wire.encode(capabilities)) > PROFILE_BYTES_MAX:
+        raise refusals.structural(
+            f"payload.capabilities and payload.metadata are larger than {PROFILE_BYTES_MAX} bytes"
+        )
     return metadata
 
 
@@ -104,6 +109,10 @@ def unregister(hub: Hub, session: Session, message: Envelope, now: int) -> list[
     if address in session.registrations:
         hub.registry.remove(address)
         hub.topics.leave(session, address)
+        if session.identity == address and session.hello_identity is not None:
+            # Whoever registers the address next does not take this session's place.
+            names = list(session.registrations)
+            hub.identities.assign(session, names[-1] if names else session.hello_identity)
         effects.append(Forget([address]))
     if message.pattern == ASK:
         payload = wire.encode({"actorAddress": address, "unregisteredAt": now})

@@ -112,9 +112,9 @@ class Hub:
         if session.state is State.CLOSED:
             return []
         if size > self._message_bytes_max:
-            return self._refuse_unread(
-                session, refusals.too_large(size, self._message_bytes_max), now
-            )
+            refusal = refusals.too_large(size, self._message_bytes_max)
+            sender, message_id = wire.peek(frame)
+            return self._refuse_unread(session, refusal, now, sender=sender, message_id=message_id)
         try:
             message = wire.decode(frame)
         except NotJson as fault:

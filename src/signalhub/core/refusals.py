@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from signalhub.envelope import PROTOCOL_VERSION
 from signalhub.errors import Code, Refusal
+from signalhub.settings import Outbound
 
 
 def structural(reason: str) -> Refusal:
@@ -147,14 +148,18 @@ def reconnecting(address: str) -> Refusal:
     )
 
 
-def queue_full(address: str, waiting: int, limit: int) -> Refusal:
+def queue_full(address: str, waiting: int, bounds: Outbound) -> Refusal:
     """The target reads so slowly that nothing more may wait for it."""
     return Refusal(
         Code.QUEUE_FULL,
         f"Too much already waits for {address}.",
         "Wait for hub:resume, or try again later with the same id.",
         retryable=True,
-        details={"limit": limit, "waiting": waiting},
+        details={
+            "limit": bounds.messages_max,
+            "limitBytes": bounds.bytes_max,
+            "waiting": waiting,
+        },
     )
 
 

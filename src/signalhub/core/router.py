@@ -53,6 +53,7 @@ class FanReceipt(msgspec.Struct, eq=False):
     message: Envelope
     topic: str | None
     received_at_ms: int
+    expires_at: float | None
 
 
 def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -74,8 +75,7 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         answered = _answer_again(hub, session, message, now)
         if answered is not None:
             return answered
-    ttl = message.ttl
-    expires_at = None if not ttl else message.timestamp + ttl + session.clock_behind_ms
+    expires_at = _deadline(session, message)
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
     registration = hub.registry.find(target, now)
@@ -105,11 +105,15 @@ def _check_sender(session: Session, sender: str) -> None:
         raise refusals.not_your_address(sender)
 
 
+def _deadline(session: Session, message: Envelope) -> float | None:
+    """When the message expires, on the sender's clock as far as the hub knows it."""
+    ttl = message.ttl
+    return message.timestamp + ttl + session.clock_behind_ms if ttl else None
+
+
 def _has_expired(session: Session, message: Envelope, now: int) -> bool:
-    """Judged on the sender's clock as far as the hub knows it."""
-    if not message.ttl:
-        return False
-    return message.timestamp + message.ttl + session.clock_behind_ms < now
+    expires_at = _deadline(session, message)
+    return expires_at is not None and expires_at < now
 
 
 def _expired(hub: Hub, message: Envelope, is_ask: bool) -> list[Effect]:
@@ -211,7 +215,7 @@ def overflowed(hub: Hub, receipt: Receipt, waiting: int, now: int) -> list[Effec
     """Too much waits for the target already: refuse, so that the sender tries again later."""
     message = receipt.message
     hub.asks.pop((message.sender, message.id), None)
-    refusal = refusals.queue_full(receipt.target, waiting, hub.settings.outbound.messages_max)
+    refusal = refusals.queue_full(receipt.target, waiting, hub.settings.outbound)
     return [
         hub.refuse(asker, message, refusal, now)
         for asker in receipt.askers
@@ -254,7 +258,7 @@ def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         metadata=wire.BROADCAST_METADATA,
         ttl=message.ttl,
     )
-    receipt = FanReceipt(session, message, None, now)
+    receipt = FanReceipt(session, message, None, now, _deadline(session, message))
     return [FanOut(Audience(recipients), head, tail, hub.settings.broadcast_batch, receipt)]
 
 
@@ -285,7 +289,7 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         metadata=wire.publication_metadata(topic),
         ttl=message.ttl,
     )
-    receipt = FanReceipt(session, message, topic, now)
+    receipt = FanReceipt(session, message, topic, now, _deadline(session, message))
     audience = hub.topics.audience(topic)
     return [FanOut(audience, head, tail, hub.settings.fanout_batch, receipt)]
 
@@ -334,13 +338,12 @@ def subscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         if not session.allowance.may_subscribe(topic):
             raise refusals.unauthorized("subscribe", topic)
     address = _subscribing_address(session, message.sender)
-    subscription_id = hub.topics.held(session, address, topic)
-    if subscription_id is None:
+    if not hub.topics.hears(session, address, topic):
         count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
         if count >= hub.settings.subscriptions_max:
             raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
-        subscription_id = "sub-" + hub.ids.next().decode()
-        hub.topics.subscribe(session, address, topic, subscription_id)
+    subscription_id = "sub-" + hub.ids.next().decode()
+    hub.topics.subscribe(session, address, topic, subscription_id)
     payload = wire.encode({"topic": topic, "subscriptionId": subscription_id})
     return [hub.reply(session, message, "hub:subscribed", payload, now)]
 
@@ -361,8 +364,8 @@ def _drop(hub: Hub, session: Session, sender: str, request: requests.Unsubscribe
     subscribers = list((session.subscriptions or {}).values())
     if not request.topic:
         for one in subscribers:
-            for topic, subscription_id in one.topics.items():
-                if subscription_id == request.subscription_id:
+            for topic, issued in one.topics.items():
+                if request.subscription_id in issued:
                     hub.topics.unsubscribe(session, one.address, topic)
                     return topic
     topic = request.topic or request.subscription_id or ""

@@ -43,6 +43,7 @@ class Session:
         "claims",
         "clock_behind_ms",
         "connected_at_ms",
+        "hello_identity",
         "id",
         "identity",
         "last_seen_ms",
@@ -60,6 +61,8 @@ class Session:
         self.bucket = bucket
         self.state = State.CONNECTING
         self.identity: str | None = None
+        # What it was called before it registered anything.
+        self.hello_identity: str | None = None
         self.allowance: Allowance = EVERYTHING
         self.claims: Claims | None = None
         self.connected_at_ms = now_ms

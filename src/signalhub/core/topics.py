@@ -14,6 +14,7 @@ from signalhub.core.session import Session
 from signalhub.names import ONE_LEVEL, SUBTREE, has_wildcard
 
 _AUDIENCES_KEPT_MAX = 4096
+_IDS_KEPT_MAX = 16
 
 
 class Subscriber(Recipient):
@@ -23,8 +24,8 @@ class Subscriber(Recipient):
 
     def __init__(self, session: Session, address: str) -> None:
         super().__init__(session, address)
-        # Topic or wildcard → the id issued for it.
-        self.topics: dict[str, str] = {}
+        # Topic or wildcard → the ids issued for it.
+        self.topics: dict[str, tuple[str, ...]] = {}
 
 
 class Audience:
@@ -69,21 +70,22 @@ class Topics:
         self._wildcards = _Level()
         self._audiences: dict[str, Audience] = {}
 
-    def held(self, session: Session, address: str, topic: str) -> str | None:
-        """The id of a subscription that exists already."""
+    def hears(self, session: Session, address: str, topic: str) -> bool:
+        """Is the topic subscribed already?"""
         subscriber = (session.subscriptions or {}).get(address)
-        return subscriber.topics.get(topic) if subscriber is not None else None
+        return subscriber is not None and topic in subscriber.topics
 
     def subscribe(self, session: Session, address: str, topic: str, subscription_id: str) -> None:
-        """Add a topic the address does not hear yet."""
+        """Idempotent; every id issued for the topic stands for it, up to a number."""
         if session.subscriptions is None:
             session.subscriptions = {}
         subscriber = session.subscriptions.get(address)
         if subscriber is None:
             subscriber = session.subscriptions[address] = Subscriber(session, address)
-        assert topic not in subscriber.topics
-        subscriber.topics[topic] = subscription_id
-        self._link(topic, subscriber)
+        issued = subscriber.topics.get(topic, ())
+        subscriber.topics[topic] = (*issued[1 - _IDS_KEPT_MAX :], subscription_id)
+        if not issued:
+            self._link(topic, subscriber)
 
     def unsubscribe(self, session: Session, address: str, topic: str) -> bool:
         """Take one topic from one address; `False` if it was not subscribed."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from enum import Enum
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
 
 from signalhub.core.router import Receipt
@@ -39,16 +40,23 @@ if TYPE_CHECKING:
 _TEXT = WSMsgType.TEXT
 # More per write would only be copied twice: the kernel's buffer is not larger.
 _WRITE_BYTES_MAX = 2**18
+CLOSED = -1
 
 Waiting = tuple[bytes, float | None, Receipt | None]
 
 
-class Written(Enum):
-    """What the kernel made of a write."""
+# A receipt, and how many pieces have to be written until its message is.
+Marks = list[tuple[int, Receipt]]
 
-    ALL = "all"
-    SOME = "some"  # The transport holds the rest and reports when it is gone.
-    NONE = "none"  # The socket is closing; nothing will leave any more.
+
+class Draft(msgspec.Struct):
+    """What one write takes from the waiting frames; expired ones are taken, not written."""
+
+    frames: list[bytes] = []
+    marks: Marks = []
+    expired: list[Receipt | None] = []
+    count: int = 0
+    bytes: int = 0
 
 
 class Connection(WSListener):
@@ -64,10 +72,12 @@ class Connection(WSListener):
         "buffered_bytes",
         "fan",
         "has_fans",
+        "held",
+        "held_bytes",
         "is_closing",
         "is_dirty",
+        "marks",
         "queue",
-        "receipts",
         "session",
         "waiting",
     )
@@ -79,7 +89,9 @@ class Connection(WSListener):
         self._fd = -1
         self.session: Session = runner.opened(self)
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
-        self.receipts: list[Receipt] | None = None
+        self.marks: Marks | None = None
+        self.held: list[tuple[int, Receipt]] = []
+        self.held_bytes = 0
         self.waiting: deque[Waiting] | None = None
         self.fan: FanBatch | None = None
         self.has_fans = False
@@ -119,7 +131,7 @@ class Connection(WSListener):
         self._runner.disconnected(self)
 
     def pause_writing(self) -> None:
-        """The runner learns of it from the write that caused it."""
+        self._runner.block(self)
 
     def resume_writing(self) -> None:
         self._runner.drained(self)
@@ -178,29 +190,32 @@ class Connection(WSListener):
         """What the transport holds because the kernel would not take it."""
         return self._transport.get_write_buffer_size()
 
-    def render(self) -> tuple[bytes, int]:
+    def render(self) -> tuple[list[bytes], int]:
         """A queue with fan-outs in it as the bytes to write, and the number of messages."""
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None
         self.has_fans = False
-        frames: list[bytes] = []
+        pieces: list[bytes] = []
         copies = 0
         for item in self.queue:
             if isinstance(item, bytes):
-                frames.append(item)
+                pieces.append(item)
             else:
                 batch, address_json = item
-                frames.append(batch.render(address_json))
+                pieces.append(batch.render(address_json))
                 copies += len(batch) * 2 - 1
         # A message of its own is queued as header and body.
-        return b"".join(frames), (len(frames) + copies) >> 1
+        return pieces, (len(pieces) + copies) >> 1
 
-    def write(self, data: bytes) -> Written:
-        """Give bytes to the kernel, or what it does not take to the transport."""
+    def write(self, data: bytes) -> int:
+        """Give bytes to the kernel, the rest to the transport; how many the kernel took.
+
+        `CLOSED` when the socket is closing and nothing will leave any more.
+        """
         transport = self._transport
         if transport.is_closing() or self._ws.is_close_frame_sent:
-            return Written.NONE
+            return CLOSED
         written = 0
         if transport.get_write_buffer_size() == 0:
             try:
@@ -209,11 +224,31 @@ class Connection(WSListener):
                 pass
             except OSError:
                 transport.abort()
-                return Written.NONE
+                return CLOSED
             if written == len(data):
-                return Written.ALL
+                return written
         transport.write(data[written:] if written else data)
-        return Written.SOME
+        return written
+
+    def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[Receipt]:
+        """The receipts of what was written whole; the others wait for the transport to drain."""
+        done: list[Receipt] = []
+        ends = list(accumulate(map(len, pieces), initial=0))
+        for count, receipt in marks:
+            if ends[count] <= written:
+                done.append(receipt)
+            else:
+                self.held.append((ends[count] - written, receipt))
+        self.held_bytes = ends[-1] - written
+        return done
+
+    def settle(self) -> list[Receipt]:
+        """The held receipts whose bytes have left the transport since."""
+        taken = self.held_bytes - self.unsent_bytes
+        done = [receipt for end, receipt in self.held if end <= taken]
+        if done:
+            self.held = [(end, receipt) for end, receipt in self.held if end > taken]
+        return done
 
     def close(self, code: int, reason: str) -> None:
         """Write what is queued, say goodbye, and close once the peer has answered."""
@@ -222,33 +257,29 @@ class Connection(WSListener):
         self._runner.write_out(self)
         self.is_closing = True
         if not self._transport.is_closing():
+            if self.waiting:
+                self._transport.write(b"".join([frame for frame, _, _ in self.waiting]))
             self._ws.send_close(code, reason)  # type: ignore[arg-type]
-            self._runner.closing(self)
+        self._runner.closing(self)
 
     def abort(self) -> None:
         """Drop the socket at once."""
         self._transport.abort()
 
-    def take_waiting(self, now: int) -> tuple[bytes, int, int, list[Receipt], list[Receipt]]:
-        """The next waiting frames up to one write: bytes, count, size, receipts, expired ones."""
+    def take_waiting(self, now: int) -> Draft:
+        """The next waiting frames, up to one write."""
         assert self.waiting is not None
-        frames: list[bytes] = []
-        size = count = taken = 0
-        receipts: list[Receipt] = []
-        expired: list[Receipt] = []
+        draft = Draft()
+        size = 0
         while self.waiting and size < _WRITE_BYTES_MAX:
             frame, expires_at, receipt = self.waiting.popleft()
-            count += 1
-            taken += len(frame)
+            draft.count += 1
+            draft.bytes += len(frame)
             if expires_at is not None and expires_at < now:
-                if receipt is not None:
-                    expired.append(receipt)
-                else:
-                    self._runner.tally.expired_tells += 1
+                draft.expired.append(receipt)
                 continue
-            frames.append(frame)
+            draft.frames.append(frame)
             size += len(frame)
             if receipt is not None:
-                receipts.append(receipt)
-        self.session.sent += len(frames)
-        return b"".join(frames), count, taken, receipts, expired
+                draft.marks.append((len(draft.frames), receipt))
+        return draft

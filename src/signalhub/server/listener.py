@@ -175,8 +175,10 @@ class Door(asyncio.BufferedProtocol):
             return
         if self._websocket is not None:
             self._bytes_left -= nbytes
-            self._websocket.buffer_updated(nbytes)
-            self._check_bytes()
+            if self._bytes_left < 0:
+                self._check_bytes()
+            else:
+                self._websocket.buffer_updated(nbytes)
         elif self._reader is not None:
             requests = self._reader.feed(bytes(self._listener.read_buffer[:nbytes]))
             if requests:

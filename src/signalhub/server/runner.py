@@ -8,6 +8,7 @@ actors talking. Acks are queued only after the target's bytes of the tick were g
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import deque
 from typing import assert_never
@@ -20,7 +21,7 @@ from signalhub.core.registry import Recipient, Registration
 from signalhub.core.router import FanReceipt, Receipt
 from signalhub.core.session import Session
 from signalhub.core.tally import Tally
-from signalhub.server.connection import Connection, Written
+from signalhub.server.connection import CLOSED, Connection, Marks
 from signalhub.server.fanout import FanBatch
 from signalhub.state.store import RegistrationRow, Store
 from signalhub.websocket import CloseCode, text_header
@@ -50,7 +51,7 @@ class Runner:
         self._bulk: deque[tuple[list[Connection], FanReceipt | None]] = deque()
         self._handed_over: list[Receipt] = []
         self._blocked: set[Connection] = set()
-        self._closing: deque[tuple[int, Connection]] = deque()
+        self._closing: list[tuple[int, int, Connection]] = []
         # The time of the running tick; 0 between ticks.
         self._tick_ms = 0
         self._tick_began_s = 0.0
@@ -94,20 +95,21 @@ class Runner:
         """The kernel has taken all the transport held: go on with what waits."""
         now = self._now_ms()
         outbound = connection.session.outbound
-        if outbound is None:
+        if outbound is None or connection.is_closing:
             return
         outbound.progress_at_ms = now
-        self._hand_over(connection)
+        self._handed_over.extend(connection.settle())
         while connection.waiting:
-            data, count, size, receipts, expired = connection.take_waiting(now)
-            outbound.drained(count, size, now)
-            for receipt in expired:
-                self.perform(self.hub.undelivered(receipt, now), now)
-            connection.receipts = receipts or None
-            if data and connection.write(data) is not Written.ALL:
+            draft = connection.take_waiting(now)
+            outbound.drained(draft.count, draft.bytes, now)
+            for receipt in draft.expired:
+                if receipt is not None:
+                    self.perform(self.hub.undelivered(receipt, now), now)
+                else:
+                    self.tally.expired_tells += 1
+            if draft.frames and not self._write(connection, draft.frames, draft.marks):
                 self._release(outbound, now)
                 return
-            self._hand_over(connection)
         connection.session.outbound = None
         connection.waiting = None
         self._blocked.discard(connection)
@@ -120,16 +122,13 @@ class Runner:
         if self._handed_over and not self._tick_ms:
             self._begin_tick()
 
-    def _hand_over(self, connection: Connection) -> None:
-        if connection.receipts:
-            self._handed_over.extend(connection.receipts)
-            connection.receipts = None
-
     def _abandon(self, connection: Connection, now: int) -> None:
         """Whatever was still on its way to a dead socket is reported to those who care."""
-        lost = connection.receipts or []
+        lost = [receipt for _, receipt in connection.held]
+        lost += [receipt for _, receipt in connection.marks or ()]
         lost += [receipt for _, _, receipt in connection.waiting or () if receipt is not None]
-        connection.receipts = connection.waiting = None
+        connection.held = []
+        connection.marks = connection.waiting = None
         connection.queue.clear()
         if connection.fan is not None:
             connection.fan.is_open = False
@@ -176,10 +175,6 @@ class Runner:
         if session.outbound is not None or connection.is_closing:
             self._park_message(connection, effect, now)
             return
-        if effect.receipt is not None:
-            if connection.receipts is None:
-                connection.receipts = []
-            connection.receipts.append(effect.receipt)
         self.tally.deliveries += 1
         # `_enqueue`, spelled out because every message between two actors passes here.
         if connection.fan is not None:
@@ -189,6 +184,10 @@ class Runner:
         queue = connection.queue
         queue.append(text_header(len(frame)))
         queue.append(frame)
+        if effect.receipt is not None:
+            if connection.marks is None:
+                connection.marks = []
+            connection.marks.append((len(queue), effect.receipt))
         if not connection.is_dirty:
             connection.is_dirty = True
             self._dirty.append(connection)
@@ -309,7 +308,8 @@ class Runner:
         if not outbound.admits(len(payload)):
             self.tally.dropped_tells += 1
             return False
-        self._park(connection, text_header(len(payload)) + payload, None, None, now)
+        frame = text_header(len(payload)) + payload
+        self._park(connection, frame, effect.receipt.expires_at, None, now)
         return True
 
     # Writing.
@@ -355,22 +355,37 @@ class Runner:
         queue = connection.queue
         if not queue:
             return
+        pieces: list[bytes]
         if connection.has_fans:
-            data, count = connection.render()
+            pieces, count = connection.render()
+            connection.queue = []
         else:
-            data = b"".join(queue)  # type: ignore[arg-type]
-            count = len(queue) >> 1
-        queue.clear()
+            pieces, count = queue, len(queue) >> 1  # type: ignore[assignment]
         connection.session.sent += count
         self.tally.sent += count
-        written = connection.write(data)
-        if written is Written.ALL:
-            if connection.receipts:
-                self._hand_over(connection)
-        elif written is Written.SOME:
-            self._block(connection)
+        marks, connection.marks = connection.marks, None
+        self._write(connection, pieces, marks)
+        pieces.clear()
 
-    def _block(self, connection: Connection) -> None:
+    def _write(self, connection: Connection, pieces: list[bytes], marks: Marks | None) -> bool:
+        """Write; hand over what the kernel took. `False` when it did not take everything."""
+        data = b"".join(pieces)
+        written = connection.write(data)
+        if written == len(data):
+            if marks:
+                self._handed_over.extend([receipt for _, receipt in marks])
+            return True
+        if written == CLOSED:
+            # Reported as lost when the connection is gone.
+            connection.marks = marks
+            return False
+        if marks:
+            self._handed_over.extend(connection.hold(marks, pieces, written))
+        self.block(connection)
+        return False
+
+    def block(self, connection: Connection) -> None:
+        """The transport holds bytes the kernel does not take: from now on frames wait."""
         if connection.session.outbound is None:
             connection.session.outbound = Outbound(self._bounds, self._now_ms())
         connection.buffered_bytes = connection.unsent_bytes
@@ -378,20 +393,22 @@ class Runner:
 
     def send_control(self, connection: Connection, frame: bytes) -> None:
         """A pong; it may overtake queued messages but not break one."""
-        if connection.is_writable and connection.write(frame) is Written.SOME:
-            self._block(connection)
+        if connection.is_writable:
+            self._write(connection, [frame], None)
 
     # Time.
 
     def closing(self, connection: Connection) -> None:
         """The peer has a moment to answer our close frame."""
-        self._closing.append((self._now_ms() + _CLOSE_GRACE_MS, connection))
+        is_flushed = connection.unsent_bytes == 0
+        grace_ms = _CLOSE_GRACE_MS if is_flushed else int(self.hub.settings.drain_s * 1000)
+        heapq.heappush(self._closing, (self._now_ms() + grace_ms, id(connection), connection))
 
     def sweep(self) -> None:
         """Several times a second: drop what does not close, close who does not read."""
         now = self._now_ms()
         while self._closing and self._closing[0][0] <= now:
-            self._closing.popleft()[1].abort()
+            heapq.heappop(self._closing)[2].abort()
         for connection in list(self._blocked):
             outbound = connection.session.outbound
             if outbound is None:
@@ -399,9 +416,12 @@ class Runner:
             unsent = connection.unsent_bytes
             if unsent < connection.buffered_bytes:
                 outbound.progress_at_ms = now
+                self._handed_over.extend(connection.settle())
             connection.buffered_bytes = unsent
             if outbound.is_stalled(now):
                 self._close_slow(connection, now)
+        if self._handed_over and not self._tick_ms:
+            self._begin_tick()
 
     def _close_slow(self, connection: Connection, now: int) -> None:
         if connection.is_closing:

@@ -24,7 +24,7 @@ import msgspec
 from signalhub.errors import SettingsError
 from signalhub.state import schema
 
-_log = logging.getLogger("signalhub.state")
+log = logging.getLogger("signalhub.state")
 
 # How long notes gather before they are written. At most this much is lost when the hub is killed.
 GATHER_S = 0.05
@@ -157,7 +157,7 @@ class Store:
             work()
         except Exception:
             self._errors += 1
-            _log.exception("The durable registry could not be written.")
+            log.exception("the durable registry could not be written")
 
     def _write(self, notes: dict[str, RegistrationRow | None]) -> None:
         rows = [_columns(row) for row in notes.values() if row is not None]
