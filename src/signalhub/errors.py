@@ -1,14 +1,14 @@
 """Everything that can go wrong, once.
 
-    SignalHubError                 base of all; carries `code`
-    ├── Refusal                    the hub says no to one message (becomes `hub:error` on the wire)
-    ├── SettingsError              the configuration cannot be used
-    └── ClientError                what the Python client raises
-        ├── Refused                did not happen; the hub answered with an error
-        │   └── UnknownActor       nobody is registered under that address
-        ├── Unavailable            did not happen; trying again later may help
-        │   └── GaveUp             the client stopped trying to reconnect
-        └── OutcomeUnknown         may have happened; no answer arrived in time
+SignalHubError                 base of all; carries `code`
+├── Refusal                    the hub says no to one message (becomes `hub:error` on the wire)
+├── SettingsError              the configuration cannot be used
+└── ClientError                what the Python client raises
+    ├── Refused                did not happen; the hub answered with an error
+    │   └── UnknownActor       nobody is registered under that address
+    ├── Unavailable            did not happen; trying again later may help
+    │   └── GaveUp             the client stopped trying to reconnect
+    └── OutcomeUnknown         may have happened; no answer arrived in time
 """
 
 from __future__ import annotations

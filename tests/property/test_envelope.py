@@ -126,7 +126,11 @@ def test_a_forwarded_copy_is_valid_complete_and_faithful(
 
     seen = read(copy)
     assert (seen["from"], seen["to"], seen["type"]) == (sender, to, type)
-    assert (seen["id"], seen["pattern"], seen["correlationId"]) == (MESSAGE_ID.decode(), "tell", None)
+    assert (seen["id"], seen["pattern"], seen["correlationId"]) == (
+        MESSAGE_ID.decode(),
+        "tell",
+        None,
+    )
     assert seen["ttl"] == (ttl or None)
     assert bytes(raw_members(copy).payload) == data.encode()
     sent = json.loads(metadata)

@@ -103,5 +103,5 @@ def test_a_topic_without_wildcards_hears_only_itself(topic: str) -> None:
 def test_a_hash_is_allowed_only_as_the_last_level(given: list[str]) -> None:
     topic = "/".join(given)
 
-    assert names.is_subscribable(topic) is (0 < len(topic) and "#" not in given[:-1])
+    assert names.is_subscribable(topic) is (len(topic) > 0 and "#" not in given[:-1])
     assert names.has_wildcard(topic) is bool({"+", "#"} & set(given))

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from signalhub import names
 from signalhub.core.limits import TokenBucket
 from signalhub.core.session import Session
-from signalhub.core.topics import _AUDIENCES_KEPT_MAX, Topics
+from signalhub.core.topics import _AUDIENCES_KEPT_MAX, _IDS_KEPT_MAX, Topics
 
 SESSIONS = 3
 sessions = st.integers(0, SESSIONS - 1)
@@ -34,7 +34,7 @@ class TopicsModel(RuleBasedStateMachine):
         super().__init__()
         self.topics = Topics()
         self.sessions = [make_session(number) for number in range(SESSIONS)]
-        self.model: dict[tuple[int, str, str], str] = {}
+        self.model: dict[tuple[int, str, str], tuple[str, ...]] = {}
         self.asked: set[str] = set()
         self.issued = 0
 
@@ -43,7 +43,8 @@ class TopicsModel(RuleBasedStateMachine):
         self.issued += 1
         subscription_id = f"sub-{self.issued}"
         self.topics.subscribe(self.sessions[session], address, topic, subscription_id)
-        self.model[session, address, topic] = subscription_id
+        issued = (*self.model.get((session, address, topic), ()), subscription_id)
+        self.model[session, address, topic] = issued[-_IDS_KEPT_MAX:]
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -86,12 +87,12 @@ class TopicsModel(RuleBasedStateMachine):
             assert set(heard) == expected
 
     @invariant()
-    def sessions_know_their_subscriptions_and_the_newest_ids(self) -> None:
+    def sessions_know_their_subscriptions_and_the_ids_issued_for_them(self) -> None:
         kept = {
-            (number, address, topic): subscription_id
+            (number, address, topic): issued
             for number, session in enumerate(self.sessions)
             for address, subscriber in (session.subscriptions or {}).items()
-            for topic, subscription_id in subscriber.topics.items()
+            for topic, issued in subscriber.topics.items()
         }
         assert kept == self.model
 

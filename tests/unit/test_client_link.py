@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from hashlib import sha1
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,60 @@ async def test_a_server_that_speaks_something_else_is_unavailable() -> None:
     async with server:
         with pytest.raises(signalhub.Unavailable, match="does not speak WebSocket"):
             await _connect(f"ws://127.0.0.1:{port}/ws")
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with ScriptedHub() as elsewhere:
+
+        def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(f"HTTP/1.1 302 Found\r\nLocation: {elsewhere.url}\r\n\r\n".encode())
+            writer.close()
+
+        server = await asyncio.start_server(redirect, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            with pytest.raises(signalhub.Unavailable, match="302 Found"):
+                await _connect(f"ws://127.0.0.1:{port}/ws", token="secret")
+
+        assert elsewhere.upgrades == 0
+
+
+async def test_a_handshake_that_succeeds_after_we_left_is_ended() -> None:
+    heads: asyncio.Queue[bytes] = asyncio.Queue()
+    go, ended = asyncio.Event(), asyncio.Event()
+
+    async def shake_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        heads.put_nowait(head)
+        await go.wait()
+        writer.write(_accepting(head))
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    server = await asyncio.start_server(shake_late, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        connecting = asyncio.ensure_future(_connect(f"ws://127.0.0.1:{port}/ws"))
+        await heads.get()
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+
+        go.set()
+
+        async with asyncio.timeout(3):
+            await ended.wait()
+
+
+def _accepting(head: bytes) -> bytes:
+    key = next(line for line in head.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key"))
+    magic = key.split(b": ")[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: " + b64encode(sha1(magic).digest()) + b"\r\n\r\n"
+    )
 
 
 async def test_a_refused_hello_is_raised_with_its_code_and_the_link_is_closed() -> None:
@@ -256,6 +312,19 @@ async def test_giving_up_says_why_and_after_how_many_attempts() -> None:
             with pytest.raises(signalhub.GaveUp, match=r"after 2 attempts .* 503"):
                 await waiting
         assert hub.upgrades == 3
+
+
+async def test_attempts_are_counted_anew_after_every_success() -> None:
+    policy = Reconnect(first_jitter_s=0, base_s=0.01, attempts_max=1)
+    async with conversation(reconnect=policy) as (hub, peer, client):
+        for _ in range(3):
+            peer.abort()
+            peer = await hub.accept()
+            await peer.welcome()
+        pinging = asyncio.create_task(client.ping())
+        peer.answer(await peer.receive("hub:heartbeat"), "hub:heartbeat_ack", {})
+
+        assert await pinging >= 0
 
 
 async def test_without_a_policy_a_loss_is_the_end() -> None:

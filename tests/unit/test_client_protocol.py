@@ -140,6 +140,22 @@ def test_what_was_given_up_is_not_restored(scene: Scene) -> None:
     assert topics == [None, "b"]
 
 
+def test_an_address_given_up_takes_its_subscriptions_along(scene: Scene) -> None:
+    scene.connect()
+    scene.membership.registered("@(demo/second)", [], {}, None)
+    scene.membership.subscribed("@(demo/second)", "theirs")
+    scene.membership.subscribed(ALICE, "ours")
+
+    scene.membership.unregistered("@(demo/second)")
+    scene.lose()
+    scene.welcome(scene.open())
+
+    subjects = [
+        each["payload"].get("topic") or each["payload"]["actorAddress"] for each in scene.sent()
+    ]
+    assert subjects == [ALICE, "ours"]
+
+
 def test_nothing_else_is_sent_before_everything_is_restored(scene: Scene) -> None:
     scene.connect()
     scene.subscribe("a")

@@ -28,7 +28,7 @@ from signalhub.core import refusals
 from signalhub.core.hub import _HANDLERS
 from signalhub.errors import Code, Refusal
 from signalhub.names import HUB_ADDRESS
-from signalhub.settings import Settings
+from signalhub.settings import Outbound, Settings
 from signalhub.testing import FakeClock, RunningHub, run_hub
 
 Frame = dict[str, Any]
@@ -105,7 +105,13 @@ def hub_types_in_core() -> set[str]:
 
 def retryable_by_code() -> dict[str, set[str]]:
     """Which codes the hub's refusals use, and whether they invite to try again."""
-    samples: dict[str, object] = {"str": "x", "int": 1, "float": 1.0, "object": None}
+    samples: dict[str, object] = {
+        "str": "x",
+        "int": 1,
+        "float": 1.0,
+        "object": None,
+        "Outbound": Outbound(),
+    }
     found: dict[str, set[str]] = defaultdict(set)
     for _, refuse in inspect.getmembers(refusals, inspect.isfunction):
         parameters = inspect.signature(refuse).parameters.values()

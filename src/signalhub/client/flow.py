@@ -2,8 +2,8 @@
 
 Requests leave in the order they were made, except that what restores a connection goes first,
 control requests do not wait behind paused traffic, and tells to a paused target step aside. The
-hub's advertised message rate is kept with some headroom, so that a hub whose clock or network
-bunches our frames together does not refuse them.
+hub's advertised message rate is kept with some headroom: refused messages are sent again, but
+behind those that passed them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from signalhub.client.requests import Kind
 from signalhub.core.limits import TokenBucket
 
 HEADROOM = 0.95
+# A busy hub tells the time once per turn of its loop, so its bucket fills a little late.
+HUB_LAG_S = 0.1
 EMPTY_MIN = 64
 
 
@@ -41,7 +43,8 @@ class Flow:
         """The hub said hello: what restores the connection may go."""
         self._is_greeted = True
         if message_rate > 0:
-            burst = max(1.0, HEADROOM * message_burst)
+            burst = min(HEADROOM * message_burst, message_burst - HUB_LAG_S * message_rate)
+            burst = max(1.0, burst)
             self._bucket = TokenBucket(HEADROOM * message_rate, burst, _ms(now_s))
 
     def opened(self) -> None:

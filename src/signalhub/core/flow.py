@@ -10,6 +10,10 @@ from __future__ import annotations
 from signalhub.core.session import Session
 from signalhub.settings import Outbound as Bounds
 
+# Few large messages reach the byte bound before they reach the count; their senders are told too.
+_PAUSE_SHARE = 0.5
+_RESUME_SHARE = 0.25
+
 
 class Outbound:
     """The waiting frames of one blocked connection, counted."""
@@ -50,14 +54,21 @@ class Outbound:
 
     def pause(self, sender: Session, address: str) -> bool:
         """Should this sender be told to hold? `True` at most once until it is released."""
-        if self.messages < self._bounds.pause_messages or (sender, address) in self.paused:
+        bounds = self._bounds
+        is_filling = (
+            self.messages >= bounds.pause_messages or self.bytes >= bounds.bytes_max * _PAUSE_SHARE
+        )
+        if not is_filling or (sender, address) in self.paused:
             return False
         self.paused[sender, address] = None
         return True
 
     def release(self) -> list[tuple[Session, str]]:
         """The held senders, with the address they were held for, once there is room again."""
-        if not self.paused or self.messages > self._bounds.resume_messages:
+        bounds = self._bounds
+        if not self.paused or self.messages > bounds.resume_messages:
+            return []
+        if self.bytes > bounds.bytes_max * _RESUME_SHARE:
             return []
         released = list(self.paused)
         self.paused.clear()

@@ -217,11 +217,11 @@ class Hub:
     def tick(self, now: int) -> list[Effect]:
         """Once a second: leases, tokens, the dedup window, pushed heartbeats."""
         self.window.tick(now)
+        self.dedup.sweep(now)
         effects = self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
             self._slice = -(-len(self._to_sweep) // _SWEEP_SLICES)
-            self.dedup.sweep(now)
             gone = self.registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
@@ -247,7 +247,7 @@ class Hub:
                 continue
             until = registration.expires_at_ms()
             if until - registration.persisted_until_ms >= registration.lease_ms / 3:
-                registration.persisted_until_ms = until
+                registration.note_persisted()
                 effects.append(Persist(registration))
         del self._to_sweep[: self._slice]
         return effects
@@ -266,7 +266,11 @@ class Hub:
     def drain(self, now: int) -> list[Effect]:
         """Say goodbye to everybody before a planned stop."""
         self.is_draining = True
-        effects: list[Effect] = []
+        effects: list[Effect] = [
+            Persist(registration)
+            for registration in self.registry
+            if registration.has_changed_since_persisted()
+        ]
         for session in list(self.sessions):
             effects.extend(
                 self.dismiss(session, "server_shutdown", "The hub is stopping.", 1001, now)

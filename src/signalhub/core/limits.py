@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Refilling adds fractions; whoever waited as long as told must not fail for a rounding error.
+_ONE = 1.0 - 1e-9
+
 
 class TokenBucket:
     """Starts full; refills continuously. A rate of 0 never refuses.
@@ -22,9 +25,9 @@ class TokenBucket:
         if not self.rate_s:
             return True
         self._refill(now_ms)
-        if self.tokens < 1.0:
+        if self.tokens < _ONE:
             return False
-        self.tokens -= 1.0
+        self.tokens = max(0.0, self.tokens - 1.0)
         return True
 
     def retry_after_ms(self, now_ms: int) -> int:

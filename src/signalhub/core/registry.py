@@ -36,6 +36,7 @@ class Registration(Recipient):
         "lease_ms",
         "metadata",
         "persisted_until_ms",
+        "persisted_version",
         "registered_at_ms",
         "renewal_token",
         "renewed_at_ms",
@@ -63,10 +64,21 @@ class Registration(Recipient):
         self.registered_at_ms = now_ms
         self.renewed_at_ms = now_ms
         self.persisted_until_ms = now_ms + lease_ms
+        self.persisted_version = version
 
     def expires_at_ms(self) -> int:
         """When the lease ends if nothing more is heard."""
         return max(self.renewed_at_ms, self.session.last_seen_ms) + self.lease_ms
+
+    def has_changed_since_persisted(self) -> bool:
+        """Does the durable tier know an older state?"""
+        is_longer = self.expires_at_ms() != self.persisted_until_ms
+        return is_longer or self.version != self.persisted_version
+
+    def note_persisted(self) -> None:
+        """What is known now goes to the durable tier."""
+        self.persisted_until_ms = self.expires_at_ms()
+        self.persisted_version = self.version
 
     def is_live(self, now_ms: int) -> bool:
         """Visible and reachable?"""

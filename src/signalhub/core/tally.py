@@ -7,9 +7,8 @@ uncounted. Nothing here is ever reset; whoever wants a rate compares two reading
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from itertools import pairwise
-
-import msgspec
 
 DELIVERY_BOUNDS_S = (
     0.00001,
@@ -60,7 +59,8 @@ class Histogram:
         return sum(self.counts)
 
 
-class Tally(msgspec.Struct):
+@dataclass(slots=True)
+class Tally:
     """Everything the core has counted since it started."""
 
     received: int = 0
@@ -69,6 +69,7 @@ class Tally(msgspec.Struct):
     connections_opened: int = 0
     connections_closed: int = 0
     connections_refused: int = 0
+    handshakes_refused: int = 0
     reconnections: int = 0  # Connects from an address that was known before.
 
     registrations: int = 0
@@ -90,16 +91,12 @@ class Tally(msgspec.Struct):
     resumed: int = 0
     rate_limited: int = 0
 
-    errors: dict[str, int] = {}  # By code.
+    errors: dict[str, int] = field(default_factory=dict)  # By code.
 
     # From the receipt of a frame to the hand-over of what it caused.
-    delivery_latency: Histogram = msgspec.field(
-        default_factory=lambda: Histogram(DELIVERY_BOUNDS_S)
-    )
-    ask_latency: Histogram = msgspec.field(default_factory=lambda: Histogram(ASK_BOUNDS_S))
-    broadcast_latency: Histogram = msgspec.field(
-        default_factory=lambda: Histogram(BROADCAST_BOUNDS_S)
-    )
+    delivery_latency: Histogram = field(default_factory=lambda: Histogram(DELIVERY_BOUNDS_S))
+    ask_latency: Histogram = field(default_factory=lambda: Histogram(ASK_BOUNDS_S))
+    broadcast_latency: Histogram = field(default_factory=lambda: Histogram(BROADCAST_BOUNDS_S))
 
     def count_error(self, code: str) -> None:
         """Count one `hub:error` by its code."""

@@ -46,7 +46,11 @@ class Gauges(Protocol):
 
     def dedup_window_ms(self) -> int: ...
 
+    def dedup_memory_bytes(self) -> int: ...
+
     def storage_bytes(self) -> int: ...
+
+    def storage_errors(self) -> int: ...
 
 
 class Declaration(msgspec.Struct, frozen=True):
@@ -90,6 +94,11 @@ DECLARATIONS: Final = (
         "connections_refused",
         "Upgrades refused: too many per second, or no capacity.",
     ),
+    _counter(
+        "handshakes_refused",
+        "handshakes_refused",
+        "Connections refused for a bad request or origin, or for being late or too big.",
+    ),
     _counter("reconnections", "reconnections", "Actors that came back."),
     _counter("messages_received", "received", "Messages received from clients."),
     _counter("messages_sent", "sent", "Messages handed over for clients, replies included."),
@@ -125,6 +134,8 @@ DECLARATIONS: Final = (
         "How far back repeats are recognised; shrinks when memory runs out.",
         divisor=1000,
     ),
+    _gauge("dedup_memory_bytes", "dedup_memory_bytes", "Memory used to recognise repeats."),
+    _gauge("storage_errors", "storage_errors", "Writes of the durable registry that failed."),
     _gauge("storage_usage_bytes", "storage_bytes", "Disk used by the durable registry."),
 )
 

@@ -14,7 +14,6 @@ import logging
 import secrets
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import picows
 import uvloop
@@ -37,6 +36,7 @@ from signalhub.server.listener import (
 )
 from signalhub.server.runner import Runner
 from signalhub.settings import Settings
+from signalhub.state.folder import Folder
 from signalhub.state.store import Store
 from signalhub.tokens import Authenticator, SessionTokens
 from signalhub.websocket import CloseCode
@@ -67,6 +67,7 @@ class App:
         )
         self._known_degradations: list[str] = []
         self._clean = Period(int(settings.registry.sweep_s * 1000))
+        self._folder: Folder
         self._store: Store
         self.runner: Runner
         self._listener: Listener
@@ -81,7 +82,16 @@ class App:
     async def start(self) -> None:
         """Open the state and the port."""
         loop = asyncio.get_running_loop()
-        self._store = _open_store(self.settings.data)
+        self._folder = Folder(self.settings.data)
+        try:
+            await self._open(loop)
+        except BaseException:
+            self._folder.close()
+            raise
+        log.info("the hub is ready", extra={"port": self.port})
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = Store(str(self._folder.path / "state.db"))
         rows = self._store.load(self._clock.now_ms())
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
         self.runner = Runner(self.hub, self._store, self._clock, loop)
@@ -98,7 +108,6 @@ class App:
             loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.sweep),
             loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
         ]
-        log.info("the hub is ready", extra={"port": self.port, "restored": len(rows)})
 
     async def stop(self) -> None:
         """Drain: goodbye to everybody, sockets flushed, state written."""
@@ -117,6 +126,7 @@ class App:
         await asyncio.sleep(0.01)
         self._store.flush()
         self._store.close()
+        self._folder.close()
         log.info("the hub has stopped")
 
     # The gatekeeper's part.
@@ -158,6 +168,12 @@ class App:
     def dedup_window_ms(self) -> int:
         return self.hub.dedup.window_ms
 
+    def dedup_memory_bytes(self) -> int:
+        return self.hub.dedup.memory_bytes
+
+    def storage_errors(self) -> int:
+        return self._store.errors
+
     def storage_bytes(self) -> int:
         return self._store.size_bytes()
 
@@ -173,6 +189,7 @@ class App:
         return Response(200, wire.encode(body), content_type="application/json")
 
     def _serve_metrics(self, request: Request) -> Response:
+        self._tally.handshakes_refused = self._listener.refusals.total()
         body, content_type = self._metrics.render()
         return Response(200, body, content_type=content_type)
 
@@ -197,12 +214,6 @@ class App:
             work()
         except Exception:
             log.exception("a periodic task failed")
-
-
-def _open_store(folder: str) -> Store:
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    return Store(str(path / "state.db"))
 
 
 def serve(settings: Settings, announce: Callable[[int], None]) -> int:

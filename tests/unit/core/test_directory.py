@@ -66,7 +66,13 @@ def test_the_facts_of_a_registration_are_in_payload_and_metadata() -> None:
         {"actorAddress": "@(a/b)", "capabilities": ["x"] * 65},
         {"actorAddress": "@(a/b)", "capabilities": ["x" * 129]},
         {"actorAddress": "@(a/b)", "capabilities": [], "metadata": []},
-        {"actorAddress": "@(a/b)", "capabilities": [], "metadata": {"x": "y" * 16_384}},
+        {"actorAddress": "@(a/b)", "capabilities": [], "metadata": {"x": "y" * 8_192}},
+        {
+            "actorAddress": "@(a/b)",
+            "capabilities": ["x" * 128] * 33,
+            "metadata": {"x": "y" * 4_096},
+        },
+        {"actorAddress": "@(cloudflare/signal-hub)", "capabilities": []},
         {"actorAddress": "@(a/b)", "capabilities": [], "ttlSeconds": "long"},
     ],
 )

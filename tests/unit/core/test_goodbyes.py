@@ -19,7 +19,7 @@ def test_draining_tells_everybody_why_and_closes_all_sockets() -> None:
         assert notice["payload"]["reason"] == "server_shutdown"
         assert notice["correlationId"] is None
         assert peer.closed == (1001, "server_shutdown")
-    assert shell.hub.sessions == set()
+    assert not shell.hub.sessions
     assert len(shell.hub.registry) == 0
 
 

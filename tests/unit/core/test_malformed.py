@@ -172,6 +172,7 @@ def test_a_message_of_exactly_the_limit_passes_and_one_byte_more_is_refused() ->
     refused = answer_to(peer, too_long)
 
     assert refused["payload"]["code"] == "message_too_large"
+    assert (refused["to"], refused["correlationId"]) == ("@(local/somebody)", "m")
     assert refused["payload"]["details"] == {"actualSize": limit + 1, "maxSize": limit}
     assert peer.closed is None
 

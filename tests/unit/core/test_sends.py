@@ -192,8 +192,17 @@ def test_a_tell_is_never_answered() -> None:
     assert len(bob.heard()) == 1
 
 
+def test_a_target_too_long_to_be_an_address_is_refused_without_repeating_it() -> None:
+    _, alice, _ = pair()
+
+    (reply,) = alice.send("@(" + "x" * 100_000 + ")", pattern="ask")
+
+    assert code_of(reply) == "internal_error"
+    assert len(json.dumps(reply)) < 1_000
+
+
 @pytest.mark.parametrize(
-    "target", ["@(no/body)", "not-a-valid-address", "runtime:x/y", HUB_ADDRESS]
+    "target", ["@(no/body)", "not-a-valid-address", "runtime:fake/actor-999", HUB_ADDRESS]
 )
 def test_an_ask_to_nobody_is_told_so(target: str) -> None:
     shell, alice, _ = pair()

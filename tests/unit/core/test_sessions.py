@@ -167,9 +167,25 @@ def test_the_last_registered_address_is_the_identity() -> None:
     peer.register("@(local/two)")
 
     assert peer.session.identity == "@(local/two)"
-    assert shell.hub.identities.get("@(local/temporary)") == ()
-    assert shell.hub.identities.get("@(local/one)") == ()
-    assert shell.hub.identities.get("@(local/two)") == (peer.session,)
+    assert shell.hub.identities.get("@(local/temporary)") == []
+    assert shell.hub.identities.get("@(local/one)") == []
+    assert shell.hub.identities.get("@(local/two)") == [peer.session]
+
+
+def test_a_session_that_leaves_its_address_goes_by_the_one_before() -> None:
+    shell = MemoryShell()
+    peer = shell.connect("@(local/temporary)")
+    peer.register("@(local/one)")
+    peer.register("@(local/two)")
+
+    names = []
+    for address in ("@(local/two)", "@(local/one)"):
+        peer.tell("hub:unregister", {"actorAddress": address})
+        names.append(peer.session.identity)
+    shell.join("@(local/two)")
+
+    assert names == ["@(local/one)", "@(local/temporary)"]
+    assert peer.closed is None
 
 
 def test_one_session_may_serve_many_addresses() -> None:

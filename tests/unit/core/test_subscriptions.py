@@ -218,6 +218,27 @@ def test_a_session_may_hear_only_so_many_topics_over_all_its_addresses() -> None
     assert accepted["type"] == "hub:subscribed"
 
 
+def test_a_session_at_its_limit_may_subscribe_again_to_what_it_hears() -> None:
+    shell = MemoryShell(Settings(subscriptions_max=1))
+    peer = shell.join("@(local/a)")
+    subscribe(peer, "t")
+
+    again = peer.ask("hub:subscribe", {"topic": "t"})
+
+    assert again["type"] == "hub:subscribed"
+
+
+@pytest.mark.parametrize("which", [0, 1, 4])
+def test_every_id_issued_for_a_topic_ends_it(which: int) -> None:
+    shell = MemoryShell()
+    peer = shell.join("@(local/a)")
+    issued = [subscribe(peer, "t") for _ in range(5)]
+
+    peer.tell("hub:unsubscribe", {"subscriptionId": issued[which]})
+
+    assert listeners(shell, "t") == 0
+
+
 def test_nothing_is_kept_of_topics_nobody_hears_any_more() -> None:
     shell = MemoryShell(Settings(message_rate=0))
     peer = shell.join("@(local/a)")

@@ -286,7 +286,7 @@ def test_nothing_is_kept_of_sessions_that_left_before_their_token_ended() -> Non
         peer.drop()
 
     assert not shell.hub._token_ends_ms
-    assert shell.hub.sessions == set()
+    assert not shell.hub.sessions
 
 
 def test_without_authentication_the_hub_hands_out_a_session_token_that_can_be_refreshed() -> None:
