@@ -92,18 +92,14 @@ class Peer:
         self.received: list[Message] = []
         self.closed: tuple[int, str] | None = None
         self.waiting: deque[tuple[bytes, Receipt | None]] = deque()
+        self.is_stalled = False
         self._shell = shell
-        self._is_stalled = False
         self._taken = 0
 
     @property
     def can_be_written(self) -> bool:
-        """Is the socket open in both directions?"""
+        """Is the socket still open?"""
         return self.closed is None
-
-    @property
-    def is_stalled(self) -> bool:
-        return self._is_stalled
 
     def write(self, frame: bytes) -> None:
         """Send bytes to the hub, whatever they are."""
@@ -159,11 +155,11 @@ class Peer:
 
     def stall(self) -> None:
         """Stop reading."""
-        self._is_stalled = True
+        self.is_stalled = True
 
     def read_on(self) -> None:
         """Read all that waited and go on reading."""
-        self._is_stalled = False
+        self.is_stalled = False
         waiting, self.waiting = self.waiting, deque()
         for frame, receipt in waiting:
             self._shell.hand_over(self, frame, receipt)
@@ -276,13 +272,13 @@ class MemoryShell:
     def _perform_one(self, effect: Effect) -> None:
         match effect:
             case Reply(session=session, frame=frame):
-                self._write(_peer(session), frame, None)
+                self.write(_peer(session), frame, None)
             case Deliver():
-                self._deliver(effect)
+                self.deliver(effect)
             case FanOut():
                 self._fan_out(effect)
             case Close(session=session, code=code, reason=reason):
-                self._close(_peer(session), code, reason)
+                self.close(_peer(session), code, reason)
             case Persist(registration=registration):
                 address = registration.address
                 self.rows[address] = Row(
@@ -296,11 +292,12 @@ class MemoryShell:
             case _:
                 assert_never(effect)
 
-    def _deliver(self, effect: Deliver) -> None:
+    def deliver(self, effect: Deliver) -> None:
+        """One actor's message to another."""
         peer = _peer(effect.session)
         if peer.can_be_written:
             self.tally.deliveries += 1
-            self._write(peer, effect.frame, effect.receipt)
+            self.write(peer, effect.frame, effect.receipt)
         elif effect.receipt is not None:
             self.perform(self.hub.undelivered(effect.receipt, self.now))
 
@@ -309,12 +306,13 @@ class MemoryShell:
         for recipient in effect.audience.recipients:
             peer = _peer(recipient.session)
             failed += not peer.can_be_written
-            self._write(peer, effect.head + recipient.address_json + effect.tail, None)
+            self.write(peer, effect.head + recipient.address_json + effect.tail, None)
         queued = len(effect.audience.recipients) - failed
         self.tally.deliveries += queued
         self.perform(self.hub.fanned_out(effect.receipt, queued, failed, self.now))
 
-    def _write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        """A frame for the peer, which waits if the peer does not read."""
         if not peer.can_be_written:
             return
         if peer.is_stalled:
@@ -330,7 +328,8 @@ class MemoryShell:
         if receipt is not None:
             self._handed_over.append(receipt)
 
-    def _close(self, peer: Peer, code: int, reason: str) -> None:
+    def close(self, peer: Peer, code: int, reason: str) -> None:
+        """The hub is done with the peer."""
         # A socket that cannot be flushed takes what waits for it along.
         peer.closed = (code, reason)
         assert peer.session.state is State.CLOSED, "the hub closes sessions before their sockets"

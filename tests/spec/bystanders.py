@@ -10,6 +10,7 @@ from tests.spec.peer import Peer
 from tests.spec.stage import Stage
 
 TURNS_MAX = 100_000
+PAUSE_S = 0.002
 ALICE, BOB = "@(bystander/alice)", "@(bystander/bob)"
 
 
@@ -38,6 +39,8 @@ class Bystanders:
             assert answer["payload"] == turn
             self.turns += 1
             self._turned.set()
+            # A quick machine would have them exceed the default message rate.
+            await asyncio.sleep(PAUSE_S)
 
     async def go_on(self, turns: int = 5) -> None:
         """Wait for so many more turns."""

@@ -151,8 +151,9 @@ class Peer(asyncio.Protocol):
     # Sending.
 
     def write(self, data: bytes) -> None:
-        """Bytes as they are."""
-        self._transport.write(data)
+        """Bytes as they are; what is written after the end is lost, as on any network."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def send_text(self, text: str | bytes) -> None:
         """One text frame."""

@@ -174,6 +174,20 @@ def test_global_pause_holds_all_traffic_until_resume(scene: Scene) -> None:
     assert [each["type"] for each in scene.sent()] == ["hub:send", "hub:send", "hub:publish"]
 
 
+def test_a_pause_that_comes_while_restoring_holds_the_traffic_all_the_same() -> None:
+    scene = Scene()
+    scene.welcome(scene.open())
+    register = scene.sent_one("hub:register")
+    scene.hear("hub:pause", {})
+    scene.hear("hub:registered", {}, register)
+
+    scene.tell("x")
+    assert scene.sent() == []
+    scene.hear("hub:resume", {})
+
+    assert scene.sent_data() == ["x"]
+
+
 def test_global_pause_lets_control_requests_pass(scene: Scene) -> None:
     scene.hear("hub:pause", {})
 
@@ -370,6 +384,14 @@ def test_a_refusal_that_does_not_pass_in_time_is_raised(scene: Scene) -> None:
     error = scene.error_of(request)
     assert isinstance(error, Refused)
     assert error.code == "actor_reconnecting"
+
+
+def test_a_wait_that_does_not_fit_is_refused_at_once(scene: Scene) -> None:
+    request = scene.ask("x", timeout_s=2, attempts=1)
+
+    scene.refuse(scene.sent_one("hub:send"), "queue_full", details={"retryAfterMs": 60_000})
+
+    assert isinstance(scene.error_of(request), Refused)
 
 
 def test_a_refused_tell_is_reported_without_its_payload(scene: Scene) -> None:

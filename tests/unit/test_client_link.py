@@ -491,6 +491,19 @@ async def test_a_sender_in_a_loop_lets_others_run() -> None:
             await peer.receive("hub:send")
 
 
+async def test_messages_nobody_wants_are_counted() -> None:
+    async with conversation(inbox_max=2) as (_, peer, client):
+        assert client.dropped == 0
+        for number in range(5):
+            peer.send("note", number, sender=BOB)
+        pinging = asyncio.create_task(client.ping())
+        peer.answer(await peer.receive("hub:heartbeat"), "hub:heartbeat_ack", {})
+        await pinging
+
+        assert client.dropped == 4
+        assert (await anext(client.messages())).payload == 4
+
+
 async def test_a_handler_can_be_attached_as_a_decorator_or_by_a_call() -> None:
     async with conversation() as (_, peer, client):
         served: asyncio.Queue[str] = asyncio.Queue()

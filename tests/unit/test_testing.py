@@ -200,7 +200,8 @@ async def test_a_delay_holds_every_piece_back() -> None:
 
         await _says(streams, b"slow")
 
-        assert asyncio.get_running_loop().time() - started >= 0.05
+        # The loop rounds to milliseconds.
+        assert asyncio.get_running_loop().time() - started >= 0.045
 
 
 async def test_a_refusing_proxy_keeps_its_connections_and_listens_again_on_its_port() -> None:

@@ -150,6 +150,11 @@ class Client:
         """The hub's name for the present connection; empty without one."""
         return self._protocol.session_id
 
+    @property
+    def dropped(self) -> int:
+        """How many messages without a handler made room because nobody asked for `messages()`."""
+        return self._runner.inbox.dropped
+
     async def close(self) -> None:
         """Leave the hub. Harmless when repeated."""
         await self._runner.close()

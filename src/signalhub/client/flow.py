@@ -30,7 +30,8 @@ class Flow:
         self.is_congested = False
         self._is_greeted = False
         self._is_open = False
-        self._stalled_s: float | None = now_s
+        self._down_s: float | None = now_s
+        self._all_paused_s: float | None = None
         self._paused_s: dict[str, float] = {}
         self._parked: dict[str, deque[Pending]] = {}
         self._restoring: deque[Pending] = deque()
@@ -50,7 +51,7 @@ class Flow:
     def opened(self) -> None:
         """The connection is restored: everything may go."""
         self._is_open = True
-        self._stalled_s = None
+        self._down_s = None
 
     def closed(self, now_s: float) -> None:
         """The connection is lost: everything waits, pauses are over, nothing is being restored."""
@@ -62,21 +63,21 @@ class Flow:
         self._is_greeted = self._is_open = self.is_congested = False
         self._bucket = None
         self._held_until_s = 0.0
-        if self._stalled_s is None:
-            self._stalled_s = now_s
+        self._all_paused_s = None
+        if self._down_s is None:
+            self._down_s = now_s
 
     def pause(self, target: str | None, now_s: float) -> None:
         """The hub wants no traffic, or no tells to one target."""
         if target is not None:
             self._paused_s.setdefault(target, now_s)
-        elif self._stalled_s is None:
-            self._stalled_s = now_s
+        elif self._all_paused_s is None:
+            self._all_paused_s = now_s
 
     def resume(self, target: str | None) -> None:
         """The hub takes traffic again, or tells to one target."""
         if target is None:
-            if self._is_open:
-                self._stalled_s = None
+            self._all_paused_s = None
             return
         self._paused_s.pop(target, None)
         parked = self._parked.pop(target, ())
@@ -142,8 +143,9 @@ class Flow:
 
     def stalled_since_s(self, pending: Pending) -> float | None:
         """Since when nothing like this one moves; `None` while it does."""
-        if self._stalled_s is not None:
-            return self._stalled_s
+        for since_s in (self._down_s, self._all_paused_s):
+            if since_s is not None:
+                return since_s
         return self._paused_s.get(pending.request.target)
 
     def _line(self, pending: Pending) -> deque[Pending]:
@@ -161,7 +163,7 @@ class Flow:
             return None
         if self._has_next(self._control):
             return self._control
-        if self._stalled_s is not None:
+        if self._all_paused_s is not None:
             return None
         while self._has_next(self._traffic):
             request = self._traffic[0].request

@@ -70,11 +70,6 @@ class Runner:
     def now(self) -> Instant:
         return Instant.of(self._clock)
 
-    @property
-    def ended(self) -> ClientError | None:
-        """Why it has ended, if it has."""
-        return self._stopped.result() if self._stopped.done() else None
-
     async def start(self) -> None:
         """Make the first connection, or raise why there is none."""
         try:

@@ -54,6 +54,7 @@ _HANDLERS: dict[str, Handler] = {
 }
 # Liveness must not depend on how much else a session sends.
 _UNLIMITED = frozenset({"hub:connect", "hub:heartbeat", "hub:renew", "hub:disconnect"})
+_CONNECTED = State.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _SWEEP_SLICES = 60
 
@@ -109,8 +110,6 @@ class Hub:
         size = len(frame)
         if size == _RAW_PING_BYTES and frame == wire.RAW_PING:
             return [Reply(session, wire.RAW_PONG)]
-        if session.state is State.CLOSED:
-            return []
         if size > self._message_bytes_max:
             refusal = refusals.too_large(size, self._message_bytes_max)
             sender, message_id = wire.peek(frame)
@@ -130,8 +129,11 @@ class Hub:
             )
         try:
             type = message.type
-            if session.state is not State.CONNECTED and type != "hub:connect":
-                raise refusals.hello_first()
+            if session.state is not _CONNECTED:
+                if session.state is State.CLOSED:
+                    return []
+                if type != "hub:connect":
+                    raise refusals.hello_first()
             if session.bucket.rate_s and type not in _UNLIMITED:
                 self._charge(session, now)
             session.last_seen_ms = now

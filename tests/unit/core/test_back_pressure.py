@@ -51,6 +51,22 @@ def test_held_senders_are_released_together_when_the_queue_is_short() -> None:
     assert outbound.release() == []
 
 
+def test_few_large_messages_hold_their_senders_by_the_bytes() -> None:
+    sender = MemoryShell().connect().session
+    outbound = filled(1, 499)
+
+    early = outbound.pause(sender, "@(a/b)")
+    outbound.queued(1)
+    late = outbound.pause(sender, "@(a/b)")
+    outbound.drained(1, 249, 5)
+    still_heavy = outbound.release()
+    outbound.drained(0, 1, 6)
+
+    assert (early, late) == (False, True)
+    assert still_heavy == []
+    assert outbound.release() == [(sender, "@(a/b)")]
+
+
 @pytest.mark.parametrize(
     ("messages", "size", "next_size", "is_admitted"),
     [(5, 10, 10, True), (6, 10, 10, False), (2, 450, 100, True), (2, 450, 101, False)],
@@ -99,3 +115,4 @@ def test_pause_and_resume_name_the_recipient_that_is_the_cause() -> None:
     assert (resume["type"], resume["payload"]) == ("hub:resume", {"target": "@(local/slow)"})
     assert pause["correlationId"] is resume["correlationId"] is None
     assert len(gone.received) == 1
+    assert (shell.tally.paused, shell.tally.resumed) == (1, 2)

@@ -87,6 +87,22 @@ def test_a_registration_that_does_not_fit_is_refused(payload: object) -> None:
 
 
 @pytest.mark.parametrize(
+    "payload",
+    [
+        {"actorAddress": "@(a)", "capabilities": []},
+        {"actorAddress": "@(" + "x" * 253 + ")", "capabilities": []},
+        {"actorAddress": "@(A.b/c/ü)", "capabilities": ["x"] * 64},
+        {"actorAddress": "@(a/b)", "capabilities": ["x" * 128], "metadata": None},
+        {"actorAddress": "@(a/b)", "capabilities": [], "metadata": {"x": "y" * 8_182}},
+    ],
+)
+def test_a_registration_that_just_fits_is_accepted(payload: object) -> None:
+    reply = MemoryShell().connect().ask("hub:register", payload)
+
+    assert reply["type"] == "hub:registered"
+
+
+@pytest.mark.parametrize(
     ("limit", "accepted"), [(1, 1), (10, 10), (19, 19), (20, 20), (100, 96), (1_000, 951)]
 )
 def test_new_addresses_are_refused_once_more_than_95_percent_are_taken(

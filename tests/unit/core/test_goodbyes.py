@@ -35,6 +35,35 @@ def test_the_rows_of_a_drained_hub_stay_for_the_next_one() -> None:
     assert reply["payload"]["code"] == "actor_reconnecting"
 
 
+def test_a_planned_stop_writes_the_renewals_that_were_not_written_yet() -> None:
+    shell = MemoryShell()
+    idle, active = shell.join("@(local/idle)"), shell.join("@(local/active)")
+    shell.clock.advance(20)
+    active.ask("hub:renew")
+    before = len(shell.written)
+
+    shell.perform(shell.hub.drain(shell.now))
+
+    assert idle.closed == active.closed == (1001, "server_shutdown")
+    assert shell.written[before:] == [("persist", "@(local/active)")]
+    assert shell.rows["@(local/active)"].version == 2
+    assert shell.rows["@(local/active)"].expires_at_ms == shell.now + 300_000
+
+
+def test_a_planned_stop_writes_nothing_twice() -> None:
+    shell = MemoryShell()
+    peer = shell.join("@(local/a)")
+    shell.clock.advance(150)
+    peer.ask("hub:renew")
+    shell.pass_time(62)
+    before = len(shell.written)
+
+    shell.perform(shell.hub.drain(shell.now))
+
+    assert shell.written == [("persist", "@(local/a)")] * 2
+    assert len(shell.written) == before
+
+
 def test_sockets_that_close_after_the_goodbye_change_nothing() -> None:
     shell = MemoryShell()
     peer = shell.join("@(local/a)")

@@ -114,6 +114,18 @@ def test_an_ask_that_expires_while_it_waits_is_told_so() -> None:
     assert shell.hub.asks == {}
 
 
+def test_the_time_from_ask_to_ack_is_measured() -> None:
+    shell, alice, bob = pair()
+    bob.stall()
+    send(alice, shell.now, None)
+    shell.clock.advance(2)
+
+    bob.read_on()
+
+    assert shell.tally.ask_latency.count == 1
+    assert shell.tally.ask_latency.sum_s == 2.0
+
+
 @pytest.mark.parametrize("type", ["hub:publish", "hub:broadcast"])
 def test_expired_fan_outs_reach_nobody(type: str) -> None:
     shell, alice, bob = pair()

@@ -282,6 +282,7 @@ def test_cleaning_up_twice_is_harmless() -> None:
     peer.drop()
 
     assert shell.tally.connections_opened == shell.tally.connections_closed == 1
+    assert len(shell.hub.identities) == 0
     assert shell.written == [("persist", "@(local/a)"), ("forget", "@(local/a)")]
 
 

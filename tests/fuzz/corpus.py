@@ -1,0 +1,126 @@
+"""One good message of every kind a client can send, in pieces that can be exchanged."""
+
+from __future__ import annotations
+
+import json
+
+Members = dict[str, bytes]  # Names and their values, already JSON.
+
+VICTIM = "@(fuzz/victim)"
+ATTACKER = "@(fuzz/attacker)"
+
+
+def members(**values: object) -> Members:
+    return {name: json.dumps(value).encode() for name, value in values.items()}
+
+
+NOTHING = members()
+
+REQUESTS: list[tuple[str, Members | None, Members]] = [
+    (
+        "hub:connect",
+        None,
+        members(protocolVersion="0.1.0", capabilities=["send"], authToken="a.b.c"),
+    ),
+    ("hub:heartbeat", members(timestamp=1_760_000_000_000), NOTHING),
+    ("hub:heartbeat", None, NOTHING),
+    ("hub:disconnect", None, NOTHING),
+    ("hub:disconnect", members(reason="tired"), NOTHING),
+    ("hub:refresh_token", members(token="stkn-x"), members(authToken="a.b.c")),
+    ("hub:queue_stats", None, NOTHING),
+    ("hub:metrics", None, NOTHING),
+    (
+        "hub:register",
+        members(
+            actorAddress=ATTACKER, capabilities=["x", "y"], metadata={"a": [1]}, ttlSeconds=300
+        ),
+        NOTHING,
+    ),
+    ("hub:unregister", members(actorAddress=ATTACKER), NOTHING),
+    ("hub:unregister", None, NOTHING),
+    ("hub:renew", members(renewalToken="renewal-x"), members(renewalToken="renewal-y")),
+    ("hub:renew", None, NOTHING),
+    ("hub:discover", members(pattern="fuzz/*", capability="x", limit=50), NOTHING),
+    ("hub:list_actors", members(offset=0, limit=100), NOTHING),
+    ("hub:list_actors", None, NOTHING),
+    (
+        "hub:send",
+        members(to=VICTIM, type="news", data={"points": [3, 5.5, None, "é"]}),
+        members(traceId="t-1", spanId="s-1", via="me", forwarded=False),
+    ),
+    ("hub:send", members(to=ATTACKER, type="news", data="x"), members(custom={"deep": [[]]})),
+    (
+        "hub:broadcast",
+        members(type="alarm", data=[1, 2], excludeSelf=True),
+        members(targetCapability="x"),
+    ),
+    ("hub:broadcast", members(type="alarm", data=None), NOTHING),
+    ("hub:subscribe", members(topic="prices/+", durable=False), NOTHING),
+    ("hub:subscribe", members(topic="prices/eu"), NOTHING),
+    ("hub:unsubscribe", members(topic="prices/+", subscriptionId="sub-1"), NOTHING),
+    ("hub:unsubscribe", members(subscriptionId="prices/eu"), NOTHING),
+    ("hub:publish", members(topic="prices/eu", type="price", data={"v": 12}), NOTHING),
+    ("app:unknown", members(anything=True), NOTHING),
+]
+
+ENVELOPE = members(
+    id="m-1",
+    to="@(cloudflare/signal-hub)",
+    pattern="ask",
+    correlationId=None,
+    timestamp=1_760_000_000_000,
+    ttl=None,
+    signature=None,
+) | {"from": json.dumps(ATTACKER).encode()}
+
+# Values that have broken parsers, limits or assumptions somewhere.
+ODD_VALUES = [
+    *(b"null true false 0 -0 -1 1 1.5 1e5 1e308 1e999 -1e999 1e-999 9007199254740993".split()),
+    *(b"123456789012345678901234567890 -9223372036854775809 0.1e-10".split()),
+    b"9" * 400,
+    b"-" + b"9" * 5_000,
+    b"[]",
+    b"{}",
+    b"[[]]",
+    b'[{"a":[{}]}]',
+    b'{"":""}',
+    b'{"a":1,"a":2}',
+    *(json.dumps(text).encode() for text in ("", " ", "@(", "@()", "@(a", "x", "é", "\0", "\n")),
+    *(json.dumps(text).encode() for text in ("*", "#", "+", "+/#", "a/#/b", "/", "//", "hub:")),
+    *(json.dumps(text).encode() for text in ("hub:send", "hub:connect", "hub:disconnect")),
+    *(json.dumps(text).encode() for text in (VICTIM, ATTACKER, "@(cloudflare/signal-hub)")),
+    *(json.dumps(text).encode() for text in ("tell", "ask", "TELL", "0", "0.1.0", "1.0", "-0")),
+    json.dumps("é\U0001f600\u2028\ufffd", ensure_ascii=False).encode(),
+    b'"\\ud800"',
+    b'"\\udc00\\ud800"',
+    b'"\\u0000\\u001f\\"\\\\\\/"',
+    b'"' + b"x" * 255 + b'"',
+    b'"' + b"x" * 256 + b'"',
+    b'"' + b"x" * 257 + b'"',
+    b'"' + b"/" * 256 + b'"',
+    b'"' + b"*a" * 128 + b'"',
+    b'"@(' + b"y" * 5_000 + b')"',
+    b'["x","y","z"]',
+    b"[" + b",".join([b'"c"'] * 65) + b"]",
+    b'{"traceId":1e999,"via":{"via":1},"targetCapability":"x"}',
+    b'{"protocolVersion":"0.1.0","capabilities":["x"]}',
+]
+
+# Text that is out of place wherever it is put.
+ODD_TEXT = [
+    *(b'{ } [ ] : , " \\ \\u \\ud800 / * + # @( ) hub: null 1e999 NaN Infinity - .'.split()),
+    b'":"',
+    b'","',
+    b"}{",
+    b"\x00",
+    b"\x7f",
+    b"\xc3\xa9",
+    b"\xf0\x9f\x98\x80",
+    b"\xef\xbb\xbf",
+    b"\xe2\x80\xa8",
+    b" \t\r\n",
+    b'"via"',
+    b'"traceId"',
+    b'"targetCapability"',
+    b'"originalMessageId":',
+]

@@ -1,0 +1,161 @@
+"""The hub under fire: one attacker, one victim it may reach, one bystander it must not touch.
+
+Invariant: whatever arrives, the hub raises nothing, everything it writes is a complete envelope in
+valid UTF-8, and the bystander's session goes on as if nobody else were there.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Raw
+
+from signalhub.core.effects import Close, Deliver, Effect, FanOut, Reply
+from signalhub.core.hub import Hub
+from signalhub.core.session import Session, State
+from signalhub.core.tally import Tally
+from signalhub.envelope import RAW_PONG
+from signalhub.settings import Settings
+from signalhub.tokens import Authenticator, SessionTokens
+from signalhub.websocket import is_text
+from tests.fuzz.corpus import ATTACKER, VICTIM
+from tests.memory_shell import CountedIds, envelope
+
+BYSTANDER = "@(quiet/bystander)"
+TOPIC = "a topic of the bystander's own"
+
+
+class HubMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Exactly the eleven members, each of its type."""
+
+    id: str
+    sender: str = msgspec.field(name="from")
+    to: str
+    type: str
+    payload: Raw
+    pattern: Literal["tell"]
+    correlation_id: str | None = msgspec.field(name="correlationId")
+    timestamp: int
+    metadata: dict[str, Raw]
+    ttl: int | float | None
+    signature: None
+
+
+_decode = msgspec.json.Decoder(HubMessage).decode
+
+
+class Target:
+    """A hub and the three sessions."""
+
+    def __init__(self, settings: Settings, authenticator: Authenticator | None, token: str) -> None:
+        self.hub = Hub(
+            settings,
+            ids=CountedIds(),
+            authenticator=authenticator,
+            session_tokens=SessionTokens(b"a secret of the tests"),
+            tally=Tally(),
+        )
+        self.now = 1_760_000_000_000
+        self._token = token
+        self.frames = 0
+        self.bystander = self._join(BYSTANDER)
+        self._ask(self.bystander, "hub:subscribe", {"topic": TOPIC})
+        self.victim = self._join(VICTIM)
+        self.attacker = self._join(ATTACKER)
+
+    def fire(self, frame: bytes) -> bool:
+        """One frame of the attacker's; `False` if it would not have passed the connection."""
+        if not is_text(frame):
+            return False
+        self.frames += 1
+        self.now += 1
+        try:
+            self._perform(self.hub.received(self.attacker, frame, self.now))
+        except Exception as error:
+            error.add_note(f"frame {self.frames}: {frame[:2_000]!r}")
+            raise
+        if self.attacker.state is State.CLOSED:
+            self.attacker = self._join(ATTACKER)
+        if self.victim.state is State.CLOSED:
+            self.victim = self._join(VICTIM)
+        return True
+
+    def check_bystander(self) -> None:
+        """The bystander is served as ever."""
+        assert self.bystander.state is State.CONNECTED
+        (heartbeat,) = self._ask(self.bystander, "hub:heartbeat", None)
+        found = self._ask(self.bystander, "hub:discover", {"pattern": BYSTANDER})
+        payload = {"topic": TOPIC, "type": "news", "data": self.frames}
+        copy, published = self._ask(self.bystander, "hub:publish", payload)
+        news, ack = self._ask(
+            self.bystander, "hub:send", {"to": BYSTANDER, "type": "news", "data": [1]}
+        )
+        assert heartbeat.type == "hub:heartbeat_ack"
+        assert BYSTANDER.encode() in bytes(found[0].payload)
+        assert (copy.to, published.type) == (BYSTANDER, "hub:published")
+        assert (bytes(news.payload), ack.type) == (b"[1]", "hub:delivery_ack")
+
+    def check_nothing_is_left(self) -> None:
+        """When the others have gone, only the bystander remains."""
+        for session in (self.attacker, self.victim):
+            self._perform(self.hub.closed(session, self.now))
+        assert list(self.hub.sessions) == [self.bystander]
+        assert [one.address for one in self.hub.registry] == [BYSTANDER]
+        assert len(self.hub.identities) == 1
+        assert self.hub.topics._exact.keys() == {TOPIC}
+        assert not self.hub.topics._wildcards.below
+        assert not self.hub.asks
+
+    def _join(self, address: str) -> Session:
+        session = self.hub.opened(None, self.now)
+        hello = {"protocolVersion": "0.1.0", "capabilities": ["x"], "authToken": self._token}
+        self._ask(session, "hub:connect", None, address, hello)
+        registration = {"actorAddress": address, "capabilities": ["x"], "ttlSeconds": 3_600}
+        (reply,) = self._ask(session, "hub:register", registration, address)
+        assert reply.type == "hub:registered", bytes(reply.payload)
+        return session
+
+    def _ask(
+        self,
+        session: Session,
+        type: str,
+        payload: object,
+        sender: str = BYSTANDER,
+        metadata: object = None,
+    ) -> list[HubMessage]:
+        message_id = f"own-{self.hub.tally.received}"
+        frame = envelope(type, payload, id=message_id, sender=sender, metadata=metadata or {})
+        written = self._perform(self.hub.received(session, frame, self.now))
+        return [message for reader, message in written if reader is session]
+
+    def _perform(self, effects: list[Effect]) -> list[tuple[Session, HubMessage]]:
+        """Do what is asked and check all that is written."""
+        written: list[tuple[Session, HubMessage]] = []
+        for effect in effects:
+            match effect:
+                case Reply(session=session, frame=frame):
+                    written.append((session, _checked(frame)))
+                case Deliver(session=session, frame=frame, receipt=receipt):
+                    written.append((session, _checked(frame)))
+                    if receipt is not None:
+                        written += self._perform(self.hub.handed_over(receipt, self.now))
+                case FanOut(audience=audience, head=head, tail=tail, receipt=fan_receipt):
+                    for one in audience.recipients:
+                        written.append((one.session, _checked(head + one.address_json + tail)))
+                    count = len(audience.recipients)
+                    written += self._perform(self.hub.fanned_out(fan_receipt, count, 0, self.now))
+                case Close(session=session):
+                    assert session.state is State.CLOSED
+                    assert session is not self.bystander
+        return written
+
+
+_PONG = HubMessage("", "", "", "pong", Raw(), "tell", None, 0, {}, None, None)
+
+
+def _checked(frame: bytes) -> HubMessage:
+    if frame == RAW_PONG:
+        return _PONG
+    assert is_text(frame)
+    return _decode(frame)

@@ -1,0 +1,101 @@
+"""What a simulated hub is seen doing, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from signalhub.core.router import Receipt
+from signalhub.names import HUB_ADDRESS
+from tests.memory_shell import MemoryShell, Message, Peer, decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """The hub wants a peer to have this message."""
+
+    peer: Peer
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """The peer has it."""
+
+    peer: Peer
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The hub closed the peer's socket, or learned that it is gone."""
+
+    peer: Peer
+
+
+Event = Emitted | Handed | Closed
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One thing that happened to the hub, and all it did about it.
+
+    `request` is the message that arrived, if it was one. `elapsed_ms` is how far the hub's clock
+    has moved forwards in all; being set back does not lessen it.
+    """
+
+    shell: MemoryShell
+    now: int
+    elapsed_ms: int
+    peer: Peer | None = None
+    request: Message | None = None
+    events: list[Event] = field(default_factory=list)
+
+    def emitted(self) -> list[Emitted]:
+        return [event for event in self.events if isinstance(event, Emitted)]
+
+    def copies(self) -> list[Emitted]:
+        """Messages of actors among what was emitted."""
+        return [event for event in self.emitted() if event.message["from"] != HUB_ADDRESS]
+
+    def closed(self) -> set[Peer]:
+        return {event.peer for event in self.events if isinstance(event, Closed)}
+
+    def replies(self) -> list[Message]:
+        """The hub's answers to the request, on the socket it came from."""
+        assert self.request is not None
+        return [
+            event.message
+            for event in self.emitted()
+            if event.peer is self.peer
+            and event.message["from"] == HUB_ADDRESS
+            and event.message["correlationId"] == self.request["id"]
+        ]
+
+    def refusal(self) -> str | None:
+        """The code of the error the request was answered with."""
+        codes = [reply["payload"].get("code") for reply in self.replies()]
+        assert len(codes) <= 1, f"answered more than once: {codes}"
+        return codes[0] if codes else None
+
+
+class RecordingShell(MemoryShell):
+    """A shell that writes down what it does into the running exchange."""
+
+    log: list[Event]
+
+    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        if peer.can_be_written:
+            self.log.append(Emitted(peer, decoded(frame)))
+        super().write(peer, frame, receipt)
+
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        super().hand_over(peer, frame, receipt)
+        self.log.append(Handed(peer, peer.received[-1]))
+
+    def close(self, peer: Peer, code: int, reason: str) -> None:
+        self.log.append(Closed(peer))
+        super().close(peer, code, reason)
+
+    def dropped(self, peer: Peer) -> None:
+        self.log.append(Closed(peer))
+        super().dropped(peer)

@@ -1,0 +1,238 @@
+"""Checkers that find nothing prove nothing: every bug planted here must be found, and be named."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from signalhub.core.dedup import Ack, Dedup
+from signalhub.core.effects import Deliver, Effect, FanOut, Forget
+from signalhub.core.limits import TokenBucket
+from signalhub.core.registry import Registration, Registry
+from signalhub.core.router import Receipt
+from signalhub.core.session import Session
+from signalhub.core.topics import Audience, Topics
+from tests.memory_shell import Peer
+from tests.simulation.events import RecordingShell
+from tests.simulation.world import Plant, World
+
+SEEDS = 12
+STEPS = 500
+
+
+class AcksTooEarly(RecordingShell):
+    """Takes a queued frame for a delivered one."""
+
+    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        super().write(peer, frame, None)
+        if receipt is not None and peer.can_be_written:
+            self._handed_over.append(receipt)
+
+
+class AcksTwice(RecordingShell):
+    """Reports every hand-over a second time."""
+
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        super().hand_over(peer, frame, receipt)
+        if receipt is not None:
+            self._handed_over.append(receipt)
+
+
+class SwallowsAReceipt(RecordingShell):
+    """Hands one ask over without telling anybody."""
+
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        is_swallowed = self.tally.ask_latency.count == 10 and len(self.hub.asks) == 1
+        super().hand_over(peer, frame, None if is_swallowed else receipt)
+
+
+class LosesReceipts(RecordingShell):
+    """Forgets who waits for an answer when a socket dies."""
+
+    def dropped(self, peer: Peer) -> None:
+        peer.waiting = deque((frame, None) for frame, _ in peer.waiting)
+        super().dropped(peer)
+
+
+class Overtakes(RecordingShell):
+    """Lets the newest waiting frame out first."""
+
+    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+        super().write(peer, frame, receipt)
+        peer.waiting.rotate(1)
+
+
+class Misdelivers(RecordingShell):
+    """Now and then uses the wrong socket."""
+
+    def deliver(self, effect: Deliver) -> None:
+        live = [peer for peer in self.peers if peer.can_be_written]
+        if self.tally.deliveries % 7 == 0:
+            effect.session = live[0].session
+        super().deliver(effect)
+
+
+class DeliversTwice(RecordingShell):
+    """Sends every copy to every subscriber twice when there are many."""
+
+    def _fan_out(self, effect: FanOut) -> None:
+        audience = effect.audience
+        if len(audience.recipients) > 2:
+            effect.audience = Audience(audience.recipients * 2)
+        super()._fan_out(effect)
+
+
+class ForgetsToForget(RecordingShell):
+    """Keeps the rows of those who have left."""
+
+    def _perform_one(self, effect: Effect) -> None:
+        if not isinstance(effect, Forget):
+            super()._perform_one(effect)
+
+
+class NoMemory(Dedup):
+    def find(self, sender: str, message_id: str, now_ms: int) -> Ack | None:
+        return None
+
+
+class AckOfNow(Dedup):
+    def find(self, sender: str, message_id: str, now_ms: int) -> Ack | None:
+        found = super().find(sender, message_id, now_ms)
+        return None if found is None else Ack(now_ms + 1)
+
+
+class NoLeases(Registry):
+    def find(self, address: str, now_ms: int) -> Registration | None:
+        return self.get(address)
+
+
+class Limitless(Registry):
+    @property
+    def is_full(self) -> bool:
+        return False
+
+
+class Unforgetting(Topics):
+    def leave(self, session: Session, address: str | None = None) -> None:
+        if address is None:
+            super().leave(session)
+
+
+class Stale(Topics):
+    """Keeps an audience longer than its subscriptions."""
+
+    def audience(self, topic: str) -> Audience:
+        audience = super().audience(topic)
+        self._audiences = cast("dict[str, Audience]", KeptForEver(self._audiences))
+        return audience
+
+
+class KeptForEver(dict[str, Audience]):
+    def clear(self) -> None:
+        pass
+
+
+class Overflowing(TokenBucket):
+    def _refill(self, now_ms: int) -> None:
+        self.tokens += max(0, now_ms - self._at_ms) * self.rate_s / 1000
+        self._at_ms = now_ms
+
+
+def without_memory(shell: RecordingShell) -> None:
+    shell.hub.dedup = NoMemory(300_000, 2**26)
+
+
+def with_acks_of_now(shell: RecordingShell) -> None:
+    shell.hub.dedup = AckOfNow(300_000, 2**26)
+
+
+def without_leases(shell: RecordingShell) -> None:
+    limits = shell.hub.settings.registry
+    shell.hub.registry = NoLeases(limits.limit, limits.refuse_above)
+
+
+def without_limit(shell: RecordingShell) -> None:
+    limits = shell.hub.settings.registry
+    shell.hub.registry = Limitless(limits.limit, limits.refuse_above)
+
+
+def with_stale_audiences(shell: RecordingShell) -> None:
+    shell.hub.topics = Stale()
+
+
+def with_clinging_subscriptions(shell: RecordingShell) -> None:
+    shell.hub.topics = Unforgetting()
+
+
+def with_overflowing_buckets(shell: RecordingShell) -> None:
+    opened = shell.hub.opened
+
+    def opened_with_a_hole(link: object, now: int) -> Session:
+        session = opened(link, now)
+        session.bucket = Overflowing(session.bucket.rate_s, session.bucket.burst, now)
+        return session
+
+    shell.hub.opened = opened_with_a_hole  # type: ignore[method-assign]
+
+
+def with_lingering_names(shell: RecordingShell) -> None:
+    shell.hub.identities.remove = lambda session: None  # type: ignore[method-assign]
+
+
+def with_forgotten_asks(shell: RecordingShell) -> None:
+    shell.hub.asks = Amnesia()
+
+
+class Amnesia(dict[tuple[str, str], Receipt]):
+    def pop(self, *args: object) -> None:  # type: ignore[override]
+        pass
+
+
+@dataclass(frozen=True)
+class Bug:
+    """Something wrong with the shell or the hub, and the complaint it must raise."""
+
+    complaint: str
+    shell_type: type[RecordingShell] = RecordingShell
+    plant: Plant | None = None
+
+
+BUGS = {
+    "acks too early": Bug("acknowledged before it was handed over", AcksTooEarly),
+    "acks twice": Bug("answered more than once", AcksTwice),
+    "swallows a receipt": Bug("handed over, but not acknowledged", SwallowsAReceipt),
+    "loses receipts": Bug("left behind", LosesReceipts),
+    "overtakes": Bug("overtaken by a later message", Overtakes),
+    "misdelivers": Bug("a message went astray", Misdelivers),
+    "delivers twice": Bug("an address got two copies", DeliversTwice),
+    "forgets to forget": Bug("a row outlived its registration", ForgetsToForget),
+    "no memory": Bug("delivered twice within the window", plant=without_memory),
+    "another ack": Bug("acknowledged with another time", plant=with_acks_of_now),
+    "no leases": Bug("whose lease has ended", plant=without_leases),
+    "no limit": Bug("the registry is over its limit", plant=without_limit),
+    "stale audiences": Bug("hub:publish reached the wrong ears", plant=with_stale_audiences),
+    "clinging subscriptions": Bug(
+        "hub:publish reached the wrong ears", plant=with_clinging_subscriptions
+    ),
+    "overflowing buckets": Bug("tokens in a bucket", plant=with_overflowing_buckets),
+    "lingering names": Bug("evicted somebody else", plant=with_lingering_names),
+    "forgotten asks": Bug("an ask was neither delivered nor answered", plant=with_forgotten_asks),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found_and_named(name: str) -> None:
+    bug = BUGS[name]
+    complaints = []
+
+    for seed in range(SEEDS):
+        world = World(seed, shell_type=bug.shell_type, plant=bug.plant)
+        try:
+            world.run(STEPS)
+        except AssertionError as error:
+            complaints.append(str(error))
+
+    assert any(bug.complaint in complaint for complaint in complaints), complaints
