@@ -80,7 +80,8 @@ def decode(frame: bytes) -> Envelope:
         envelope = _decode(frame)
     except _CODEC_ERRORS as error:
         raise _explain(frame, error) from None
-    if envelope.sender[:2] != "@(" or envelope.to[:2] != "@(":
+    # Text begins with `@(` exactly if it sorts between `@(` and `@)`; this makes no new strings.
+    if not ("@(" <= envelope.sender < "@)" and "@(" <= envelope.to < "@)"):
         reason = "`from` and `to` must be addresses beginning with `@(`"
         raise NotEnvelope(reason, envelope.sender, envelope.id)
     return envelope
@@ -176,27 +177,26 @@ def from_hub(
 
 _FROM_HUB = b'","from":"' + names.HUB_ADDRESS.encode() + b'","to":'
 _VIA = b'"via":"' + names.HUB_ADDRESS.encode() + b'"'
-_FORWARDED = b'"forwarded":true,' + _VIA + b',"originalMessageId":'
-_ONLY_FORWARDED = b"{" + _FORWARDED
-_AND_TTL = b'},"ttl":'
+_MARKED = b'{"forwarded":true,' + _VIA + b',"originalMessageId":'
+_EMPTY = Raw(b"{}")
 _HUB_KEYS = (b'"forwarded"', b'"via"', b'"originalMessageId"')
 
 
-def forwarded_metadata(given: bytes, original_id: str) -> bytes:
-    """The sender's metadata with the hub's three members added, overriding the sender's.
+def _marked(metadata: Raw) -> bytes:
+    """The sender's metadata with the hub's members added, up to the last one's value.
 
-    Ends with the name of the member that follows, which saves the caller a splice.
+    The hub's members override the sender's of the same name.
     """
-    if given == b"{}" or given[:1] != b"{":
-        return _ONLY_FORWARDED + _encode(original_id) + _AND_TTL
+    given = bytes(metadata)
+    if given[:1] != b"{":
+        return _MARKED
     if any(key in given for key in _HUB_KEYS):
         kept = _decode_members(given)
         for key in ("forwarded", "via", "originalMessageId"):
             kept.pop(key, None)
         given = _encode(kept)
     inner = given[1:-1].strip()
-    comma = b"," if inner else b""
-    return b"{" + inner + comma + _FORWARDED + _encode(original_id) + _AND_TTL
+    return b"{" + inner + b"," + _MARKED[1:] if inner else _MARKED
 
 
 def _ttl(ttl: Number | None) -> bytes:
@@ -219,7 +219,7 @@ def forwarded(
     now_ms: int,
 ) -> bytes:
     """The copy of a sent message as its one recipient sees it. `to` is already JSON."""
-    ttl = message.ttl
+    metadata, ttl = message.metadata, message.ttl
     return b"".join(
         (
             b'{"id":"',
@@ -233,8 +233,10 @@ def forwarded(
             b',"payload":',
             data,
             _stamped(now_ms),
-            forwarded_metadata(bytes(message.metadata), message.id),
-            b"null" if ttl is None or ttl == 0 else _encode(ttl),
+            _MARKED if metadata == _EMPTY else _marked(metadata),
+            _encode(message.id),
+            b'},"ttl":',
+            _encode(ttl) if ttl else b"null",
             b',"signature":null}',
         )
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from tests.spec.peer import Peer
 from tests.spec.stage import Stage
 
 TURNS_MAX = 100_000
-PAUSE_S = 0.002
+# Half of what the default rate limit lets either of them send.
+TURN_S = 0.002
 ALICE, BOB = "@(bystander/alice)", "@(bystander/bob)"
 
 
@@ -20,10 +21,11 @@ class Bystanders:
     def __init__(self, alice: Peer, bob: Peer) -> None:
         self._alice = alice
         self._bob = bob
-        self._turned = asyncio.Event()
-        self.turns = 0
+        self._turns = 0
+        self._turned = asyncio.Condition()
+        self._talking = asyncio.create_task(self._talk())
 
-    async def talk(self) -> None:
+    async def _talk(self) -> None:
         """Turn after turn until cancelled; anything out of the ordinary is an assertion."""
         for turn in range(TURNS_MAX):
             ask_id = self._alice.send(
@@ -37,26 +39,37 @@ class Bystanders:
             assert ack["correlationId"] == ask_id
             answer = await self._alice.receive("talk:answer")
             assert answer["payload"] == turn
-            self.turns += 1
-            self._turned.set()
-            # A quick machine would have them exceed the default message rate.
-            await asyncio.sleep(PAUSE_S)
+            async with self._turned:
+                self._turns += 1
+                self._turned.notify_all()
+            await asyncio.sleep(TURN_S)
 
     async def go_on(self, turns: int = 5) -> None:
-        """Wait for so many more turns."""
-        wanted = self.turns + turns
-        while self.turns < wanted:
-            self._turned.clear()
-            await self._turned.wait()
+        """Wait for so many more turns, or for what ended the talk."""
+        more = asyncio.create_task(self._wait_until(self._turns + turns))
+        await asyncio.wait((more, self._talking), return_when=asyncio.FIRST_COMPLETED)
+        more.cancel()
+        if self._talking.done():
+            self._talking.result()
+
+    async def _wait_until(self, turns: int) -> None:
+        async with self._turned:
+            await self._turned.wait_for(lambda: self._turns >= turns)
+
+    async def stop(self) -> None:
+        """End the talk."""
+        self._talking.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._talking
 
 
 @asynccontextmanager
 async def bystanders(stage: Stage) -> AsyncIterator[Bystanders]:
-    """They talk before, during and after the block; the block fails when they do."""
+    """They talk before, during and after the block; the block fails when they cannot."""
     pair = Bystanders(await stage.join(ALICE), await stage.join(BOB))
-    async with asyncio.TaskGroup() as group:
-        talking = group.create_task(pair.talk())
+    try:
         await pair.go_on()
         yield pair
         await pair.go_on()
-        talking.cancel()
+    finally:
+        await pair.stop()

@@ -272,6 +272,10 @@ class Peer(asyncio.Protocol):
     def is_open(self) -> bool:
         return not self._is_over
 
+    @property
+    def is_upgraded(self) -> bool:
+        return self._reader is not None
+
     def pause(self) -> None:
         """Stop reading: what the hub writes fills the kernel's buffers and then the hub's queue."""
         self._transport.pause_reading()

@@ -1,7 +1,7 @@
 """Section 15: where the sources disagree, the "Do" column is what the hub does.
 
-Ruled otherwise since: D5 (the interval is 100 000 ms), D37 (lifetimes are enforced) and D38 (repeats
-are recognised); see the rulings. D30's topics, D31 and D39 are tested with their sections.
+Ruled otherwise since: D5 (the interval is 100 000 ms), D37 (lifetimes are enforced) and D38
+(repeats are recognised). D30, D31 and D39 are tested with their sections.
 """
 
 from __future__ import annotations

@@ -23,18 +23,26 @@ class Row(NamedTuple):
 
 
 TABLE = [
-    Row("hub:heartbeat", {"timestamp": 1}, *["hub:heartbeat_ack"] * 2, {"timestamp", "serverTime"}),
-    Row("hub:disconnect", None, *["hub:disconnect"] * 2, {"acknowledged"}),
+    Row(
+        "hub:heartbeat",
+        {"timestamp": 1},
+        "hub:heartbeat_ack",
+        "hub:heartbeat_ack",
+        {"timestamp", "serverTime"},
+    ),
+    Row("hub:disconnect", None, "hub:disconnect", "hub:disconnect", {"acknowledged"}),
     Row(
         "hub:refresh_token",
         {"token": "TOKEN"},
-        *["hub:token_refreshed"] * 2,
+        "hub:token_refreshed",
+        "hub:token_refreshed",
         {"token", "expiresAt"},
     ),
     Row(
         "hub:register",
         {"actorAddress": "@(local/b)", "capabilities": ["x"], "metadata": {}, "ttlSeconds": 60},
-        *["hub:registered"] * 2,
+        "hub:registered",
+        "hub:registered",
         {"actorAddress", "expiresAt", "renewalToken", "version"},
     ),
     Row(
@@ -44,12 +52,15 @@ TABLE = [
         "hub:unregistered",
         {"actorAddress", "unregisteredAt"},
     ),
-    Row("hub:renew", None, *["hub:renewed"] * 2, {"expiresAt", "renewalToken"}),
-    Row("hub:discover", {"pattern": "*"}, *["hub:discovered"] * 2, {"actors", "hasMore"}),
+    Row("hub:renew", None, "hub:renewed", "hub:renewed", {"expiresAt", "renewalToken"}),
+    Row(
+        "hub:discover", {"pattern": "*"}, "hub:discovered", "hub:discovered", {"actors", "hasMore"}
+    ),
     Row(
         "hub:list_actors",
         {"offset": 0, "limit": 10},
-        *["hub:actor_list"] * 2,
+        "hub:actor_list",
+        "hub:actor_list",
         {"actors", "total", "offset", "limit", "hasMore"},
     ),
     Row(
@@ -69,13 +80,15 @@ TABLE = [
     Row(
         "hub:broadcast",
         {"type": "x", "data": 1, "excludeSelf": True},
-        *["hub:broadcast_ack"] * 2,
+        "hub:broadcast_ack",
+        "hub:broadcast_ack",
         {"messageId", "deliveredCount", "failedCount"},
     ),
     Row(
         "hub:subscribe",
         {"topic": "other", "durable": False},
-        *["hub:subscribed"] * 2,
+        "hub:subscribed",
+        "hub:subscribed",
         {"topic", "subscriptionId"},
     ),
     Row(
@@ -88,19 +101,22 @@ TABLE = [
     Row(
         "hub:publish",
         {"topic": "empty", "type": "x", "data": 1},
-        *["hub:published"] * 2,
+        "hub:published",
+        "hub:published",
         {"topic", "subscriberCount"},
     ),
     Row(
         "hub:queue_stats",
         None,
-        *["hub:queue_stats_response"] * 2,
+        "hub:queue_stats_response",
+        "hub:queue_stats_response",
         {"queueDepth", "processingRate", "pauseThreshold", "resumeThreshold"},
     ),
     Row(
         "hub:metrics",
         None,
-        *["hub:metrics_response"] * 2,
+        "hub:metrics_response",
+        "hub:metrics_response",
         {
             "messages_received",
             "messages_sent",
@@ -114,7 +130,8 @@ TABLE = [
     Row(
         "hub:nonsense",
         None,
-        *["hub:error"] * 2,
+        "hub:error",
+        "hub:error",
         {"code", "message", "resolution", "details", "retryable"},
     ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
@@ -58,7 +58,7 @@ def token_for(
     actor: str,
     clock: Clock,
     *,
-    permissions: dict[str, Sequence[str]] | None = None,
+    permissions: Mapping[str, Sequence[str]] | None = None,
     lifetime_s: float = 3600,
     kid: str | None = None,
 ) -> str:

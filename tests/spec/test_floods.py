@@ -1,0 +1,169 @@
+"""Crowds: silent sockets, connection storms and senders without manners."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spec.bystanders import bystanders
+from tests.spec.peer import PATIENCE_S, Closed, Peer, Rejected, upgrade_request
+from tests.spec.slow import barrier
+from tests.spec.stage import SMALL_BUFFER, Spawned, eventually, spawn_stage
+
+SILENT = 5_000
+SPARE_FILES = 500
+AT_ONCE = 250
+HELLO_S = 6.0
+# Measured: about 10 KB each; three times that is a leak or a buffer too many.
+BYTES_EACH_MAX = 30_000
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """As many open files as the machine allows, for the test and the hub it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = SILENT + SPARE_FILES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"the machine allows {hard} open files, this needs {needed}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+async def spawned(many_files: None) -> AsyncIterator[Spawned]:
+    """A hub of its own process, so that its memory is its own too."""
+    async with spawn_stage(connection_rate=0, hello_s=HELLO_S) as stage:
+        yield stage
+
+
+def resident_bytes(pid: int) -> int:
+    """How much memory a process holds."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the process has no memory")
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+async def open_many(stage: Spawned, count: int, is_upgraded: bool) -> list[Peer]:
+    """So many sockets at the door: silent from the start, or silent after the upgrade."""
+    peers: list[Peer] = []
+    for start in range(0, count, AT_ONCE):
+        batch = min(AT_ONCE, count - start)
+        opened = await asyncio.gather(*(stage.call() for _ in range(batch)))
+        if is_upgraded:
+            await asyncio.gather(*(peer.upgrade() for peer in opened))
+        peers += opened
+    return peers
+
+
+async def last_words(peer: Peer) -> int | None:
+    """What a silent socket is told in the end: a status or a close code."""
+    if peer.is_upgraded:
+        return await peer.until_closed()
+    try:
+        return (await peer.response()).status
+    except Closed:
+        return None
+
+
+async def test_5000_silent_sockets_cost_little_and_are_let_go(spawned: Spawned) -> None:
+    files_before = descriptors(spawned.hub.pid)
+    memory_before = resident_bytes(spawned.hub.pid)
+
+    async with bystanders(spawned) as pair:
+        silent = await open_many(spawned, SILENT // 2, is_upgraded=False)
+        upgraded = await open_many(spawned, SILENT // 2, is_upgraded=True)
+        await pair.go_on()
+        each = (resident_bytes(spawned.hub.pid) - memory_before) / SILENT
+        assert each < BYTES_EACH_MAX
+
+        words = await asyncio.gather(*(last_words(peer) for peer in silent + upgraded))
+
+    assert set(words[: SILENT // 2]) == {408}
+    assert set(words[SILENT // 2 :]) == {1008}
+    await eventually(lambda: descriptors(spawned.hub.pid) < files_before + 20)
+    assert (await spawned.health())["status"] == "ok"
+
+
+async def test_connected_but_silent_sessions_cost_little_and_stay(spawned: Spawned) -> None:
+    memory_before = resident_bytes(spawned.hub.pid)
+    count = 1_000
+
+    async with bystanders(spawned) as pair:
+        peers = await open_many(spawned, count, is_upgraded=True)
+        await asyncio.gather(*(peer.connect() for peer in peers))
+        await pair.go_on()
+        each = (resident_bytes(spawned.hub.pid) - memory_before) / count
+        assert each < BYTES_EACH_MAX
+
+    for peer in peers[:: count // 10]:
+        await peer.nothing_more()
+
+
+async def test_storm_of_connections_is_throttled_and_sessions_do_not_notice() -> None:
+    async with spawn_stage(connection_rate=20, connection_burst=20) as stage, bystanders(stage):
+        answers = await asyncio.gather(*(knock(stage) for _ in range(300)))
+
+        assert set(answers) == {101, 429}
+        # What the bucket holds, and what it regains while the storm lasts.
+        assert answers.count(101) < 150
+
+
+async def knock(stage: Spawned) -> int:
+    peer = await stage.call()
+    try:
+        await peer.upgrade()
+    except Rejected as rejected:
+        return rejected.response.status
+    return 101
+
+
+async def test_storm_of_half_handshakes_does_not_reach_the_sessions() -> None:
+    async with spawn_stage(hello_s=1.0, connection_rate=0) as stage, bystanders(stage):
+        peers = await open_many(stage, 500, is_upgraded=False)
+        for index, peer in enumerate(peers):
+            peer.write(upgrade_request()[: index % 120 + 1])
+
+        words = await asyncio.gather(*(last_words(peer) for peer in peers))
+
+        assert set(words) == {408}
+
+
+async def test_sender_without_manners_is_limited_and_nobody_else_is() -> None:
+    async with spawn_stage(message_rate=100, message_burst=100) as stage:
+        await stage.join("@(local/target)")
+        rude = await stage.connect()
+
+        for _ in range(5_000):
+            rude.tell("@(local/target)", "note", 1)
+        polite = await stage.connect()
+        assert (await polite.ask_actor("@(local/target)", "note"))["type"] == "hub:delivery_ack"
+
+        codes = [reply["payload"]["code"] for reply in await barrier(rude)]
+        assert set(codes) == {"rate_limited"}
+        assert len(codes) > 4_000
+
+
+async def test_sender_that_reads_no_answers_cannot_fill_the_hubs_memory() -> None:
+    outbound = {"bytes_max": 1_000_000, "stalled_s": 60}
+    async with spawn_stage(message_rate=0, outbound=outbound) as stage:
+        memory_before = resident_bytes(stage.hub.pid)
+        async with bystanders(stage):
+            deaf = await stage.connect(receive_bytes=SMALL_BUFFER)
+            deaf.pause()
+            async with asyncio.timeout(PATIENCE_S):
+                while not await stage.metric("signal_hub_slow_connections_closed_total"):
+                    for _ in range(200):
+                        deaf.send("hub:nonsense")
+
+        assert resident_bytes(stage.hub.pid) - memory_before < 30_000_000
