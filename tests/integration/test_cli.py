@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from typing import Any
 import pytest
 
 import signalhub
+from signalhub.settings import Key
 from signalhub.testing import ChaosProxy, Peer, RunningHub, ScriptedHub, run_hub, spawn_hub
+from signalhub.tokens import mint
 
 PATIENCE_S = 20.0
 SECRET = "correct horse battery staple"
@@ -92,8 +95,7 @@ async def hub_knows(hub: RunningHub, address: str) -> None:
 async def greet(hub: ScriptedHub) -> Peer:
     """Let a one-shot command in."""
     peer = await hub.accept()
-    await peer.welcome()
-    peer.answer(await peer.receive("hub:unregister"), "hub:unregistered", {})
+    peer.answer(await peer.receive("hub:connect"), "hub:connected", {"sessionId": "s-1"})
     return peer
 
 
@@ -300,7 +302,49 @@ async def test_ls_pages_through_all_actors_and_is_not_one_of_them() -> None:
     assert all(0 < row["lease_s"] <= 300 for row in listed.rows())
     assert found.out == "@(demo/alice)\tplan\n"
     assert len(many.out.splitlines()) == 100
-    assert "signalhub ls" in many.err
+    assert "more than these" in many.err
+
+
+async def test_discover_says_that_there_are_more_only_if_there_are() -> None:
+    async with run_hub() as hub, signalhub.connect(hub.url, "@(demo/a)") as alice:
+        await alice.register("@(demo/b)")
+
+        whole = await cli(hub.url, "discover", "demo/*", "--limit", "2")
+        part = await cli(hub.url, "discover", "demo/*", "--limit", "1")
+        rows = await cli(hub.url, "discover", "demo/*", "--limit", "1", "--json")
+
+    assert (whole.code, whole.err) == (0, "")
+    assert part.code == 0
+    assert "more than these" in part.err
+    assert [row["address"] for row in rows.rows()] == ["@(demo/a)"]
+    assert json.loads(rows.err) == {"has_more": True}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_hub_that_is_busy_is_exit_code_3_and_says_how_long_to_wait(status: int) -> None:
+    async with ScriptedHub() as hub:
+        hub.refusal = (status, {"Retry-After": "7"})
+        once = await cli(hub.url, "ls")
+        staying = await cli(hub.url, "listen", "demo/bob")
+
+    assert hub.upgrades == 2
+    for done in (once, staying):
+        assert done.code == 3
+        assert "try again in 7 s" in done.err
+        assert "nothing was sent" in done.err
+        assert "signalhub serve" not in done.err
+
+
+async def test_data_after_two_dashes_is_sent_as_it_stands() -> None:
+    async with run_hub() as hub, signalhub.connect(hub.url, "@(demo/bob)") as bob:
+        for words in (("--", "--json"), ("--type", "note", "--", "--tmeout"), ("--", "-")):
+            done = await cli(hub.url, "tell", "demo/bob", *words)
+            assert (done.code, done.out) == (0, "sent to @(demo/bob)\n"), done.err
+        messages = bob.messages()
+        received = [await anext(messages) for _ in range(3)]
+
+    assert [message.payload for message in received] == ["--json", "--tmeout", "-"]
+    assert [message.type for message in received] == ["text", "note", "text"]
 
 
 async def test_broadcast_counts_those_it_reached() -> None:
@@ -368,6 +412,46 @@ async def test_a_token_opens_a_hub_with_authentication(tmp_path: Path) -> None:
     assert "@(demo/x)" in asked.err
     assert barred.code == 1
     assert "unauthorized" in barred.err
+
+
+async def test_a_command_with_a_service_s_own_token_leaves_the_service_alone() -> None:
+    token = mint(
+        Key(secret=SECRET),
+        kid=None,
+        subject="tests",
+        actor="demo/service",
+        permissions={verb: ["*"] for verb in ("send", "broadcast", "publish", "subscribe")},
+        lifetime_s=60.0,
+        issuer="signal-hub",
+        now_s=time.time(),
+    )
+    own = "@(demo/service)"
+    async with (
+        run_hub(auth={"enabled": True, "secret": SECRET}) as hub,
+        signalhub.connect(hub.url, own, token=token, reconnect=None) as service,
+    ):
+        await service.subscribe("news")
+        session = service.session_id
+
+        for command in (
+            ("tell", "demo/service", "1"),
+            ("ask", "demo/service", "2"),
+            ("publish", "news", "3"),
+            ("broadcast", "4"),
+            ("discover",),
+            ("ping", "--count", "1"),
+        ):
+            done = await cli(hub.url, *command, variables={"SIGNALHUB_TOKEN": token})
+            assert done.code == 0, done.err
+        listed = await cli(hub.url, "ls", "--json", variables={"SIGNALHUB_TOKEN": token})
+
+        messages = service.messages()
+        received = [await anext(messages) for _ in range(4)]
+        assert [message.payload for message in received] == [1, 2, 3, 4]
+        assert {message.sender for message in received} == {own}
+        assert [(row["address"], row["version"]) for row in listed.rows()] == [(own, 1)]
+        assert service.is_connected
+        assert service.session_id == session
 
 
 async def test_listen_comes_back_after_the_hub_was_away() -> None:

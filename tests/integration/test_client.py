@@ -146,6 +146,40 @@ async def test_the_registry_can_be_searched_and_paged() -> None:
         assert [a.address for a in await alice.discover()] == [ALICE]
 
 
+async def test_discover_knows_whether_there_are_more() -> None:
+    async with run_hub() as hub, connect(hub.url, ALICE) as alice, connect(hub.url, BOB):
+        part = await alice.discover("demo/*", limit=1)
+        whole = await alice.discover("demo/*", limit=2)
+
+        assert (len(part), part[0].address, part.has_more) == (1, ALICE, True)
+        assert [actor.address for actor in whole] == [ALICE, BOB]
+        assert not whole.has_more
+        assert not await alice.discover("nobody/*")
+
+
+async def test_a_client_that_does_not_register_speaks_as_an_address_and_leaves_it_alone() -> None:
+    async with (
+        run_hub() as hub,
+        ChaosProxy(hub.port) as proxy,
+        connect(hub.url, ALICE) as alice,
+        connect(proxy.url, ALICE, register=False) as voice,
+    ):
+        await voice.subscribe("news")
+        session = voice.session_id
+        await voice.ask(ALICE, "note", 1)
+
+        proxy.cut()
+        await voice.ask(ALICE, "note", 2)
+
+        assert voice.session_id != session
+        received = [await anext(alice.messages()) for _ in range(2)]
+        assert [(m.sender, m.payload) for m in received] == [(ALICE, 1), (ALICE, 2)]
+        assert [actor.version for actor in (await voice.actors()).actors] == [1]
+        assert alice.is_connected
+        assert await alice.publish("news", "item", 3) == 1
+        assert await take(voice, 1) == [3]
+
+
 async def test_messages_to_a_second_address_come_with_that_address() -> None:
     second = "@(demo/second)"
     async with run_hub() as hub, connect(hub.url, ALICE) as alice, connect(hub.url, BOB) as bob:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -18,6 +19,15 @@ SMALL = {"pause_messages": 20, "resume_messages": 10, "messages_max": 100}
 
 async def sender_and_slow(stage: Stage) -> tuple[Peer, Peer]:
     return await stage.join("@(local/sender)"), await stop_reading(stage, SLOW)
+
+
+async def until(sender: Peer, type: str, act: Callable[[], Awaitable[None]]) -> None:
+    """Act again and again until the hub tells the sender something."""
+    for _ in range(200):
+        await act()
+        if type in [reply["type"] for reply in await barrier(sender)]:
+            return
+    raise AssertionError(f"no {type}")
 
 
 async def test_12_sender_is_paused_for_the_target_that_does_not_read() -> None:
@@ -50,6 +60,27 @@ async def test_12_sender_is_resumed_when_the_target_reads_again_and_nothing_is_l
         sender.tell(SLOW, "last")
         assert await notes(slow, "last") == list(range(sent))
         await sender.nothing_more()
+
+
+async def test_12_sender_is_resumed_at_the_lower_threshold_and_not_before() -> None:
+    outbound = {"pause_messages": 40, "resume_messages": 20, "bytes_max": 100_000_000}
+    async with run_stage(message_rate=0, outbound=outbound) as stage:
+        sender, slow = await sender_and_slow(stage)
+        # A few hundred kilobytes leave the hub one by one.
+        large = "x" * 300_000
+
+        async def send_one() -> None:
+            sender.tell(SLOW, "note", [0, large])
+
+        async def read_one() -> None:
+            slow.resume()
+            await slow.receive("note")
+            slow.pause()
+
+        await until(sender, "hub:pause", send_one)
+        await until(sender, "hub:resume", read_one)
+
+        assert 10 <= await depth(slow, sender) <= 20
 
 
 async def test_12_each_sender_is_paused_once_and_resumed_once() -> None:
@@ -266,7 +297,7 @@ async def test_12_hubs_own_replies_wait_in_order_with_everything_else() -> None:
         sender, slow = await sender_and_slow(stage)
         sent = await block(sender, SLOW)
 
-        asked = slow.send("hub:queue_stats")
+        slow.send("hub:queue_stats")
         slow.tell("@(local/sender)", "looked")
         await sender.receive("looked")
         sender.tell(SLOW, "note", [sent, ""])
@@ -274,4 +305,3 @@ async def test_12_hubs_own_replies_wait_in_order_with_everything_else() -> None:
 
         assert await notes(slow, "hub:queue_stats_response") == list(range(sent))
         assert (await slow.receive("note"))["payload"][0] == sent
-        assert asked

@@ -137,7 +137,7 @@ async def test_invalid_utf8_in_a_binary_frame_is_closed_too(stage: InProcess, pe
     await target.nothing_more()
 
 
-async def test_character_cut_by_a_fragment_is_whole_again(stage: InProcess, peer: Peer) -> None:
+async def test_character_cut_by_a_fragment_is_whole_again(peer: Peer) -> None:
     message = json.dumps(
         peer.envelope("hub:send", {"to": "@(local/bad)", "type": "x", "data": "🦉"}),
         ensure_ascii=False,
@@ -195,7 +195,7 @@ async def test_deep_nesting_is_refused(
 
 @pytest.mark.parametrize("depth", [50, 200, 400, 600, 800, 900, 950, 1000, 1100])
 async def test_nesting_of_any_depth_is_delivered_or_refused_but_never_a_fault(
-    stage: InProcess, peer: Peer, depth: int
+    peer: Peer, depth: int
 ) -> None:
     deep = "[" * depth + "1" + "]" * depth
     payload = {"to": "@(local/bad)", "type": "x", "data": "HERE"}
@@ -247,7 +247,7 @@ async def test_huge_names_are_answered_and_not_multiplied(
 
 
 @pytest.mark.parametrize("stars", [10, 100])
-async def test_patterns_that_would_explode_do_not(stage: InProcess, peer: Peer, stars: int) -> None:
+async def test_patterns_that_would_explode_do_not(peer: Peer, stars: int) -> None:
     await peer.register("@(" + "a" * 200 + "/b)")
 
     reply = await peer.ask("hub:discover", {"pattern": "*a" * stars + "*c"})

@@ -16,6 +16,7 @@ from signalhub.cli import serve
 from signalhub.cli.app import build, run
 from signalhub.cli.connection import LOCAL, failure_of
 from signalhub.cli.failures import EXIT_CODES, Exit
+from signalhub.client.link import NotOpened
 from signalhub.errors import (
     ClientError,
     Code,
@@ -160,6 +161,8 @@ def test_with_json_a_failure_is_an_object_on_standard_error(
         (Refused(Code.UNAUTHORIZED, "no"), Exit.FAILED, "SIGNALHUB_TOKEN"),
         (Refused(Code.RATE_LIMITED, "no", resolution="slow down"), Exit.FAILED, "slow down"),
         (Unavailable("no hub"), Exit.UNREACHABLE, "signalhub serve"),
+        (NotOpened("no hub"), Exit.UNREACHABLE, "signalhub serve"),
+        (NotOpened("busy", is_temporary=True), Exit.UNREACHABLE, "nothing was sent"),
         (GaveUp("no hub"), Exit.UNREACHABLE, "signalhub serve"),
         (OutcomeUnknown("no answer"), Exit.UNKNOWN, "--timeout"),
     ],

@@ -12,6 +12,11 @@ from signalhub.cli import arguments
 from signalhub.cli.failures import Exit, Failure
 
 
+@pytest.fixture(autouse=True)
+def nothing_after_two_dashes() -> None:
+    arguments.options_of([])
+
+
 def pipe_in(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
@@ -68,6 +73,23 @@ def test_standard_input_that_is_no_text_is_wrong_usage(monkeypatch: pytest.Monke
         arguments.data("-", as_text=False)
 
 
-def test_a_mistyped_option_is_not_sent_as_data() -> None:
+def test_a_mistyped_option_is_not_sent_as_data_and_the_way_to_send_it_is_shown() -> None:
+    with pytest.raises(Failure, match="--tmeout is no option") as caught:
+        arguments.data("--tmeout", as_text=False)
+
+    assert "-- --tmeout" in caught.value.resolution
+
+
+@pytest.mark.parametrize("text", ["--tmeout", "--", "-"])
+def test_what_follows_two_dashes_is_data_as_it_stands(text: str) -> None:
+    assert arguments.options_of(["tell", "demo/bob", "--", text]) == ["tell", "demo/bob"]
+
+    assert arguments.data(text, as_text=False) == text
+
+
+def test_two_dashes_hold_for_one_command_line_only() -> None:
+    arguments.options_of(["tell", "demo/bob", "--", "--tmeout"])
+    assert arguments.options_of(["tell", "demo/bob"]) == ["tell", "demo/bob"]
+
     with pytest.raises(Failure, match="--tmeout is no option"):
         arguments.data("--tmeout", as_text=False)

@@ -55,7 +55,7 @@ def test_a_minted_token_is_valid_and_says_what_was_asked_for(
     assert claims["permissions"]["send"] == ["demo/*", "ops/*"]
     assert claims["permissions"].get("subscribe", []) == []
     assert claims["exp"] - claims["iat"] == 3600
-    assert actor_of(token) == "@(demo/alice)"
+    assert actor_of(token) == actor_of(f"Bearer {token}\n") == "@(demo/alice)"
 
 
 def test_a_token_of_another_hub_is_refused_with_the_reason(

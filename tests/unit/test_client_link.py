@@ -66,6 +66,50 @@ async def test_an_http_refusal_is_unavailable_and_names_the_status(status: int, 
             await _connect(hub.url)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_hub_is_unavailable_at_once_and_says_when_to_come_back(status: int) -> None:
+    async with ScriptedHub() as hub:
+        hub.refusal = (status, {"Retry-After": "60"})
+
+        with pytest.raises(signalhub.Unavailable, match="try again in 60 s"):
+            await _connect(hub.url)
+
+        assert hub.upgrades == 1
+
+
+async def test_without_registering_the_hello_is_all_it_takes() -> None:
+    async with ScriptedHub() as hub:
+        connecting = _connecting(hub, register=False)
+        for number in (1, 2):
+            peer = await hub.accept()
+            hello = await peer.receive("hub:connect")
+            peer.answer(hello, "hub:connected", {"sessionId": f"s-{number}"})
+            client = await connecting
+
+            await client.tell(BOB, "note", number)
+
+            assert (await peer.receive("hub:send"))["from"] == ALICE
+            peer.abort()
+
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "profile", [{"capabilities": ("chat",)}, {"metadata": {"a": 1}}, {"lease_s": 60.0}]
+)
+def test_what_is_known_about_an_address_needs_it_registered(profile: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="registered"):
+        signalhub.connect("ws://127.0.0.1:1/ws", ALICE, register=False, **profile)
+
+
+async def test_one_word_is_no_list_of_capabilities() -> None:
+    async with conversation() as (_, peer, client):
+        with pytest.raises(ValueError, match="list of words"):
+            await client.register("@(demo/second)", capabilities="chat")
+
+        assert peer.has_heard_nothing()
+
+
 async def test_a_server_that_hangs_up_during_the_handshake_is_unavailable() -> None:
     def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()

@@ -12,12 +12,13 @@ from signalhub.cli.connection import LOCAL, Connection, run
 from signalhub.cli.output import Column
 
 if TYPE_CHECKING:
-    from signalhub.client import Actor, Client, ListedActor
+    from signalhub.client import Client, Found, ListedActor
 
 PAGE_MAX = 100
 
 _ADDRESS = Column("address", style="cyan")
 _CAPABILITIES = Column("capabilities")
+_MORE = "there are more than these; narrow the pattern, or list everybody with `signalhub ls`"
 
 
 def discover(
@@ -32,16 +33,14 @@ def discover(
 ) -> None:
     """Find actors by address and by what they can do."""
 
-    async def work(me: Client) -> list[Actor]:
+    async def work(me: Client) -> Found:
         return await connection.in_time(me.discover(pattern, capability=capability, limit=limit))
 
-    rows = [
-        {"address": actor.address, "capabilities": actor.capabilities}
-        for actor in run(connection, work)
-    ]
+    found = run(connection, work)
+    rows = [{"address": actor.address, "capabilities": actor.capabilities} for actor in found]
     connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="nobody matches")
-    if len(rows) == limit:
-        connection.note(f"these are the first {limit}; `signalhub ls` lists everybody")
+    if found.has_more:
+        connection.remark({"has_more": True}, _MORE)
 
 
 def ls(*, connection: Connection = LOCAL) -> None:

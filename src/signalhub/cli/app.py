@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from cyclopts import App, CycloptsError, Group
 
 from signalhub.cli import actors, messages, serve, settings, token, topics
+from signalhub.cli.arguments import options_of
 from signalhub.cli.failures import EXIT_CODES, Exit, Failure, report, usage
 from signalhub.errors import SettingsError
 
@@ -67,6 +68,7 @@ def _version() -> str:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line; the exit code."""
+    options = options_of(argv)
     try:
         code = build()(
             argv,
@@ -86,7 +88,7 @@ def run(argv: Sequence[str]) -> int:
         failure = _failure(error)
         if failure is None:
             raise
-        report(failure, as_json="--json" in argv)
+        report(failure, as_json="--json" in options)
         return failure.exit
     return int(code)
 

@@ -1,9 +1,13 @@
-"""What users type: addresses with or without `@( )`, data as JSON or text."""
+"""What users type: addresses with or without `@( )`, data as JSON or text.
+
+What follows `--` is data as it stands: neither an option nor the dash for standard input.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Annotated, Any
 
 import msgspec
@@ -13,13 +17,17 @@ from signalhub import names
 from signalhub.cli.failures import usage
 
 STDIN = "-"
+END_OF_OPTIONS = "--"
+
+# The parser does not tell on which side of `--` it found an argument.
+_verbatim: ContextVar[Sequence[str]] = ContextVar("verbatim", default=())
 
 Address = Annotated[str, Parameter(name="ADDRESS", help="An address, with or without @( ).")]
 Data = Annotated[
     str,
     Parameter(
         name="DATA",
-        help="JSON if it reads as JSON, else text; - reads standard input.",
+        help="JSON if it reads as JSON, else text; - reads standard input, -- goes before dashes.",
         allow_leading_hyphen=True,
     ),
 ]
@@ -45,14 +53,22 @@ def optional_address(text: str | None) -> str | None:
     return None if text is None else address(text)
 
 
+def options_of(argv: Sequence[str]) -> Sequence[str]:
+    """A command line up to its `--`; what follows is remembered as data."""
+    end = argv.index(END_OF_OPTIONS) if END_OF_OPTIONS in argv else len(argv)
+    _verbatim.set(argv[end + 1 :])
+    return argv[:end]
+
+
 def data(text: str, *, as_text: bool) -> Any:
     """The value to send."""
-    if text.startswith("--"):
+    is_verbatim = text in _verbatim.get()
+    if text.startswith("--") and not is_verbatim:
         raise usage(
             f"{text} is no option of this command",
-            "see --help; to send such a text, pipe it in and write - for the data",
+            f"see --help; to send it as data, write it last, as -- {text}",
         )
-    if text == STDIN:
+    if text == STDIN and not is_verbatim:
         text = standard_input()
     if as_text:
         return text

@@ -1,7 +1,7 @@
 """How commands reach the hub: their common options, one session, and what its failures mean.
 
-One-shot commands take no address from anybody and do not reconnect; commands that follow take
-theirs, and come back within seconds after a loss.
+One-shot commands register nothing, so they take no address from anybody, and do not reconnect;
+commands that follow register theirs, and come back within seconds after a loss.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -95,6 +95,10 @@ class Connection:
         except TimeoutError:
             raise OutcomeUnknown(f"no answer within {self.timeout_s:g} s") from None
 
+    def remark(self, facts: Mapping[str, Any], sentence: str) -> None:
+        """Say beside the results what programs should know as well."""
+        Output(self.as_json, sys.stderr).fact(facts, sentence)
+
     def note(self, sentence: str) -> None:
         """Tell people, not programs, what is going on."""
         if not self.as_json:
@@ -117,14 +121,9 @@ def run(connection: Connection, work: Work[T]) -> T:
     """Connect, do the work, and leave; the work uses `in_time` for each of its steps."""
     import asyncio
 
-    async def unlisted(me: Client) -> T:
-        # A command is gone before anybody could answer it, so it need not be found.
-        await _prepare(connection, me.unregister(me.address))
-        return await work(me)
-
     with _Refusals() as refusals:
         try:
-            result = asyncio.run(_talk(connection, unlisted))
+            result = asyncio.run(_talk(connection, work, register=False))
         except ClientError as error:
             raise failure_of(error) from error
     refusals.check()
@@ -168,6 +167,7 @@ async def _talk(
     address: str | None = None,
     *,
     capabilities: Sequence[str] = (),
+    register: bool = True,
     reconnect: Reconnect | None = None,
 ) -> T:
     from signalhub.client import connect
@@ -177,19 +177,17 @@ async def _talk(
         checked_url(connection.url),
         address or _own_address(token),
         capabilities=capabilities,
+        register=register,
         token=token,
         reconnect=reconnect,
     )
-    async with await _prepare(connection, connecting) as me:
-        return await work(me)
-
-
-async def _prepare(connection: Connection, step: Awaitable[T]) -> T:
-    """A step before the work itself: if it takes too long, nothing has happened yet."""
     try:
-        return await connection.in_time(step)
+        me = await connection.in_time(connecting)
     except OutcomeUnknown as error:
+        # Before the work itself nothing has happened yet.
         raise Unavailable(f"{connection.url}: {error}") from None
+    async with me:
+        return await work(me)
 
 
 def _own_address(token: str | None) -> str:
@@ -201,6 +199,8 @@ def _own_address(token: str | None) -> str:
 
 def failure_of(error: ClientError) -> Failure:
     """What a user is told when the client fails."""
+    from signalhub.client.link import NotOpened
+
     match error:
         case UnknownActor():
             return Failure(Exit.FAILED, error.code, error.message, _WHO_IS_THERE)
@@ -208,6 +208,8 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.FAILED, error.code, error.message, _TOKEN)
         case Refused():
             return Failure(Exit.FAILED, error.code, error.message, error.resolution)
+        case NotOpened(is_temporary=True):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _LATER)
         case Unavailable():
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
         case OutcomeUnknown():
@@ -219,6 +221,7 @@ def failure_of(error: ClientError) -> Failure:
 _WHO_IS_THERE = "see with `signalhub ls` who is there"
 _TOKEN = "use a token that allows it, with --token-file or SIGNALHUB_TOKEN"  # noqa: S105
 _NO_HUB = "start one with `signalhub serve`, or name another with --url"
+_LATER = "the hub takes no connection now; nothing was sent, so repeat the command later"
 _UNKNOWN = "it may have happened: look before you repeat it, or wait longer with --timeout"
 
 

@@ -101,7 +101,7 @@ def broadcast(
 
     async def work(me: Client) -> BroadcastResult:
         return await connection.in_time(
-            me.broadcast(kind, value, capability=capability, exclude_self=True, sender=speaker)
+            me.broadcast(kind, value, capability=capability, sender=speaker)
         )
 
     result = run(connection, work)

@@ -168,7 +168,8 @@ def actor_of(token: str) -> str | None:
 
 
 def _read(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    header, claims, _ = token.strip().split(".")
+    # The hub takes a token with or without the word `Bearer` before it.
+    header, claims, _ = token.strip().rpartition(" ")[-1].split(".")
     return _part(header), _part(claims)
 
 

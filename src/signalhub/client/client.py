@@ -13,12 +13,12 @@ import msgspec
 from signalhub.client.arguments import checked_capabilities, checked_url
 from signalhub.client.backoff import Backoff, Reconnect
 from signalhub.client.effects import Instant
-from signalhub.client.inbox import INBOX_MAX, Handler
+from signalhub.client.inbox import INBOX_MAX, Handler, Inbox
 from signalhub.client.membership import Membership
 from signalhub.client.message import (
-    Actor,
     ActorPage,
     BroadcastResult,
+    Found,
     Message,
     QueueStats,
     Receipt,
@@ -44,12 +44,13 @@ def connect(
     capabilities: Iterable[str] = (),
     metadata: Mapping[str, Any] | None = None,
     lease_s: float | None = None,
+    register: bool = True,
     token: Token = None,
     reconnect: Reconnect | None = RECONNECT,
     inbox_max: int = INBOX_MAX,
     ssl: SSLContext | None = None,
 ) -> Connecting:
-    """Connect to a hub and register `address` there.
+    """Connect to a hub and, unless told otherwise, register `address` there.
 
     Use it as `async with connect(...) as me:`, or `me = await connect(...)` and `await me.close()`.
 
@@ -60,6 +61,8 @@ def connect(
         metadata: Anything else to be known about it; shown by `actors()`.
         lease_s: How long the hub keeps the address without a sign of life; the hub's default if
             `None`. The client renews it by itself.
+        register: `False` only speaks as `address`: whoever has it keeps it, and nobody finds us or
+            can write to us by it.
         token: For hubs that want one: a text, or a function that returns one, or returns an
             awaitable of one, called for every connection.
         reconnect: How to come back after a loss; `None` does not.
@@ -67,20 +70,25 @@ def connect(
         ssl: For `wss://` with certificates of your own.
 
     Raises:
-        ValueError: The address, the URL or the lease cannot be used; raised at once.
+        ValueError: The address, the URL or the lease cannot be used, or something is to be known
+            about an address that is not registered; raised at once.
         TypeError: The metadata is no JSON; raised at once.
         Unavailable: Nobody answers; raised when entered or awaited, like the following.
         Refused: The hub does not want this client; `code` says why.
     """
     url = checked_url(url)
     compose = Composer(address, Ids())
-    wanted = (address, checked_capabilities(capabilities), dict(metadata or {}), lease_s)
-    compose.register(*wanted, now_ms=0)
+    profile = (checked_capabilities(capabilities), dict(metadata or {}), lease_s)
+    if register:
+        compose.register(address, *profile, now_ms=0)
+    elif profile != ([], {}, None):
+        raise ValueError("capabilities, metadata and a lease are for addresses that are registered")
 
     async def open_client() -> Client:
         clock = SystemClock()
         membership = Membership()
-        membership.registered(*wanted)
+        if register:
+            membership.registered(address, *profile)
         protocol = Protocol(compose, membership, Instant.of(clock))
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)
@@ -260,7 +268,7 @@ class Client:
         It ends when the client is closed and raises `GaveUp` when the client has given up. Several
         loops share the messages, each goes to one of them.
         """
-        return _Messages(self._runner)
+        return _Messages(self._runner.inbox)
 
     @overload
     def on(self, type: str) -> Callable[[H], H]: ...
@@ -307,12 +315,12 @@ class Client:
         lease_s: float | None = None,
     ) -> Registration:
         """Answer to another address, too; or change what is known about one of ours."""
-        wanted = (list(capabilities), dict(metadata or {}), lease_s)
-        request = self._compose.register(address, *wanted, self._now_ms)
+        profile = (checked_capabilities(capabilities), dict(metadata or {}), lease_s)
+        request = self._compose.register(address, *profile, self._now_ms)
         return await self._answer(
             request,
             Registration,
-            lambda: self._protocol.membership.registered(address, *wanted),
+            lambda: self._protocol.membership.registered(address, *profile),
         )
 
     async def unregister(self, address: str) -> None:
@@ -324,10 +332,10 @@ class Client:
 
     async def discover(
         self, pattern: str = "*", *, capability: str | None = None, limit: int = 50
-    ) -> list[Actor]:
-        """Actors whose address matches, such as `demo/*`; at most 100."""
+    ) -> Found:
+        """Actors whose address matches, such as `demo/*`; at most 100, and are there more?"""
         request = self._compose.discover(pattern, capability, limit, self._now_ms)
-        return list((await self._answer(request, _Discovered)).actors)
+        return await self._answer(request, Found)
 
     async def actors(self, *, offset: int = 0, limit: int = 100) -> ActorPage:
         """A page of all registered actors."""
@@ -400,22 +408,18 @@ class Subscription:
 
 
 class _Messages:
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        return await self._runner.inbox.next()
+        return await self._inbox.next()
 
 
 class _Published(msgspec.Struct, rename="camel"):
     subscriber_count: int = 0
-
-
-class _Discovered(msgspec.Struct):
-    actors: tuple[Actor, ...] = ()
 
 
 def _read(payload: Any, kind: type[T]) -> T:

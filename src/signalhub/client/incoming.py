@@ -109,9 +109,9 @@ def retry_after_s(incoming: Incoming) -> float | None:
     return wait / 1000 if wait is not None and incoming.type == "hub:rate_limited" else wait
 
 
-def number_in(facts: dict[str, Any], name: str) -> float | None:
+def number_in(facts: object, name: str) -> float | None:
     """A member that is a number above 0."""
-    value = facts.get(name)
+    value = facts.get(name) if isinstance(facts, dict) else None
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
     return None

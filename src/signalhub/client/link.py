@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from http import HTTPStatus
 from ssl import SSLContext
 
 from picows import (
@@ -33,16 +34,20 @@ GATHER_BYTES = 64 * 1024
 GATHER_FRAMES = 64
 SHORT_BYTES = 4 * 1024
 
+_TEMPORARY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _TEXT = WSMsgType.TEXT
 _FINAL_TEXT = 0x81
 _MASKED = 0x80
 
 
 class NotOpened(Unavailable):
-    """The link could not be opened; the hub may have said when to try again."""
+    """The link could not be opened; one that is only busy may say when to try again."""
 
-    def __init__(self, text: str, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, text: str, *, is_temporary: bool = False, retry_after_s: float = 0.0
+    ) -> None:
         super().__init__(text)
+        self.is_temporary = is_temporary
         self.retry_after_s = retry_after_s
 
 
@@ -249,7 +254,9 @@ def _turned_away(url: str, error: WSHandshakeError) -> NotOpened:
         return NotOpened(f"{url} does not speak WebSocket: {error}")
     status = response.status
     text = f"{url} answered HTTP {status.value} {status.phrase}"
+    is_temporary = status in _TEMPORARY
     retry_after = response.headers.get("Retry-After", "")
     if not retry_after.isdecimal():
-        return NotOpened(text)
-    return NotOpened(f"{text}; try again in {retry_after} s", float(retry_after))
+        return NotOpened(text, is_temporary=is_temporary)
+    text = f"{text}; try again in {retry_after} s"
+    return NotOpened(text, is_temporary=is_temporary, retry_after_s=float(retry_after))

@@ -6,6 +6,7 @@ ignored, so that client and hub may be of different ages.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -72,6 +73,22 @@ class Actor(_Answer, frozen=True):
 
     address: str
     capabilities: tuple[str, ...] = ()
+
+
+class Found(_Answer, frozen=True):
+    """What `discover` found: a sequence of actors that knows whether there are more."""
+
+    actors: tuple[Actor, ...] = ()
+    has_more: bool = False
+
+    def __iter__(self) -> Iterator[Actor]:
+        return iter(self.actors)
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def __getitem__(self, index: int) -> Actor:
+        return self.actors[index]
 
 
 class ListedActor(_Answer, frozen=True):

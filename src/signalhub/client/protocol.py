@@ -107,8 +107,7 @@ class Protocol:
         Raises what makes it impossible at once: `Unavailable`, or `Refused` for its size.
         """
         if self._end is not None:
-            kind = GaveUp if isinstance(self._end, GaveUp) else Unavailable
-            raise kind(str(self._end))
+            raise _like(self._end, str(self._end))
         if len(request.frame) > self.message_bytes_max:
             raise Refused(
                 Code.MESSAGE_TOO_LARGE,
@@ -158,7 +157,8 @@ class Protocol:
             elif pending.request.is_repeatable:
                 again.append(pending)
             else:
-                effects += self._fail(pending, _unanswered(pending, reason))
+                cause = f"the connection was lost before the hub answered ({reason})"
+                effects += self._fail(pending, _outcome(pending, cause))
         self._flow.put_back(again)
         return effects
 
@@ -194,9 +194,9 @@ class Protocol:
 
     def tick(self, now: Instant) -> list[Effect]:
         """Time has passed."""
-        effects: list[Effect] = []
         if self.phase in (Phase.GREETING, Phase.RESTORING) and now.mono_s >= self._phase_end_s:
             return [Drop(f"the hub did not answer within {HELLO_S:g} s of connecting")]
+        effects: list[Effect] = []
         if self.phase is Phase.READY:
             if self._heartbeat.is_dead(now.mono_s):
                 return [Drop(f"the hub did not answer a heartbeat within {ANSWER_S:g} s")]
@@ -222,11 +222,9 @@ class Protocol:
         closed = Unavailable("the client was closed")
         if self.phase is not Phase.READY:
             return self.stop(closed)
-        effects = self._fail_all(closed)
-        self._end = closed
         self.phase = Phase.LEAVING
-        goodbye = self.compose.goodbye(now.wall_ms)
-        return [*effects, Send(goodbye.frame)]
+        self._end = closed
+        return [*self._fail_all(closed), Send(self.compose.goodbye(now.wall_ms).frame)]
 
     def stop(self, error: ClientError) -> list[Effect]:
         """Give up for good, and with it everything that is pending."""
@@ -241,7 +239,6 @@ class Protocol:
             return []
         facts = incoming.facts
         offers = facts.get("capabilities")
-        offers = offers if isinstance(offers, dict) else {}
         self.phase = Phase.RESTORING
         self.session_id = str(facts.get("sessionId", ""))
         self.session_token = text_in(incoming.metadata, "sessionToken")
@@ -326,12 +323,11 @@ class Protocol:
         """The hub will take the request later: repeat it then, if there is time."""
         if pending.is_waiting or pending.is_resting:
             return []
-        wait_s = retry_after_s(incoming)
         pending.refusals += 1
         if error.code == Code.RATE_LIMITED:
-            self._flow.hold(now.mono_s + (wait_s or RATE_LIMITED_S))
-            self._flow.put_back([pending])
+            self._slow_down(pending, incoming, now)
             return []
+        wait_s = retry_after_s(incoming)
         if wait_s is None:
             wait_s = min(RETRY_PAUSE_S * pending.refusals, REFUSAL_PAUSE_MAX_S)
         if now.mono_s + wait_s >= pending.end_s:
@@ -350,10 +346,14 @@ class Protocol:
             return [Warned("The hub refused a tell", facts)]
         tell.since_s = now.mono_s
         self._pending[tell.request.id] = tell
-        self._flow.hold(now.mono_s + (retry_after_s(incoming) or RATE_LIMITED_S))
-        self._flow.put_back([tell])
+        self._slow_down(tell, incoming, now)
         self._deadlines.set(tell, now.mono_s + WAIT_S)
         return []
+
+    def _slow_down(self, pending: Pending, incoming: Incoming, now: Instant) -> None:
+        """The hub found us too fast: nothing goes for as long as it says, then this one again."""
+        self._flow.hold(now.mono_s + (retry_after_s(incoming) or RATE_LIMITED_S))
+        self._flow.put_back([pending])
 
     def _turned_away(self, error: ClientError) -> list[Effect]:
         """The hub does not want the connection, or not all that belongs to it."""
@@ -374,7 +374,8 @@ class Protocol:
             self._flow.put_back([pending])
             return []
         if pending.attempt >= request.attempts or now.mono_s >= pending.end_s - _NEARLY_S:
-            return self._fail(pending, _outcome(pending, f"no answer in {_age(pending, now)}"))
+            age_s = now.mono_s - pending.since_s
+            return self._fail(pending, _outcome(pending, f"no answer in {age_s:.3g} s"))
         rest_s = RETRY_PAUSE_S * pending.attempt
         pending.attempt += 1
         if pending.is_waiting:
@@ -463,13 +464,9 @@ def _ended(pending: Pending, error: ClientError) -> ClientError:
     is_traffic = pending.request.kind in (Kind.TELL, Kind.TRAFFIC)
     if is_traffic and pending.unanswered:
         return _outcome(pending, str(error))
-    kind = GaveUp if isinstance(error, GaveUp) else Unavailable
-    return kind(f"{pending.request.subject}: {error}")
+    return _like(error, f"{pending.request.subject}: {error}")
 
 
-def _unanswered(pending: Pending, reason: str) -> ClientError:
-    return _outcome(pending, f"the connection was lost before the hub answered ({reason})")
-
-
-def _age(pending: Pending, now: Instant) -> str:
-    return f"{now.mono_s - pending.since_s:.3g} s"
+def _like(end: ClientError, text: str) -> Unavailable:
+    """A new error for each who is told of the end; final if the end is."""
+    return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)

@@ -76,10 +76,8 @@ class Runner:
             link = await self._open()
             self._task = self._loop.create_task(self._keep(link), name="signalhub client")
             await asyncio.shield(self._first)
-        except BaseException as error:
+        except BaseException:
             await self.close()
-            if isinstance(error, NotOpened):
-                raise Unavailable(str(error)) from error.__cause__
             raise
 
     async def call(

@@ -375,17 +375,17 @@ def test_the_list_shows_everything_but_the_renewal_token() -> None:
 
 
 def test_pages_of_the_list_cover_everybody_once() -> None:
-    host = crowd(sized(1_000), 95)
+    host = crowd(sized(1_000), 90)
     seen: list[str] = []
 
     has_more = True
     while has_more:
         page = host.ask("hub:list_actors", {"offset": len(seen), "limit": 10})["payload"]
-        assert page["total"] == 95
+        assert (page["total"], len(page["actors"])) == (90, 10)
         seen += [actor["actorAddress"] for actor in page["actors"]]
         has_more = page["hasMore"]
 
-    assert seen == [f"@(crowd/{number})" for number in range(95)]
+    assert seen == [f"@(crowd/{number})" for number in range(90)]
 
 
 @pytest.mark.parametrize(

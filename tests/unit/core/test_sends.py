@@ -202,7 +202,8 @@ def test_a_target_too_long_to_be_an_address_is_refused_without_repeating_it() ->
 
 
 @pytest.mark.parametrize(
-    "target", ["@(no/body)", "not-a-valid-address", "runtime:fake/actor-999", HUB_ADDRESS]
+    "target",
+    ["@(no/body)", "not-a-valid-address", "runtime:fake/actor-999", HUB_ADDRESS, "x" * 256],
 )
 def test_an_ask_to_nobody_is_told_so(target: str) -> None:
     shell, alice, _ = pair()

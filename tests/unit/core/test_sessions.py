@@ -188,6 +188,32 @@ def test_a_session_that_leaves_its_address_goes_by_the_one_before() -> None:
     assert peer.closed is None
 
 
+def test_leaving_another_address_than_its_name_leaves_the_name_alone() -> None:
+    shell = MemoryShell()
+    peer = shell.connect("@(local/temporary)")
+    peer.register("@(local/one)")
+    peer.register("@(local/two)")
+    peer.register("@(local/one)")
+
+    peer.tell("hub:unregister", {"actorAddress": "@(local/two)"})
+
+    assert peer.session.identity == "@(local/one)"
+
+
+def test_a_shared_name_is_kept_as_long_as_anybody_goes_by_it() -> None:
+    shell = MemoryShell()
+    first, second, third = (shell.connect("@(local/same)") for _ in range(3))
+
+    second.drop()
+    sharing = shell.hub.identities.get("@(local/same)")
+    first.hello("@(local/other)")
+    third.drop()
+
+    assert sharing == [first.session, third.session]
+    assert shell.hub.identities.get("@(local/same)") == []
+    assert len(shell.hub.identities) == 1
+
+
 def test_one_session_may_serve_many_addresses() -> None:
     shell = MemoryShell()
     peer = shell.connect("@(local/host)")
@@ -255,7 +281,11 @@ def test_disconnect_is_acknowledged_before_the_socket_closes() -> None:
     reply = peer.ask("hub:disconnect")
 
     assert reply["type"] == "hub:disconnect"
-    assert reply["payload"]["acknowledged"] is True
+    assert reply["payload"] == {
+        "acknowledged": True,
+        "sessionId": peer.session.id,
+        "cleanedUp": True,
+    }
     assert peer.received[-1] is reply
     assert peer.closed == (1000, "client requested")
     assert len(shell.hub.registry) == 0
