@@ -46,7 +46,8 @@ MAY_IMPORT = {
     "signalhub.core": VOCABULARY | {"signalhub.core"},
     "signalhub.state": VOCABULARY | {"signalhub.state"},
     "signalhub.observe": VOCABULARY | {"signalhub.observe", "signalhub.core.tally"},
-    "signalhub.client": VOCABULARY | {"signalhub.client", "signalhub.websocket"},
+    "signalhub.client": VOCABULARY
+    | {"signalhub.client", "signalhub.core.limits", "signalhub.websocket"},
     "signalhub.server": VOCABULARY
     | {
         "signalhub.core",

@@ -137,7 +137,10 @@ def stay(
     address: str | None = None,
     capabilities: Sequence[str] = (),
 ) -> None:
-    """Connect as `address` and stay, through losses, until the work is done or interrupted."""
+    """Connect and stay, through losses, until the work is done or interrupted.
+
+    An address is registered and taken from whoever has it; without one nobody is disturbed.
+    """
     import asyncio
 
     from signalhub.client import Reconnect
@@ -150,7 +153,14 @@ def stay(
     log.setLevel(logging.INFO)
     try:
         asyncio.run(
-            _talk(connection, work, address, capabilities=capabilities, reconnect=reconnect)
+            _talk(
+                connection,
+                work,
+                address,
+                capabilities=capabilities,
+                register=address is not None,
+                reconnect=reconnect,
+            )
         )
     except GaveUp as error:
         # It never gives up trying to reconnect: this is the hub's last word.
