@@ -190,6 +190,7 @@ def test_a_publication_says_its_topic_and_comes_to_the_subscribing_address() -> 
         "signature": None,
     }
     assert reply["payload"] == {"topic": 'prices/"eu"', "subscriberCount": 1}
+    assert shell.tally.published == 1
 
 
 def test_a_publisher_hears_itself_before_it_is_answered() -> None:

@@ -62,7 +62,9 @@ def test_every_accepted_frame_renews_all_leases_of_its_session(type: str, payloa
     peer.tell(type, payload, sender="@(local/host)")
     shell.clock.advance(9)
 
+    observer = shell.connect("@(local/observer)")
     assert shell.hub.registry.find("@(local/short)", shell.now) is not None
+    assert addresses(observer) == ["@(local/short)", "@(local/long)"]
     shell.clock.advance(1)
     assert shell.hub.registry.find("@(local/short)", shell.now) is None
     assert shell.hub.registry.find("@(local/long)", shell.now) is not None

@@ -50,6 +50,7 @@ def test_metrics_count_what_happened_since_the_minute_began() -> None:
     peer = shell.connect()
     shell.connect().drop()
     peer.ask("hub:nonsense")
+    shell.pass_time(5)
 
     payload = metrics(peer)
 
@@ -74,11 +75,13 @@ def test_a_new_minute_begins_at_zero_and_the_tally_goes_on() -> None:
     shell.pass_time(59)
     before = metrics(peer)
     shell.pass_time(1)
+    began = shell.now
+    shell.pass_time(7)
     after = metrics(peer)
 
     assert before["messages_received"] == 12
     assert after["messages_received"] == 1
-    assert after["windowStart"] == shell.now
+    assert after["windowStart"] == began
     assert shell.tally.received == 13
 
 
@@ -116,11 +119,15 @@ def test_reconnections_are_told_from_first_registrations() -> None:
     shell = MemoryShell()
     peer = shell.join("@(local/a)")
     peer.register()
+    repeated = shell.tally.reconnections
     shell.join("@(local/a)")
-    shell.restarted()
+    successor = shell.restarted()
+    successor.join("@(local/a)")
 
     assert shell.tally.registrations == 3
+    assert repeated == 0
     assert shell.tally.reconnections == 1
+    assert successor.tally.reconnections == 1
 
 
 def test_heartbeats_are_not_pushed_unless_configured() -> None:
