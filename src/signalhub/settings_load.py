@@ -1,15 +1,17 @@
 """Reading the settings: defaults, a TOML file, `SIGNALHUB_*` variables, command-line options.
 
 Every value remembers where it came from. Nothing is ignored: an unknown key or variable is refused
-by name, and all mistakes of one attempt are reported together. Secrets appear in no message.
+by name, and all mistakes of one attempt are reported together, each with the file, variable or
+option to correct. Secrets appear in no message.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +20,7 @@ import msgspec
 from msgspec import inspect
 
 from signalhub.errors import SettingsError
-from signalhub.settings import HIDDEN, Key, Settings, problems
+from signalhub.settings import HIDDEN, Key, Secret, Settings, problems
 
 PREFIX = "SIGNALHUB_"
 DEFAULT = "default"
@@ -36,6 +38,16 @@ class Loaded:
 
     settings: Settings
     sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All that was given, right or wrong, by dotted path; a wrong value is kept as it was given,
+    a wrong secret is not."""
+
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+    mistakes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,14 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, o
 
     `overrides` are command-line options by dotted path; `None` stands for an option not given.
     """
+    found = survey(path, environ, overrides)
+    if found.mistakes:
+        raise SettingsError("\n".join(found.mistakes))
+    return Loaded(_build(Settings, "", found.values), found.sources)
+
+
+def survey(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Survey:
+    """Read everything, mistakes included."""
     mistakes: list[str] = []
     given: dict[str, _Given] = {}
     if path is not None:
@@ -90,17 +110,27 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, o
     values = {leaf.path: leaf.default for leaf in leaves().values()}
     sources = dict.fromkeys(values, DEFAULT)
     for key, item in given.items():
+        leaf = leaves()[key]
         try:
-            values[key] = _checked(leaves()[key], item)
+            values[key] = _checked(leaf, item)
         except ValueError as error:
+            values[key] = HIDDEN if leaf.is_secret else item.value
             mistakes.append(str(error))
         sources[key] = item.source
     if not mistakes:
         settings = _build(Settings, "", values)
-        mistakes.extend(problems(settings))
-    if mistakes:
-        raise SettingsError("\n".join(mistakes))
-    return Loaded(settings, sources)
+        mistakes.extend(_with_sources(problem, sources) for problem in problems(settings))
+    return Survey(values, sources, mistakes)
+
+
+def _with_sources(problem: str, sources: Mapping[str, str]) -> str:
+    """A problem, after the places where the settings it names were given."""
+    named = [
+        source
+        for path, source in sources.items()
+        if source != DEFAULT and re.search(rf"(?<![\w.]){re.escape(path)}(?!\w)", problem)
+    ]
+    return f"{', '.join(dict.fromkeys(named))}: {problem}" if named else problem
 
 
 @cache
@@ -143,13 +173,16 @@ def _from_file(path: str, mistakes: list[str]) -> dict[str, _Given]:
         with open(path, "rb") as file:
             tree = tomllib.load(file)
     except FileNotFoundError:
-        raise SettingsError(
-            f"there is no settings file {path}: create it, or leave --config out"
-        ) from None
+        mistakes.append(f"there is no settings file {path}: create it, or leave --config out")
+        return {}
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+        mistakes.append(f"{path} cannot be read: {error.strerror}: name another with --config")
+        return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+        mistakes.append(
+            f"{path} is not valid TOML: {error}: correct that place; texts are in quotes there"
+        )
+        return {}
     found: dict[str, _Given] = {}
     _collect(tree, "", path, found, mistakes)
     return found
@@ -240,9 +273,10 @@ def _checked(leaf: Leaf, given: _Given) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(_mismatch(leaf, given))
     try:
-        return msgspec.convert(value, leaf.annotation)
+        checked = msgspec.convert(value, leaf.annotation)
     except msgspec.ValidationError:
         raise ValueError(_mismatch(leaf, given)) from None
+    return Secret(checked) if leaf.is_secret else checked
 
 
 def _key(path: str, table: object, source: str) -> Key:

@@ -52,9 +52,10 @@ async def barrier(peer: Peer) -> list[Envelope]:
 
 
 async def depth(slow: Peer, witness: Peer) -> int:
-    """What waits for a peer that does not read; the answer waits too, so it is asked twice.
+    """What waits for a peer that does not read.
 
-    The witness hears from the slow peer after the hub has looked, and only then may it read.
+    The answer waits behind everything else, so the peer has to read in the end; but it begins only
+    when the witness has heard from it, which is after the hub has looked.
     """
     message_id = slow.send("hub:queue_stats")
     slow.tell(witness.sender, "looked")

@@ -255,6 +255,21 @@ async def test_4_4_old_owner_that_goes_by_another_name_stays(stage: InProcess) -
     assert (await owner.receive("note"))["payload"] == 2
 
 
+async def test_4_4_old_owner_has_no_power_over_what_it_lost(stage: InProcess) -> None:
+    owner, other = await stage.connect(), await stage.connect()
+    token = (await owner.register("@(local/a)"))["payload"]["renewalToken"]
+    await owner.register("@(local/b)")
+    await other.register("@(local/a)")
+
+    owner.send("hub:unregister", {"actorAddress": "@(local/a)"})
+    refused = await owner.ask("hub:renew", {"renewalToken": token}, sender="@(local/a)")
+    await owner.ask("hub:disconnect")
+
+    assert code_of(refused) == "unauthorized"
+    assert await addresses(other) == ["@(local/a)"]
+    assert (await other.ask_actor("@(local/a)", "note"))["type"] == "hub:delivery_ack"
+
+
 async def test_4_4_registering_again_on_the_same_session_is_no_duplicate(stage: InProcess) -> None:
     peer = await stage.connect()
     first = await peer.register("@(local/a)", "old")

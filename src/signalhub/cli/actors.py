@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 
 from signalhub.cli.connection import LOCAL, Connection, run
 from signalhub.cli.output import Column
+from signalhub.names import path_of
 
 if TYPE_CHECKING:
     from signalhub.client import Client, Found, ListedActor
@@ -39,6 +40,9 @@ def discover(
     found = run(connection, work)
     rows = [{"address": actor.address, "capabilities": actor.capabilities} for actor in found]
     connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="nobody matches")
+    if not rows and "*" not in pattern:
+        path = path_of(pattern).rstrip("/")
+        connection.note(f"a pattern must fit the whole address: try '{path}/*'")
     if found.has_more:
         connection.remark({"has_more": True}, _MORE)
 

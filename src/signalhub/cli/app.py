@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from signalhub.cli import actors, messages, serve, settings, token, topics
 from signalhub.cli.arguments import options_of
@@ -36,6 +36,7 @@ _VERBS: dict[Group, tuple[Command, ...]] = {
     _TOPICS: (topics.publish, topics.subscribe),
     _ACTORS: (actors.discover, actors.ls, actors.ping),
 }
+_WITH_DATA = {("tell",), ("ask",), ("broadcast",), ("publish",)}
 
 
 def build() -> App:
@@ -93,15 +94,24 @@ def run(argv: Sequence[str]) -> int:
     return int(code)
 
 
+def _misuse(error: CycloptsError) -> Failure:
+    # The list of commands that ends some messages is cut short; --help has it all.
+    message, _, _ = str(error).partition(" Available commands:")
+    command = error.command_chain or ()
+    advice = f"see `{' '.join(['signalhub', *command, '--help'])}`"
+    if isinstance(error, UnusedCliTokensError) and command in _WITH_DATA:
+        rest = " ".join(error.unused_tokens or ())
+        return usage(f"there is more than one text to send: {rest}", f"quote the text, or {advice}")
+    return usage(message, advice)
+
+
 def _failure(error: Exception) -> Failure | None:
     """What the user is told about an expected error; `None` for one that is our own mistake."""
     match error:
         case Failure():
             return error
         case CycloptsError():
-            # The list of commands that ends some messages is cut short; --help has it all.
-            message, _, _ = str(error).partition(" Available commands:")
-            return usage(message, "see `signalhub --help`")
+            return _misuse(error)
         case SettingsError():
             return Failure(Exit.USAGE, "settings", str(error))
         case _:

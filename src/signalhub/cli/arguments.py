@@ -1,14 +1,17 @@
 """What users type: addresses with or without `@( )`, data as JSON or text.
 
+The hub takes nearly any text for an address or a topic; here what is most likely a slip is refused.
 What follows `--` is data as it stands: neither an option nor the dash for standard input.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from cyclopts import Parameter
@@ -18,6 +21,12 @@ from signalhub.cli.failures import usage
 
 STDIN = "-"
 END_OF_OPTIONS = "--"
+URL_VARIABLE = "SIGNALHUB_URL"
+
+_GIVE_TOKEN = "a token goes with --token-file or SIGNALHUB_TOKEN"  # noqa: S105
+
+# Allowed by the protocol, but here a bracket or a space is a shell's quotes gone wrong.
+_NOT_IN_PATHS = frozenset("() ")
 
 # The parser does not tell on which side of `--` it found an argument.
 _verbatim: ContextVar[Sequence[str]] = ContextVar("verbatim", default=())
@@ -42,8 +51,9 @@ Type = Annotated[str, Parameter(help="The message type.")]
 
 def address(text: str) -> str:
     """The full form of an address."""
-    full = f"@({names.path_of(text)})"
-    if not names.is_address(full):
+    path = names.path_of(text)
+    full = f"@({path})"
+    if not names.is_address(full) or any(letter in _NOT_IN_PATHS for letter in path):
         raise usage(f"{text!r} is no address", "write it like demo/alice or '@(demo/alice)'")
     return full
 
@@ -82,36 +92,63 @@ def checked_type(text: str) -> str:
     """A message type."""
     from signalhub.client import arguments
 
-    return _checked(arguments.checked_type, text)
+    return _checked(arguments.checked_type, text, "choose another with --type")
 
 
 def checked_topic(text: str) -> str:
     """A topic to publish to."""
     from signalhub.client import arguments
 
-    return _checked(arguments.checked_topic, text)
+    if names.has_wildcard(text):
+        raise usage(
+            f"{text!r} is a wildcard, and nobody publishes to one",
+            "name one topic, such as prices/eu",
+        )
+    return _checked(arguments.checked_topic, text, "name one, such as prices/eu")
 
 
 def checked_subscription(text: str) -> str:
     """A topic or wildcard to subscribe to."""
     from signalhub.client import arguments
 
-    return _checked(arguments.checked_subscription, text)
+    return _checked(
+        arguments.checked_subscription, text, "write it like prices/eu, prices/+ or 'prices/#'"
+    )
+
+
+def half_wildcard(topic: str) -> str | None:
+    """The level of a topic that looks like a wildcard and is none."""
+    wildcards = (names.ONE_LEVEL, names.SUBTREE)
+    for level in topic.split("/"):
+        if level not in wildcards and any(sign in level for sign in wildcards):
+            return level
+    return None
 
 
 def checked_url(text: str) -> str:
     """Where a hub is."""
     from signalhub.client import arguments
 
-    return _checked(arguments.checked_url, text)
+    origin = URL_VARIABLE if os.environ.get(URL_VARIABLE) == text else "--url"
+    try:
+        arguments.checked_url(text)
+        # Numbers that are no port are found only by asking for it.
+        urlsplit(text).port  # noqa: B018
+    except ValueError as error:
+        complaint, _, _ = str(error).partition(";")
+        # What may hold a secret is not repeated.
+        if "@" in text or "?" in text:
+            raise usage(f"{origin}: {complaint}", f"correct {origin}; {_GIVE_TOKEN}") from None
+        raise usage(f"{origin} is {text!r}: {complaint}", f"correct {origin}") from None
+    return text
 
 
-def _checked(check: Callable[[str], str], text: str) -> str:
+def _checked(check: Callable[[str], str], text: str, resolution: str) -> str:
     """The client's own check, whose complaint becomes wrong usage."""
     try:
         return check(text)
     except ValueError as error:
-        raise usage(str(error)) from None
+        raise usage(str(error), resolution) from None
 
 
 def standard_input() -> str:
@@ -119,4 +156,4 @@ def standard_input() -> str:
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise usage(f"standard input is not UTF-8: {error.reason}") from None
+        raise usage(f"standard input is not UTF-8: {error.reason}", "send text") from None

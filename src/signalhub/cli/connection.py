@@ -13,12 +13,12 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.arguments import checked_url
+from signalhub.cli.arguments import URL_VARIABLE, checked_url
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.output import Output
 from signalhub.errors import (
@@ -49,7 +49,7 @@ _CLIENT_LOG = "signalhub.client"
 class Connection:
     """The options of every command that talks to a hub."""
 
-    url: Annotated[str, Parameter(env_var="SIGNALHUB_URL", help="Where the hub is.")] = DEFAULT_URL
+    url: Annotated[str, Parameter(env_var=URL_VARIABLE, help="Where the hub is.")] = DEFAULT_URL
     token_file: Annotated[
         Path | None,
         Parameter(help="File with a token; else SIGNALHUB_TOKEN is used."),
@@ -80,10 +80,17 @@ class Connection:
         """The token to present, if there is one."""
         if self.token_file is None:
             return os.environ.get("SIGNALHUB_TOKEN", "").strip() or None
+        resolution = "name another with --token-file, or leave it out and set SIGNALHUB_TOKEN"
         try:
-            return self.token_file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise usage(f"the token file {self.token_file} cannot be read: {error}") from None
+            token = self.token_file.read_text().strip()
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise usage(f"the token file {self.token_file} {problem}", resolution) from None
+        except UnicodeDecodeError:
+            raise usage(f"the token file {self.token_file} is no text", resolution) from None
+        if not token:
+            raise usage(f"the token file {self.token_file} is empty", resolution)
+        return token
 
     async def in_time(self, step: Awaitable[T]) -> T:
         """Wait for one answer of the hub, as long as the user allows."""
@@ -117,13 +124,18 @@ Sender = Annotated[
 ]
 
 
-def run(connection: Connection, work: Work[T]) -> T:
+def run(connection: Connection, work: Work[T], *, sender: str | None = None) -> T:
     """Connect, do the work, and leave; the work uses `in_time` for each of its steps."""
     import asyncio
 
     with _Refusals() as refusals:
+
+        async def known_work(me: Client) -> T:
+            refusals.sender = sender or me.address
+            return await work(me)
+
         try:
-            result = asyncio.run(_talk(connection, work, register=False))
+            result = asyncio.run(_talk(connection, known_work, register=False))
         except ClientError as error:
             raise failure_of(error) from error
     refusals.check()
@@ -163,8 +175,7 @@ def stay(
             )
         )
     except GaveUp as error:
-        # It never gives up trying to reconnect: this is the hub's last word.
-        raise Failure(Exit.FAILED, error.code, str(error)) from error
+        raise dismissal_of(error) from error
     except ClientError as error:
         raise failure_of(error) from error
     finally:
@@ -212,34 +223,68 @@ def failure_of(error: ClientError) -> Failure:
     from signalhub.client.link import NotOpened
 
     match error:
+        case UnknownActor(retryable=True):
+            return Failure(Exit.FAILED, error.code, error.message, _LEFT)
         case UnknownActor():
             return Failure(Exit.FAILED, error.code, error.message, _WHO_IS_THERE)
         case Refused(code=Code.UNAUTHORIZED):
-            return Failure(Exit.FAILED, error.code, error.message, _TOKEN)
+            # What a token does not permit is named; otherwise the token itself is no good.
+            action = error.details.get("action")
+            resolution = {None: _MINT, "speak as": _SPEAK_AS}.get(action, _PERMISSION)
+            return Failure(Exit.FAILED, error.code, error.message, resolution)
+        case Refused(retryable=True):
+            return Failure(Exit.FAILED, error.code, error.message, _AGAIN)
         case Refused():
-            return Failure(Exit.FAILED, error.code, error.message, error.resolution)
+            return Failure(Exit.FAILED, error.code, error.message, error.resolution or _HUB_LOG)
         case NotOpened(is_temporary=True):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _LATER)
+        case NotOpened() if _is_answered(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _NOT_THERE)
         case Unavailable():
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
         case OutcomeUnknown():
             return Failure(Exit.UNKNOWN, error.code, str(error), _UNKNOWN)
         case _:
-            return Failure(Exit.FAILED, error.code, str(error))
+            return Failure(Exit.FAILED, error.code, str(error), _HUB_LOG)
+
+
+def dismissal_of(error: GaveUp) -> Failure:
+    """What a user is told when the hub ends a command that would have stayed."""
+    reasons = (reason for reason in _DISMISSALS if reason in str(error))
+    resolution = _DISMISSALS.get(next(reasons, ""), "start the command again")
+    return Failure(Exit.FAILED, error.code, str(error), resolution)
+
+
+def _is_answered(error: Unavailable) -> bool:
+    """Did something answer that is no hub, or not there?"""
+    return any(words in str(error) for words in ("answered HTTP", "does not speak WebSocket"))
 
 
 _WHO_IS_THERE = "see with `signalhub ls` who is there"
-_TOKEN = "use a token that allows it, with --token-file or SIGNALHUB_TOKEN"  # noqa: S105
+_LEFT = "it left just now and may have seen the message: look before you repeat it"
+_MINT = (
+    "make a token with `signalhub token mint`, and give it with --token-file or SIGNALHUB_TOKEN"
+)
+_PERMISSION = "use a token that allows it, with --token-file or SIGNALHUB_TOKEN"
+_SPEAK_AS = "leave --from out, or use a token whose register permission covers it"
+_AGAIN = "it did not happen; try again in a few seconds"
+_HUB_LOG = "look into the hub's log"
 _NO_HUB = "start one with `signalhub serve`, or name another with --url"
+_NOT_THERE = "something else answers there: correct --url or SIGNALHUB_URL; a hub's path is /ws"
 _LATER = "the hub takes no connection now; nothing was sent, so repeat the command later"
 _UNKNOWN = "it may have happened: look before you repeat it, or wait longer with --timeout"
+_DISMISSALS = {
+    "duplicate_connection": "choose another address, or end the program that took this one",
+    "unauthorized": "make a new token with `signalhub token mint`, and start the command again",
+}
 
 
 class _Refusals(logging.Handler):
     """Tells have no answer, so the client reports refused ones only in its log."""
 
     def __enter__(self) -> _Refusals:
-        self._codes: list[str] = []
+        self.sender = ""
+        self._failures: list[Failure] = []
         logging.getLogger(_CLIENT_LOG).addHandler(self)
         return self
 
@@ -247,19 +292,29 @@ class _Refusals(logging.Handler):
         logging.getLogger(_CLIENT_LOG).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        code = getattr(record, "code", None)
-        if code is not None:
-            self._codes.append(str(code))
+        facts = vars(record)
+        code = facts.get("code")
+        if code is None:
+            return
+        message = f"the hub refused a message from {self.sender}: {facts.get('detail') or code}"
+        by_code = _PERMISSION if code == Code.UNAUTHORIZED else _HUB_LOG
+        resolution = facts.get("resolution") or by_code
+        self._failures.append(Failure(Exit.FAILED, str(code), message, resolution))
 
     def check(self) -> None:
         """Fail if the hub said no meanwhile."""
-        for code in self._codes:
-            resolution = _TOKEN if code == Code.UNAUTHORIZED else "look into the hub's log"
-            raise Failure(Exit.FAILED, code, f"the hub refused the message: {code}", resolution)
+        for failure in self._failures:
+            raise failure
 
 
 class _Notes(logging.Handler):
     """Shows how the connection is lost and found again, each reason once."""
+
+    _SENTENCES: ClassVar = {
+        "The connection is lost": "The connection is lost: {}; reconnecting",
+        "Reconnecting failed": "Not connected yet: {}; trying again until Ctrl-C",
+        "Connected": "Connected again",
+    }
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -270,6 +325,7 @@ class _Notes(logging.Handler):
         reason = getattr(record, "reason", "")
         # An error ends the command, which then says it itself.
         if reason != self._reason and record.levelno < logging.ERROR:
-            sentence = record.getMessage()
-            self._connection.note(f"{sentence}: {reason}" if reason else sentence)
+            sentence = self._SENTENCES.get(record.msg)
+            if sentence is not None:
+                self._connection.note(sentence.format(reason))
             self._reason = reason

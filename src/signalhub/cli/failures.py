@@ -43,9 +43,12 @@ class Failure(Exception):
         self.resolution = resolution
 
     def __str__(self) -> str:
-        return (
-            f"{self.message.rstrip('.')} — {self.resolution}" if self.resolution else self.message
-        )
+        if not self.resolution:
+            return self.message
+        # Several mistakes share one resolution, which is then a line of its own.
+        if "\n" in self.message:
+            return f"{self.message}\n{self.resolution}"
+        return f"{self.message.rstrip('.')} — {self.resolution}"
 
 
 def usage(message: str, resolution: str = "") -> Failure:

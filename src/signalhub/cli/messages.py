@@ -40,7 +40,7 @@ def tell(
     sender: Sender = None,
     connection: Connection = LOCAL,
 ) -> None:
-    """Send a message, at most once and unconfirmed."""
+    """Send a message, at most once and unacknowledged: one to nobody vanishes."""
     target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
     speaker = optional_address(sender)
 
@@ -50,8 +50,11 @@ def tell(
         # The hub answers in order: had it refused the tell, we would know by now.
         await connection.in_time(me.ping())
 
-    run(connection, work)
-    connection.output.fact({"to": target, "type": kind, "sent": True}, f"sent to {target}")
+    run(connection, work, sender=speaker)
+    connection.output.fact(
+        {"to": target, "type": kind, "sent": True},
+        f"sent to the hub for {target}; a tell is not acknowledged, an ask is",
+    )
 
 
 def ask(
@@ -106,7 +109,10 @@ def broadcast(
 
     result = run(connection, work)
     facts = {"delivered": result.delivered, "failed": result.failed, "queued": result.queued}
-    connection.output.fact(facts, ", ".join(f"{count} {word}" for word, count in facts.items()))
+    connection.output.fact(
+        facts,
+        f"sent to {result.delivered}, following for {result.queued}, too slow {result.failed}",
+    )
 
 
 def listen(

@@ -10,7 +10,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from signalhub.cli.failures import Exit, Failure
-from signalhub.cli.settings import Config
+from signalhub.cli.settings import Config, loaded_settings
+from signalhub.errors import SettingsError
 
 
 def serve(
@@ -29,10 +30,8 @@ def serve(
     from importlib.metadata import version
 
     from signalhub.observe import logs
-    from signalhub.settings_load import load
 
-    overrides = {"host": host, "port": port, "data": data}
-    settings = load(config, os.environ, overrides).settings
+    settings = loaded_settings(config, {"host": host, "port": port, "data": data}).settings
     logs.configure(settings.log_level, settings.log_format)
 
     # Wrong settings are reported before the server's modules are paid for.
@@ -46,11 +45,28 @@ def serve(
         return app.serve(settings, announce)
     except OSError as error:
         raise start_failure(error, settings.host, settings.port) from error
+    except SettingsError as error:
+        raise data_failure(error, settings.data, settings.port) from error
 
 
 def address_of(host: str, port: int) -> str:
     """The URL clients connect to."""
     return f"ws://[{host}]:{port}/ws" if ":" in host else f"ws://{host}:{port}/ws"
+
+
+def data_failure(error: SettingsError, data: str, port: int) -> Failure:
+    """What the user is told when the data folder is no good."""
+    if os.path.exists(data) and not os.path.isdir(data):
+        message, resolution = f"{data} is no folder", "choose one with --data"
+    elif "another hub" in str(error):
+        message = f"the data folder {data} is in use: a hub is probably running already"
+        resolution = (
+            f"use that one, on port {port} unless told otherwise, or stop it; a second one needs"
+            " its own --data and --port"
+        )
+    else:
+        message, _, resolution = str(error).partition("; ")
+    return Failure(Exit.USAGE, error.code, message, resolution)
 
 
 def start_failure(error: OSError, host: str, port: int) -> Failure:
@@ -83,4 +99,9 @@ def start_failure(error: OSError, host: str, port: int) -> Failure:
             f"the hub cannot use {error.filename}: {error.strerror}",
             "choose another folder with --data",
         )
-    return Failure(Exit.FAILED, "cannot_start", f"the hub cannot start: {error}")
+    return Failure(
+        Exit.FAILED,
+        "cannot_start",
+        f"the hub cannot start: {error}",
+        "look into its log, and at `signalhub settings show`",
+    )

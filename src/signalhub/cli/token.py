@@ -15,8 +15,9 @@ from cyclopts import Parameter
 from signalhub import names
 from signalhub.cli.arguments import STDIN, Address, address, standard_input
 from signalhub.cli.failures import Exit, Failure, usage
-from signalhub.cli.output import AsJson, Output, shown
-from signalhub.cli.settings import Config
+from signalhub.cli.output import AsJson, Column, Output, shown
+from signalhub.cli.settings import Config, loaded_settings
+from signalhub.errors import SettingsError
 
 if TYPE_CHECKING:
     from signalhub.settings import Auth, Key
@@ -61,16 +62,18 @@ def mint(
     A permission is a pattern with * for anything, and may be repeated:
     signalhub token mint demo/alice --send 'demo/*' --publish '*'
     """
-    from signalhub import tokens
-    from signalhub.settings_load import load
-
-    auth = load(config, os.environ, {}).settings.auth
+    auth = loaded_settings(config).settings.auth
     kid, key = _signing_key(auth, kid)
+    if key.algorithm == "EdDSA" and private_key is None:
+        raise usage(
+            f"the key {kid} is EdDSA, and the settings hold only its public half",
+            "give the private half with --private-key FILE",
+        )
     if not 0 < lifetime_s <= LIFETIME_S_MAX:
         raise usage("--lifetime is not between 0 and ten years", "give it in seconds")
     full = address(actor)
     now_s = time.time()
-    token = tokens.mint(
+    token = _signed(
         key,
         kid=kid,
         subject=subject or full[2:-1],
@@ -105,9 +108,7 @@ def inspect(
     Without an argument the token is taken from SIGNALHUB_TOKEN. Exit code 1
     means that the hub would refuse it.
     """
-    from signalhub.settings_load import load
-
-    auth = load(config, os.environ, {}).settings.auth
+    auth = loaded_settings(config).settings.auth
     token = standard_input() if token == STDIN else token or os.environ.get("SIGNALHUB_TOKEN", "")
     if not token:
         raise usage("there is no token", "give one, or - to read it from standard input")
@@ -118,10 +119,22 @@ def inspect(
         facts = {"header": header, "claims": claims, "valid": refusal is None, "reason": refusal}
         output.fact(facts, "")
     else:
-        for name, value in (header | claims).items():
-            output.line({}, [(shown(name), "bold"), (_readable(name, value), "")])
+        rows = [
+            {"claim": name, "value": _readable(name, value)}
+            for name, value in (header | claims).items()
+        ]
+        output.table((Column("claim", style="bold"), Column("value")), rows)
         output.line({}, [("verdict", "bold"), (refusal or "valid", "red" if refusal else "green")])
     return Exit.DONE if refusal is None else Exit.FAILED
+
+
+def _signed(key: Key, **facts: Any) -> str:
+    from signalhub import tokens
+
+    try:
+        return tokens.mint(key, **facts)
+    except SettingsError as error:
+        raise usage(str(error), "give the right key with --private-key or --kid") from None
 
 
 def _signing_key(auth: Auth, kid: str | None) -> tuple[str | None, Key]:
@@ -154,7 +167,9 @@ def _text_of(path: Path | None) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"the private key {path} cannot be read: {error}") from None
+        raise usage(
+            f"the private key {path} cannot be read: {error}", "name another with --private-key"
+        ) from None
 
 
 def actor_of(token: str) -> str | None:

@@ -14,6 +14,7 @@ from signalhub.cli.arguments import (
     checked_topic,
     checked_type,
     data,
+    half_wildcard,
     optional_address,
 )
 from signalhub.cli.connection import LOCAL, Connection, Sender, run, stay
@@ -61,6 +62,13 @@ def subscribe(
 ) -> None:
     """Print every message on the topics. Ctrl-C ends."""
     names = [checked_subscription(topic) for topic in topics]
+    for name in names:
+        if (level := half_wildcard(name)) is not None:
+            connection.remark(
+                {"no_wildcard": name},
+                f"note: {level} in {name} stands for itself; + and # are wildcards only as a whole"
+                " level, as in prices/+ or prices/#",
+            )
 
     async def work(me: Client) -> None:
         for name in names:

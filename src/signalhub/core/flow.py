@@ -27,11 +27,11 @@ class Outbound:
         self.progress_at_ms = now_ms
         self.paused: dict[tuple[Session, str], None] = {}
 
-    def admits(self, size: int) -> bool:
-        """May one more tell of this size wait?"""
+    def admits(self, size: int, unsent: int = 0) -> bool:
+        """May one more tell of this size wait, with so many bytes already at the transport?"""
         return (
             self.messages < self._bounds.messages_max
-            and self.bytes + size <= self._bounds.bytes_max
+            and self.bytes + unsent + size <= self._bounds.bytes_max
         )
 
     @property
@@ -52,11 +52,12 @@ class Outbound:
         assert self.messages >= 0
         assert self.bytes >= 0
 
-    def pause(self, sender: Session, address: str) -> bool:
+    def pause(self, sender: Session, address: str, unsent: int = 0) -> bool:
         """Should this sender be told to hold? `True` at most once until it is released."""
         bounds = self._bounds
         is_filling = (
-            self.messages >= bounds.pause_messages or self.bytes >= bounds.bytes_max * _PAUSE_SHARE
+            self.messages >= bounds.pause_messages
+            or self.bytes + unsent >= bounds.bytes_max * _PAUSE_SHARE
         )
         if not is_filling or (sender, address) in self.paused:
             return False

@@ -7,8 +7,6 @@ busy topic costs one look-up per publish.
 
 from __future__ import annotations
 
-from typing import Any
-
 from signalhub.core.registry import Recipient
 from signalhub.core.session import Session
 from signalhub.names import ONE_LEVEL, SUBTREE, has_wildcard
@@ -29,13 +27,12 @@ class Subscriber(Recipient):
 
 
 class Audience:
-    """The recipients of one publish. `batch` is the shell's: frames it has not written yet."""
+    """The recipients of one publish; the same object as long as nobody joins or leaves."""
 
-    __slots__ = ("batch", "recipients")
+    __slots__ = ("recipients",)
 
     def __init__(self, recipients: list[Recipient]) -> None:
         self.recipients = recipients
-        self.batch: Any = None
 
 
 class _Level:

@@ -105,7 +105,7 @@ class App:
             self._store.close()
             raise
         self._timers = [
-            loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.sweep),
+            loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.writer.sweep),
             loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
         ]
 
@@ -122,9 +122,8 @@ class App:
             connection.abort()
         for timer in self._timers:
             timer.cancel()
-        # Aborted sockets report their end on the next turns of the loop.
-        await asyncio.sleep(0.01)
-        self._store.flush()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.runner.wait_until_empty(), self.settings.drain_s)
         self._store.close()
         self._folder.close()
         log.info("the hub has stopped")
@@ -160,7 +159,7 @@ class App:
         return len(self.runner.connections)
 
     def queue_depth(self) -> int:
-        return self.runner.depth()
+        return self.runner.writer.depth()
 
     def dedup_entries(self) -> int:
         return self.hub.dedup.count

@@ -64,18 +64,20 @@ class Connection(WSListener):
 
     __slots__ = (
         "_assembler",
+        "_buffered_total",
         "_door",
         "_fd",
         "_runner",
         "_transport",
+        "_writer",
         "_ws",
-        "buffered_bytes",
         "fan",
         "has_fans",
         "held",
-        "held_bytes",
         "is_closing",
         "is_dirty",
+        "is_in_bulk",
+        "last_unsent_bytes",
         "marks",
         "queue",
         "session",
@@ -84,6 +86,7 @@ class Connection(WSListener):
 
     def __init__(self, runner: Runner, door: Door) -> None:
         self._runner = runner
+        self._writer = runner.writer
         self._door: Door | None = door
         self._assembler: Assembler | None = None
         self._fd = -1
@@ -91,13 +94,15 @@ class Connection(WSListener):
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.marks: Marks | None = None
         self.held: list[tuple[int, Receipt]] = []
-        self.held_bytes = 0
+        # All bytes ever left to the transport; what is settled is counted against them.
+        self._buffered_total = 0
         self.waiting: deque[Waiting] | None = None
         self.fan: FanBatch | None = None
         self.has_fans = False
         self.is_dirty = False
+        self.is_in_bulk = False
         self.is_closing = False
-        self.buffered_bytes = 0
+        self.last_unsent_bytes = 0
 
     # What picows calls.
 
@@ -131,10 +136,10 @@ class Connection(WSListener):
         self._runner.disconnected(self)
 
     def pause_writing(self) -> None:
-        self._runner.block(self)
+        self._writer.block(self)
 
     def resume_writing(self) -> None:
-        self._runner.drained(self)
+        self._writer.drained(self)
 
     def _assemble(self, frame: WSFrame) -> None:
         assembler = self._assembler or Assembler(self._runner.frame_bytes_max)
@@ -169,14 +174,16 @@ class Connection(WSListener):
     def _pong(self, payload: bytes) -> None:
         # A peer that sends pings but reads nothing must not fill our memory.
         if not self.is_closing and self._transport.get_write_buffer_size() == 0:
-            self._runner.send_control(self, pong_frame(payload))
+            self._writer.send_control(self, pong_frame(payload))
 
     def _answer_close(self, code: int | None) -> None:
         if not self._ws.is_close_frame_sent:
-            self._runner.write_out(self)
+            self._writer.write_out(self)
             self.is_closing = True
             self._ws.send_close(code or CloseCode.NORMAL)  # type: ignore[arg-type]
+            self._runner.leaving(self)
         self._transport.close()
+        self._writer.closing(self)
 
     # What the runner calls.
 
@@ -227,40 +234,62 @@ class Connection(WSListener):
                 return CLOSED
             if written == len(data):
                 return written
-        transport.write(data[written:] if written else data)
-        return written
+        self._buffer(data[written:] if written else data)
+        # The kernel may have made room meanwhile; then nobody will report that it has.
+        return written if transport.get_write_buffer_size() else len(data)
 
     def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[Receipt]:
         """The receipts of what was written whole; the others wait for the transport to drain."""
         done: list[Receipt] = []
         ends = list(accumulate(map(len, pieces), initial=0))
+        kernel_end = self._buffered_total - (ends[-1] - written) - written
         for count, receipt in marks:
             if ends[count] <= written:
                 done.append(receipt)
             else:
-                self.held.append((ends[count] - written, receipt))
-        self.held_bytes = ends[-1] - written
+                self.held.append((kernel_end + ends[count], receipt))
         return done
 
     def settle(self) -> list[Receipt]:
         """The held receipts whose bytes have left the transport since."""
-        taken = self.held_bytes - self.unsent_bytes
+        taken = self._buffered_total - self.unsent_bytes
         done = [receipt for end, receipt in self.held if end <= taken]
         if done:
             self.held = [(end, receipt) for end, receipt in self.held if end > taken]
         return done
 
+    def _buffer(self, data: bytes) -> None:
+        """Leave bytes to the transport."""
+        self._buffered_total += len(data)
+        self._transport.write(data)
+
     def close(self, code: int, reason: str) -> None:
         """Write what is queued, say goodbye, and close once the peer has answered."""
         if self.is_closing:
             return
-        self._runner.write_out(self)
+        self._writer.write_out(self)
         self.is_closing = True
         if not self._transport.is_closing():
-            if self.waiting:
-                self._transport.write(b"".join([frame for frame, _, _ in self.waiting]))
+            self._write_waiting()
             self._ws.send_close(code, reason)  # type: ignore[arg-type]
-        self._runner.closing(self)
+        self._writer.closing(self)
+
+    def _write_waiting(self) -> None:
+        """All that waits goes to the transport, which has until the end of the grace to send it."""
+        outbound = self.session.outbound
+        while self.waiting and outbound is not None:
+            pieces, marks = self._writer.take_waiting(self, outbound)
+            self._buffer(b"".join(pieces))
+            self.hold(marks, pieces, 0)
+
+    def forget(self) -> None:
+        """Let go of everything that was on its way."""
+        self.held = []
+        self.marks = self.waiting = None
+        self.queue.clear()
+        if self.fan is not None:
+            self.fan.is_open = False
+            self.fan = None
 
     def abort(self) -> None:
         """Drop the socket at once."""

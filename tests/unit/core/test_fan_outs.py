@@ -109,7 +109,7 @@ def test_a_large_broadcast_says_how_many_copies_wait_for_a_later_batch() -> None
 
     assert (payload["deliveredCount"], payload["queuedCount"]) == (100, 150)
     assert len(host.heard()) == 250
-    assert shell.tally.broadcast_copies == 250
+    assert (shell.tally.broadcasts, shell.tally.broadcast_copies) == (1, 250)
 
 
 def test_fan_outs_name_the_size_of_their_batches() -> None:

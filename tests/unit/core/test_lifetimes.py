@@ -110,6 +110,7 @@ def test_an_ask_that_expires_while_it_waits_is_told_so() -> None:
 
     (reply,) = alice.take()
     assert reply["payload"]["code"] == "message_expired"
+    assert reply["payload"]["details"] == {"ttl": 1_000}
     assert shell.tally.expired_asks == 1
     assert shell.hub.asks == {}
 
