@@ -38,13 +38,24 @@ def path_of(address: str) -> str:
 
 
 class Pattern:
-    """A glob over addresses, topics or capabilities."""
+    """A glob over addresses, or over names that are taken as they are."""
 
-    __slots__ = ("_first", "_last", "_literal", "_middles", "matches_all")
+    __slots__ = (
+        "_first",
+        "_is_plain",
+        "_last",
+        "_middles",
+        "address_prefix",
+        "literal",
+        "matches_all",
+    )
 
-    def __init__(self, text: str) -> None:
-        first, *rest = path_of(text).split("*")
-        self._literal = first if not rest else None
+    def __init__(self, text: str, *, is_plain: bool = False) -> None:
+        first, *rest = (text if is_plain else path_of(text)).split("*")
+        self._is_plain = is_plain
+        # The name itself, when there is no `*` in it.
+        self.literal = first if not rest else None
+        self.address_prefix = "@(" + first
         self._first = first
         self._last = rest[-1] if rest else ""
         self._middles = [part for part in rest[:-1] if part]
@@ -54,9 +65,9 @@ class Pattern:
         """Does the whole of `name`, given with or without `@(` `)`, fit?"""
         if self.matches_all:
             return True
-        path = path_of(name)
-        if self._literal is not None:
-            return path == self._literal
+        path = name if self._is_plain else path_of(name)
+        if self.literal is not None:
+            return path == self.literal
         end = len(path) - len(self._last)
         at = len(self._first)
         if end < at or not path.startswith(self._first) or not path.endswith(self._last):

@@ -233,6 +233,12 @@ def _order(settings: Settings) -> Iterator[str]:
             f"outbound.resume_messages ({resume}) must be below outbound.pause_messages ({pause}): "
             "lower the first or raise the second"
         )
+    if settings.heartbeat_ms >= settings.registry.lease_s * 1000:
+        yield (
+            f"heartbeat_ms ({settings.heartbeat_ms}) must be below registry.lease_s "
+            f"({settings.registry.lease_s:g} s), or idle actors vanish between two heartbeats: "
+            "a third of the lease is a good value"
+        )
     for low_path, high_path in _NOT_ABOVE:
         low, high = attrgetter(low_path, high_path)(settings)
         if low > high:

@@ -262,9 +262,7 @@ def _is_answered(error: Unavailable) -> bool:
 
 _WHO_IS_THERE = "see with `signalhub ls` who is there"
 _LEFT = "it left just now and may have seen the message: look before you repeat it"
-_MINT = (
-    "make a token with `signalhub token mint`, and give it with --token-file or SIGNALHUB_TOKEN"
-)
+_MINT = "make a token with `signalhub token mint`, and give it with --token-file or SIGNALHUB_TOKEN"
 _PERMISSION = "use a token that allows it, with --token-file or SIGNALHUB_TOKEN"
 _SPEAK_AS = "leave --from out, or use a token whose register permission covers it"
 _AGAIN = "it did not happen; try again in a few seconds"

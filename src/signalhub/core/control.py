@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from signalhub import envelope as wire
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Close, Effect
+from signalhub.core.effects import Close, Effect, Forget
 from signalhub.core.period import Period
 from signalhub.core.policy import EVERYTHING, Allowance
 from signalhub.core.session import Session, State
@@ -137,7 +137,7 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
     metadata: dict[str, object] = {"actorIdentity": session.identity}
     if claims is None:
         metadata["sessionToken"] = hub.session_tokens.issue(session.id, now, _SESSION_TOKEN_MS)
-    elif claims.expires_at_s is not None:
+    else:
         metadata["tokenExpiresAt"] = int(claims.expires_at_s * 1000)
     hub.watch_token(session)
     reply = hub.reply(
@@ -148,7 +148,22 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         now,
         wire.encode(metadata),
     )
-    return [reply]
+    return [*_withdraw(hub, session), reply]
+
+
+def _withdraw(hub: Hub, session: Session) -> list[Effect]:
+    """Take away what an earlier token allowed and the present one does not."""
+    allowance = session.allowance
+    if allowance is EVERYTHING:
+        return []
+    for subscriber in list((session.subscriptions or {}).values()):
+        for topic in list(subscriber.topics):
+            if not allowance.may_subscribe(topic) or not allowance.may_register(subscriber.address):
+                hub.topics.unsubscribe(session, subscriber.address, topic)
+    barred = [one for one in session.registrations if not allowance.may_register(one)]
+    for address in barred:
+        hub.registry.remove(address)
+    return [Forget(barred)] if barred else []
 
 
 def _welcome(hub: Hub, session: Session, now: int) -> bytes:
@@ -210,7 +225,8 @@ def refresh_token(hub: Hub, session: Session, message: Envelope, now: int) -> li
         session.allowance = Allowance(session.claims.actor, session.claims.permissions)
         hub.watch_token(session)
     payload = wire.encode({"token": token, "expiresAt": ends_at_ms, "tokenExpiresAt": ends_at_ms})
-    return [hub.reply(session, message, "hub:token_refreshed", payload, now)]
+    reply = hub.reply(session, message, "hub:token_refreshed", payload, now)
+    return [*_withdraw(hub, session), reply]
 
 
 def queue_stats(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:

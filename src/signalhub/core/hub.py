@@ -56,7 +56,7 @@ _HANDLERS: dict[str, Handler] = {
 _UNLIMITED = frozenset({"hub:connect", "hub:heartbeat", "hub:renew", "hub:disconnect"})
 _CONNECTED = State.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
-_SWEEP_SLICES = 60
+_SWEEP_MS_MIN = 5_000
 
 
 class Hub:
@@ -90,7 +90,7 @@ class Hub:
         self._next_token_end_ms = math.inf
         self._to_sweep: list[Registration] = []
         self._slice = 1
-        self._sweep = Period(int(settings.registry.sweep_s * 1000))
+        self._sweep = Period(self._sweep_ms())
         self._push = Period(int(settings.heartbeat_push_s * 1000))
 
     # Events of a socket.
@@ -209,8 +209,7 @@ class Hub:
 
     def watch_token(self, session: Session) -> None:
         """End the session when its token does, unless it is refreshed by then."""
-        if session.claims is None or session.claims.expires_at_s is None:
-            self._token_ends_ms.pop(session, None)
+        if session.claims is None:
             return
         ends_ms = session.claims.expires_at_s * 1000
         self._token_ends_ms[session] = ends_ms
@@ -223,7 +222,8 @@ class Hub:
         effects = self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
-            self._slice = -(-len(self._to_sweep) // _SWEEP_SLICES)
+            self._slice = -(-len(self._to_sweep) * 1000 // self._sweep.period_ms)
+            self._sweep.period_ms = self._sweep_ms()
             gone = self.registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
@@ -236,6 +236,11 @@ class Hub:
                 if session.state is State.CONNECTED
             )
         return effects
+
+    def _sweep_ms(self) -> int:
+        """Often enough that the durable tier never thinks a living actor's lease has ended."""
+        at_most = int(self.settings.registry.sweep_s * 1000)
+        return max(_SWEEP_MS_MIN, min(at_most, self.registry.lease_ms_min // 3))
 
     def _persist_renewed(self, now: int) -> list[Effect]:
         """A slice of the registry: what was renewed by more than a third of its lease is written.

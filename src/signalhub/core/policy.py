@@ -39,9 +39,9 @@ class Allowance:
     def __init__(self, identity: str, permissions: Permissions) -> None:
         self.identity = identity
         self._send = _compile(permissions.send)
-        self._broadcast = _compile(permissions.broadcast)
-        self._publish = _compile(permissions.publish)
-        self._subscribe = _compile(permissions.subscribe)
+        self._broadcast = _compile(permissions.broadcast, is_plain=True)
+        self._publish = _compile(permissions.publish, is_plain=True)
+        self._subscribe = _compile(permissions.subscribe, is_plain=True)
         self._register = _compile(permissions.register)
 
     def may_send(self, address: str) -> bool:
@@ -71,8 +71,8 @@ class Allowance:
         return self.may_register(address)
 
 
-def _compile(patterns: tuple[str, ...]) -> tuple[Pattern, ...]:
-    return tuple(Pattern(text) for text in patterns)
+def _compile(patterns: tuple[str, ...], *, is_plain: bool = False) -> tuple[Pattern, ...]:
+    return tuple(Pattern(text, is_plain=is_plain) for text in patterns)
 
 
 def _covers(patterns: tuple[Pattern, ...], name: str) -> bool:

@@ -16,6 +16,8 @@ from signalhub import envelope
 from signalhub.core.session import Session
 from signalhub.names import Pattern
 
+_HOUR_MS = 3_600_000
+
 
 class Recipient:
     """An address behind a session; what a fan-out is made of."""
@@ -102,6 +104,8 @@ class Registry:
         self.limit = limit
         self._refuse_above = refuse_above
         self._actors: dict[str, Registration] = {}
+        # The shortest lease seen since the start.
+        self.lease_ms_min = _HOUR_MS
         self._away: dict[str, Away] = {}
 
     def __len__(self) -> int:
@@ -150,6 +154,7 @@ class Registry:
         if previous is not None and previous.session is not registration.session:
             previous.session.registrations.pop(registration.address, None)
         self._away.pop(registration.address, None)
+        self.lease_ms_min = min(self.lease_ms_min, registration.lease_ms)
         self._actors[registration.address] = registration
         registration.session.registrations[registration.address] = registration
 
@@ -176,7 +181,14 @@ class Registry:
         self, pattern: Pattern, capability: str | None, now_ms: int
     ) -> Iterator[Registration]:
         """Live registrations that fit, in order of registration."""
-        for registration in self._actors.values():
+        candidates: Iterable[Registration] = self._actors.values()
+        if pattern.literal is not None:
+            known = self._actors.get(f"@({pattern.literal})")
+            candidates = () if known is None else (known,)
+        for registration in candidates:
+            # Most actors fail the prefix, which is tested without cutting the address up.
+            if not registration.address.startswith(pattern.address_prefix):
+                continue
             if capability and capability not in registration.capabilities:
                 continue
             if pattern.matches(registration.address) and registration.is_live(now_ms):

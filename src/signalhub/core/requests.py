@@ -46,7 +46,7 @@ class Register(Request):
 
     actor_address: str
     capabilities: list[str]
-    metadata: dict[str, Raw] | None = None
+    metadata: dict[str, Any] | None = None
     ttl_seconds: Number | None = None
 
 

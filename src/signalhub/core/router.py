@@ -231,7 +231,7 @@ def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
     if request.type.startswith(HUB_TYPE_PREFIX):
         raise _hub_type()
     capability = None
-    if b'"targetCapability"' in bytes(message.metadata):
+    if wire.is_object(message.metadata):
         given = requests.parse(requests.BroadcastMetadata, message.metadata, "metadata")
         capability = given.target_capability
     if session.allowance is not EVERYTHING:

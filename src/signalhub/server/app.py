@@ -66,6 +66,7 @@ class App:
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
         self._known_degradations: list[str] = []
+        self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
         self._folder: Folder
         self._store: Store
@@ -176,8 +177,14 @@ class App:
     def storage_bytes(self) -> int:
         return self._store.size_bytes()
 
+    def _degradations(self) -> list[str]:
+        found = self.hub.degradations()
+        if self._store.errors > self._known_store_errors:
+            found.append("registry_not_written")
+        return found
+
     def _health(self, request: Request) -> Response:
-        degradations = self.hub.degradations()
+        degradations = self._degradations()
         body = {
             "status": "degraded" if degradations else "ok",
             "service": "signal-hub",
@@ -196,8 +203,9 @@ class App:
         now = self._clock.now_ms()
         self.runner.perform(self.hub.tick(now), now)
         if self._clean.is_due(now):
+            self._known_store_errors = self._store.errors
             self._store.clean(now)
-        degradations = self.hub.degradations()
+        degradations = self._degradations()
         if degradations != self._known_degradations:
             self._known_degradations = degradations
             if degradations:

@@ -17,6 +17,14 @@ import sys
 from collections import Counter, deque
 from collections.abc import Awaitable, Coroutine
 from itertools import takewhile
+from socket import (
+    IPPROTO_TCP,
+    SO_KEEPALIVE,
+    SOL_SOCKET,
+    TCP_KEEPCNT,
+    TCP_KEEPIDLE,
+    TCP_KEEPINTVL,
+)
 from typing import Any, Protocol, cast
 
 import picows
@@ -360,6 +368,8 @@ class Listener:
     async def bind(self, host: str, port: int) -> None:
         """Accept connections on one more address."""
         server = await self._loop.create_server(lambda: Door(self), host, port, backlog=BACKLOG)
+        for socket in server.sockets:
+            _keep_alive(socket)
         self._servers.append(server)
         self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
 
@@ -408,6 +418,21 @@ class Listener:
         for door in late:
             del self.waiting[door]
         return late
+
+
+# A peer that vanished without a word is noticed within two minutes.
+_KEEP_ALIVE = (
+    (SOL_SOCKET, SO_KEEPALIVE, 1),
+    (IPPROTO_TCP, TCP_KEEPIDLE, 60),
+    (IPPROTO_TCP, TCP_KEEPINTVL, 15),
+    (IPPROTO_TCP, TCP_KEEPCNT, 4),
+)
+
+
+def _keep_alive(socket: Any) -> None:
+    """Set on the listening socket, the options are inherited by every accepted one."""
+    for level, option, value in _KEEP_ALIVE:
+        socket.setsockopt(level, option, value)
 
 
 async def listen(settings: Settings, routes: Routes, gatekeeper: Gatekeeper) -> Listener:

@@ -34,7 +34,7 @@ class Runner:
         self, hub: Hub, store: Store, clock: Clock, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.hub = hub
-        self.writer = Writer(hub, clock, loop, self.perform)
+        self.writer = Writer(hub, clock, loop, self.perform, self._close_fans)
         self.connections: set[Connection] = set()
         self.frame_bytes_max = hub.settings.frame_bytes_max
         self._tally = hub.tally
@@ -212,14 +212,17 @@ class Runner:
         batch.joined = len(connections)
         is_broadcast = effect.receipt.topic is None
         if connections and not is_broadcast:
-            # Closed ones are dropped here, so that no payload is kept longer than it waits.
-            self._open_fans = {key: one for key, one in self._open_fans.items() if one.is_open}
             self._open_fans[effect.audience] = batch
         for connection in connections[: effect.chunk]:
             self.writer.mark(connection)
         self.writer.mark_later(
             connections[effect.chunk :], effect.receipt if is_broadcast else None
         )
+
+    def _close_fans(self) -> None:
+        """After a flush: no payload is kept longer than it waits to be written."""
+        if self._open_fans:
+            self._open_fans = {key: one for key, one in self._open_fans.items() if one.is_open}
 
     def _park_copy(self, recipient: Recipient, effect: FanOut) -> bool:
         """Queue one copy for a recipient that does not keep up; `False` if it is lost."""

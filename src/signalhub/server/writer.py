@@ -41,6 +41,7 @@ class Writer:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         perform: Callable[[list[Effect], int], None],
+        flushed: Callable[[], None],
     ) -> None:
         self._hub = hub
         self._tally = hub.tally
@@ -50,6 +51,7 @@ class Writer:
         self._mono_s = clock.mono_s
         self._loop = loop
         self._perform = perform
+        self._flushed = flushed
         self.dirty: list[Connection] = []
         # Connections that wait for a large fan-out, each once; a receipt marks a broadcast's end.
         self._bulk: deque[Connection | FanReceipt] = deque()
@@ -97,6 +99,7 @@ class Writer:
             self._write_dirty()
         self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
         self.tick_ms = 0
+        self._flushed()
         if self._bulk or self.dirty:
             self.begin_tick()
 

@@ -77,6 +77,16 @@ def test_the_hard_bounds_are_exact(
     assert filled(messages, size).admits(next_size) is is_admitted
 
 
+def test_bytes_the_transport_still_holds_count_towards_the_bounds() -> None:
+    sender = MemoryShell().connect().session
+    outbound = filled(1, 200)
+
+    assert outbound.admits(100, 700) is True
+    assert outbound.admits(101, 700) is False
+    assert outbound.pause(sender, "@(a/b)", 299) is False
+    assert outbound.pause(sender, "@(a/b)", 300) is True
+
+
 def test_replies_may_pile_up_to_twice_the_bytes() -> None:
     assert filled(2, 1_000).is_overrun is False
     assert filled(2, 1_001).is_overrun is True
