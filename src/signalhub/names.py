@@ -104,5 +104,5 @@ def topic_matches(wildcard: str, topic: str) -> bool:
         if level == SUBTREE:
             return True
         if index >= len(given) or level not in (ONE_LEVEL, given[index]):
-            return index == len(given) and wanted[index:] == [SUBTREE]
+            return False
     return len(wanted) == len(given)

@@ -64,18 +64,17 @@ LEVELS = ("", "local", "b", "x", "zq", "+")
 TOPICS = ["/".join(levels) for depth in (1, 2, 3, 4) for levels in product(LEVELS, repeat=depth)]
 
 
-def oracle_matches(pattern: str, name: str) -> bool:
-    glob = ".*".join(map(re.escape, names.path_of(pattern).split("*")))
-    return re.fullmatch(glob, names.path_of(name), re.DOTALL) is not None
-
-
 def oracle_covers(patterns: tuple[str, ...], name: str) -> bool:
-    return any(oracle_matches(pattern, name) for pattern in patterns)
+    globs = (".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns)
+    return any(re.fullmatch(glob, name, re.DOTALL) for glob in globs)
 
 
 def oracle_allows(verb: Verb, patterns: tuple[str, ...], name: str) -> bool:
     if verb == "register" and name == IDENTITY:
         return True
+    if verb in ("send", "register"):
+        # Patterns over addresses may leave the brackets out; topics are taken as they are.
+        patterns, name = tuple(map(names.path_of, patterns)), names.path_of(name)
     if verb == "subscribe" and names.has_wildcard(name):
         heard = [topic for topic in TOPICS if topic and names.topic_matches(name, topic)]
         assert heard
@@ -147,7 +146,7 @@ def test_a_wildcard_needs_everything_it_can_match(
         ((), False),
         (("*",), True),
         (("**",), True),
-        (("@(*)",), True),
+        (("@(*)",), False),
         (("a*", "*z"), False),
         (("",), False),
     ],

@@ -126,7 +126,6 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         raise refusals.no_capabilities()
 
     session.state = State.CONNECTED
-    session.last_seen_ms = now
     session.set_clock(message.timestamp, now)
     session.claims = claims
     session.allowance = (
