@@ -111,7 +111,7 @@ DECLARATIONS: Final = (
     _counter("duplicates", "duplicates", "Repeated messages answered without a second delivery."),
     _counter("tells_expired", "expired_tells", "Tells dropped because their time had passed."),
     _counter("asks_expired", "expired_asks", "Asks refused because their time had passed."),
-    _counter("tells_dropped", "dropped_tells", "Tells dropped because the recipient is too slow."),
+    _counter("tells_dropped", "dropped_tells", "Tells dropped: the recipient is too slow or gone."),
     _counter("unknown_targets", "unknown_targets", "Messages to addresses nobody has registered."),
     _counter("rate_limited", "rate_limited", "Messages refused: sent faster than allowed."),
     _counter("pauses", "paused", "Times a sender was asked to pause."),

@@ -234,7 +234,9 @@ class Connection(WSListener):
                 return CLOSED
             if written == len(data):
                 return written
-        self._buffer(data[written:] if written else data)
+        self.buffer(data[written:] if written else data)
+        if transport.is_closing():
+            return CLOSED
         # The kernel may have made room meanwhile; then nobody will report that it has.
         return written if transport.get_write_buffer_size() else len(data)
 
@@ -258,7 +260,7 @@ class Connection(WSListener):
             self.held = [(end, receipt) for end, receipt in self.held if end > taken]
         return done
 
-    def _buffer(self, data: bytes) -> None:
+    def buffer(self, data: bytes) -> None:
         """Leave bytes to the transport."""
         self._buffered_total += len(data)
         self._transport.write(data)
@@ -270,17 +272,15 @@ class Connection(WSListener):
         self._writer.write_out(self)
         self.is_closing = True
         if not self._transport.is_closing():
-            self._write_waiting()
+            self._writer.leave_waiting(self)
             self._ws.send_close(code, reason)  # type: ignore[arg-type]
         self._writer.closing(self)
 
-    def _write_waiting(self) -> None:
-        """All that waits goes to the transport, which has until the end of the grace to send it."""
-        outbound = self.session.outbound
-        while self.waiting and outbound is not None:
-            pieces, marks = self._writer.take_waiting(self, outbound)
-            self._buffer(b"".join(pieces))
-            self.hold(marks, pieces, 0)
+    @property
+    def queued_messages(self) -> int:
+        """How many messages are queued and not written."""
+        fans = [len(item[0]) for item in self.queue if isinstance(item, tuple)]
+        return sum(fans) + (len(self.queue) - len(fans) >> 1)
 
     def forget(self) -> None:
         """Let go of everything that was on its way."""

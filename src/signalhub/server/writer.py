@@ -144,8 +144,9 @@ class Writer:
         data = b"".join(pieces)
         written = connection.write(data)
         if written == CLOSED:
-            # Reported as lost when the connection is gone.
+            # Asks are reported as lost when the connection is gone.
             connection.marks = marks
+            self._tally.dropped_tells += count - len(marks or ())
             return False
         connection.session.sent += count
         self._tally.sent += count
@@ -193,6 +194,16 @@ class Writer:
         connection.waiting = None
         self._blocked.discard(connection)
 
+    def leave_waiting(self, connection: Connection) -> None:
+        """Before a close: all that waits goes to the transport, which has the grace to send it."""
+        outbound = connection.session.outbound
+        while connection.waiting and outbound is not None:
+            pieces, marks = self.take_waiting(connection, outbound)
+            connection.buffer(b"".join(pieces))
+            connection.hold(marks, pieces, 0)
+            connection.session.sent += len(pieces)
+            self._tally.sent += len(pieces)
+
     def take_waiting(self, connection: Connection, outbound: Outbound) -> tuple[list[bytes], Marks]:
         """The next waiting frames, up to one write; expired ones are dropped and reported."""
         now = self._now_ms()
@@ -213,6 +224,7 @@ class Writer:
         lost += [receipt for _, receipt in connection.marks or ()]
         lost += [receipt for _, _, receipt in waiting if receipt is not None]
         self._tally.dropped_tells += sum(receipt is None for _, _, receipt in waiting)
+        self._tally.dropped_tells += connection.queued_messages - len(connection.marks or ())
         outbound, connection.session.outbound = connection.session.outbound, None
         connection.forget()
         self._blocked.discard(connection)

@@ -1,0 +1,341 @@
+"""Whatever the kernel, the clock and the peers do, the write path keeps its promises.
+
+A schedule is a list of steps drawn from a seed: messages of all kinds, sockets that take little,
+nothing or break, peers that leave in every way, clocks that jump. Then everybody who is left reads
+on, and the books must balance. A schedule that fails is cut down before it is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from picows import WSMsgType
+
+from signalhub.core.session import State
+from signalhub.settings import Outbound
+from signalhub.websocket import Opcode
+from tests.memory_shell import Message, decoded
+from tests.unit.server.stage import EVERYTHING, Peer, Stage
+
+SEEDS = 600
+GROUPS = 6
+STEPS = 70
+NAMES = [f"@(a/{number})" for number in range(5)]
+TOPICS = ["news/a", "news/b", "sport"]
+# Who hears what; the audiences overlap.
+HEARS = [("news/a", "sport"), ("news/+",), ("news/b", "news/a"), ("#",), ()]
+ANSWERS = {"hub:delivery_ack", "hub:error", "hub:unknown_actor"}
+EXPECTED_ERRORS = {"message_expired", "queue_full"}
+
+Step = tuple[str, int, int, int]
+
+OPS = {
+    "tell": 14,
+    "ask": 10,
+    "publish": 14,
+    "broadcast": 3,
+    "turn": 22,
+    "stall": 7,
+    "read": 9,
+    "short": 6,
+    "break_later": 1,
+    "ping": 3,
+    "say_close": 1,
+    "hang_up": 1,
+    "reset": 1,
+    "goodbye": 1,
+    "arrive": 3,
+    "answer": 3,
+    "sweep": 5,
+    "wait": 1,
+    "jump": 1,
+}
+
+
+def drawn(seed: int) -> list[Step]:
+    """The schedule of a seed."""
+    dice = random.Random(seed)
+    names = dice.choices(list(OPS), list(OPS.values()), k=STEPS)
+    return [(name, dice.randrange(5), dice.randrange(5), dice.randrange(1_000)) for name in names]
+
+
+class Run:
+    """One schedule on one stage, with its books."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.serial = 0
+        self.tells = 0
+        self.asks: dict[str, tuple[Peer, int]] = {}
+        self.present = [
+            stage.join(name, *topics) for name, topics in zip(NAMES, HEARS, strict=True)
+        ]
+        self._joined = stage.tally.received
+
+    def play(self, steps: list[Step]) -> None:
+        for name, first, second, number in steps:
+            # No two moments are quite the same.
+            self.stage.clock.advance(0.000_001)
+            peer, other = self.present[first], self.present[second]
+            getattr(self, f"do_{name}")(peer, other, number)
+        self.let_everybody_read()
+
+    def let_everybody_read(self) -> None:
+        stage = self.stage
+        for _ in range(50):
+            for peer in stage.peers:
+                peer.socket.short = None
+                peer.socket.breaks_after_write = False
+                peer.read()
+                self.do_answer(peer, peer, 0)
+            stage.loop.run_dry()
+            stage.writer.sweep()
+            if not stage.loop.ready:
+                break
+        stage.pass_time(7)
+
+    # Steps.
+
+    def next_data(self, peer: Peer) -> list[object]:
+        self.serial += 1
+        return [self.stage.peers.index(peer), self.serial]
+
+    def do_tell(self, peer: Peer, other: Peer, number: int) -> None:
+        if peer.connection.session.state is not State.CONNECTED or not peer.is_open:
+            return
+        self.tells += not peer.connection.is_closing
+        data = [*self.next_data(peer), "x" * (number % 7 * 40)]
+        peer.tell(other.address, data, ttl=_ttl(number))
+
+    def do_ask(self, peer: Peer, other: Peer, number: int) -> None:
+        is_served = peer.is_open and not peer.connection.is_closing
+        message_id = peer.ask(other.address, self.next_data(peer), ttl=_ttl(number))
+        if is_served:
+            self.asks[message_id] = (peer, self.serial)
+
+    def do_publish(self, peer: Peer, other: Peer, number: int) -> None:
+        topic = TOPICS[number % len(TOPICS)]
+        data = self.next_data(peer)
+        if peer.is_open and not peer.connection.is_closing:
+            self.tells += len(self.stage.hub.topics.audience(topic).recipients)
+        peer.publish(topic, data, ttl=_ttl(number))
+
+    def do_broadcast(self, peer: Peer, other: Peer, number: int) -> None:
+        stage = self.stage
+        data = self.next_data(peer)
+        if peer.is_open and not peer.connection.is_closing:
+            # The message itself renews the sender's lease first.
+            now = stage.writer.tick_ms or stage.clock.now_ms()
+            peer.connection.session.last_seen_ms = now
+            self.tells += len(stage.hub.registry.live(None, now))
+        peer.broadcast(data)
+
+    def do_turn(self, peer: Peer, other: Peer, number: int) -> None:
+        self.stage.loop.turn()
+
+    def do_stall(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.stall(number % 3 * number)
+
+    def do_read(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.read(EVERYTHING if number % 2 else number)
+
+    def do_short(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.socket.short = number % 3 * number // 2
+
+    def do_break_later(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.socket.short = number % 50
+        peer.socket.breaks_after_write = True
+
+    def do_ping(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.frame(WSMsgType.PING, b"p" * (number % 100))
+
+    def do_say_close(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.say_close()
+
+    def do_hang_up(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.hang_up()
+
+    def do_reset(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.reset()
+
+    def do_goodbye(self, peer: Peer, other: Peer, number: int) -> None:
+        peer.request("hub:disconnect")
+
+    def do_arrive(self, peer: Peer, other: Peer, number: int) -> None:
+        """A newcomer under a known name; whoever has it is evicted."""
+        at = self.present.index(peer)
+        self.present[at] = self.stage.arrive(NAMES[at], *HEARS[at])
+
+    def do_answer(self, peer: Peer, other: Peer, number: int) -> None:
+        """A peer that has read the hub's close frame answers it."""
+        if any(opcode == Opcode.CLOSE for opcode, _, _ in peer.socket.taken.frames()):
+            peer.say_close()
+
+    def do_sweep(self, peer: Peer, other: Peer, number: int) -> None:
+        self.stage.clock.advance(0.25)
+        self.stage.writer.sweep()
+
+    def do_wait(self, peer: Peer, other: Peer, number: int) -> None:
+        self.stage.pass_time(11)
+
+    def do_jump(self, peer: Peer, other: Peer, number: int) -> None:
+        self.stage.clock.jump(3_600 if number % 2 else -3_600)
+
+    # What must hold in the end.
+
+    def check(self) -> None:
+        self.check_frames()
+        self.check_order()
+        self.check_asks()
+        self.check_rest()
+        self.check_counters()
+
+    def check_frames(self) -> None:
+        for peer in self.stage.peers:
+            frames = peer.socket.taken.frames()
+            whole = frames[-1][2] if frames else 0
+            opcodes = [opcode for opcode, _, _ in frames]
+            assert Opcode.CLOSE not in opcodes[:-1], "something follows the close frame"
+            if not peer.transport.is_gone:
+                assert whole == len(peer.socket.taken.data), "a live socket holds half a frame"
+            for message in peer.messages():
+                if message["type"] == "hub:error":
+                    assert message["payload"]["code"] in EXPECTED_ERRORS, message
+
+    def check_order(self) -> None:
+        for peer in self.stage.peers:
+            newest: dict[tuple[int, str], int] = {}
+            for message in _news(peer):
+                sender, serial, *_ = message["payload"]
+                key = (sender, message["to"])
+                assert newest.get(key, 0) < serial, f"{serial} of {key} came late or twice"
+                newest[key] = serial
+
+    def check_asks(self) -> None:
+        arrived = dict(self.arrivals())
+        answers: Counter[str] = Counter()
+        for peer in self.stage.peers:
+            for message, start in _accepted(peer):
+                if message["type"] in ANSWERS and message["correlationId"] in self.asks:
+                    asker, serial = self.asks[message["correlationId"]]
+                    assert asker is peer, "somebody else was answered"
+                    answers[message["correlationId"]] += 1
+                    if message["type"] == "hub:delivery_ack":
+                        said_at = peer.transport.accepted.moment_of(start)
+                        assert serial in arrived, f"{serial} was acknowledged and never written"
+                        assert arrived[serial] < said_at, f"{serial} was acknowledged too early"
+        for message_id, (asker, serial) in self.asks.items():
+            assert answers[message_id] <= 1, f"{serial} was answered twice"
+            if asker.connection.session.state is State.CONNECTED and asker.is_open:
+                assert answers[message_id] == 1, f"{serial} was never answered"
+
+    def arrivals(self) -> Iterator[tuple[int, int]]:
+        """Serial and moment of every message of an actor the kernel has taken whole."""
+        for peer in self.stage.peers:
+            for opcode, payload, end in peer.socket.taken.frames():
+                if opcode == Opcode.TEXT and b'"news"' in payload:
+                    yield decoded(payload)["payload"][1], peer.socket.taken.moment_of(end - 1)
+
+    def check_rest(self) -> None:
+        stage = self.stage
+        writer, runner = stage.writer, stage.runner
+        for peer in stage.peers:
+            connection = peer.connection
+            assert not connection.queue
+            assert not connection.marks
+            assert not connection.held
+            assert not connection.waiting
+            assert not connection.is_dirty
+            assert not connection.is_in_bulk
+            assert connection.fan is None
+            assert connection.session.outbound is None
+            assert peer.transport.is_gone == (connection not in runner.connections)
+        assert not (writer.dirty or writer._bulk or writer._handed_over)
+        assert not writer._blocked
+        assert not writer._closing
+        assert writer.tick_ms == 0
+        assert writer.depth() == 0
+        assert not any(batch.is_open for batch in runner._open_fans.values())
+        assert not stage.hub.asks
+
+    def check_counters(self) -> None:
+        tally = self.stage.tally
+        texts = written = 0
+        asks = {serial for _, serial in self.asks.values()}
+        for peer in self.stage.peers:
+            for message, _ in _accepted(peer):
+                texts += 1
+                if message["type"] == "news":
+                    written += message["payload"][1] not in asks
+        assert tally.sent == texts, "messages_sent is not what was written"
+        unknown = tally.unknown_targets - tally.errors.get("unknown_actor", 0)
+        accounts = {
+            "written": written,
+            "dropped": tally.dropped_tells,
+            "expired": tally.expired_tells,
+            "unknown": unknown,
+        }
+        assert sum(accounts.values()) == self.tells, f"{self.tells} tells, but {accounts}"
+
+
+def _ttl(number: int) -> int | None:
+    return 200 if number % 5 == 0 else None
+
+
+def _accepted(peer: Peer) -> Iterator[tuple[Message, int]]:
+    """Every message the kernel or the transport was given, and where it begins."""
+    start = 0
+    for opcode, payload, end in peer.transport.accepted.frames():
+        if opcode == Opcode.TEXT:
+            yield decoded(payload), start
+        start = end
+
+
+def _news(peer: Peer) -> Iterator[Message]:
+    return (message for message in peer.messages() if message["type"] == "news")
+
+
+def failure_of(steps: list[Step]) -> Exception | AssertionError | None:
+    """What is wrong after a schedule."""
+    bounds = Outbound(pause_messages=6, resume_messages=3, messages_max=12, bytes_max=6_000)
+    with Stage(outbound=bounds, broadcast_batch=2, fanout_batch=2) as stage:
+        try:
+            run = Run(stage)
+            run.play(steps)
+            run.check()
+        except Exception as failure:
+            return failure
+    return None
+
+
+def cut_down(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
+    """A schedule that still fails, and from which no step can be left out."""
+    size = len(steps) // 2
+    while size:
+        at = 0
+        while at < len(steps):
+            shorter = steps[:at] + steps[at + size :]
+            if fails(shorter):
+                steps = shorter
+            else:
+                at += size
+        size //= 2
+    return steps
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_schedule_leaves_whole_frames_order_answers_and_balanced_books(group: int) -> None:
+    logging.getLogger("signalhub.server").setLevel(logging.CRITICAL)
+    for seed in range(group, SEEDS, GROUPS):
+        steps = drawn(seed)
+        failure = failure_of(steps)
+        if failure is not None:
+            steps = cut_down(steps, lambda shorter: type(failure_of(shorter)) is type(failure))
+            lines = "\n".join(map(repr, steps))
+            raise AssertionError(
+                f"seed {seed}, cut down to\n{lines}\n{failure_of(steps)!r}"
+            ) from failure
