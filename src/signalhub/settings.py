@@ -133,7 +133,7 @@ class Settings(Group, frozen=True, kw_only=True):
     frame_bytes_max: Annotated[Bytes, _about("Beyond it the socket is closed with 1009.")] = (
         8 * 2**20
     )
-    hello_bytes_max: Annotated[Bytes, _about("The largest frame before `hub:connect`.")] = 2**16
+    hello_bytes_max: Annotated[Bytes, _about("All a socket may send before `hub:connect`.")] = 2**16
     hello_s: Annotated[Seconds, _about("From TCP accept to `hub:connect`.")] = 5.0
     drain_s: Annotated[Seconds, _about("How long SIGTERM waits for sockets to flush.")] = 5.0
     heartbeat_ms: Annotated[Count, _about("Heartbeat interval advertised to clients.")] = 100_000
@@ -147,8 +147,12 @@ class Settings(Group, frozen=True, kw_only=True):
     connection_burst: Annotated[Count, _about("New sockets at once.")] = 100
 
     subscriptions_max: Annotated[Count, _about("Topics one session may hear.")] = 1_000
-    broadcast_batch: Annotated[Count, _about("Recipients of a broadcast per batch.")] = 100
-    fanout_batch: Annotated[Count, _about("Sockets written per turn of a fan-out.")] = 500
+    broadcast_batch: Annotated[
+        Count, _about("Recipients of a broadcast at once, and per turn after that.")
+    ] = 100
+    fanout_batch: Annotated[
+        Count, _about("Subscribers written at once; the others follow like a broadcast's.")
+    ] = 500
 
     auth: Auth = Auth()
     registry: Registry = Registry()
