@@ -5,6 +5,7 @@ Nothing here trusts the shape of a payload: a member of the wrong type counts as
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -23,6 +24,9 @@ REFUSAL_TYPES = frozenset(
         "hub:message_too_large",
     }
 )
+
+# More digits than any exact number of a program has.
+_DIGITS_MAX = 1_000
 
 # The hub itself does not know whether these happened.
 _UNDECIDED = frozenset({"timeout", "storage_failed"})
@@ -59,7 +63,20 @@ def decode(frame: bytes) -> Incoming | None:
     try:
         return _decode(frame)
     except (ValueError, RecursionError):
+        return _decode_slowly(frame)
+
+
+def _decode_slowly(frame: bytes) -> Incoming | None:
+    """A payload may hold numbers that only the standard library reads; they become floats."""
+    try:
+        value = json.loads(frame.decode(), parse_int=_number)
+        return msgspec.convert(value, Incoming)
+    except (ValueError, RecursionError):
         return None
+
+
+def _number(digits: str) -> float:
+    return int(digits) if len(digits) < _DIGITS_MAX else float(digits)
 
 
 def message_of(incoming: Incoming) -> Message:
