@@ -24,6 +24,7 @@ from signalhub.tokens import mint
 
 PATIENCE_S = 20.0
 SECRET = "correct horse battery staple"
+SENT_TO_BOB = "sent to the hub for @(demo/bob); a tell is not acknowledged, an ask is\n"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ async def test_listen_prints_what_tell_sends() -> None:
         first = await cli(hub.url, "tell", "demo/bob", "hello", "--from", "demo/alice")
         second = await cli(hub.url, "tell", "@(demo/bob)", "-", "--type", "json", stdin=b"[1]\n")
 
-        assert (first.code, first.out) == (0, "sent to @(demo/bob)\n")
+        assert (first.code, first.out) == (0, SENT_TO_BOB)
         assert second.code == 0
         assert await line_of(bob.stdout, "hello") == "@(demo/alice)\ttext\thello\n"
         assert (await line_of(bob.stdout, "[1]")).split("\t")[1:] == ["json", "[1]\n"]
@@ -222,7 +223,10 @@ async def test_an_ask_whose_connection_breaks_is_exit_code_4() -> None:
 
 
 async def test_a_tell_the_hub_refuses_is_exit_code_1() -> None:
-    async with ScriptedHub() as hub, started(hub.url, "tell", "demo/bob", "x") as process:
+    async with (
+        ScriptedHub() as hub,
+        started(hub.url, "tell", "demo/bob", "x", "--from", "demo/alice") as process,
+    ):
         peer = await greet(hub)
         peer.refuse(await peer.receive("hub:send"), "unauthorized")
         peer.answer(await peer.receive("hub:heartbeat"), "hub:heartbeat_ack", {})
@@ -230,7 +234,10 @@ async def test_a_tell_the_hub_refuses_is_exit_code_1() -> None:
 
         assert await process.wait() == 1
         assert process.stderr is not None
-        assert b"unauthorized" in await process.stderr.read()
+        said = (await process.stderr.read()).decode()
+        assert "unauthorized" in said
+        assert "from @(demo/alice)" in said
+        assert "--token-file" in said or "ask the test" in said
 
 
 async def test_ctrl_c_is_exit_code_130() -> None:
@@ -339,7 +346,7 @@ async def test_data_after_two_dashes_is_sent_as_it_stands() -> None:
     async with run_hub() as hub, signalhub.connect(hub.url, "@(demo/bob)") as bob:
         for words in (("--", "--json"), ("--type", "note", "--", "--tmeout"), ("--", "-")):
             done = await cli(hub.url, "tell", "demo/bob", *words)
-            assert (done.code, done.out) == (0, "sent to @(demo/bob)\n"), done.err
+            assert (done.code, done.out) == (0, SENT_TO_BOB), done.err
         messages = bob.messages()
         received = [await anext(messages) for _ in range(3)]
 
@@ -358,7 +365,7 @@ async def test_broadcast_counts_those_it_reached() -> None:
         message = await anext(a.messages())
 
     assert everybody.rows() == [{"delivered": 2, "failed": 0, "queued": 0}]
-    assert chatters.out == "1 delivered, 0 failed, 0 queued\n"
+    assert chatters.out == "1 sent, 0 following in batches, 0 too slow\n"
     assert message.payload == "hi"
 
 
@@ -401,12 +408,18 @@ async def test_a_token_opens_a_hub_with_authentication(tmp_path: Path) -> None:
         path.write_text(minted.out)
 
         nobody = await cli(hub.url, "ls")
+        garbage = await cli(hub.url, "ls", variables={"SIGNALHUB_TOKEN": "garbage"})
+        foreign = await cli(hub.url, "ask", "demo/x", "1", "--from", "ops/bob", variables=token)
         known = await cli(hub.url, "ls", variables=token)
         asked = await cli(hub.url, "ask", "demo/x", "1", "--token-file", str(path))
         barred = await cli(hub.url, "tell", "other/x", "1", variables=token)
 
-    assert nobody.code == 1
-    assert "SIGNALHUB_TOKEN" in nobody.err
+    assert nobody.code == garbage.code == 1
+    for done in (nobody, garbage):
+        assert "signalhub token mint" in done.err
+        assert "SIGNALHUB_TOKEN" in done.err
+    assert foreign.code == 1
+    assert "--from" in foreign.err
     assert known.code == 0, known.err
     assert asked.code == 1
     assert "@(demo/x)" in asked.err
@@ -464,7 +477,7 @@ async def test_listen_comes_back_after_the_hub_was_away() -> None:
 
         proxy.cut()
         await line_of(bob.stderr, "lost")
-        await line_of(bob.stderr, "Connected")
+        await line_of(bob.stderr, "Connected again")
         done = await cli(hub.url, "ask", "demo/bob", "back")
 
         assert done.code == 0
@@ -480,4 +493,84 @@ async def test_listen_ends_when_its_address_is_taken() -> None:
             assert await bob.wait() == 1
 
         assert bob.stderr is not None
-        assert b"signalhub: " in await bob.stderr.read()
+        assert b"choose another address" in await bob.stderr.read()
+
+
+async def test_listen_says_that_it_keeps_trying_while_the_hub_turns_it_away() -> None:
+    async with ScriptedHub() as hub, started(hub.url, "listen", "demo/bob") as bob:
+        peer = await hub.accept()
+        await peer.welcome()
+        await line_of(bob.stderr, "listening")
+
+        hub.refusal = (404, {})
+        peer.abort()
+
+        await line_of(bob.stderr, "The connection is lost")
+        line = await line_of(bob.stderr, "Not connected yet")
+        assert "HTTP 404" in line
+        assert "trying again" in line
+
+
+async def test_listen_ends_with_its_token_and_says_how_to_get_another() -> None:
+    async with ScriptedHub() as hub, started(hub.url, "listen", "demo/bob") as bob:
+        peer = await hub.accept()
+        await peer.welcome()
+        await line_of(bob.stderr, "listening")
+
+        peer.send("hub:disconnect", {"reason": "unauthorized", "message": "The token has expired."})
+
+        assert await bob.wait() == 1
+        assert bob.stderr is not None
+        assert b"signalhub token mint" in await bob.stderr.read()
+
+
+async def test_a_wrong_path_is_not_answered_with_the_advice_to_start_a_hub() -> None:
+    async with run_hub() as hub:
+        done = await cli(hub.url.replace("/ws", "/wrong"), "ls")
+
+    assert done.code == 3
+    assert "HTTP 404" in done.err
+    assert "/ws" in done.err
+    assert "signalhub serve" not in done.err
+
+
+async def test_an_ask_that_may_be_repeated_says_when_and_speaks_of_no_id() -> None:
+    async with ScriptedHub() as hub, started(hub.url, "ask", "demo/bob", "x") as process:
+        peer = await greet(hub)
+        peer.refuse(await peer.receive("hub:send"), "actor_reconnecting", retryable=True)
+
+        assert await process.wait() == 1
+        assert process.stderr is not None
+        assert b"try again in a few seconds" in await process.stderr.read()
+
+
+async def test_a_second_hub_on_the_same_data_is_told_of_the_first(tmp_path: Path) -> None:
+    serve = ("serve", "--port", "0", "--data", str(tmp_path))
+    async with started("", *serve) as first:
+        await line_of(first.stdout, "listening")
+
+        second = await cli("", *serve)
+
+    assert second.code == 2
+    assert "probably running already" in second.err
+    assert "--port" in second.err
+
+
+async def test_a_level_that_only_looks_like_a_wildcard_is_remarked() -> None:
+    async with run_hub() as hub:
+        text = await cli(hub.url, "subscribe", "pri#", "prices/+", "--for", "0.1")
+        data = await cli(hub.url, "subscribe", "pri#", "--for", "0.1", "--json")
+
+    assert text.code == data.code == 0
+    assert text.err.count("stands for itself") == 1
+    assert json.loads(data.err) == {"no_wildcard": "pri#"}
+
+
+async def test_discover_without_a_match_shows_how_to_find_those_below() -> None:
+    async with run_hub() as hub, signalhub.connect(hub.url, "@(demo/alice)"):
+        without = await cli(hub.url, "discover", "demo")
+        found = await cli(hub.url, "discover", "demo/*")
+
+    assert (without.code, without.out) == (0, "")
+    assert "'demo/*'" in without.err
+    assert found.err == ""

@@ -107,8 +107,16 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     ("command", "named"),
     [
         (["lsten"], "listen"),
-        (["tell"], "ADDRESS"),
+        (["tell"], "signalhub tell --help"),
         (["tell", "demo/bob"], "DATA"),
+        (["tell", "demo/bob", "hello", "world"], "quote the text"),
+        (["ls", "everybody"], "signalhub ls --help"),
+        (["token", "mint"], "signalhub token mint --help"),
+        (["tell", "@(demo", "x"], "is no address"),
+        (["listen", "@(@(demo)"], "is no address"),
+        (["publish", "prices/+", "1"], "is a wildcard"),
+        (["ls", "--token-file", "/dev/null"], "is empty"),
+        (["serve", "--data", "/dev/null", "--port", "0"], "/dev/null is no folder"),
         (["tell", "demo/bob", "x", "--tmeout", "5"], "--tmeout"),
         (["tell", "demo/bob", "--tmeout"], "--tmeout"),
         (["tell", "", "x"], "demo/alice"),
@@ -140,6 +148,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(
     assert captured.out == ""
     assert captured.err.startswith("signalhub: ")
     assert named in captured.err
+    assert " — " in captured.err, "it must end with what to do"
 
 
 def test_with_json_a_failure_is_an_object_on_standard_error(
@@ -151,6 +160,7 @@ def test_with_json_a_failure_is_an_object_on_standard_error(
     failure = json.loads(captured.err)
     assert failure["error"] == "settings"
     assert "/no/such/file.toml" in failure["message"]
+    assert "signalhub settings show" in failure["resolution"]
     assert captured.out == ""
 
 
@@ -158,10 +168,20 @@ def test_with_json_a_failure_is_an_object_on_standard_error(
     ("error", "exit", "advice"),
     [
         (UnknownActor(Code.UNKNOWN_ACTOR, "nobody there"), Exit.FAILED, "signalhub ls"),
-        (Refused(Code.UNAUTHORIZED, "no"), Exit.FAILED, "SIGNALHUB_TOKEN"),
+        (UnknownActor(Code.UNKNOWN_ACTOR, "left", retryable=True), Exit.FAILED, "look before"),
+        (Refused(Code.UNAUTHORIZED, "no"), Exit.FAILED, "signalhub token mint"),
+        (
+            Refused(Code.UNAUTHORIZED, "no", details={"action": "send"}),
+            Exit.FAILED,
+            "a token that allows it",
+        ),
+        (Refused(Code.UNAUTHORIZED, "no", details={"action": "speak as"}), Exit.FAILED, "--from"),
+        (Refused(Code.QUEUE_FULL, "no", retryable=True), Exit.FAILED, "in a few seconds"),
+        (Refused(Code.INTERNAL_ERROR, "no"), Exit.FAILED, "log"),
         (Refused(Code.RATE_LIMITED, "no", resolution="slow down"), Exit.FAILED, "slow down"),
         (Unavailable("no hub"), Exit.UNREACHABLE, "signalhub serve"),
         (NotOpened("no hub"), Exit.UNREACHABLE, "signalhub serve"),
+        (NotOpened("x answered HTTP 404 Not Found"), Exit.UNREACHABLE, "--url"),
         (NotOpened("busy", is_temporary=True), Exit.UNREACHABLE, "nothing was sent"),
         (GaveUp("no hub"), Exit.UNREACHABLE, "signalhub serve"),
         (OutcomeUnknown("no answer"), Exit.UNKNOWN, "--timeout"),
@@ -233,6 +253,32 @@ def test_settings_show_lists_values_and_sources_but_no_secrets(
     assert rows["auth.keys"]["value"]["main"]["secret"] == "•••"
     assert "of many bytes" not in text + json.dumps(rows)
     assert f"port\t9\t{path}" in text
+
+
+def test_settings_show_lists_wrong_values_too_and_then_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text('port = "high"\n[auth]\nkeys = "never shown"\n')
+    monkeypatch.setenv("SIGNALHUB_HOST", "0.0.0.0")
+
+    assert run(["settings", "show", "--config", str(path)]) == 2
+
+    captured = capsys.readouterr()
+    assert "host\t0.0.0.0\tSIGNALHUB_HOST" in captured.out
+    assert f"port\thigh\t{path}" in captured.out
+    assert "port is" in captured.err
+    assert "auth.keys is" in captured.err
+    assert "signalhub settings reference" in captured.err
+    assert "never shown" not in captured.out + captured.err
+
+
+def test_settings_show_makes_empty_values_visible(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["settings", "show"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "origins\t[]\tdefault" in lines
+    assert 'auth.secret\t""\tdefault' in lines
 
 
 def test_settings_check_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:

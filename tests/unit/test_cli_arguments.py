@@ -26,12 +26,56 @@ def test_an_address_may_be_given_with_or_without_its_brackets(text: str) -> None
     assert arguments.address(text) == "@(demo/alice)"
 
 
-@pytest.mark.parametrize("text", ["", "@()", "a\nb", "x" * 300])
+@pytest.mark.parametrize(
+    "text", ["", "@()", "a\nb", "x" * 300, "@(demo", "demo)", "demo alice", "@(@(demo)", "@(a b)"]
+)
 def test_what_is_no_address_is_wrong_usage_and_shows_one(text: str) -> None:
     with pytest.raises(Failure, match="demo/alice") as caught:
         arguments.address(text)
 
     assert caught.value.exit is Exit.USAGE
+
+
+@pytest.mark.parametrize("topic", ["prices/+", "#", "prices/#"])
+def test_a_wildcard_cannot_be_published_to(topic: str) -> None:
+    with pytest.raises(Failure, match="wildcard") as caught:
+        arguments.checked_topic(topic)
+
+    assert caught.value.exit is Exit.USAGE
+    assert arguments.checked_topic("pri#") == "pri#"
+
+
+@pytest.mark.parametrize(
+    ("topic", "level"),
+    [("pri#", "pri#"), ("a/b+/c", "b+"), ("prices/#", None), ("+/x", None), ("plain", None)],
+)
+def test_a_level_that_only_looks_like_a_wildcard_is_found(topic: str, level: str | None) -> None:
+    assert arguments.half_wildcard(topic) == level
+
+
+@pytest.mark.parametrize("url", ["http://h/ws", "nope", "ws://127.0.0.1:99999/ws", "ws://[::1/ws"])
+def test_a_bad_url_is_repeated_with_where_it_came_from(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGNALHUB_URL", url)
+    with pytest.raises(Failure) as variable:
+        arguments.checked_url(url)
+    monkeypatch.delenv("SIGNALHUB_URL")
+    with pytest.raises(Failure) as option:
+        arguments.checked_url(url)
+
+    assert url in str(variable.value)
+    assert "correct SIGNALHUB_URL" in str(variable.value)
+    assert "correct --url" in str(option.value)
+
+
+@pytest.mark.parametrize("url", ["ws://ann:s3cret@h/ws", "ws://h/ws?token=s3cret"])
+def test_a_url_with_a_secret_in_it_is_not_repeated(url: str) -> None:
+    with pytest.raises(Failure) as caught:
+        arguments.checked_url(url)
+
+    assert "s3cret" not in str(caught.value)
+    assert "--token-file" in str(caught.value)
 
 
 @pytest.mark.parametrize(

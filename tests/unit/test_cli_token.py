@@ -129,6 +129,21 @@ def test_an_eddsa_token_is_signed_with_the_private_key_of_its_kid(
     assert "choose from a, b" in capsys.readouterr().err
 
 
+def test_minting_with_eddsa_says_that_the_private_half_is_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = Ed25519PrivateKey.generate()
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    config, wrong = tmp_path / "hub.toml", tmp_path / "wrong.pem"
+    config.write_text(f'[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = """{public.decode()}"""\n')
+    wrong.write_text("no key at all")
+    options = ["--config", str(config)]
+
+    for more in ([], ["--private-key", str(wrong)], ["--private-key", str(tmp_path / "none.pem")]):
+        assert run(["token", "mint", "demo/alice", *options, *more]) == 2
+        assert "--private-key" in capsys.readouterr().err
+
+
 def test_a_lifetime_without_sense_is_wrong_usage(
     config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

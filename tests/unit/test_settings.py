@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from signalhub.cli.settings_page import page
 from signalhub.errors import SettingsError
 from signalhub.settings import Auth, Key, Secret, Settings
-from signalhub.settings_load import Loaded, leaves, load
+from signalhub.settings_load import Loaded, leaves, load, survey
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "settings.md"
 SECRET = "correct horse battery staple"
@@ -210,9 +210,10 @@ def test_bytes_that_are_no_utf8_are_an_error_that_names_the_file(tmp_path: Path)
 def test_a_host_beyond_loopback_needs_authentication(host: str) -> None:
     text = refusal({"SIGNALHUB_HOST": host})
 
+    assert text.startswith("SIGNALHUB_HOST: host ")
     assert "auth.enabled" in text
     assert "127.0.0.1" in text
-    assert "auth.enabled" in refusal({}, {"host": host})
+    assert refusal({}, {"host": host}).startswith("--host: host ")
     assert (
         from_environment(
             SIGNALHUB_HOST=host, SIGNALHUB_AUTH_ENABLED="on", SIGNALHUB_AUTH_SECRET=SECRET
@@ -224,6 +225,30 @@ def test_a_host_beyond_loopback_needs_authentication(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost", "LOCALHOST"])
 def test_loopback_needs_no_authentication(host: str) -> None:
     assert from_environment(SIGNALHUB_HOST=host).host == host
+
+
+def test_a_rule_that_is_broken_from_two_places_names_both(tmp_path: Path) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text("[outbound]\nresume_messages = 50\n")
+
+    with pytest.raises(SettingsError) as caught:
+        load(str(path), {"SIGNALHUB_OUTBOUND_PAUSE_MESSAGES": "40"}, {})
+
+    assert str(path) in str(caught.value)
+    assert "SIGNALHUB_OUTBOUND_PAUSE_MESSAGES" in str(caught.value)
+
+
+def test_a_survey_keeps_what_was_given_and_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text(f'port = "high"\n[auth]\nsecret = "{SECRET}"\n[auth.keys.a]\nsecret = 5\n')
+
+    found = survey(str(path), {}, {})
+
+    assert found.values["port"] == "high"
+    assert len(found.mistakes) == 2
+    assert SECRET not in repr(found)
+    with pytest.raises(SettingsError, match="port is"):
+        load(str(path), {}, {})
 
 
 def test_authentication_needs_a_key() -> None:

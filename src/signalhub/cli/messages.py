@@ -111,7 +111,7 @@ def broadcast(
     facts = {"delivered": result.delivered, "failed": result.failed, "queued": result.queued}
     connection.output.fact(
         facts,
-        f"sent to {result.delivered}, following for {result.queued}, too slow {result.failed}",
+        f"{result.delivered} sent, {result.queued} following in batches, {result.failed} too slow",
     )
 
 

@@ -46,7 +46,7 @@ def serve(
     except OSError as error:
         raise start_failure(error, settings.host, settings.port) from error
     except SettingsError as error:
-        raise data_failure(error, settings.data, settings.port) from error
+        raise data_failure(error, settings.data) from error
 
 
 def address_of(host: str, port: int) -> str:
@@ -54,15 +54,15 @@ def address_of(host: str, port: int) -> str:
     return f"ws://[{host}]:{port}/ws" if ":" in host else f"ws://{host}:{port}/ws"
 
 
-def data_failure(error: SettingsError, data: str, port: int) -> Failure:
+def data_failure(error: SettingsError, data: str) -> Failure:
     """What the user is told when the data folder is no good."""
     if os.path.exists(data) and not os.path.isdir(data):
         message, resolution = f"{data} is no folder", "choose one with --data"
     elif "another hub" in str(error):
         message = f"the data folder {data} is in use: a hub is probably running already"
         resolution = (
-            f"use that one, on port {port} unless told otherwise, or stop it; a second one needs"
-            " its own --data and --port"
+            "use that one (`signalhub ping` finds it), or stop it; a second one needs its own"
+            " --data and --port"
         )
     else:
         message, _, resolution = str(error).partition("; ")

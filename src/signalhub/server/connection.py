@@ -42,7 +42,14 @@ _TEXT = WSMsgType.TEXT
 _WRITE_BYTES_MAX = 2**18
 CLOSED = -1
 
-Waiting = tuple[bytes, float | None, Receipt | None]
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """One frame for a blocked reader."""
+
+    frame: bytes
+    expires_at: float | None = None
+    receipt: Receipt | None = None
+    is_tell: bool = False
 
 
 # A receipt, and how many pieces have to be written until its message is.
@@ -54,7 +61,8 @@ class Draft(msgspec.Struct):
 
     frames: list[bytes] = []
     marks: Marks = []
-    expired: list[Receipt | None] = []
+    expired: list[Waiting] = []
+    tells: int = 0
     count: int = 0
     bytes: int = 0
 
@@ -80,6 +88,7 @@ class Connection(WSListener):
         "last_unsent_bytes",
         "marks",
         "queue",
+        "queued_replies",
         "session",
         "waiting",
     )
@@ -92,8 +101,9 @@ class Connection(WSListener):
         self._fd = -1
         self.session: Session = runner.opened(self)
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
+        self.queued_replies = 0
         self.marks: Marks | None = None
-        self.held: list[tuple[int, Receipt]] = []
+        self.held: list[tuple[float, Receipt]] = []
         # All bytes ever left to the transport; what is settled is counted against them.
         self._buffered_total = 0
         self.waiting: deque[Waiting] | None = None
@@ -277,16 +287,18 @@ class Connection(WSListener):
         self._writer.closing(self)
 
     @property
-    def queued_messages(self) -> int:
-        """How many messages are queued and not written."""
+    def queued_tells(self) -> int:
+        """How many messages that nobody is told about are queued and not written."""
         fans = [len(item[0]) for item in self.queue if isinstance(item, tuple)]
-        return sum(fans) + (len(self.queue) - len(fans) >> 1)
+        messages = sum(fans) + (len(self.queue) - len(fans) >> 1)
+        return messages - self.queued_replies - len(self.marks or ())
 
     def forget(self) -> None:
         """Let go of everything that was on its way."""
         self.held = []
         self.marks = self.waiting = None
         self.queue.clear()
+        self.queued_replies = 0
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None
@@ -301,14 +313,15 @@ class Connection(WSListener):
         draft = Draft()
         size = 0
         while self.waiting and size < _WRITE_BYTES_MAX:
-            frame, expires_at, receipt = self.waiting.popleft()
+            one = self.waiting.popleft()
             draft.count += 1
-            draft.bytes += len(frame)
-            if expires_at is not None and expires_at < now:
-                draft.expired.append(receipt)
+            draft.bytes += len(one.frame)
+            if one.expires_at is not None and one.expires_at < now:
+                draft.expired.append(one)
                 continue
-            draft.frames.append(frame)
-            size += len(frame)
-            if receipt is not None:
-                draft.marks.append((len(draft.frames), receipt))
+            draft.frames.append(one.frame)
+            draft.tells += one.is_tell
+            size += len(one.frame)
+            if one.receipt is not None:
+                draft.marks.append((len(draft.frames), one.receipt))
         return draft

@@ -15,10 +15,9 @@ from signalhub.clock import Clock
 from signalhub.core.effects import Close, Deliver, Effect, FanOut, Forget, Persist, Reply
 from signalhub.core.hub import Hub
 from signalhub.core.registry import Recipient, Registration
-from signalhub.core.router import Receipt
 from signalhub.core.session import Session
 from signalhub.core.topics import Audience
-from signalhub.server.connection import Connection
+from signalhub.server.connection import Connection, Waiting
 from signalhub.server.fanout import FanBatch
 from signalhub.server.writer import Writer
 from signalhub.state.store import RegistrationRow, Store
@@ -128,8 +127,9 @@ class Runner:
         if connection.is_closing:
             return
         if connection.session.outbound is not None:
-            self._park(connection, text_header(len(frame)) + frame, None, None)
+            self._park(connection, Waiting(text_header(len(frame)) + frame))
         else:
+            connection.queued_replies += 1
             self._enqueue(connection, frame)
 
     def _enqueue(self, connection: Connection, frame: bytes) -> None:
@@ -160,23 +160,17 @@ class Runner:
                 self._tally.dropped_tells += 1
             return
         self._tally.deliveries += 1
-        self._park(connection, frame, effect.expires_at, receipt)
+        self._park(connection, Waiting(frame, effect.expires_at, receipt, receipt is None))
         if outbound.pause(effect.sender, effect.address, connection.unsent_bytes):
             self.perform(self.hub.hold(effect.sender, effect.address, now), now)
 
-    def _park(
-        self,
-        connection: Connection,
-        frame: bytes,
-        expires_at: float | None,
-        receipt: Receipt | None,
-    ) -> None:
+    def _park(self, connection: Connection, one: Waiting) -> None:
         outbound = connection.session.outbound
         assert outbound is not None
         if connection.waiting is None:
             connection.waiting = deque()
-        connection.waiting.append((frame, expires_at, receipt))
-        outbound.queued(len(frame))
+        connection.waiting.append(one)
+        outbound.queued(len(one.frame))
         if outbound.is_overrun:
             self.writer.close_slow(connection)
 
@@ -240,7 +234,7 @@ class Runner:
             self._tally.dropped_tells += 1
             return False
         frame = text_header(len(payload)) + payload
-        self._park(connection, frame, effect.receipt.expires_at, None)
+        self._park(connection, Waiting(frame, effect.receipt.expires_at, is_tell=True))
         return True
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ from signalhub.core.effects import Effect
 from signalhub.core.flow import Outbound
 from signalhub.core.hub import Hub
 from signalhub.core.router import FanReceipt, Receipt
-from signalhub.server.connection import CLOSED, Connection, Marks
+from signalhub.server.connection import CLOSED, Connection, Draft, Marks
 from signalhub.websocket import CloseCode
 
 log = logging.getLogger("signalhub.server")
@@ -134,19 +135,29 @@ class Writer:
         else:
             pieces, count = queue, len(queue) >> 1  # type: ignore[assignment]
         marks, connection.marks = connection.marks, None
-        self._write(connection, pieces, count, marks)
+        tells = count - connection.queued_replies - (len(marks) if marks else 0)
+        connection.queued_replies = 0
+        self._write(connection, pieces, count, tells, marks)
         pieces.clear()
 
     def _write(
-        self, connection: Connection, pieces: list[bytes], count: int, marks: Marks | None
+        self,
+        connection: Connection,
+        pieces: list[bytes],
+        count: int,
+        tells: int,
+        marks: Marks | None,
     ) -> bool:
-        """Write `count` messages; hand over what the kernel took. `False` unless it took all."""
+        """Write `count` messages, so many of them tells; hand over what the kernel took.
+
+        `False` unless it took everything.
+        """
         data = b"".join(pieces)
         written = connection.write(data)
         if written == CLOSED:
             # Asks are reported as lost when the connection is gone.
-            connection.marks = marks
-            self._tally.dropped_tells += count - len(marks or ())
+            connection.held += [(math.inf, receipt) for _, receipt in marks or ()]
+            self._tally.dropped_tells += tells
             return False
         connection.session.sent += count
         self._tally.sent += count
@@ -160,9 +171,11 @@ class Writer:
         return False
 
     def send_control(self, connection: Connection, frame: bytes) -> None:
-        """A pong; it may overtake queued messages but not break one."""
+        """A pong."""
+        # What is queued goes first, or it could be overtaken if the pong blocks the connection.
+        self.write_out(connection)
         if connection.is_writable:
-            self._write(connection, [frame], 0, None)
+            self._write(connection, [frame], 0, 0, None)
 
     def block(self, connection: Connection) -> None:
         """The transport holds bytes the kernel does not take: from now on frames wait."""
@@ -187,8 +200,11 @@ class Writer:
     def _write_waiting(self, connection: Connection, outbound: Outbound) -> None:
         outbound.progress_at_ms = self._mono_ms()
         while connection.waiting:
-            pieces, marks = self.take_waiting(connection, outbound)
-            if pieces and not self._write(connection, pieces, len(pieces), marks):
+            draft = self._take_waiting(connection, outbound)
+            pieces = draft.frames
+            if pieces and not self._write(
+                connection, pieces, len(pieces), draft.tells, draft.marks
+            ):
                 return
         connection.session.outbound = None
         connection.waiting = None
@@ -198,33 +214,33 @@ class Writer:
         """Before a close: all that waits goes to the transport, which has the grace to send it."""
         outbound = connection.session.outbound
         while connection.waiting and outbound is not None:
-            pieces, marks = self.take_waiting(connection, outbound)
-            connection.buffer(b"".join(pieces))
-            connection.hold(marks, pieces, 0)
-            connection.session.sent += len(pieces)
-            self._tally.sent += len(pieces)
+            draft = self._take_waiting(connection, outbound)
+            connection.buffer(b"".join(draft.frames))
+            connection.hold(draft.marks, draft.frames, 0)
+            connection.session.sent += len(draft.frames)
+            self._tally.sent += len(draft.frames)
 
-    def take_waiting(self, connection: Connection, outbound: Outbound) -> tuple[list[bytes], Marks]:
+    def _take_waiting(self, connection: Connection, outbound: Outbound) -> Draft:
         """The next waiting frames, up to one write; expired ones are dropped and reported."""
         now = self._now_ms()
         draft = connection.take_waiting(now)
         outbound.drained(draft.count, draft.bytes, self._mono_ms())
-        for receipt in draft.expired:
-            if receipt is None:
+        for one in draft.expired:
+            if one.receipt is None:
                 self._tally.expired_tells += 1
             else:
-                self._perform(self._hub.undelivered(receipt, now), now)
-        return draft.frames, draft.marks
+                self._perform(self._hub.undelivered(one.receipt, now), now)
+        return draft
 
     def abandon(self, connection: Connection) -> None:
         """Whatever was still on its way to a dead socket is counted, or reported to its sender."""
         now = self._now_ms()
         waiting = connection.waiting or ()
-        lost = [receipt for _, receipt in connection.held]
+        lost: list[Receipt] = [receipt for _, receipt in connection.held]
         lost += [receipt for _, receipt in connection.marks or ()]
-        lost += [receipt for _, _, receipt in waiting if receipt is not None]
-        self._tally.dropped_tells += sum(receipt is None for _, _, receipt in waiting)
-        self._tally.dropped_tells += connection.queued_messages - len(connection.marks or ())
+        lost += [one.receipt for one in waiting if one.receipt is not None]
+        self._tally.dropped_tells += sum(one.is_tell for one in waiting)
+        self._tally.dropped_tells += connection.queued_tells
         outbound, connection.session.outbound = connection.session.outbound, None
         connection.forget()
         self._blocked.discard(connection)

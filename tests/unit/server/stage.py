@@ -144,6 +144,9 @@ class Transport:
     def __init__(self, socket: Socket, loop: HandLoop, moments: Iterator[int]) -> None:
         self.socket = socket
         self.accepted = Trace(moments)
+        # A write in which the socket breaks counts as lost from its first byte on.
+        self.lost_from: float = EVERYTHING
+        self.short_write_at: int | None = None
         self.unsent = b""
         self.is_gone = False
         self.connection: Connection
@@ -170,10 +173,13 @@ class Transport:
     def write(self, data: bytes) -> None:
         if not data or self._is_lost:
             return
+        short_write_at, self.short_write_at = self.short_write_at, None
+        began = len(self.accepted.data) if short_write_at is None else short_write_at
         self.accepted.add(data)
         is_first_attempt = not self.unsent and not self._is_paused
         self.unsent += data
         if is_first_attempt and not self._attempt():
+            self.lost_from = began
             return
         if len(self.unsent) > self._high_water and not self._is_paused:
             self._is_paused = True
@@ -397,10 +403,14 @@ class Stage:
 
     def _write(self, fd: int, data: bytes) -> int:
         peer = self._by_fd[fd]
-        assert not peer.transport.unsent, "a direct write overtakes what the transport holds"
-        assert not peer.transport.is_closing(), "a direct write to a closing transport"
+        transport = peer.transport
+        assert not transport.unsent, "a direct write overtakes what the transport holds"
+        assert not transport.is_closing(), "a direct write to a closing transport"
+        transport.short_write_at = len(transport.accepted.data)
         size = peer.socket.write(data)
-        peer.transport.accepted.add(data[:size])
+        transport.accepted.add(data[:size])
+        if size == len(data):
+            transport.short_write_at = None
         return size
 
     def join(self, address: str, *topics: str) -> Peer:
