@@ -190,7 +190,7 @@ class Connection(WSListener):
         if not self._ws.is_close_frame_sent:
             self._writer.write_out(self)
             self.is_closing = True
-            self._ws.send_close(code or CloseCode.NORMAL)  # type: ignore[arg-type]
+            self._send_close(code or CloseCode.NORMAL)
             self._runner.leaving(self)
         self._transport.close()
         self._writer.closing(self)
@@ -283,8 +283,13 @@ class Connection(WSListener):
         self.is_closing = True
         if not self._transport.is_closing():
             self._writer.leave_waiting(self)
-            self._ws.send_close(code, reason)  # type: ignore[arg-type]
+            self._send_close(code, reason)
         self._writer.closing(self)
+
+    def _send_close(self, code: int, reason: str = "") -> None:
+        before = self.unsent_bytes
+        self._ws.send_close(code, reason)  # type: ignore[arg-type]
+        self._buffered_total += self.unsent_bytes - before
 
     @property
     def queued_tells(self) -> int:

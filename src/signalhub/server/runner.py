@@ -207,11 +207,7 @@ class Runner:
         is_broadcast = effect.receipt.topic is None
         if connections and not is_broadcast:
             self._open_fans[effect.audience] = batch
-        for connection in connections[: effect.chunk]:
-            self.writer.mark(connection)
-        self.writer.mark_later(
-            connections[effect.chunk :], effect.receipt if is_broadcast else None
-        )
+        self.writer.mark_all(connections, effect.chunk, effect.receipt if is_broadcast else None)
 
     def _close_fans(self) -> None:
         """After a flush: no payload is kept longer than it waits to be written."""

@@ -78,14 +78,24 @@ class Writer:
             if not self.tick_ms:
                 self.begin_tick()
 
-    def mark_later(self, connections: list[Connection], end: FanReceipt | None) -> None:
-        """These have something to write when their turn comes, after everybody else."""
-        for connection in connections:
+    def mark_all(
+        self, connections: list[Connection], at_once: int, broadcast: FanReceipt | None
+    ) -> None:
+        """The connections of a fan-out: the first ones this tick, the others when it is their turn.
+
+        While an earlier large one is under way a later large one lines up behind it as a whole, so
+        that each connection is written once for both.
+        """
+        if self._bulk and len(connections) > at_once:
+            at_once = 0
+        for connection in connections[:at_once]:
+            self.mark(connection)
+        for connection in connections[at_once:]:
             if not connection.is_in_bulk:
                 connection.is_in_bulk = True
                 self._bulk.append(connection)
-        if end is not None:
-            self._bulk.append(end)
+        if broadcast is not None:
+            self._bulk.append(broadcast)
         if self._bulk and not self.tick_ms:
             self.begin_tick()
 
@@ -252,7 +262,8 @@ class Writer:
 
     def closing(self, connection: Connection) -> None:
         """The peer has a moment to answer our close frame, or more to read what waits for it."""
-        is_flushed = connection.unsent_bytes == 0
+        connection.last_unsent_bytes = connection.unsent_bytes
+        is_flushed = connection.last_unsent_bytes == 0
         grace_s = _CLOSE_GRACE_S if is_flushed else self._hub.settings.drain_s
         heapq.heappush(self._closing, (self._mono_s() + grace_s, id(connection), connection))
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
-from unittest.mock import patch
 
+import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.core.hub import Hub
@@ -347,7 +347,9 @@ class Peer:
 
     def messages(self) -> list[Message]:
         """All that has arrived."""
-        return [decoded(data) for code, data, _ in self.socket.taken.frames() if code == Opcode.TEXT]
+        return [
+            decoded(data) for code, data, _ in self.socket.taken.frames() if code == Opcode.TEXT
+        ]
 
     def heard(self) -> list[Any]:
         """The data of what other actors sent, as far as it has arrived."""
@@ -384,10 +386,10 @@ class Stage:
         self._by_fd: dict[int, Peer] = {}
         self._fds = count(1_000)
         self._ids = map("m{}".format, count(1))
-        self._os = patch.object(connection_module, "os", SimpleNamespace(write=self._write))
+        self._kernel = pytest.MonkeyPatch()
 
     def __enter__(self) -> Stage:
-        self._os.start()
+        self._kernel.setattr(connection_module, "os", SimpleNamespace(write=self._write))
         return self
 
     def __exit__(
@@ -396,7 +398,7 @@ class Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._os.stop()
+        self._kernel.undo()
 
     def next_id(self) -> str:
         return next(self._ids)

@@ -123,7 +123,7 @@ def test_a_broadcast_to_250_is_written_in_batches_and_in_order_with_later_tells(
             assert peer.heard() == (["to all", "to one"] if number % 10 == 0 else ["to all"])
 
 
-def test_a_broadcast_to_250_takes_three_turns() -> None:
+def test_a_broadcast_to_250_is_written_a_hundred_at_once_and_a_hundred_per_turn() -> None:
     with Stage() as stage:
         a = stage.join("@(a/a)")
         all_readers = readers(stage, 249)

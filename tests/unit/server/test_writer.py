@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from picows import WSMsgType
 
+from signalhub.settings import Outbound
 from signalhub.websocket import Opcode
 from tests.unit.server.stage import Peer, Stage
 
@@ -52,9 +52,9 @@ def close_code(peer: Peer) -> int | None:
     return None
 
 
-def found(peer: Peer, **members: Any) -> list[str]:
+def found(peer: Peer) -> list[str]:
     """What discovery finds."""
-    message_id = peer.request("hub:discover", {"pattern": "*"}, **members)
+    message_id = peer.request("hub:discover", {"pattern": "*"})
     peer.stage.loop.run_dry()
     (reply,) = peer.replies(message_id)
     return [actor["address"] for actor in reply["payload"]["actors"]]
@@ -169,7 +169,8 @@ def test_an_ask_behind_a_pong_that_breaks_the_socket_is_answered(stage: Stage) -
 
 
 def test_an_ask_costs_one_flush(stage: Stage) -> None:
-    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
+    a = stage.join("@(a/a)")
+    stage.join("@(a/b)")
     before = stage.tally.delivery_latency.count
     for number in range(10):
         ask = a.ask("@(a/b)", number)
@@ -222,6 +223,19 @@ def test_an_ask_that_is_lost_is_not_counted_among_the_tells(stage: Stage) -> Non
     a.tell("@(a/b)", 2)
     stage.loop.run_dry()
     assert stage.tally.dropped_tells == 1
+
+
+def test_who_was_told_to_wait_for_a_reader_that_is_closed_is_told_to_go_on() -> None:
+    with Stage(outbound=Outbound(pause_messages=3, resume_messages=1)) as stage:
+        a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
+        block(stage, a, b)
+        for number in range(5):
+            a.tell("@(a/b)", number)
+        stage.loop.run_dry()
+        assert types(a)[-1] == "hub:pause"
+        b.reset()
+        stage.loop.run_dry()
+        assert types(a)[-1] == "hub:resume"
 
 
 def test_replies_that_die_with_a_socket_are_no_dropped_tells(stage: Stage) -> None:
@@ -321,6 +335,40 @@ def test_a_peer_that_says_close_and_reads_on_gets_what_was_on_its_way(stage: Sta
     assert b.heard() == ["first"]
     assert close_code(b) == 1000
     assert b.connection not in stage.runner.connections
+
+
+def test_a_peer_that_says_close_gets_what_was_queued_in_the_same_tick(stage: Stage) -> None:
+    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
+    a.tell("@(a/b)", 1)
+    ask = a.ask("@(a/b)", 2)
+    b.say_close()
+    stage.loop.run_dry()
+    assert b.heard() == [1, 2]
+    assert [reply["type"] for reply in a.replies(ask)] == ["hub:delivery_ack"]
+
+
+def test_a_peer_that_vanishes_is_gone_from_discovery(stage: Stage) -> None:
+    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
+    b.reset()
+    stage.loop.run_dry()
+    assert found(a) == ["@(a/a)"]
+
+
+def test_asks_of_a_reader_dropped_while_closing_are_answered_by_what_it_took(stage: Stage) -> None:
+    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
+    b.stall(room=10)
+    taken = a.ask("@(a/b)", 1)
+    stage.loop.run_dry()
+    missing = b.transport.get_write_buffer_size()
+    left = a.ask("@(a/b)", 2)
+    b.request("hub:disconnect", pattern="tell")
+    b.read(missing)
+    stage.pass_time(GRACE_S - 1)
+    assert [reply["type"] for reply in a.replies(taken)] == ["hub:delivery_ack"]
+    assert a.replies(left) == []
+    stage.pass_time(2)
+    assert b.connection not in stage.runner.connections
+    assert [reply["type"] for reply in a.replies(left)] == ["hub:unknown_actor"]
 
 
 def test_a_close_that_is_answered_in_the_same_moment_closes_the_socket(stage: Stage) -> None:
