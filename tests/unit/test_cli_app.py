@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 
 from signalhub.cli import serve
 from signalhub.cli.app import build, run
-from signalhub.cli.connection import LOCAL, failure_of
-from signalhub.cli.failures import EXIT_CODES, Exit
+from signalhub.cli.connection import LOCAL, _Refusals, failure_of
+from signalhub.cli.failures import EXIT_CODES, Exit, Failure
 from signalhub.client.link import NotOpened
 from signalhub.errors import (
     ClientError,
@@ -195,6 +196,25 @@ def test_each_outcome_has_its_exit_code_and_advice(
     assert failure.exit is exit
     assert failure.code == error.code
     assert advice in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, ("unauthorized", "a token that allows it")),
+        ({"detail": "No send.", "resolution": "Ask Ann."}, ("No send — Ask Ann.",)),
+    ],
+)
+def test_a_refused_tell_is_told_in_the_hub_s_words_if_the_log_has_them(
+    facts: dict[str, str], words: tuple[str, ...]
+) -> None:
+    with _Refusals() as refusals:
+        refusals.sender = "@(demo/alice)"
+        logging.getLogger("signalhub.client").warning("x", extra={"code": "unauthorized", **facts})
+
+    with pytest.raises(Failure, match=r"from @\(demo/alice\)") as caught:
+        refusals.check()
+    assert all(word in str(caught.value) for word in words)
 
 
 @pytest.mark.parametrize(

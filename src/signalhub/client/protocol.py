@@ -343,6 +343,8 @@ class Protocol:
             return [Warned("The hub reported an error", {"code": error.code})]
         if error.code != Code.RATE_LIMITED:
             facts = {"code": error.code, "subject": tell.request.subject}
+            if isinstance(error, Refused):
+                facts |= {"detail": error.message, "resolution": error.resolution}
             return [Warned("The hub refused a tell", facts)]
         tell.since_s = now.mono_s
         self._pending[tell.request.id] = tell

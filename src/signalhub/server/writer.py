@@ -48,6 +48,8 @@ class Writer:
         self._tally = hub.tally
         self._bounds = hub.settings.outbound
         self._bulk_budget = hub.settings.broadcast_batch
+        # The first batch of a fan-out has a tick of its own.
+        self._is_bulk_new = False
         self._now_ms = clock.now_ms
         self._mono_s = clock.mono_s
         self._loop = loop
@@ -88,6 +90,7 @@ class Writer:
         """
         if self._bulk and len(connections) > at_once:
             at_once = 0
+        self._is_bulk_new = self._is_bulk_new or 0 < at_once < len(connections)
         for connection in connections[:at_once]:
             self.mark(connection)
         for connection in connections[at_once:]:
@@ -101,7 +104,10 @@ class Writer:
 
     def _flush(self) -> None:
         self._write_dirty()
-        self._write_bulk()
+        if self._is_bulk_new:
+            self._is_bulk_new = False
+        else:
+            self._write_bulk()
         while self._handed_over:
             receipts, self._handed_over = self._handed_over, []
             now = self._now_ms()
