@@ -84,11 +84,14 @@ def version_mismatch(given: object) -> Refusal:
     )
 
 
+_TOWARDS = {"send": "to ", "publish": "to ", "subscribe": "to "}
+
+
 def unauthorized(action: str, target: str) -> Refusal:
     """The token does not permit it."""
     return Refusal(
         Code.UNAUTHORIZED,
-        f"The session's token does not permit to {action} {target}.",
+        f"The session's token does not permit to {action} {_TOWARDS.get(action, '')}{target}.",
         f"Ask for a token whose permissions cover it ({action}).",
         details={"action": action, "target": target},
     )
