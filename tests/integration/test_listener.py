@@ -714,3 +714,18 @@ def _has_ipv6_loopback() -> bool:
         probe.bind(("::1", 0))
         return True
     return False
+
+
+async def test_accepted_sockets_notice_a_peer_that_vanished() -> None:
+    async with run() as hub:
+        options = [
+            server.sockets[0].getsockopt(level, option)
+            for server in hub.listener._servers
+            for level, option in (
+                (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+            )
+        ]
+
+    assert options
+    assert all(options)

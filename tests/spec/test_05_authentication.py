@@ -347,3 +347,24 @@ async def test_5_hello_with_a_longer_token_extends_the_session(
 
     assert await ends.until_closed() == 1008
     await stays.nothing_more()
+
+
+@pytest.mark.parametrize("how", ["hub:connect", "hub:refresh_token"])
+async def test_5_rights_end_with_the_token_that_gave_them(guarded: InProcess, how: str) -> None:
+    rights = {"subscribe": ["secret/x"], "register": ["local/*"]}
+    peer = await enter(guarded, "@(local/a)", permissions=rights)
+    await peer.register("@(local/worker)")
+    await peer.ask("hub:subscribe", {"topic": "secret/x"}, sender="@(local/a)")
+    publisher = await enter(guarded, "@(local/b)")
+
+    less = token_for("@(local/a)", guarded.clock, permissions=NOTHING)
+    if how == "hub:connect":
+        await peer.connect(authToken=less)
+    else:
+        await peer.ask(how, {"token": less})
+    told = await publisher.ask("hub:publish", {"topic": "secret/x", "type": "x", "data": 1})
+    found = await publisher.ask("hub:discover", {"pattern": "local/worker"})
+
+    assert told["payload"]["subscriberCount"] == 0
+    assert found["payload"]["actors"] == []
+    await peer.nothing_more()
