@@ -75,9 +75,7 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         answered = _answer_again(hub, session, message, now)
         if answered is not None:
             return answered
-    # `_deadline`, spelled out because every message passes here.
-    ttl = message.ttl
-    expires_at = message.timestamp + ttl + session.clock_behind_ms if ttl else None
+    expires_at = _deadline(session, message)
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
     registration = hub.registry.find(target, now)
@@ -111,11 +109,6 @@ def _deadline(session: Session, message: Envelope) -> float | None:
     """When the message expires, on the sender's clock as far as the hub knows it."""
     ttl = message.ttl
     return message.timestamp + ttl + session.clock_behind_ms if ttl else None
-
-
-def _has_expired(session: Session, message: Envelope, now: int) -> bool:
-    expires_at = _deadline(session, message)
-    return expires_at is not None and expires_at < now
 
 
 def _expired(hub: Hub, message: Envelope, is_ask: bool) -> list[Effect]:
@@ -243,7 +236,8 @@ def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         answered = _answer_again(hub, session, message, now)
         if answered is not None:
             return answered
-    if _has_expired(session, message, now):
+    expires_at = _deadline(session, message)
+    if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
 
     recipients: list[Recipient] = list(hub.registry.live(capability, now))
@@ -260,7 +254,7 @@ def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         metadata=wire.BROADCAST_METADATA,
         ttl=message.ttl,
     )
-    receipt = FanReceipt(session, message, None, now, _deadline(session, message))
+    receipt = FanReceipt(session, message, None, now, expires_at)
     return [FanOut(Audience(recipients), head, tail, hub.settings.broadcast_batch, receipt)]
 
 
@@ -277,7 +271,8 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         _check_sender(session, message.sender)
         if not session.allowance.may_publish(topic):
             raise refusals.unauthorized("publish", topic)
-    if _has_expired(session, message, now):
+    expires_at = _deadline(session, message)
+    if expires_at is not None and expires_at < now:
         return _expired(hub, message, message.pattern == ASK)
 
     hub.tally.published += 1
@@ -291,7 +286,7 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         metadata=wire.publication_metadata(topic),
         ttl=message.ttl,
     )
-    receipt = FanReceipt(session, message, topic, now, _deadline(session, message))
+    receipt = FanReceipt(session, message, topic, now, expires_at)
     audience = hub.topics.audience(topic)
     return [FanOut(audience, head, tail, hub.settings.fanout_batch, receipt)]
 
