@@ -85,12 +85,14 @@ class Writer:
     ) -> None:
         """The connections of a fan-out: the first ones this tick, the others when it is their turn.
 
-        While an earlier large one is under way a later large one lines up behind it as a whole, so
-        that each connection is written once for both.
+        While an earlier large one is under way a large publish lines up behind it as a whole, so
+        that each connection is written once for both. A broadcast does not, because its sender is
+        told that the first batch was delivered.
         """
-        if self._bulk and len(connections) > at_once:
+        if self._bulk and broadcast is None and len(connections) > at_once:
             at_once = 0
-        self._is_bulk_new = self._is_bulk_new or 0 < at_once < len(connections)
+        if not self._bulk and at_once < len(connections):
+            self._is_bulk_new = True
         for connection in connections[:at_once]:
             self.mark(connection)
         for connection in connections[at_once:]:
@@ -103,28 +105,42 @@ class Writer:
             self.begin_tick()
 
     def _flush(self) -> None:
-        self._write_dirty()
-        if self._is_bulk_new:
-            self._is_bulk_new = False
-        else:
-            self._write_bulk()
+        try:
+            self._write_dirty()
+            if self._is_bulk_new:
+                self._is_bulk_new = False
+            else:
+                self._write_bulk()
+            self._acknowledge()
+            self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
+            self._flushed()
+        finally:
+            # Whatever happened, the next event must be able to begin a tick.
+            self.tick_ms = 0
+            if self._bulk or self.dirty or self._handed_over:
+                self.begin_tick()
+
+    def _acknowledge(self) -> None:
         while self._handed_over:
             receipts, self._handed_over = self._handed_over, []
             now = self._now_ms()
             for receipt in receipts:
                 self._perform(self._hub.handed_over(receipt, now), now)
             self._write_dirty()
-        self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
-        self.tick_ms = 0
-        self._flushed()
-        if self._bulk or self.dirty:
-            self.begin_tick()
 
     def _write_dirty(self) -> None:
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
             connection.is_dirty = False
-            self.write_out(connection)
+            try:
+                self.write_out(connection)
+            except Exception:
+                self._give_up(connection)
+
+    def _give_up(self, connection: Connection) -> None:
+        """A fault of ours while writing to one connection must not reach the others."""
+        log.exception("a connection could not be written", extra={"session": connection.session.id})
+        connection.abort()
 
     def _write_bulk(self) -> None:
         budget = self._bulk_budget
@@ -137,7 +153,10 @@ class Writer:
             next_one.is_in_bulk = False
             if next_one.queue:
                 budget -= 1
-                self.write_out(next_one)
+                try:
+                    self.write_out(next_one)
+                except Exception:
+                    self._give_up(next_one)
 
     def write_out(self, connection: Connection) -> None:
         """Write what one connection has queued; it is blocked if the kernel takes less."""

@@ -169,3 +169,17 @@ def test_a_copy_too_many_for_a_slow_reader_is_dropped_and_counted() -> None:
         stage.loop.run_dry()
         assert [number for number, _ in slow.heard()] == list(range(15 - dropped))
         assert len(quick.heard()) == 15
+
+
+def test_broadcasts_without_pause_do_not_starve_the_queued_half_of_the_first() -> None:
+    with Stage(broadcast_batch=2, message_rate=0.0) as stage:
+        a = stage.join("@(a/a)")
+        all_readers = readers(stage, 9)
+        for number in range(20):
+            a.broadcast(number)
+            stage.loop.turn()
+        reached = [len(peer.heard()) for peer in all_readers]
+        stage.loop.run_dry()
+
+        assert all(count > 0 for count in reached)
+        assert all(peer.heard()[-1] == 19 for peer in all_readers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from picows import WSMsgType
@@ -407,3 +408,20 @@ def test_a_jump_of_the_wall_clock_neither_keeps_nor_hurries_a_closing_socket(
     assert b.connection in stage.runner.connections
     stage.pass_time(0.5)
     assert b.connection not in stage.runner.connections
+
+
+def test_a_fault_of_ours_on_one_connection_does_not_stop_the_others(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b, c = (stage.join(f"@(a/{name})") for name in "abc")
+    b.connection.queue.append(cast(bytes, "no bytes"))
+
+    a.tell(b.address, 1)
+    a.tell(c.address, 2)
+    stage.loop.run_dry()
+    a.tell(c.address, 3)
+    stage.loop.run_dry()
+
+    assert c.heard() == [2, 3]
+    assert not b.is_open
+    assert [record.message for record in caplog.records] == ["a connection could not be written"]
