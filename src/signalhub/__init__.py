@@ -13,27 +13,42 @@ from signalhub.errors import (
     GaveUp,
     OutcomeUnknown,
     Refused,
+    Reject,
     SignalHubError,
     Unavailable,
     UnknownActor,
+    Unsubscribed,
 )
 
 if TYPE_CHECKING:
-    from signalhub.client import Client, Message, Receipt, Reconnect, Subscription, connect
+    from signalhub.client import (
+        Client,
+        Consumer,
+        Message,
+        Published,
+        Receipt,
+        Reconnect,
+        Subscription,
+        connect,
+    )
 
 __all__ = [
     "Client",
     "ClientError",
+    "Consumer",
     "GaveUp",
     "Message",
     "OutcomeUnknown",
+    "Published",
     "Receipt",
     "Reconnect",
     "Refused",
+    "Reject",
     "SignalHubError",
     "Subscription",
     "Unavailable",
     "UnknownActor",
+    "Unsubscribed",
     "connect",
 ]
 

@@ -199,6 +199,15 @@ def _marked(metadata: Raw) -> bytes:
     return b"{" + inner + b"," + _MARKED[1:] if inner else _MARKED
 
 
+def forwarded_metadata(metadata: bytes, original_id: str) -> bytes:
+    """Metadata of mail, without the closing brace: the hub adds what it knows of the delivery."""
+    if b'"delivery"' in metadata:
+        kept = _decode_members(metadata)
+        kept.pop("delivery", None)
+        metadata = _encode(kept)
+    return b"".join((_marked(Raw(metadata)), _encode(original_id)))
+
+
 def _ttl(ttl: Number | None) -> bytes:
     """The sender's lifetime; zero means none."""
     return _encode(ttl) if ttl else b"null"
@@ -210,6 +219,12 @@ def _stamped(now_ms: int) -> bytes:
     return b',"pattern":"tell","correlationId":null,"timestamp":%d,"metadata":' % now_ms
 
 
+def with_delivery(metadata: Raw, delivery: dict[str, object]) -> Raw:
+    """The sender's metadata with a word of the hub about this delivery."""
+    kept = _decode_members(metadata) if is_object(metadata) else {}
+    return Raw(_encode(kept | {"delivery": delivery}))
+
+
 def forwarded(
     message_id: bytes,
     message: Envelope,
@@ -217,9 +232,10 @@ def forwarded(
     type: str,
     data: Raw,
     now_ms: int,
+    metadata: Raw,
 ) -> bytes:
     """The copy of a sent message as its one recipient sees it. `to` is already JSON."""
-    metadata, ttl = message.metadata, message.ttl
+    ttl = message.ttl
     return b"".join(
         (
             b'{"id":"',
@@ -249,7 +265,7 @@ def copies(
     type: str,
     data: Raw,
     now_ms: int,
-    correlation_id: str,
+    correlation_id: str | None,
     metadata: bytes,
     ttl: Number | None,
 ) -> tuple[bytes, bytes]:
@@ -279,3 +295,10 @@ BROADCAST_METADATA = b'{"broadcast":true,' + _VIA + b"}"
 def publication_metadata(topic: str) -> bytes:
     """Metadata of a plain topic's copies; the publisher's own is dropped."""
     return b'{"topic":' + _encode(topic) + b',"publication":true,' + _VIA + b"}"
+
+
+def durable_metadata(topic: str, added: dict[str, object]) -> bytes:
+    """Metadata of a durable topic's copies, without the closing brace."""
+    head = publication_metadata(topic)[:-1]
+    more = [b"," + _encode(name) + b":" + _encode(value) for name, value in added.items()]
+    return b"".join((head, *more))

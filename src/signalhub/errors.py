@@ -3,12 +3,14 @@
 SignalHubError                 base of all; carries `code`
 ├── Refusal                    the hub says no to one message (becomes `hub:error` on the wire)
 ├── SettingsError              the configuration cannot be used
+├── Reject                     a handler says that a message can never be processed
 └── ClientError                what the Python client raises
     ├── Refused                did not happen; the hub answered with an error
     │   └── UnknownActor       nobody is registered under that address
     ├── Unavailable            did not happen; trying again later may help
     │   └── GaveUp             the client stopped trying to reconnect
-    └── OutcomeUnknown         may have happened; no answer arrived in time
+    ├── OutcomeUnknown         may have happened; no answer arrived in time
+    └── Unsubscribed           the hub ended a durable subscription of this client
 """
 
 from __future__ import annotations
@@ -27,12 +29,21 @@ class Code(StrEnum):
     MALFORMED_MESSAGE = "malformed_message"
     MESSAGE_EXPIRED = "message_expired"
     MESSAGE_TOO_LARGE = "message_too_large"
+    NOT_A_CONSUMER = "not_a_consumer"
     QUEUE_FULL = "queue_full"
     RATE_LIMITED = "rate_limited"
     REGISTRY_FULL = "registry_full"
+    STORAGE_FAILED = "storage_failed"
+    STORAGE_FULL = "storage_full"
+    SUBSCRIPTION_BUSY = "subscription_busy"
+    SUBSCRIPTION_CONFLICT = "subscription_conflict"
+    TOPIC_CONFLICT = "topic_conflict"
     UNAUTHORIZED = "unauthorized"
     UNKNOWN_ACTOR = "unknown_actor"
+    UNKNOWN_SUBSCRIPTION = "unknown_subscription"
+    UNKNOWN_TOPIC = "unknown_topic"
     VERSION_MISMATCH = "version_mismatch"
+    WRONG_EPOCH = "wrong_epoch"
 
 
 class SignalHubError(Exception):
@@ -65,6 +76,12 @@ class SettingsError(SignalHubError):
     """The configuration cannot be used; the text names the key and what to do."""
 
     code = "settings"
+
+
+class Reject(SignalHubError):
+    """Raised by a handler: the message can never be processed and must not come again."""
+
+    code = "rejected"
 
 
 class ClientError(SignalHubError):
@@ -111,3 +128,11 @@ class OutcomeUnknown(ClientError):
     """No answer arrived in time: the request may or may not have happened."""
 
     code = "outcome_unknown"
+
+
+class Unsubscribed(ClientError):
+    """The hub ended a durable subscription of this client; `code` is its reason."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code

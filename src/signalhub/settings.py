@@ -22,6 +22,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 Bytes = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Window = Annotated[int, Meta(ge=1, le=10_000)]
 
 SECRET_BYTES_MIN = 16
 HIDDEN = "•••"
@@ -111,6 +112,68 @@ class Dedup(Group, frozen=True, kw_only=True):
     memory_bytes_max: Annotated[Bytes, _about("Beyond it the window gets shorter.")] = 64 * 2**20
 
 
+class Mailbox(Group, frozen=True, kw_only=True):
+    """What is kept for durable actors that are away, and how it is delivered."""
+
+    limit: Annotated[Count, _about("Messages kept for one actor that is away.")] = 100
+    idle_s: Annotated[Seconds, _about("A mailbox unused for so long is dropped.")] = 7 * 86_400.0
+    window: Annotated[Window, _about("Messages in flight to an actor that acknowledges.")] = 256
+    ack_timeout_ms: Annotated[Count, _about("After it an unacknowledged one comes again.")] = 30_000
+    max_deliveries: Annotated[Count, _about("Failed attempts until it is a dead letter.")] = 6
+    backoff_ms: Annotated[Count, _about("Pause before the second attempt; doubles.")] = 1_000
+    backoff_cap_ms: Annotated[Count, _about("The longest pause between attempts.")] = 60_000
+
+
+class Topics(Group, frozen=True, kw_only=True):
+    """Durable topics."""
+
+    auto_create: Annotated[
+        bool, _about("A durable publish makes its topic; with `auth`, where the token permits it.")
+    ] = True
+    limit: Annotated[Count, _about("Durable topics, dead-letter topics included.")] = 10_000
+
+
+class Dispatch(Group, frozen=True, kw_only=True):
+    """Durable subscriptions; most values are defaults a subscription may override."""
+
+    heartbeat_ms: Annotated[
+        Annotated[int, Meta(ge=0)], _about("The watchdog looks this often; 0: never.")
+    ] = 500
+    wakes: Annotated[
+        bool, _about("Dispatch at once what was published; off leaves it to the watchdog.")
+    ] = True
+    window: Annotated[Window, _about("Messages in flight to one consumer.")] = 256
+    window_bytes: Annotated[Bytes, _about("Bytes in flight to one consumer.")] = 8 * 2**20
+    ack_timeout_ms: Annotated[Count, _about("After it an unacknowledged one comes again.")] = 30_000
+    max_deliveries: Annotated[Count, _about("Failed attempts until the poison policy.")] = 6
+    backoff_ms: Annotated[Count, _about("Pause before the second attempt; doubles.")] = 1_000
+    backoff_cap_ms: Annotated[Count, _about("The longest pause between attempts.")] = 60_000
+    cursor_ms: Annotated[Count, _about("Cursors are written at least this often.")] = 1_000
+    cursor_settles: Annotated[Count, _about("And after so many settled messages.")] = 1_000
+    failover_ms: Annotated[
+        Annotated[int, Meta(ge=0)], _about("How long a failover waits for the active consumer.")
+    ] = 0
+    limit: Annotated[Count, _about("Durable subscriptions.")] = 100_000
+
+
+class Log(Group, frozen=True, kw_only=True):
+    """The durable log: when it is synced, how it is cut into segments, how long they are kept."""
+
+    sync: Annotated[
+        Literal["always", "interval", "os"],
+        _about("When an entry counts: on the disk, or written and synced every interval, or never"),
+    ] = "always"
+    interval_ms: Annotated[Count, _about("Pause between two syncs with `interval`.")] = 100
+    segment_bytes: Annotated[
+        int, Meta(ge=2**16, le=2**30), _about("Size at which a new segment is begun.")
+    ] = 64 * 2**20
+    segment_s: Annotated[Seconds, _about("Age at which a new segment is begun.")] = 3_600.0
+    retention_s: Annotated[Seconds, _about("Age at which a segment is deleted.")] = 172_800.0
+    retention_bytes: Annotated[Bytes, _about("All segments; beyond it the oldest go.")] = 20 * 2**30
+    keep_unsettled: Annotated[bool, _about("Delete nothing somebody has yet to settle.")] = True
+    cache_bytes: Annotated[Bytes, _about("The newest entries kept in memory.")] = 64 * 2**20
+
+
 class Settings(Group, frozen=True, kw_only=True):
     """The hub itself."""
 
@@ -158,6 +221,10 @@ class Settings(Group, frozen=True, kw_only=True):
     registry: Registry = Registry()
     outbound: Outbound = Outbound()
     dedup: Dedup = Dedup()
+    log: Log = Log()
+    mailbox: Mailbox = Mailbox()
+    topics: Topics = Topics()
+    dispatch: Dispatch = Dispatch()
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -257,4 +324,6 @@ _NOT_ABOVE = (
     ("registry.warn_above", "registry.refuse_above"),
     ("registry.lease_s", "registry.lease_max_s"),
     ("message_bytes_max", "frame_bytes_max"),
+    ("mailbox.backoff_ms", "mailbox.backoff_cap_ms"),
+    ("dispatch.backoff_ms", "dispatch.backoff_cap_ms"),
 )

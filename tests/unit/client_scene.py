@@ -1,24 +1,47 @@
-"""A client's protocol with the hub's end of its wire in the hands of the test."""
+"""A client, or its protocol alone, with the hub's end of its wire in the hands of the test."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import signalhub
+from signalhub import Client, Reconnect
 from signalhub.client.effects import Answered, Drop, Effect, Failed, Instant, Ready, Send, Stop
+from signalhub.client.frame import Request
 from signalhub.client.membership import Membership
 from signalhub.client.protocol import Protocol
-from signalhub.client.requests import Composer, Request
+from signalhub.client.requests import Composer
+from signalhub.client.seat import Seat, SeatKey
 from signalhub.clock import Ids
 from signalhub.errors import ClientError
-from signalhub.testing import FakeClock
+from signalhub.testing import FakeClock, Peer, ScriptedHub
 
 ALICE = "@(demo/alice)"
 BOB = "@(demo/bob)"
 HUB = "@(cloudflare/signal-hub)"
 
+QUICK = Reconnect(first_jitter_s=0.0, base_s=0.01)
+
 E = TypeVar("E", bound=Effect)
+
+
+@asynccontextmanager
+async def conversation(**options: Any) -> AsyncIterator[tuple[ScriptedHub, Peer, Client]]:
+    """A client that is connected to a scripted hub."""
+    async with ScriptedHub() as hub:
+
+        async def connect() -> Client:
+            return await signalhub.connect(hub.url, ALICE, **({"reconnect": QUICK} | options))
+
+        connecting = asyncio.ensure_future(connect())
+        peer = await hub.accept()
+        await peer.welcome()
+        async with await connecting as client:
+            yield hub, peer, client
 
 
 class Scene:
@@ -86,8 +109,18 @@ class Scene:
             compose.ask(BOB, "task", payload, self.now_ms, timeout_s=timeout_s, attempts=attempts)
         )
 
-    def publish(self, payload: Any = None) -> Request:
-        return self.submit(self.protocol.compose.publish("news", "item", payload, self.now_ms))
+    def publish(self, payload: Any = None, **options: Any) -> Request:
+        compose = self.protocol.compose
+        return self.submit(compose.publish("news", "item", payload, self.now_ms, **options))
+
+    def consume(self, topic: str = "orders", name: str = "billing", **facts: Any) -> Seat:
+        """Take a seat, and let the hub grant it."""
+        seat = Seat(SeatKey(topic, name), {"mode": "exclusive", "from": "earliest"}, ALICE)
+        self.membership.seated(seat)
+        request = seat.request(self.protocol.compose, self.now_ms)
+        self.effects += self.protocol.submit(request, self.now, seat=seat)
+        self.hear("hub:subscribed", {"epoch": "e1"} | facts, self.sent_one("hub:subscribe"))
+        return seat
 
     def subscribe(self, topic: str) -> None:
         """Subscribe, and let the hub grant it."""

@@ -184,7 +184,7 @@ async def test_after_a_loss_the_next_link_is_read_until_the_limit_is_met_again()
         inbox.put(message(number))
     await reader
 
-    inbox.reread()
+    inbox.lost()
     inbox.put(message(3))
 
     assert reading.told == [False, False]
@@ -221,7 +221,7 @@ async def test_a_failure_is_raised_from_every_reader_after_the_last_message() ->
     readers = [asyncio.create_task(inbox.next()) for _ in range(2)]
     await asyncio.sleep(0)
 
-    inbox.end("no hub any more")
+    inbox.end(GaveUp("no hub any more"))
 
     for reader in readers:
         with pytest.raises(GaveUp, match="no hub any more"):

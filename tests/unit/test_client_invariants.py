@@ -16,8 +16,8 @@ from hypothesis.stateful import (
 )
 
 from signalhub.client.effects import Answered, Drop, Effect, Failed, Stop
+from signalhub.client.frame import Request
 from signalhub.client.protocol import WAITING_MAX, Phase
-from signalhub.client.requests import Request
 from signalhub.errors import GaveUp, OutcomeUnknown, Unavailable
 from tests.unit.client_scene import BOB, Scene
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import datetime
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -12,26 +13,30 @@ import msgspec
 
 from signalhub.client.arguments import checked_capabilities, checked_url
 from signalhub.client.backoff import Backoff, Reconnect
+from signalhub.client.durable import DurableCalls
 from signalhub.client.effects import Instant
-from signalhub.client.inbox import INBOX_MAX, Handler, Inbox
+from signalhub.client.inbox import INBOX_MAX, Inbox
+from signalhub.client.incoming import answer_of
+from signalhub.client.lane import Handler
 from signalhub.client.membership import Membership
 from signalhub.client.message import (
     ActorPage,
     BroadcastResult,
     Found,
     Message,
+    Published,
     QueueStats,
     Receipt,
     RefreshedToken,
     Registration,
 )
+from signalhub.client.opening import Opening
 from signalhub.client.protocol import Phase, Protocol
-from signalhub.client.requests import Composer, Request
+from signalhub.client.requests import Composer
 from signalhub.client.runner import Runner, Token
 from signalhub.clock import Ids, SystemClock
-from signalhub.errors import GaveUp, OutcomeUnknown
+from signalhub.errors import GaveUp
 
-T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
 
 RECONNECT = Reconnect()
@@ -45,6 +50,8 @@ def connect(
     metadata: Mapping[str, Any] | None = None,
     lease_s: float | None = None,
     register: bool = True,
+    durable: bool | None = None,
+    acknowledge: bool = False,
     token: Token = None,
     reconnect: Reconnect | None = RECONNECT,
     inbox_max: int = INBOX_MAX,
@@ -63,6 +70,10 @@ def connect(
             `None`. The client renews it by itself.
         register: `False` only speaks as `address`: whoever has it keeps it, and nobody finds us or
             can write to us by it.
+        durable: `True` keeps asks to the address while we are away, until it is unregistered;
+            `False` drops what was kept; `None` leaves that as it is.
+        acknowledge: We settle ourselves what comes from mailboxes: with `message.ack()` and its
+            kin, or by how the handler of `on` ends. Otherwise what is written to us is settled.
         token: For hubs that want one: a text, or a function that returns one, or returns an
             awaitable of one, called for every connection.
         reconnect: How to come back after a loss; `None` does not.
@@ -77,18 +88,20 @@ def connect(
         Refused: The hub does not want this client; `code` says why.
     """
     url = checked_url(url)
-    compose = Composer(address, Ids())
+    compose = Composer(address, Ids(), acknowledges=acknowledge)
     profile = (checked_capabilities(capabilities), dict(metadata or {}), lease_s)
     if register:
-        compose.register(address, *profile, now_ms=0)
-    elif profile != ([], {}, None):
-        raise ValueError("capabilities, metadata and a lease are for addresses that are registered")
+        compose.register(address, *profile, now_ms=0, durable=durable)
+    elif (*profile, durable) != ([], {}, None, None):
+        raise ValueError(
+            "capabilities, metadata, a lease and a mailbox are for addresses that are registered"
+        )
 
     async def open_client() -> Client:
         clock = SystemClock()
         membership = Membership()
         if register:
-            membership.registered(address, *profile)
+            membership.registered(address, *profile, durable)
         protocol = Protocol(compose, membership, Instant.of(clock))
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)
@@ -98,41 +111,16 @@ def connect(
     return Connecting(open_client)
 
 
-class Connecting:
-    """A client to be; every time it is awaited or entered it makes one."""
-
-    def __init__(self, open_client: Callable[[], Awaitable[Client]]) -> None:
-        self._open = open_client
-        self._client: Client | None = None
-
-    def __await__(self) -> Generator[Any, None, Client]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self
-        return self._client
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
+Connecting = Opening["Client"]
 
 
-class Client:
+class Client(DurableCalls):
     """One actor's connection to a hub, which mends itself.
 
     Every method may be called while the connection is down: it waits for the next one. Errors:
     `Refused` and `UnknownActor` mean that the hub said no; `Unavailable` and `GaveUp` that the
     request did not happen; `OutcomeUnknown` that it may have happened.
     """
-
-    def __init__(self, address: str, runner: Runner) -> None:
-        self.address = address
-        self._runner = runner
 
     async def __aenter__(self) -> Self:
         return self
@@ -151,12 +139,17 @@ class Client:
     @property
     def is_connected(self) -> bool:
         """Is it connected, registered and subscribed right now?"""
-        return self._protocol.phase is Phase.READY
+        return self._runner.is_ready
 
     @property
     def session_id(self) -> str:
         """The hub's name for the present connection; empty without one."""
         return self._protocol.session_id
+
+    @property
+    def durability(self) -> str | None:
+        """How safe the hub's receipts are: `fsync`, `interval` or `os`; `None` if it has no log."""
+        return self._protocol.welcome.durability
 
     @property
     def dropped(self) -> int:
@@ -204,12 +197,15 @@ class Client:
         ttl_ms: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         sender: str | None = None,
+        message_id: str | None = None,
         timeout_s: float = 30.0,
         attempts: int = 3,
     ) -> Receipt:
         """Send a message and wait for the hub's receipt: at least once, repeated under one id.
 
         Args:
+            message_id: An id of your own. Sent again, even by another run of the program, the
+                message gets the same receipt and is not stored twice.
             timeout_s: How long each attempt waits for the receipt.
             attempts: How often to try; the pauses between them grow by a second each.
 
@@ -227,20 +223,70 @@ class Client:
             ttl_ms=ttl_ms,
             metadata=metadata,
             sender=sender,
+            message_id=message_id,
             timeout_s=timeout_s,
             attempts=attempts,
         )
         answered = await self._runner.call(request)
         assert answered is not None
-        receipt = _read(answered.payload, Receipt)
+        receipt = answer_of(answered.payload, Receipt)
         return msgspec.structs.replace(receipt, attempts=answered.attempts)
 
     async def publish(
-        self, topic: str, type: str, payload: Any = None, *, sender: str | None = None
-    ) -> int:
-        """Send a message to everybody subscribed to the topic; how many that are."""
-        request = self._compose.publish(topic, type, payload, self._now_ms, sender=sender)
-        return (await self._answer(request, _Published)).subscriber_count
+        self,
+        topic: str,
+        type: str,
+        payload: Any = None,
+        *,
+        durable: bool = False,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        deliver_at: float | datetime | None = None,
+        ttl_ms: float | None = None,
+        sender: str | None = None,
+        message_id: str | None = None,
+        timeout_s: float = 30.0,
+        attempts: int = 3,
+    ) -> Published:
+        """Send a message to everybody subscribed to the topic.
+
+        A durable topic keeps it, and the answer comes when it is safe. With `durable` the client
+        relies on that: it repeats the message under one id until it is answered, and the hub makes
+        the topic if it may and there is none.
+
+        Args:
+            key: Messages of one key keep their order in `key-shared` subscriptions.
+            headers: Texts that travel beside the payload.
+            deliver_at: Not before this moment: a datetime, or milliseconds since the epoch.
+            ttl_ms: After that long it is not delivered any more.
+            message_id: An id of your own, as for `ask`.
+            timeout_s: How long each attempt waits for the answer.
+            attempts: How often to try, if `durable`; plain publishes are not repeated.
+
+        Raises:
+            Refused: The hub said no.
+            Unavailable: It was never sent.
+            OutcomeUnknown: It was sent, and no answer came.
+        """
+        request = self._compose.publish(
+            topic,
+            type,
+            payload,
+            self._now_ms,
+            durable=durable,
+            key=key,
+            headers=headers,
+            deliver_at=deliver_at,
+            ttl_ms=ttl_ms,
+            sender=sender,
+            message_id=message_id,
+            timeout_s=timeout_s,
+            attempts=attempts,
+        )
+        answered = await self._runner.call(request)
+        assert answered is not None
+        published = answer_of(answered.payload, Published)
+        return msgspec.structs.replace(published, attempts=answered.attempts)
 
     async def broadcast(
         self,
@@ -277,7 +323,8 @@ class Client:
     def on(self, type: str, handler: H | None = None) -> H | Callable[[H], H]:
         """Give messages of this exact type to a function, plain or async; also as a decorator.
 
-        It serves one message at a time, in order. What it raises is logged and nothing else.
+        It serves one message at a time, in order. What it raises is logged; and if the message is
+        to be settled, returning acknowledges it, raising lets it come again, `Reject` gives it up.
         """
 
         def attach(function: H) -> H:
@@ -313,14 +360,15 @@ class Client:
         capabilities: Iterable[str] = (),
         metadata: Mapping[str, Any] | None = None,
         lease_s: float | None = None,
+        durable: bool | None = None,
     ) -> Registration:
         """Answer to another address, too; or change what is known about one of ours."""
         profile = (checked_capabilities(capabilities), dict(metadata or {}), lease_s)
-        request = self._compose.register(address, *profile, self._now_ms)
+        request = self._compose.register(address, *profile, self._now_ms, durable=durable)
         return await self._answer(
             request,
             Registration,
-            lambda: self._protocol.membership.registered(address, *profile),
+            lambda: self._protocol.membership.registered(address, *profile, durable),
         )
 
     async def unregister(self, address: str) -> None:
@@ -362,7 +410,7 @@ class Client:
         tokens come from a function.
         """
         current = self._runner.token if isinstance(self._runner.token, str) else None
-        token = token or current or self._protocol.session_token
+        token = token or current or self._protocol.welcome.session_token
         if token is None:
             raise ValueError("there is no token to exchange; pass one")
         request = self._compose.refresh_token(token, self._now_ms)
@@ -378,17 +426,6 @@ class Client:
     @property
     def _compose(self) -> Composer:
         return self._runner.protocol.compose
-
-    @property
-    def _now_ms(self) -> int:
-        return self._runner.now().wall_ms
-
-    async def _answer(
-        self, request: Request, kind: type[T], then: Callable[[], None] | None = None
-    ) -> T:
-        answered = await self._runner.call(request, then)
-        assert answered is not None
-        return _read(answered.payload, kind)
 
 
 class Subscription:
@@ -416,15 +453,3 @@ class _Messages:
 
     async def __anext__(self) -> Message:
         return await self._inbox.next()
-
-
-class _Published(msgspec.Struct, rename="camel"):
-    subscriber_count: int = 0
-
-
-def _read(payload: Any, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(payload, kind, strict=False)
-    except msgspec.ValidationError as error:
-        # It was granted, but how cannot be told.
-        raise OutcomeUnknown(f"the hub's answer cannot be read: {error}") from None

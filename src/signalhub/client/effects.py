@@ -34,6 +34,7 @@ class Answered(msgspec.Struct, frozen=True):
     id: str
     payload: Any
     attempts: int
+    messages: tuple[Message, ...] = ()  # Those of a replay.
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -47,6 +48,13 @@ class Arrived(msgspec.Struct, frozen=True):
     """A message for the application."""
 
     message: Message
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A durable subscription gives no more messages to this client."""
+
+    key: tuple[str, str]  # Of its seat.
+    error: ClientError
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -74,4 +82,4 @@ class Warned(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
-Effect = Send | Answered | Failed | Arrived | Ready | Drop | Stop | Warned
+Effect = Send | Answered | Failed | Arrived | Ended | Ready | Drop | Stop | Warned

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
+from signalhub.client.frame import Kind
 from signalhub.client.pending import Pending
-from signalhub.client.requests import Kind
 from signalhub.core.limits import TokenBucket
 
 HEADROOM = 0.95

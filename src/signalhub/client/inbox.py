@@ -1,37 +1,23 @@
-"""Messages between the link and the application: handlers by type, a queue for the rest.
+"""Messages between the link and the application: handlers, consumers, and a queue for the rest.
 
-A handler serves one message at a time, in the order of arrival. What waits, for handlers and for
-`messages()` together, is bounded: at the limit the link is not read any more until half of it is
-worked off. An application that never asks for its messages would stop its own link that way, so
-until somebody does, the oldest unasked message makes room instead, counted and logged.
+What waits, everywhere together, is bounded: at the limit the link is not read any more until half
+of it is worked off. An application that never asks for its messages would stop its own link that
+way, so until somebody does, the oldest unasked message makes room instead, counted and logged.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 
+from signalhub.client.lane import Handler, Lane
 from signalhub.client.message import Message
-from signalhub.errors import GaveUp
+from signalhub.errors import ClientError
 
 INBOX_MAX = 10_000
 
-Handler = Callable[[Message], Awaitable[object] | object]
-
 log = logging.getLogger("signalhub.client")
-
-
-class _Lane:
-    """One handler, what waits for it and the task that serves it."""
-
-    def __init__(self, handler: Handler) -> None:
-        self.handler = handler
-        self.waiting: deque[Message] = deque()
-        self.wake = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
 
 
 class Inbox:
@@ -43,36 +29,48 @@ class Inbox:
         self._reading = reading
         self._is_reading = True
         self._is_asked = False
-        self._is_ended = False
-        self._failure = ""
         self._count = 0
-        self._lanes: dict[str, _Lane] = {}
-        self._unhandled: deque[Message] = deque()
-        self._news = asyncio.Event()
+        self._by_type: dict[str, Lane] = {}
+        self._by_subscription: dict[tuple[str, str], Lane] = {}
+        self._retired: list[Lane] = []
+        self._unhandled = Lane(self._took)
 
     def put(self, message: Message) -> None:
         """A message has arrived."""
+        lane = self._lane(message)
+        if lane is None:
+            return
         self._count += 1
-        lane = self._lanes.get(message.type)
-        if lane is not None:
-            lane.waiting.append(message)
-            lane.wake.set()
-        else:
-            self._unhandled.append(message)
-            self._news.set()
+        lane.put(message)
         if self._count >= self.limit:
             self._overflow()
 
     def on(self, type: str, handler: Handler) -> None:
         """Give messages of this type to the handler, those already here first."""
-        if type in self._lanes:
+        if type in self._by_type:
             raise ValueError(f"{type!r} has a handler already")
-        lane = self._lanes[type] = _Lane(handler)
-        lane.waiting.extend(message for message in self._unhandled if message.type == type)
-        self._unhandled = deque(m for m in self._unhandled if m.type != type)
-        if lane.waiting:
-            lane.wake.set()
-        lane.task = asyncio.create_task(self._serve(lane), name=f"signalhub handler of {type}")
+        lane = self._by_type[type] = Lane(self._took)
+        for message in self._unhandled.waiting:
+            if message.type == type:
+                lane.put(message)
+        self._unhandled.waiting = deque(m for m in self._unhandled.waiting if m.type != type)
+        lane.serve(handler, type)
+
+    def open_lane(self, key: tuple[str, str]) -> Lane:
+        """A line of its own for the messages of a durable subscription."""
+        if key in self._by_subscription:
+            raise ValueError(f"this client consumes {key[1]} of topic {key[0]} already")
+        lane = self._by_subscription[key] = Lane(self._took)
+        return lane
+
+    def end_lane(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
+        """A durable subscription gives no more; what is not settled goes to somebody else."""
+        lane = self._by_subscription.pop(key, None)
+        if lane is not None:
+            self._forget(lane)
+            lane.end(failure)
+            # Its handler may be at work, and ends with the inbox at the latest.
+            self._retired = [one for one in (*self._retired, lane) if one.is_serving]
 
     async def next(self) -> Message:
         """The next message without a handler.
@@ -80,50 +78,39 @@ class Inbox:
         Raises `StopAsyncIteration` after the last one, or why there are no more.
         """
         self._is_asked = True
-        while not self._unhandled:
-            if self._is_ended:
-                if self._failure:
-                    raise GaveUp(self._failure)
-                raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
-        message = self._unhandled.popleft()
-        self._took()
-        return message
+        return await self._unhandled.next()
 
-    def reread(self) -> None:
+    def lost(self) -> None:
         """The link is lost; the next one is read until the limit is met again."""
         self._is_reading = True
+        for lane in self._lanes():
+            self._forget(lane)
 
-    def end(self, failure: str = "") -> None:
+    def end(self, failure: ClientError | None = None) -> None:
         """No more messages will come, by choice or for a reason that `next` raises."""
-        if not self._is_ended:
-            self._is_ended = True
-            self._failure = failure
-            self._news.set()
+        for lane in self._lanes():
+            lane.end(failure)
 
     async def close(self) -> None:
-        """End the handlers; one that is closing us itself ends when it is done."""
+        """End, and all handlers too."""
         self.end()
-        current = asyncio.current_task()
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
-        tasks = [task for task in tasks if task is not current]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in [*self._lanes(), *self._retired]:
+            await lane.close()
 
-    async def _serve(self, lane: _Lane) -> None:
-        while True:
-            while not lane.waiting:
-                lane.wake.clear()
-                await lane.wake.wait()
-            message = lane.waiting.popleft()
-            try:
-                result = lane.handler(message)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception:
-                log.exception("A handler failed", extra={"type": message.type})
+    def _lanes(self) -> Iterator[Lane]:
+        yield self._unhandled
+        yield from self._by_type.values()
+        yield from self._by_subscription.values()
+
+    def _lane(self, message: Message) -> Lane | None:
+        """Where a message goes; nowhere if it is for a subscription that was just left."""
+        delivery = message.delivery
+        if delivery is not None and delivery.subscription is not None:
+            return self._by_subscription.get((message.topic or "", delivery.subscription))
+        return self._by_type.get(message.type, self._unhandled)
+
+    def _forget(self, lane: Lane) -> None:
+        for _ in range(lane.discard()):
             self._took()
 
     def _took(self) -> None:
@@ -133,8 +120,8 @@ class Inbox:
             self._reading(True)
 
     def _overflow(self) -> None:
-        if self._unhandled and not self._is_asked:
-            self._unhandled.popleft()
+        if self._unhandled.waiting and not self._is_asked:
+            self._unhandled.waiting.popleft()
             self._count -= 1
             self.dropped += 1
             if self.dropped == 1:

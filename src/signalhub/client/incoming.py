@@ -6,10 +6,12 @@ Nothing here trusts the shape of a payload: a member of the wrong type counts as
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from signalhub.client.delivery import Delivery, read_members
+from signalhub.client.heartbeat import HEARTBEAT_S
 from signalhub.client.message import Message
 from signalhub.errors import ClientError, Code, OutcomeUnknown, Refused, UnknownActor
 from signalhub.names import HUB_TYPE_PREFIX
@@ -25,11 +27,27 @@ REFUSAL_TYPES = frozenset(
     }
 )
 
+MESSAGE_BYTES_MAX = 2**20
+
 # More digits than any exact number of a program has.
 _DIGITS_MAX = 1_000
 
 # The hub itself does not know whether these happened.
-_UNDECIDED = frozenset({"timeout", "storage_failed"})
+_UNDECIDED = frozenset({"timeout", Code.STORAGE_FAILED})
+
+T = TypeVar("T")
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hub says in its hello."""
+
+    session_id: str = ""
+    session_token: str | None = None
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    heartbeat_s: float = HEARTBEAT_S
+    message_rate: float = 0.0  # 0 is without limit.
+    message_burst: float = 0.0
+    durability: str | None = None  # How safe accepted messages are: `fsync`, `interval` or `os`.
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -82,6 +100,12 @@ def _number(digits: str) -> float:
 def message_of(incoming: Incoming) -> Message:
     """An application's message as its recipient sees it."""
     metadata = incoming.metadata if isinstance(incoming.metadata, dict) else {}
+    delivery = None
+    if "delivery" in metadata:
+        delivery = read_members(metadata["delivery"], Delivery)
+    is_published = metadata.get("publication") is True or metadata.get("replay") is True
+    # Only mailboxes have durable messages that came through no topic.
+    is_published |= delivery is not None and delivery.stream is None
     return Message(
         id=incoming.id,
         sender=incoming.sender,
@@ -91,7 +115,33 @@ def message_of(incoming: Incoming) -> Message:
         metadata=metadata,
         timestamp=int(incoming.timestamp),
         ttl=incoming.ttl,
-        topic=text_in(metadata, "topic") if metadata.get("publication") is True else None,
+        topic=text_in(metadata, "topic") if is_published else None,
+        delivery=delivery,
+    )
+
+
+def answer_of(payload: Any, kind: type[T]) -> T:
+    """The payload of an answer."""
+    try:
+        return msgspec.convert(payload, kind, strict=False)
+    except msgspec.ValidationError as error:
+        # It was granted, but how cannot be told.
+        raise OutcomeUnknown(f"the hub's answer cannot be read: {error}") from None
+
+
+def welcome_of(incoming: Incoming) -> Welcome:
+    """What `hub:connected` tells."""
+    facts = incoming.facts
+    offers = facts.get("capabilities")
+    rate = number_in(offers, "messageRate") or 0.0
+    return Welcome(
+        session_id=str(facts.get("sessionId", "")),
+        session_token=text_in(incoming.metadata, "sessionToken"),
+        message_bytes_max=int(number_in(facts, "maxMessageSize") or MESSAGE_BYTES_MAX),
+        heartbeat_s=(number_in(facts, "heartbeatInterval") or HEARTBEAT_S * 1000) / 1000,
+        message_rate=rate,
+        message_burst=number_in(offers, "messageBurst") or rate,
+        durability=text_in(offers, "durability"),
     )
 
 

@@ -11,9 +11,16 @@ from typing import Any
 
 import msgspec
 
+from signalhub.client.delivery import DeadLetter, Delivery, Settled, Settles, Verb, read_members
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message from another actor."""
+    """One message from another actor.
+
+    What comes from a durable subscription, or from a mailbox to a client that acknowledges, is to
+    be settled: with `ack`, `nack` or `term`. By default they return when that is on its way to
+    the hub; with `wait=True` when the hub has it on disk, and what it made of it.
+    """
 
     id: str
     sender: str
@@ -24,12 +31,77 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: int  # When the hub passed it on, milliseconds since the epoch.
     ttl: float | None = None
     topic: str | None = None  # Set when it came through a topic.
+    delivery: Delivery | None = None  # Set when it came from a durable stream.
+    _settler: Settles | None = None
 
     @property
     def original_id(self) -> str:
         """The id its sender gave it; the hub's copy has its own."""
         original = self.metadata.get("originalMessageId")
         return original if isinstance(original, str) else self.id
+
+    @property
+    def key(self) -> str | None:
+        """The key it was published with: messages of one key keep their order."""
+        key = self.metadata.get("key")
+        return key if isinstance(key, str) else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its publisher wrote beside the payload."""
+        headers = self.metadata.get("headers")
+        members = headers.items() if isinstance(headers, dict) else ()
+        return {name: text for name, text in members if isinstance(text, str)}
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Where it comes from, if it is a dead letter."""
+        return read_members(self.metadata.get("deadLetter"), DeadLetter)
+
+    @property
+    def is_replay(self) -> bool:
+        """Was it asked for with `replay`?"""
+        return self.metadata.get("replay") is True
+
+    @property
+    def is_settleable(self) -> bool:
+        """Does the hub wait for us to settle it?"""
+        return self._settler is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Is there still something to do? Not if it was settled, here or through another copy."""
+        if self._settler is None or self.delivery is None:
+            return True
+        return self._settler.is_open(self.delivery)
+
+    async def ack(self, *, wait: bool = False) -> Settled | None:
+        """It is processed and need not come again."""
+        return await self._settle(Verb.ACK, {}, wait)
+
+    async def nack(
+        self, *, delay_s: float | None = None, reason: str | None = None, wait: bool = False
+    ) -> Settled | None:
+        """It could not be processed: let it come again, at the earliest after `delay_s`."""
+        delay_ms = None if delay_s is None else round(delay_s * 1000)
+        return await self._settle(Verb.NACK, {"delayMs": delay_ms, "reason": reason}, wait)
+
+    async def extend(self, seconds: float, *, wait: bool = False) -> Settled | None:
+        """It takes longer: do not send it again before so much time has passed from now."""
+        return await self._settle(Verb.EXTEND, {"ms": round(seconds * 1000)}, wait)
+
+    async def term(self, *, reason: str | None = None, wait: bool = False) -> Settled | None:
+        """It can never be processed: a dead letter, or dropped where there are none."""
+        return await self._settle(Verb.TERM, {"reason": reason}, wait)
+
+    async def _settle(self, verb: Verb, facts: dict[str, Any], wait: bool) -> Settled | None:
+        if self._settler is None or self.delivery is None:
+            raise RuntimeError(
+                f"{self.type} from {self.sender} has nothing to settle: only messages of durable "
+                "subscriptions do, and those of mailboxes after `connect(..., acknowledge=True)`"
+            )
+        given = {name: fact for name, fact in facts.items() if fact is not None}
+        return await self._settler.settle(verb, self.delivery, given, wait=wait)
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -42,13 +114,27 @@ class Receipt(_Answer, frozen=True):
     message_id: str
     status: str = "delivered"
     delivered_at: int | None = None
-    epoch: int | None = None  # Of the recipient's mailbox, if it has one.
+    epoch: str | None = None  # Of the recipient's mailbox, if it has one.
     seq: int | None = None
+    durability: str | None = None  # How safe it is: `fsync`, `interval` or `os`.
+    duplicate: bool = False  # The hub had it already.
     attempts: int = 1  # How often this client sent it.
 
     @property
     def is_delivered(self) -> bool:
         return self.status == "delivered"
+
+
+class Published(_Answer, frozen=True):
+    """What became of a publish; only durable topics have positions."""
+
+    topic: str = ""
+    subscribers: int = msgspec.field(name="subscriberCount", default=0)
+    epoch: str | None = None
+    seq: int | None = None
+    durability: str | None = None  # How safe it is: `fsync`, `interval` or `os`.
+    duplicate: bool = False  # The hub had it already.
+    attempts: int = 1  # How often this client sent it.
 
 
 class BroadcastResult(_Answer, frozen=True):
@@ -66,6 +152,8 @@ class Registration(_Answer, frozen=True):
     address: str = msgspec.field(name="actorAddress")
     expires_at: int = 0
     version: int = 1
+    durable: bool = False
+    waiting: int = 0  # Messages that came meanwhile and are about to be delivered.
 
 
 class Actor(_Answer, frozen=True):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 
-from signalhub.client.requests import Request
-from signalhub.errors import ClientError
+from signalhub.client.frame import Kind, Request
+from signalhub.client.message import Message
+from signalhub.client.seat import Seat
+from signalhub.errors import ClientError, GaveUp, OutcomeUnknown, Unavailable
 
 RETRY_PAUSE_S = 1.0
 RECENT_MAX = 2_048
@@ -20,6 +22,7 @@ class Pending:
 
     __slots__ = (
         "attempt",
+        "collected",
         "due_s",
         "end_s",
         "is_resting",
@@ -29,6 +32,7 @@ class Pending:
         "refusal",
         "refusals",
         "request",
+        "seat",
         "sends",
         "since_s",
         "then",
@@ -42,12 +46,15 @@ class Pending:
         now_s: float,
         *,
         then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
         is_restoring: bool = False,
     ) -> None:
         pauses = request.attempts * (request.attempts - 1) // 2
         self.request = request
         self.order = order
         self.then = then
+        self.seat = seat
+        self.collected: list[Message] = []
         self.is_restoring = is_restoring
         self.is_waiting = False
         self.is_resting = False
@@ -59,6 +66,25 @@ class Pending:
         self.unanswered = 0
         self.refusals = 0
         self.refusal: ClientError | None = None
+
+    def outcome(self, reason: str) -> ClientError:
+        """What is true of it when it ends without an answer."""
+        text = f"{self.request.subject}: {reason}"
+        if self.unanswered and self.request.answer is not None:
+            return OutcomeUnknown(f"{text}; it was sent {self.sends}×")
+        return self.refusal or Unavailable(text)
+
+    def ended(self, error: ClientError) -> ClientError:
+        """What is true of it when the client ends."""
+        is_traffic = self.request.kind in (Kind.TELL, Kind.TRAFFIC)
+        if is_traffic and self.unanswered:
+            return self.outcome(str(error))
+        return end_for(error, f"{self.request.subject}: {error}")
+
+
+def end_for(end: ClientError, text: str) -> Unavailable:
+    """A new error for each who is told of the client's end; final if the end is."""
+    return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)
 
 
 class Deadlines:

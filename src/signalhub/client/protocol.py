@@ -1,8 +1,8 @@
 """The client's side of the wire protocol: no sockets, no tasks, no clock.
 
 States: DOWN (no link) → GREETING (`hub:connect` is out) → RESTORING (registrations, then
-subscriptions, in the order they were first made) → READY, and back to DOWN when the link is lost.
-LEAVING is our own goodbye; STOPPED is final.
+subscriptions and seats, in the order they were first made) → READY, and back to DOWN when the link
+is lost. LEAVING is our own goodbye; STOPPED is final.
 
 Events come in through methods that take the time and return effects. What is remembered: requests
 that are not done, what to restore, pauses, the heartbeat on its way, tells that may still be
@@ -11,6 +11,7 @@ handler a message goes to (`inbox`).
 
 Rules it keeps: a request ends exactly once; one that was written and not answered fails as
 `OutcomeUnknown`, one that was never written as `Unavailable`; an ask is repeated under its own id.
+A seat that cannot be taken again ends alone; any other refusal while restoring ends the client.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from signalhub.client.effects import (
     Arrived,
     Drop,
     Effect,
+    Ended,
     Failed,
     Instant,
     Ready,
@@ -32,33 +34,37 @@ from signalhub.client.effects import (
     Warned,
 )
 from signalhub.client.flow import Flow
+from signalhub.client.frame import Request
 from signalhub.client.heartbeat import ANSWER_S, HEARTBEAT_S, Heartbeat
 from signalhub.client.incoming import (
     REFUSAL_TYPES,
     Incoming,
+    Welcome,
     decode,
     message_of,
-    number_in,
     refusal_of,
     retry_after_s,
     text_in,
+    welcome_of,
 )
 from signalhub.client.membership import Membership
-from signalhub.client.pending import RETRY_PAUSE_S, Deadlines, Pending, Recent
-from signalhub.client.requests import Composer, Kind, Request
-from signalhub.errors import ClientError, Code, GaveUp, OutcomeUnknown, Refused, Unavailable
+from signalhub.client.pending import RETRY_PAUSE_S, Deadlines, Pending, Recent, end_for
+from signalhub.client.requests import Composer
+from signalhub.client.seat import Seat
+from signalhub.errors import ClientError, Code, GaveUp, Refused, Unavailable
 
 HELLO_S = 5.0
 WAITING_MAX = 1_000
 WAIT_S = 60.0
-MESSAGE_BYTES_MAX = 2**20
 RATE_LIMITED_S = 1.0
 REFUSAL_PAUSE_MAX_S = 5.0
 
 # A hub that ends the connection for one of these would only end the next one, too.
 FINAL_REASONS = frozenset({"duplicate_connection", "unauthorized", "version_mismatch"})
 
-_WAITED_OUT = frozenset({Code.RATE_LIMITED, Code.ACTOR_RECONNECTING, Code.QUEUE_FULL})
+_WAITED_OUT = frozenset(
+    {Code.RATE_LIMITED, Code.ACTOR_RECONNECTING, Code.QUEUE_FULL, Code.STORAGE_FULL}
+)
 _NEARLY_S = 1e-6
 
 
@@ -81,18 +87,17 @@ class Protocol:
         self.membership = membership
         self.phase = Phase.DOWN
         self.session_id = ""
-        self.session_token: str | None = None
-        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.welcome = Welcome()
         self._was_ready = False
         self._end: ClientError | None = None
         self._orders = 0
         self._to_restore = 0
         self._hello_id = ""
         self._phase_end_s = 0.0
-        self._advertised_s = HEARTBEAT_S
         self._heartbeat = Heartbeat(HEARTBEAT_S, now.mono_s)
         self._flow = Flow(now.mono_s)
         self._pending: dict[str, Pending] = {}
+        self._replays: dict[str, Pending] = {}
         self._deadlines = Deadlines()
         self._recent = Recent()
 
@@ -100,23 +105,30 @@ class Protocol:
         return message_id in self._pending
 
     def submit(
-        self, request: Request, now: Instant, then: Callable[[], None] | None = None
+        self,
+        request: Request,
+        now: Instant,
+        then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
     ) -> list[Effect]:
-        """Take a request; `then` is called when the hub grants it.
+        """Take a request; `then` is called when the hub grants it, and the seat taken.
 
-        Raises what makes it impossible at once: `Unavailable`, or `Refused` for its size.
+        Raises what makes it impossible at once: `Unavailable`, `Refused` for its size, `ValueError`
+        if its id is on its way already.
         """
         if self._end is not None:
-            raise _like(self._end, str(self._end))
-        if len(request.frame) > self.message_bytes_max:
+            raise end_for(self._end, str(self._end))
+        if len(request.frame) > self.welcome.message_bytes_max:
             raise Refused(
                 Code.MESSAGE_TOO_LARGE,
                 f"{request.subject} has {len(request.frame)} bytes, the hub takes at most "
-                f"{self.message_bytes_max}",
+                f"{self.welcome.message_bytes_max}",
             )
         if self.phase is not Phase.READY and self._flow.waiting >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} requests already wait for the connection")
-        pending = self._add(request, now, then=then)
+        if request.id in self._pending:
+            raise ValueError(f"{request.subject}: the id {request.id} is on its way already")
+        pending = self._add(request, now, then=then, seat=seat)
         effects = self._pump(now)
         if request.id in self._pending:
             wait_s = request.timeout_s if request.answer else WAIT_S
@@ -155,10 +167,11 @@ class Protocol:
             elif pending.is_waiting or pending.is_resting:
                 continue
             elif pending.request.is_repeatable:
+                pending.collected.clear()
                 again.append(pending)
             else:
                 cause = f"the connection was lost before the hub answered ({reason})"
-                effects += self._fail(pending, _outcome(pending, cause))
+                effects += self._fail(pending, pending.outcome(cause))
         self._flow.put_back(again)
         return effects
 
@@ -169,7 +182,7 @@ class Protocol:
             return [Warned("A frame that is no message was ignored", {"bytes": len(frame)})]
         self._heartbeat.heard(now.mono_s)
         if not incoming.is_from_hub:
-            return [Arrived(message_of(incoming))]
+            return self._arrived(incoming)
         match incoming.type:
             case "hub:connected":
                 return self._connected(incoming, now)
@@ -179,6 +192,8 @@ class Protocol:
                 return self._steered(incoming, now)
             case "hub:heartbeat_ack":
                 self._heartbeat.answered(incoming.correlation_id)
+            case "hub:unsubscribed" if incoming.correlation_id not in self._pending:
+                return self._unseated(incoming)
             case refusal if refusal in REFUSAL_TYPES:
                 return self._refused(incoming, now)
         return self._answered(incoming, now)
@@ -237,20 +252,15 @@ class Protocol:
     def _connected(self, incoming: Incoming, now: Instant) -> list[Effect]:
         if self.phase is not Phase.GREETING or incoming.correlation_id != self._hello_id:
             return []
-        facts = incoming.facts
-        offers = facts.get("capabilities")
+        self.welcome = welcome = welcome_of(incoming)
         self.phase = Phase.RESTORING
-        self.session_id = str(facts.get("sessionId", ""))
-        self.session_token = text_in(incoming.metadata, "sessionToken")
-        self.message_bytes_max = int(number_in(facts, "maxMessageSize") or MESSAGE_BYTES_MAX)
-        self._advertised_s = (number_in(facts, "heartbeatInterval") or HEARTBEAT_S * 1000) / 1000
-        self._heartbeat = Heartbeat(self._advertised_s, now.mono_s)
-        rate = number_in(offers, "messageRate") or 0.0
-        self._flow.greeted(rate, number_in(offers, "messageBurst") or rate, now.mono_s)
+        self.session_id = welcome.session_id
+        self._heartbeat = Heartbeat(welcome.heartbeat_s, now.mono_s)
+        self._flow.greeted(welcome.message_rate, welcome.message_burst, now.mono_s)
         requests = self.membership.requests(self.compose, now.wall_ms)
         self._to_restore = len(requests)
-        for request in requests:
-            self._add(request, now, is_restoring=True)
+        for request, seat in requests:
+            self._add(request, now, seat=seat, is_restoring=True)
         return self._restored(now)
 
     def _restored(self, now: Instant) -> list[Effect]:
@@ -267,7 +277,7 @@ class Protocol:
     def _renew_in_time(self) -> None:
         """A lease shorter than the hub's heartbeat interval needs heartbeats of its own."""
         lease_s = self.membership.lease_s
-        self._heartbeat.interval_s = min(self._advertised_s, (lease_s or math.inf) / 3)
+        self._heartbeat.interval_s = min(self.welcome.heartbeat_s, (lease_s or math.inf) / 3)
 
     def _disconnected(self, incoming: Incoming) -> list[Effect]:
         if self._end is not None:
@@ -287,19 +297,39 @@ class Protocol:
         self._flow.resume(target)
         return self._pump(now)
 
+    def _arrived(self, incoming: Incoming) -> list[Effect]:
+        message = message_of(incoming)
+        if not message.is_replay:
+            return [Arrived(message)]
+        # A replay nobody waits for any more, or its rest, is ignored.
+        if (pending := self._replays.get(message.topic or "")) is not None:
+            pending.collected.append(message)
+        return []
+
+    def _unseated(self, incoming: Incoming) -> list[Effect]:
+        """The hub ends a durable subscription of ours by itself."""
+        seat = self.membership.seat_named(incoming.facts)
+        if seat is None:
+            return []
+        self.membership.left(seat)
+        return [seat.withdrawn(text_in(incoming.facts, "reason") or "no_reason_given")]
+
     def _answered(self, incoming: Incoming, now: Instant) -> list[Effect]:
         pending = self._pending.get(incoming.correlation_id or "")
         # Types we do not know, and answers nobody waits for any more, are ignored.
-        if pending is None or pending.request.answer != incoming.type:
+        if pending is None or not pending.request.is_answered_by(incoming.type):
             return []
         self._finish(pending)
+        effects = [] if pending.seat is None else pending.seat.taken(incoming.facts)
         if pending.is_restoring:
             self._to_restore -= 1
-            return self._restored(now)
+            return effects + self._restored(now)
         if pending.then is not None:
             pending.then()
             self._renew_in_time()
-        return [Answered(pending.request.id, incoming.payload, pending.sends)]
+        messages = tuple(pending.collected)
+        answered = Answered(pending.request.id, incoming.payload, pending.sends, messages)
+        return [*effects, answered]
 
     def _refused(self, incoming: Incoming, now: Instant) -> list[Effect]:
         error = refusal_of(incoming)
@@ -313,9 +343,14 @@ class Protocol:
         pending.refusal = error
         if error.code in _WAITED_OUT:
             return self._wait_out(pending, error, incoming, now)
-        if pending.is_restoring:
+        if not pending.is_restoring:
+            return self._fail(pending, error)
+        if pending.seat is None:
             return self._turned_away(error)
-        return self._fail(pending, error)
+        self._finish(pending)
+        self._to_restore -= 1
+        self.membership.left(pending.seat)
+        return [Ended(pending.seat.key, error), *self._restored(now)]
 
     def _wait_out(
         self, pending: Pending, error: ClientError, incoming: Incoming, now: Instant
@@ -377,7 +412,7 @@ class Protocol:
             return []
         if pending.attempt >= request.attempts or now.mono_s >= pending.end_s - _NEARLY_S:
             age_s = now.mono_s - pending.since_s
-            return self._fail(pending, _outcome(pending, f"no answer in {age_s:.3g} s"))
+            return self._fail(pending, pending.outcome(f"no answer in {age_s:.3g} s"))
         rest_s = RETRY_PAUSE_S * pending.attempt
         pending.attempt += 1
         if pending.is_waiting:
@@ -404,11 +439,16 @@ class Protocol:
         now: Instant,
         *,
         then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
         is_restoring: bool = False,
     ) -> Pending:
         self._orders += 1
-        pending = Pending(request, self._orders, now.mono_s, then=then, is_restoring=is_restoring)
+        pending = Pending(
+            request, self._orders, now.mono_s, then=then, seat=seat, is_restoring=is_restoring
+        )
         self._pending[request.id] = pending
+        if request.collects is not None:
+            self._replays[request.collects] = pending
         self._flow.add(pending)
         return pending
 
@@ -432,6 +472,8 @@ class Protocol:
 
     def _finish(self, pending: Pending) -> None:
         del self._pending[pending.request.id]
+        if pending.request.collects is not None:
+            self._replays.pop(pending.request.collects, None)
         self._deadlines.clear(pending)
         self._flow.withdraw(pending)
 
@@ -449,26 +491,5 @@ class Protocol:
             if pending.is_restoring:
                 self._finish(pending)
             else:
-                effects += self._fail(pending, _ended(pending, error))
+                effects += self._fail(pending, pending.ended(error))
         return effects
-
-
-def _outcome(pending: Pending, reason: str) -> ClientError:
-    """What is true of a request that ends without an answer."""
-    text = f"{pending.request.subject}: {reason}"
-    if pending.unanswered and pending.request.answer is not None:
-        return OutcomeUnknown(f"{text}; it was sent {pending.sends}×")
-    return pending.refusal or Unavailable(text)
-
-
-def _ended(pending: Pending, error: ClientError) -> ClientError:
-    """What is true of a request when the client ends."""
-    is_traffic = pending.request.kind in (Kind.TELL, Kind.TRAFFIC)
-    if is_traffic and pending.unanswered:
-        return _outcome(pending, str(error))
-    return _like(error, f"{pending.request.subject}: {error}")
-
-
-def _like(end: ClientError, text: str) -> Unavailable:
-    """A new error for each who is told of the end; final if the end is."""
-    return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)

@@ -7,70 +7,52 @@ payload that is no JSON a `TypeError`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
+from datetime import datetime
 from typing import Any
 
-import msgspec
-
-from signalhub import names
 from signalhub.client.arguments import (
     checked_address,
     checked_capabilities,
+    checked_headers,
+    checked_message_id,
     checked_subscription,
     checked_topic,
     checked_type,
+    epoch_ms,
 )
+from signalhub.client.frame import REQUEST_S, FrameWriter, Kind, Request
+from signalhub.client.stream_requests import StreamComposer
 from signalhub.clock import Ids
-from signalhub.envelope import ASK, PROTOCOL_VERSION, TELL, encode
+from signalhub.envelope import ASK, PROTOCOL_VERSION, TELL
 
 HELLO_TTL_MS = 5_000
 GOODBYE_TTL_MS = 500
-REQUEST_S = 30.0
 
 _CONNECT_CAPABILITIES = ["send", "receive"]
 
 
-class Kind(Enum):
-    """What may hold a request back."""
-
-    TELL = "tell"  # Pauses, also of its target alone, and the hub's message rate.
-    TRAFFIC = "traffic"  # Pauses of everything, and the hub's message rate.
-    CONTROL = "control"  # The hub's message rate.
-    EXEMPT = "exempt"  # Nothing but the connection.
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One frame and how to treat it."""
-
-    id: str
-    frame: bytes
-    kind: Kind
-    subject: str  # What it is about, for error texts: `task:assign to @(demo/bob)`.
-    target: str = ""
-    answer: str | None = None  # The type that answers it; without one it is done once written.
-    is_repeatable: bool = True  # May be sent again: the hub recognises it, or twice is as once.
-    timeout_s: float = REQUEST_S
-    attempts: int = 1
-
-
 class Composer:
-    """Writes the requests of one client; `sender` is its address unless said otherwise."""
+    """Writes the requests of one client; `sender` is its address unless said otherwise.
 
-    def __init__(self, sender: str, ids: Ids) -> None:
-        self.sender = checked_address(sender)
-        self._ids = ids
+    A client that acknowledges says so in its hello: it settles itself what comes from mailboxes.
+    """
+
+    def __init__(self, sender: str, ids: Ids, *, acknowledges: bool = False) -> None:
+        self.acknowledges = acknowledges
+        self._frames = FrameWriter(sender, ids)
+        self.streams = StreamComposer(self._frames)
 
     def hello(self, token: str | None, now_ms: int) -> Request:
         """The first frame on a new connection, from an address nobody else has."""
-        message_id = self._ids.next().decode()
+        message_id = self._frames.new_id()
         metadata: dict[str, Any] = {
             "protocolVersion": PROTOCOL_VERSION,
-            "capabilities": _CONNECT_CAPABILITIES,
+            "capabilities": [*_CONNECT_CAPABILITIES, *(["ack"] if self.acknowledges else [])],
             "clientMetadata": {"platform": "python"},
         }
         if token is not None:
             metadata["authToken"] = token
-        return self._request(
+        return self._frames.request(
             "hub:connect",
             None,
             now_ms,
@@ -83,7 +65,7 @@ class Composer:
         )
 
     def goodbye(self, now_ms: int) -> Request:
-        return self._request(
+        return self._frames.request(
             "hub:disconnect",
             None,
             now_ms,
@@ -93,7 +75,7 @@ class Composer:
         )
 
     def heartbeat(self, now_ms: int) -> Request:
-        return self._request(
+        return self._frames.request(
             "hub:heartbeat",
             {"timestamp": now_ms},
             now_ms,
@@ -109,6 +91,8 @@ class Composer:
         metadata: Mapping[str, Any],
         lease_s: float | None,
         now_ms: int,
+        *,
+        durable: bool | None = None,
     ) -> Request:
         payload: dict[str, Any] = {
             "actorAddress": checked_address(address),
@@ -119,13 +103,15 @@ class Composer:
             if lease_s <= 0:
                 raise ValueError("a lease must be longer than 0 s")
             payload["ttlSeconds"] = lease_s
-        return self._request(
+        if durable is not None:
+            payload["durable"] = durable
+        return self._frames.request(
             "hub:register", payload, now_ms, sender=address, answer="hub:registered"
         )
 
     def unregister(self, address: str, now_ms: int) -> Request:
         payload = {"actorAddress": checked_address(address)}
-        return self._request(
+        return self._frames.request(
             "hub:unregister", payload, now_ms, sender=address, answer="hub:unregistered"
         )
 
@@ -154,11 +140,11 @@ class Composer:
         ttl_ms: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         sender: str | None = None,
+        message_id: str | None = None,
         timeout_s: float,
         attempts: int,
     ) -> Request:
-        if timeout_s <= 0 or attempts < 1:
-            raise ValueError("an ask needs a timeout above 0 s and at least one attempt")
+        _check_attempts("an ask", timeout_s, attempts)
         return self._send(
             to,
             type,
@@ -168,25 +154,57 @@ class Composer:
             ttl_ms=ttl_ms,
             metadata=metadata,
             sender=sender,
+            message_id=checked_message_id(message_id),
             answer="hub:delivery_ack",
             timeout_s=timeout_s,
             attempts=attempts,
         )
 
     def publish(
-        self, topic: str, type: str, payload: Any, now_ms: int, *, sender: str | None = None
+        self,
+        topic: str,
+        type: str,
+        payload: Any,
+        now_ms: int,
+        *,
+        durable: bool = False,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        deliver_at: float | datetime | None = None,
+        ttl_ms: float | None = None,
+        sender: str | None = None,
+        message_id: str | None = None,
+        timeout_s: float = REQUEST_S,
+        attempts: int = 1,
     ) -> Request:
-        content = {"topic": checked_topic(topic), "type": checked_type(type), "data": payload}
-        return self._request(
+        _check_attempts("a publish", timeout_s, attempts)
+        content: dict[str, Any] = {
+            "topic": checked_topic(topic),
+            "type": checked_type(type),
+            "data": payload,
+        }
+        if durable:
+            content["durable"] = True
+        if key is not None:
+            content["key"] = key
+        if headers is not None:
+            content["headers"] = checked_headers(headers)
+        if deliver_at is not None:
+            content["deliverAt"] = epoch_ms(deliver_at)
+        return self._frames.request(
             "hub:publish",
             content,
             now_ms,
             kind=Kind.TRAFFIC,
+            message_id=checked_message_id(message_id),
             sender=sender,
+            ttl_ms=_checked_ttl(ttl_ms),
             subject=f"{type} on topic {topic}",
             answer="hub:published",
             # A plain topic keeps nothing, so the hub could not recognise the second copy.
-            is_repeatable=False,
+            is_repeatable=durable,
+            timeout_s=timeout_s,
+            attempts=attempts if durable else 1,
         )
 
     def broadcast(
@@ -200,7 +218,7 @@ class Composer:
         sender: str | None = None,
     ) -> Request:
         content = {"type": checked_type(type), "data": payload, "excludeSelf": exclude_self}
-        return self._request(
+        return self._frames.request(
             "hub:broadcast",
             content,
             now_ms,
@@ -213,13 +231,13 @@ class Composer:
 
     def subscribe(self, topic: str, now_ms: int, *, sender: str | None = None) -> Request:
         payload = {"topic": checked_subscription(topic)}
-        return self._request(
+        return self._frames.request(
             "hub:subscribe", payload, now_ms, sender=sender, answer="hub:subscribed"
         )
 
     def unsubscribe(self, topic: str, now_ms: int, *, sender: str | None = None) -> Request:
         payload = {"topic": checked_subscription(topic)}
-        return self._request(
+        return self._frames.request(
             "hub:unsubscribe", payload, now_ms, sender=sender, answer="hub:unsubscribed"
         )
 
@@ -229,20 +247,22 @@ class Composer:
         payload: dict[str, Any] = {"pattern": pattern, "limit": limit}
         if capability is not None:
             payload["capability"] = capability
-        return self._request("hub:discover", payload, now_ms, answer="hub:discovered")
+        return self._frames.request("hub:discover", payload, now_ms, answer="hub:discovered")
 
     def list_actors(self, offset: int, limit: int, now_ms: int) -> Request:
         payload = {"offset": offset, "limit": limit}
-        return self._request("hub:list_actors", payload, now_ms, answer="hub:actor_list")
+        return self._frames.request("hub:list_actors", payload, now_ms, answer="hub:actor_list")
 
     def queue_stats(self, now_ms: int) -> Request:
-        return self._request("hub:queue_stats", {}, now_ms, answer="hub:queue_stats_response")
+        return self._frames.request(
+            "hub:queue_stats", {}, now_ms, answer="hub:queue_stats_response"
+        )
 
     def metrics(self, now_ms: int) -> Request:
-        return self._request("hub:metrics", {}, now_ms, answer="hub:metrics_response")
+        return self._frames.request("hub:metrics", {}, now_ms, answer="hub:metrics_response")
 
     def refresh_token(self, token: str, now_ms: int) -> Request:
-        return self._request(
+        return self._frames.request(
             "hub:refresh_token", {"token": token}, now_ms, answer="hub:token_refreshed"
         )
 
@@ -257,81 +277,36 @@ class Composer:
         ttl_ms: float | None,
         metadata: Mapping[str, Any] | None,
         sender: str | None,
+        message_id: str | None = None,
         answer: str | None = None,
         timeout_s: float = REQUEST_S,
         attempts: int = 1,
     ) -> Request:
-        if ttl_ms is not None and ttl_ms <= 0:
-            raise ValueError("a lifetime must be longer than 0 ms; leave it out for none")
         content = {"to": checked_address(to), "type": checked_type(type), "data": payload}
-        return self._request(
+        return self._frames.request(
             "hub:send",
             content,
             now_ms,
             kind=Kind.TELL if pattern == TELL else Kind.TRAFFIC,
             pattern=pattern,
+            message_id=message_id,
             sender=sender,
             target=to,
             metadata=metadata,
-            ttl_ms=ttl_ms,
+            ttl_ms=_checked_ttl(ttl_ms),
             subject=f"{type} to {to}",
             answer=answer,
             timeout_s=timeout_s,
             attempts=attempts,
         )
 
-    def _request(
-        self,
-        type: str,
-        payload: Any,
-        now_ms: int,
-        *,
-        kind: Kind = Kind.CONTROL,
-        pattern: str = ASK,
-        message_id: str | None = None,
-        sender: str | None = None,
-        target: str = "",
-        metadata: Mapping[str, Any] | None = None,
-        ttl_ms: float | None = None,
-        subject: str = "",
-        answer: str | None = None,
-        is_repeatable: bool = True,
-        timeout_s: float = REQUEST_S,
-        attempts: int = 1,
-    ) -> Request:
-        message_id = message_id or self._ids.next().decode()
-        message = {
-            "id": message_id,
-            "from": self.sender if sender is None else checked_address(sender),
-            "to": names.HUB_ADDRESS,
-            "type": type,
-            "payload": payload,
-            "pattern": pattern,
-            "correlationId": None,
-            "timestamp": now_ms,
-            "metadata": metadata or {},
-            "ttl": ttl_ms,
-            "signature": None,
-        }
-        subject = subject or type
-        return Request(
-            id=message_id,
-            frame=_frame(message, subject),
-            kind=kind,
-            subject=subject,
-            target=target,
-            answer=answer,
-            is_repeatable=is_repeatable,
-            timeout_s=timeout_s,
-            attempts=attempts,
-        )
+
+def _check_attempts(what: str, timeout_s: float, attempts: int) -> None:
+    if timeout_s <= 0 or attempts < 1:
+        raise ValueError(f"{what} needs a timeout above 0 s and at least one attempt")
 
 
-def _frame(message: dict[str, Any], subject: str) -> bytes:
-    try:
-        return encode(message)
-    except RecursionError:
-        reason = "it is nested too deeply, or contains itself"
-    except (TypeError, ValueError) as error:
-        reason = str(error)
-    raise TypeError(f"{subject} cannot be written as JSON: {reason}")
+def _checked_ttl(ttl_ms: float | None) -> float | None:
+    if ttl_ms is not None and ttl_ms <= 0:
+        raise ValueError("a lifetime must be longer than 0 ms; leave it out for none")
+    return ttl_ms

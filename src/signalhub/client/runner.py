@@ -15,6 +15,7 @@ from signalhub.client.effects import (
     Arrived,
     Drop,
     Effect,
+    Ended,
     Failed,
     Instant,
     Ready,
@@ -22,10 +23,13 @@ from signalhub.client.effects import (
     Stop,
     Warned,
 )
+from signalhub.client.frame import Request
 from signalhub.client.inbox import Inbox
 from signalhub.client.link import Link, NotOpened, open_link
-from signalhub.client.protocol import Protocol
-from signalhub.client.requests import Request
+from signalhub.client.protocol import Phase, Protocol
+from signalhub.client.seat import Seat
+from signalhub.client.settling import Settlers
+from signalhub.client.stream_requests import StreamComposer
 from signalhub.clock import Clock
 from signalhub.errors import ClientError, GaveUp, Unavailable
 
@@ -54,10 +58,12 @@ class Runner:
         self.protocol = protocol
         self.token = token
         self.inbox = Inbox(inbox_max, self._reading)
+        self.settlers = Settlers(self, acknowledges=protocol.compose.acknowledges)
         self._backoff = backoff
         self._clock = clock
         self._ssl = ssl
         self._loop = asyncio.get_running_loop()
+        self.replaying = asyncio.Lock()
         self._calls: dict[str, asyncio.Future[Answered]] = {}
         self._link: Link | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -66,6 +72,15 @@ class Runner:
         self._first: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[ClientError] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Is it connected, registered and subscribed right now?"""
+        return self.protocol.phase is Phase.READY
+
+    @property
+    def streams(self) -> StreamComposer:
+        return self.protocol.compose.streams
 
     def now(self) -> Instant:
         return Instant.of(self._clock)
@@ -80,11 +95,18 @@ class Runner:
             await self.close()
             raise
 
+    def post(self, request: Request) -> None:
+        """Send a request that needs no answer, as soon as that is possible."""
+        self._perform(self.protocol.submit(request, self.now()))
+
     async def call(
-        self, request: Request, then: Callable[[], None] | None = None
+        self,
+        request: Request,
+        then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
     ) -> Answered | None:
         """Send a request and wait for its end; `None` for one that needs no answer."""
-        self._perform(self.protocol.submit(request, self.now(), then))
+        self._perform(self.protocol.submit(request, self.now(), then, seat))
         if not self.protocol.is_pending(request.id):
             # A caller in a loop would otherwise never let the rest of the program run.
             if self._link is not None and self._link.is_busy:
@@ -104,6 +126,7 @@ class Runner:
 
     async def close(self) -> None:
         """Leave the hub and end everything; harmless when repeated."""
+        self.settlers.flush()
         self._perform(self.protocol.leave(self.now()))
         await asyncio.wait([self._stopped], timeout=GOODBYE_S)
         self._perform(self.protocol.stop(Unavailable("the client was closed")))
@@ -124,7 +147,11 @@ class Runner:
                     if self._link is not None:
                         self._link.send(frame)
                 case Arrived(message=message):
-                    self.inbox.put(message)
+                    self.inbox.put(self.settlers.bound(message))
+                case Ended(key=key, error=error):
+                    self.settlers.remove(key)
+                    self.inbox.end_lane(key, error)
+                    log.warning("A consumer has ended", extra={"reason": str(error)})
                 case Answered(id=message_id):
                     if (future := self._waiting(message_id)) is not None:
                         future.set_result(effect)
@@ -152,6 +179,7 @@ class Runner:
         self._ready_s = self._clock.mono_s()
         self._backoff.succeeded()
         log.info("Connected", extra={"url": self.url, "session": session_id})
+        self._loop.call_soon(self.settlers.flush)
         if not self._first.done():
             self._first.set_result(None)
 
@@ -162,7 +190,7 @@ class Runner:
             self._first.exception()
         self._stopped.set_result(error)
         if isinstance(error, GaveUp):
-            self.inbox.end(str(error))
+            self.inbox.end(error)
             log.error("Gave up", extra={"url": self.url, "reason": str(error)})
         else:
             self.inbox.end()
@@ -206,7 +234,8 @@ class Runner:
             while next_link is not None:
                 reason = await next_link.wait_closed()
                 self._link = None
-                self.inbox.reread()
+                self.settlers.lost()
+                self.inbox.lost()
                 next_link = await self._after_loss(reason)
         except Exception:
             log.exception("The client failed")

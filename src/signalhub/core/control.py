@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from signalhub import envelope as wire
-from signalhub.core import refusals, requests
+from signalhub.core import directory, refusals, requests, subscribing
 from signalhub.core.effects import Close, Effect, Forget
 from signalhub.core.period import Period
 from signalhub.core.policy import EVERYTHING, Allowance
 from signalhub.core.session import Session, State
+from signalhub.core.streams import Topic
 from signalhub.core.tally import Tally
 from signalhub.envelope import PROTOCOL_VERSION, Envelope
 
@@ -126,6 +127,7 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         raise refusals.no_capabilities()
 
     session.state = State.CONNECTED
+    session.settles_mail = "ack" in hello.capabilities
     session.set_clock(message.timestamp, now)
     session.claims = claims
     session.allowance = (
@@ -147,14 +149,19 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         now,
         wire.encode(metadata),
     )
-    return [*_withdraw(hub, session), reply]
+    return [*_withdraw(hub, session, now), reply]
 
 
-def _withdraw(hub: Hub, session: Session) -> list[Effect]:
+def _withdraw(hub: Hub, session: Session, now: int) -> list[Effect]:
     """Take away what an earlier token allowed and the present one does not."""
     allowance = session.allowance
     if allowance is EVERYTHING:
         return []
+    effects: list[Effect] = []
+    for consumer in list(session.consumers.values()):
+        stream = consumer.subscription.stream
+        if isinstance(stream, Topic) and not allowance.may_subscribe(stream.name):
+            effects += subscribing.leave(hub, consumer, "unauthorized", now)
     for subscriber in list((session.subscriptions or {}).values()):
         for topic in list(subscriber.topics):
             if not allowance.may_subscribe(topic) or not allowance.may_register(subscriber.address):
@@ -162,7 +169,8 @@ def _withdraw(hub: Hub, session: Session) -> list[Effect]:
     barred = [one for one in session.registrations if not allowance.may_register(one)]
     for address in barred:
         hub.registry.remove(address)
-    return [Forget(barred)] if barred else []
+        directory.detach_mailbox(hub, session, address, now)
+    return [*effects, Forget(barred)] if barred else effects
 
 
 def _welcome(hub: Hub, session: Session, now: int) -> bytes:
@@ -180,6 +188,8 @@ def _welcome(hub: Hub, session: Session, now: int) -> bytes:
                 "supportedContentTypes": ["application/json"],
                 "messageRate": settings.message_rate,
                 "messageBurst": settings.message_burst,
+                "durable": True,
+                "durability": hub.durability,
             },
         }
     )
@@ -225,7 +235,7 @@ def refresh_token(hub: Hub, session: Session, message: Envelope, now: int) -> li
         hub.watch_token(session)
     payload = wire.encode({"token": token, "expiresAt": ends_at_ms, "tokenExpiresAt": ends_at_ms})
     reply = hub.reply(session, message, "hub:token_refreshed", payload, now)
-    return [*_withdraw(hub, session), reply]
+    return [*_withdraw(hub, session, now), reply]
 
 
 def queue_stats(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:

@@ -33,11 +33,12 @@ _SWEEP_BUCKETS_MAX: Final = 2_048
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """What the sender was told: when and how, or for a broadcast the payload as JSON."""
+    """What the sender was told: when, how and where, or for a broadcast the payload as JSON."""
 
     at_ms: int
     status: Status = "delivered"
     extra: bytes = b""
+    seq: int = 0  # In the mailbox or topic, if it has a position there.
 
 
 class _Slice(msgspec.Struct):
@@ -96,8 +97,9 @@ class Dedup:
             return None
         if isinstance(ack, Ack):
             return ack
-        delay_ms, status = ack
-        return Ack(accepted_at_ms - self._skew_ms_at(accepted_at_ms) + delay_ms, status)
+        delay_ms, status, seq = ack
+        at_ms = accepted_at_ms - self._skew_ms_at(accepted_at_ms) + delay_ms
+        return Ack(at_ms, status, seq=seq)
 
     def remember(self, sender: str, message_id: str, now_ms: int, ack: Ack) -> None:
         """The message was accepted; `ack` is what its sender is told. Once per message."""
@@ -166,10 +168,12 @@ class Dedup:
 
 
 _KEY_BYTES: Final = 11
-# The key, the word described below, and five bytes of zero: room for the position of a durable
-# entry in the log.
-_RECORD: Final = Struct("<11sQ5x")
+# The key, the word described below, and forty bits for the position in a mailbox or topic.
+_RECORD: Final = Struct("<11sQ5s")
+_VALUE: Final = Struct("<Q5s")
 _WORD: Final = Struct("<Q")
+_SEQ_BYTES: Final = 5
+_SEQ_MAX: Final = 2 ** (8 * _SEQ_BYTES) - 1
 
 # The word: 42 bits of time in milliseconds, 20 bits from acceptance to ack, the kind.
 _KIND_BITS: Final = 2
@@ -220,8 +224,8 @@ class _Table:
         self._next_mask = 1
         self._split = 0
 
-    def find(self, key: bytes) -> tuple[int, Ack | tuple[int, Status]] | None:
-        """When the message was accepted; its ack, or the delay until the ack and its status."""
+    def find(self, key: bytes) -> tuple[int, Ack | tuple[int, Status, int]] | None:
+        """When it was accepted; its ack, or the delay until the ack, its status and position."""
         bucket = self._buckets[self._index(key)]
         at = bucket.rfind(key)
         # The bytes of a key may also turn up across two records.
@@ -229,27 +233,29 @@ class _Table:
             at = bucket.rfind(key, 0, at + _KEY_BYTES - 1)
         if at < 0:
             return None
-        (word,) = _WORD.unpack_from(bucket, at + _KEY_BYTES)
+        word, seq = _VALUE.unpack_from(bucket, at + _KEY_BYTES)
         kind = word & _KIND_MASK
         if kind == _ASIDE:
             ack = self._aside.get(key)
             return None if ack is None else (word >> _TIME_SHIFT, ack)
         delay_ms = (word >> _KIND_BITS & _DELAY_MASK) + _DELAY_MS_MIN
-        return word >> _TIME_SHIFT, (delay_ms, "queued" if kind == _QUEUED else "delivered")
+        status: Status = "queued" if kind == _QUEUED else "delivered"
+        return word >> _TIME_SHIFT, (delay_ms, status, int.from_bytes(seq, "little"))
 
     def add(self, key: bytes, at_ms: int, ack: Ack, delay_ms: int, oldest_kept_ms: int) -> None:
         index = self._index(key)
         kept = self._trimmed(self._buckets[index], oldest_kept_ms)
         word = at_ms << _TIME_SHIFT
         delay = delay_ms - _DELAY_MS_MIN
-        if ack.extra or not 0 <= delay <= _DELAY_MASK:
+        if ack.extra or not 0 <= delay <= _DELAY_MASK or ack.seq > _SEQ_MAX:
             word |= _ASIDE
             self._take_back(key)
             self._aside[key] = ack
             self.memory_bytes += _ASIDE_BYTES + len(ack.extra)
         else:
             word |= delay << _KIND_BITS | (_QUEUED if ack.status == "queued" else _DELIVERED)
-        self._buckets[index] = kept + _RECORD.pack(key, word)
+        seq = b"" if word & _KIND_MASK == _ASIDE else ack.seq.to_bytes(_SEQ_BYTES, "little")
+        self._buckets[index] = kept + _RECORD.pack(key, word, seq)
         self.count += 1
         self.memory_bytes += _RECORD.size
         if self.count > len(self._buckets) * _BUCKET_RECORDS_MEAN:

@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from signalhub.entry import Entry, Stored
+
 if TYPE_CHECKING:
+    from signalhub.core.flight import Attempt
+    from signalhub.core.hub import Hub
+    from signalhub.core.receipts import FanReceipt, Receipt
     from signalhub.core.registry import Registration
-    from signalhub.core.router import FanReceipt, Receipt
     from signalhub.core.session import Session
     from signalhub.core.topics import Audience
+    from signalhub.errors import Refusal
 
 
 class Reply(msgspec.Struct, gc=False):
@@ -70,4 +76,75 @@ class Forget(msgspec.Struct, gc=False):
     addresses: list[str]
 
 
-Effect = Reply | Deliver | FanOut | Close | Persist | Forget
+class Appending(Protocol):
+    """Somebody who wants to know what becomes of an entry."""
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        """It is on disk, as safely as the settings ask for."""
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        """It is not; the refusal says whether it may be tried again."""
+
+
+class Append(msgspec.Struct, gc=False):
+    """Write an entry to the log; commits are reported in the order of appending."""
+
+    entry: Entry
+    receipt: Appending
+
+
+class Dispatch(msgspec.Struct, gc=False):
+    """Send a subscription's message to a consumer; its window bounds it, nothing drops it.
+
+    The shell reports `receipt`, if there is one, once the bytes are the kernel's, or lost.
+    """
+
+    session: Session
+    frame: bytes
+    receipt: Attempt | None
+
+
+class Fetch(msgspec.Struct, gc=False):
+    """Read entries of a stream from the log and hand them to `then`, with the time.
+
+    They begin later than asked if the beginning is gone; none if nothing can be read yet.
+    """
+
+    stream: str
+    stream_epoch: int
+    from_seq: int
+    count_max: int
+    bytes_max: int
+    then: Callable[[list[Stored], int], list[Effect]]
+
+
+class FindTime(msgspec.Struct, gc=False):
+    """Find the first position accepted at or after a time and hand it to `then`; 0 if none."""
+
+    stream: str
+    stream_epoch: int
+    time_ms: float
+    then: Callable[[int, int], list[Effect]]
+
+
+class Note(msgspec.Struct, gc=False):
+    """Tell the operator something; `error` is the fault behind it, if there is one."""
+
+    text: str
+    facts: dict[str, object]
+    error: Exception | None = None
+
+
+Effect = (
+    Reply
+    | Deliver
+    | FanOut
+    | Close
+    | Persist
+    | Forget
+    | Append
+    | Dispatch
+    | Fetch
+    | FindTime
+    | Note
+)

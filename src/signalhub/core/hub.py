@@ -16,16 +16,32 @@ from itertools import islice
 
 from signalhub import envelope as wire
 from signalhub.clock import Ids
-from signalhub.core import control, directory, refusals, requests, router
+from signalhub.core import (
+    control,
+    directory,
+    history,
+    letters,
+    mailbox,
+    publishing,
+    refusals,
+    requests,
+    router,
+    settling,
+    subscribing,
+)
 from signalhub.core.dedup import Dedup
-from signalhub.core.effects import Close, Effect, Forget, Persist, Reply
+from signalhub.core.dispatch import Dispatcher
+from signalhub.core.effects import Append, Close, Effect, Forget, Persist, Reply
+from signalhub.core.flight import Attempt
 from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
+from signalhub.core.receipts import FanReceipt, PublishReceipt, Receipt
 from signalhub.core.registry import Registration, Registry
-from signalhub.core.router import FanReceipt, Receipt
 from signalhub.core.session import Session, State
+from signalhub.core.streams import Streams
 from signalhub.core.tally import Tally
 from signalhub.core.topics import Topics
+from signalhub.entry import Entry, Kind, Outcome, Settled, Settlement, encode_body
 from signalhub.envelope import Envelope, NotEnvelope, NotJson
 from signalhub.errors import Code, Refusal
 from signalhub.names import NOBODY
@@ -51,9 +67,42 @@ _HANDLERS: dict[str, Handler] = {
     "hub:publish": router.publish,
     "hub:subscribe": router.subscribe,
     "hub:unsubscribe": router.unsubscribe,
+    "hub:topic_create": publishing.create,
+    "hub:topic_update": publishing.update,
+    "hub:topic_info": publishing.info,
+    "hub:topic_delete": publishing.delete,
+    "hub:list_topics": publishing.list_topics,
+    "hub:sub_info": subscribing.info,
+    "hub:sub_update": subscribing.update,
+    "hub:sub_pause": subscribing.pause,
+    "hub:sub_resume": subscribing.resume,
+    "hub:sub_delete": subscribing.delete,
+    "hub:list_subs": subscribing.list_subscriptions,
+    "hub:seek": subscribing.seek,
+    "hub:ack": settling.ack,
+    "hub:nack": settling.nack,
+    "hub:extend": settling.extend,
+    "hub:term": settling.term,
+    "hub:credit": settling.credit,
+    "hub:replay": history.replay,
+    "hub:redrive": letters.redrive,
+    "hub:purge": letters.purge,
 }
-# Liveness must not depend on how much else a session sends.
-_UNLIMITED = frozenset({"hub:connect", "hub:heartbeat", "hub:renew", "hub:disconnect"})
+# Liveness and settling must not depend on how much else a session sends.
+_UNLIMITED = frozenset(
+    {
+        "hub:connect",
+        "hub:heartbeat",
+        "hub:renew",
+        "hub:disconnect",
+        "hub:ack",
+        "hub:nack",
+        "hub:extend",
+        "hub:term",
+        "hub:credit",
+    }
+)
+_DURABILITY = {"always": "fsync", "interval": "interval", "os": "os"}
 _CONNECTED = State.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _SWEEP_MS_MIN = 5_000
@@ -70,6 +119,7 @@ class Hub:
         authenticator: Authenticator | None,
         session_tokens: SessionTokens,
         tally: Tally,
+        log_epoch: int = 1,
     ) -> None:
         self.settings = settings
         self.ids = ids
@@ -82,7 +132,17 @@ class Hub:
         self.registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.topics = Topics()
         self.dedup = Dedup(int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max)
-        self.asks: dict[tuple[str, str], Receipt] = {}
+        self.asks: dict[tuple[str, str], Receipt | PublishReceipt | router.Told] = {}
+        self.streams = Streams(log_epoch, settings.log.cache_bytes)
+        self.dispatcher = Dispatcher(self)
+        # Settlements of asks to actors without a mailbox, written once per turn.
+        self.loose: list[Settlement] = []
+        # Such asks from before a restart whose fate is not known, by sender and id: their offset
+        # and when they were accepted.
+        self.orphans: dict[tuple[str, str], tuple[int, int]] = {}
+        self.durability = _DURABILITY[settings.log.sync]
+        # Why the log takes nothing more, if it has stopped.
+        self.storage_fault: Refusal | None = None
         self.window = control.Window(tally)
         self.is_draining = False
         self._message_bytes_max = settings.message_bytes_max
@@ -161,6 +221,8 @@ class Hub:
         self.topics.leave(session)
         self._token_ends_ms.pop(session, None)
         self.tally.connections_closed += 1
+        for consumer in list(session.consumers.values()):
+            directory.detach(self, consumer, now)
         addresses = list(session.registrations)
         for address in addresses:
             self.registry.remove(address)
@@ -169,17 +231,26 @@ class Hub:
 
     # What became of the effects.
 
-    def handed_over(self, receipt: Receipt, now: int) -> list[Effect]:
-        """The bytes of an ask are the kernel's."""
-        return router.handed_over(self, receipt, now)
+    def handed_over(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
+        """The bytes of an ask, or of a dispatched message, are the kernel's."""
+        if isinstance(receipt, Attempt):
+            return mailbox.attempt_handed_over(self, receipt, now)
+        return mailbox.handed_over(self, receipt, now)
 
-    def undelivered(self, receipt: Receipt, now: int) -> list[Effect]:
+    def undelivered(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
         """The target's socket went away, or the message expired, before the bytes could leave."""
-        return router.undelivered(self, receipt, now)
+        if isinstance(receipt, Attempt):
+            return mailbox.attempt_lost(self, receipt, now)
+        return mailbox.undelivered(self, receipt, now)
 
     def overflowed(self, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
         """The target reads so slowly that the ask could not even wait."""
-        return router.overflowed(self, receipt, waiting, now)
+        return mailbox.overflowed(self, receipt, waiting, now)
+
+    def unblocked(self, session: Session) -> None:
+        """The socket takes messages again, so its consumers have room."""
+        for consumer in session.consumers.values():
+            self.dispatcher.wake(consumer.subscription)
 
     def hold(self, sender: Session, address: str, now: int) -> list[Effect]:
         """Ask a sender to hold its tells to one address."""
@@ -200,6 +271,46 @@ class Hub:
         """The copies of a publish or broadcast are queued."""
         return router.fanned_out(self, receipt, queued, failed, now)
 
+    # The log.
+
+    def check_storage(self) -> None:
+        """Refuse what needs the log when the log has stopped."""
+        if self.storage_fault is not None:
+            raise self.storage_fault
+
+    def refused(self, appends: list[Append], refusal: Refusal, now: int) -> list[Effect]:
+        """The log took none of these, which is everything that was on its way."""
+        self.streams.take_back()
+        self.tally.append_refused += len(appends)
+        effects: list[Effect] = []
+        for append in appends:
+            effects += append.receipt.refused(self, refusal, now)
+        return effects
+
+    def dispatch(self, now: int) -> list[Effect]:
+        """Once per turn of the loop: run what is woken or due, write what was settled."""
+        effects = self.dispatcher.run(now)
+        if self.loose:
+            deliveries, self.loose = self.loose, []
+            body = encode_body(Settled("", 0, deliveries))
+            entry = Entry(Kind.SETTLED, "", 0, 0, now, body)
+            effects.append(Append(entry, LooseWritten(deliveries)))
+        return effects
+
+    @property
+    def next_dispatch_ms(self) -> float:
+        """When `dispatch` has to be called if nothing else happens."""
+        return 0 if self.loose else self.dispatcher.next_due_ms()
+
+    @property
+    def has_woken(self) -> bool:
+        """Is there something to dispatch or to write right now?"""
+        return bool(self.loose or self.dispatcher.woken)
+
+    def count_subscriptions(self) -> int:
+        """Durable ones, mailboxes excepted."""
+        return sum(len(topic.subscriptions) for topic in self.streams.topics.values())
+
     # Time and life cycle.
 
     def restore(self, rows: Iterable[tuple[str, int, int]]) -> None:
@@ -219,6 +330,7 @@ class Hub:
         """Once a second: leases, tokens, the dedup window, pushed heartbeats."""
         self.window.tick(now)
         self.dedup.sweep(now)
+        self._give_up_orphans(now)
         effects = self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
@@ -227,6 +339,7 @@ class Hub:
             gone = self.registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
+            effects.extend(directory.expire_mailboxes(self, now))
         effects.extend(self._persist_renewed(now))
         if self.settings.heartbeat_push_s and self._push.is_due(now):
             payload = control.heartbeat_payload(b"%d" % now, now)
@@ -236,6 +349,13 @@ class Hub:
                 if session.state is State.CONNECTED
             )
         return effects
+
+    def _give_up_orphans(self, now: int) -> None:
+        oldest_ms = now - self.settings.dedup.window_s * 1000
+        for key, (offset, at_ms) in list(self.orphans.items()):
+            if at_ms < oldest_ms:
+                del self.orphans[key]
+                self.loose.append(Settlement(0, offset, Outcome.GONE, 0))
 
     def _sweep_ms(self) -> int:
         """Often enough that the durable tier never thinks a living actor's lease has ended."""
@@ -375,6 +495,22 @@ class Hub:
             correlation_id=message_id,
         )
         return [Reply(session, frame)]
+
+
+class LooseWritten:
+    """Settlements of asks without a mailbox, on their way to the log."""
+
+    __slots__ = ("_deliveries",)
+
+    def __init__(self, deliveries: list[Settlement]) -> None:
+        self._deliveries = deliveries
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        """The log has no room: nobody waits for these, and only the audit will miss them."""
+        return []
 
 
 def error_payload(refusal: Refusal) -> bytes:

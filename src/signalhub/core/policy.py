@@ -1,4 +1,4 @@
-"""What a token allows: five verbs, each with glob patterns over names.
+"""What a token allows: six verbs, each with glob patterns over names.
 
 Deny by default: a verb without patterns is refused. Permissions only ever add up, so a longer list
 never takes anything away.
@@ -29,12 +29,21 @@ class Permissions(msgspec.Struct, frozen=True):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     register: tuple[str, ...] = ()
+    create: tuple[str, ...] = ()
 
 
 class Allowance:
     """The permissions of one session, compiled."""
 
-    __slots__ = ("_broadcast", "_publish", "_register", "_send", "_subscribe", "identity")
+    __slots__ = (
+        "_broadcast",
+        "_create",
+        "_publish",
+        "_register",
+        "_send",
+        "_subscribe",
+        "identity",
+    )
 
     def __init__(self, identity: str, permissions: Permissions) -> None:
         self.identity = identity
@@ -43,6 +52,7 @@ class Allowance:
         self._publish = _compile(permissions.publish, is_plain=True)
         self._subscribe = _compile(permissions.subscribe, is_plain=True)
         self._register = _compile(permissions.register)
+        self._create = _compile(permissions.create, is_plain=True)
 
     def may_send(self, address: str) -> bool:
         return _covers(self._send, address)
@@ -55,6 +65,10 @@ class Allowance:
 
     def may_publish(self, topic: str) -> bool:
         return _covers(self._publish, topic)
+
+    def may_create(self, topic: str) -> bool:
+        """Make, change and delete durable topics."""
+        return _covers(self._create, topic)
 
     def may_subscribe(self, topic: str) -> bool:
         """For a wildcard: may every topic it can match be heard?"""
@@ -93,4 +107,4 @@ def _representatives(wildcard: str) -> list[str]:
 _ALL = ("*",)
 
 # With authentication off nothing is refused.
-EVERYTHING = Allowance(names.NOBODY, Permissions(_ALL, _ALL, _ALL, _ALL, _ALL))
+EVERYTHING = Allowance(names.NOBODY, Permissions(_ALL, _ALL, _ALL, _ALL, _ALL, _ALL))

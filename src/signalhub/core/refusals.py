@@ -199,3 +199,116 @@ def failed() -> Refusal:
         "Try again; if it fails again, report the time and the message id.",
         retryable=True,
     )
+
+
+def mailbox_full(address: str, waiting: int, limit: int) -> Refusal:
+    """The actor is away and enough waits for it already."""
+    return Refusal(
+        Code.QUEUE_FULL,
+        f"{address} is away and {waiting} messages already wait for it.",
+        "Try again later with the same id, or raise mailbox.limit.",
+        retryable=True,
+        details={"limit": limit, "waiting": waiting},
+    )
+
+
+def storage_full() -> Refusal:
+    """The disk has no room for the log."""
+    return Refusal(
+        Code.STORAGE_FULL,
+        "The hub's disk is full; the message was not accepted.",
+        "Try again later with the same id; the operator has to make room.",
+        retryable=True,
+    )
+
+
+def storage_failed() -> Refusal:
+    """The log has stopped acknowledging."""
+    return Refusal(
+        Code.STORAGE_FAILED,
+        "The hub's log has failed; whether the message was stored is not known.",
+        "Ask again with the same id after the hub was restarted; the operator has to check the"
+        " disk and restart it.",
+    )
+
+
+def wrong_epoch(stream: str, given: str, current: str) -> Refusal:
+    """A position in a stream that is not the one there is now."""
+    return Refusal(
+        Code.WRONG_EPOCH,
+        f"The position belongs to epoch {given!r} of {stream}; the current epoch is {current!r}.",
+        "The stream was recreated or cut: start again from earliest, or from a position of the"
+        " current epoch.",
+        details={"current": current, "given": given, "stream": stream},
+    )
+
+
+def unknown_topic(topic: str) -> Refusal:
+    """There is no durable topic of this name."""
+    return Refusal(
+        Code.UNKNOWN_TOPIC,
+        f"There is no durable topic {topic!r}.",
+        "Create it with hub:topic_create; hub:list_topics shows what there is.",
+        details={"topic": topic},
+    )
+
+
+def topic_conflict(topic: str, definition: dict[str, object]) -> Refusal:
+    """The topic exists with another definition."""
+    return Refusal(
+        Code.TOPIC_CONFLICT,
+        f"The topic {topic!r} exists with another definition.",
+        "Use the existing definition (details.definition), or change it with hub:topic_update.",
+        details={"topic": topic, "definition": definition},
+    )
+
+
+def too_many_topics(limit: int) -> Refusal:
+    """No room for another durable topic."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"The hub has {limit} durable topics, which is the limit.",
+        "Delete topics that are not needed, or raise topics.limit.",
+        details={"limit": limit},
+    )
+
+
+def unknown_subscription(topic: str, subscription: str) -> Refusal:
+    """The topic has no such subscription."""
+    return Refusal(
+        Code.UNKNOWN_SUBSCRIPTION,
+        f"The topic {topic!r} has no subscription {subscription!r}.",
+        "Check the name with hub:list_subs; hub:subscribe makes it.",
+        details={"topic": topic, "subscription": subscription},
+    )
+
+
+def subscription_busy(subscription: str, consumer: str) -> Refusal:
+    """Exclusive, and somebody has it."""
+    return Refusal(
+        Code.SUBSCRIPTION_BUSY,
+        f"The exclusive subscription {subscription!r} is held by {consumer}.",
+        "Wait until it leaves, take over under the same consumer name, or use another mode.",
+        retryable=True,
+        details={"subscription": subscription, "consumer": consumer},
+    )
+
+
+def subscription_conflict(subscription: str, mode: str) -> Refusal:
+    """It exists with another mode."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The subscription {subscription!r} exists with the mode {mode}.",
+        "Join it with its own mode, or choose another name.",
+        details={"subscription": subscription, "mode": mode},
+    )
+
+
+def not_a_consumer(what: str) -> Refusal:
+    """Only a consumer settles."""
+    return Refusal(
+        Code.NOT_A_CONSUMER,
+        f"This session is not a consumer of {what}.",
+        "Subscribe first (for a mailbox: register the address), then settle what is received.",
+        details={"name": what},
+    )

@@ -6,7 +6,7 @@ refused, so that nothing is guessed.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
@@ -21,6 +21,11 @@ Type = Annotated[str, Meta(min_length=1, max_length=TYPE_CHARS_MAX)]
 
 
 _ABSENT = Raw(b"")
+
+SEQS_MAX = 10_000
+Position = Annotated[int, Meta(ge=1, le=2**53)]
+Poison = Literal["block", "drop", "dead_letter"]
+_DAY_MS = 86_400_000
 
 
 class Request(msgspec.Struct, gc=False, rename="camel"):
@@ -48,6 +53,7 @@ class Register(Request):
     capabilities: list[str]
     metadata: dict[str, Any] | None = None
     ttl_seconds: Number | None = None
+    durable: bool | None = None
 
 
 class Unregister(Request):
@@ -68,6 +74,7 @@ class Discover(Request):
     pattern: str
     capability: str | None = None
     limit: Number | None = None
+    include_away: bool | None = None
 
 
 class ListActors(Request):
@@ -99,10 +106,50 @@ class BroadcastMetadata(Request):
     target_capability: str | None = None
 
 
-class Subscribe(Request):
-    """Payload of `hub:subscribe`."""
+class Point(Request):
+    """A place in a topic: exactly one of `seq`, `time` and `last`."""
 
-    topic: str
+    seq: Position | None = None
+    time: Number | None = None
+    last: Position | None = None
+    epoch: str | None = None
+
+
+Start = str | Point
+
+
+class Resume(Request):
+    """The last position a consumer has processed."""
+
+    seq: Annotated[int, Meta(ge=0, le=2**53)]
+    epoch: str | None = None
+
+
+class SubscriptionOptions(Request):
+    """What a durable subscription can be told; left out: as it is, or the default."""
+
+    window: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    strict: bool | None = None
+    ack_timeout_ms: Annotated[int, Meta(ge=1, le=_DAY_MS)] | None = None
+    max_deliveries: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    backoff_ms: Annotated[int, Meta(ge=0, le=_DAY_MS)] | None = None
+    backoff_cap_ms: Annotated[int, Meta(ge=0, le=_DAY_MS)] | None = None
+    heartbeat_ms: Annotated[int, Meta(ge=0, le=_DAY_MS)] | None = None
+    auto_ack: bool | None = None
+    poison: Poison | None = None
+    dead_letter: str | None = None
+    rate_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None
+
+
+class Subscribe(SubscriptionOptions):
+    """Payload of `hub:subscribe`; with `subscription` a durable one."""
+
+    topic: str = ""
+    subscription: str | None = None
+    mode: str | None = None
+    start: Start | None = msgspec.field(name="from", default=None)
+    consumer: str | None = None
+    resume: Resume | None = None
 
 
 class Unsubscribe(Request):
@@ -110,6 +157,7 @@ class Unsubscribe(Request):
 
     topic: str | None = None
     subscription_id: str | None = None
+    subscription: str | None = None
 
 
 class Publish(Request):
@@ -118,6 +166,111 @@ class Publish(Request):
     topic: str
     type: Type
     data: Raw = NULL
+    durable: bool | None = None
+    key: str | None = None
+    deliver_at: Number | None = None
+    headers: dict[str, str] | None = None
+
+
+class Retention(Request):
+    """How long a topic keeps its messages."""
+
+    age_seconds: Annotated[float, Meta(gt=0)] | None = None
+    bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+
+
+class TopicName(Request):
+    """Payload of requests about one topic."""
+
+    topic: str
+
+
+class TopicOptions(TopicName):
+    """Payload of `hub:topic_update`."""
+
+    retention: Retention | None = None
+    poison: Poison | None = None
+    dead_letter: str | None = None
+    heartbeat_ms: Annotated[int, Meta(ge=0, le=_DAY_MS)] | None = None
+
+
+class TopicCreate(TopicOptions):
+    """Payload of `hub:topic_create`."""
+
+    durable: bool | None = None
+
+
+class ListTopics(Request):
+    """Payload of `hub:list_topics`."""
+
+    pattern: str | None = None
+    limit: Number | None = None
+    offset: Number | None = None
+
+
+class SubscriptionName(Request):
+    """Payload of requests about one subscription."""
+
+    topic: str
+    subscription: str
+
+
+class ListSubscriptions(Request):
+    """Payload of `hub:list_subs`."""
+
+    topic: str | None = None
+    limit: Number | None = None
+    offset: Number | None = None
+
+
+class Seek(Request):
+    """Payload of `hub:seek`, beside the subscription's name."""
+
+    to: Start
+    dry_run: bool | None = None
+
+
+class Replay(Request):
+    """Payload of `hub:replay`."""
+
+    topic: str
+    from_seq: Position
+    to_seq: Position | None = None
+    limit: Position | None = None
+    epoch: str | None = None
+
+
+class Letters(Request):
+    """Payload of `hub:redrive` and `hub:purge`: all dead letters of a topic, or some."""
+
+    topic: str
+    seqs: Annotated[list[Position], Meta(max_length=SEQS_MAX)] | None = None
+    all: bool | None = None
+
+
+class Settle(Request):
+    """Payload of `hub:ack`, `hub:nack`, `hub:extend` and `hub:term`."""
+
+    subscription_id: str | None = None
+    topic: str | None = None
+    subscription: str | None = None
+    stream: str | None = None
+    epoch: str | None = None
+    seq: Position | None = None
+    seqs: Annotated[list[Position], Meta(max_length=SEQS_MAX)] | None = None
+    up_to: Position | None = None
+    id: str | None = None
+    delay_ms: Number | None = None
+    reason: str | None = None
+    ms: Number | None = None
+
+
+class Credit(Request):
+    """Payload of `hub:credit`."""
+
+    subscription_id: str
+    messages: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+    bytes: Annotated[int, Meta(ge=0, le=2**40)] | None = None
 
 
 class Refresh(Request):
@@ -150,6 +303,11 @@ def parse(kind: type[T], raw: Raw, member: str = "payload") -> T:
 def parse_or_empty(kind: type[T], raw: Raw, member: str = "payload") -> T:
     """Like `parse`, for requests whose payload may be null."""
     return kind() if raw == NULL else parse(kind, raw, member)
+
+
+def page(asked: Number | None, limit: int) -> int:
+    """How many to show at once."""
+    return limit if asked is None else int(min(max(asked, 1), limit))
 
 
 def trace_of(envelope: Envelope) -> bytes:

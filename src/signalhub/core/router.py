@@ -1,27 +1,31 @@
 """Messages between actors: send, broadcast, publish and subscribe.
 
 Order of the checks: may the session speak as `from`, may it do this, was this ask accepted before,
-has it expired, is the target there. An ask is acknowledged when the shell reports that the target's
-bytes are the kernel's; only then is it remembered for de-duplication, so that a refused message may
-be sent again with the same id.
+has it expired, is the target there. Only what was accepted is remembered for de-duplication, so
+that a refused message may be sent again with the same id. Asks go on in `mailbox.py`, durable
+topics in `publishing.py`, durable subscriptions in `subscribing.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from signalhub import entry
 from signalhub import envelope as wire
-from signalhub.core import refusals, requests
+from signalhub.core import mailbox, publishing, refusals, requests, subscribing
+from signalhub.core.consumers import Consumer
 from signalhub.core.dedup import Ack
-from signalhub.core.effects import Deliver, Effect, FanOut, Reply
+from signalhub.core.effects import Append, Deliver, Effect, FanOut
 from signalhub.core.policy import EVERYTHING
+from signalhub.core.receipts import FanReceipt
 from signalhub.core.registry import Recipient
 from signalhub.core.session import Session, State
 from signalhub.core.topics import Audience
+from signalhub.entry import Entry, Kind, encode_body
 from signalhub.envelope import ASK, Envelope
-from signalhub.errors import Code, Refusal
+from signalhub.errors import Refusal
 from signalhub.names import (
     ADDRESS_CHARS_MAX,
     HUB_TYPE_PREFIX,
@@ -32,28 +36,6 @@ from signalhub.names import (
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
-
-DELIVERED: Final = "delivered"
-
-
-class Receipt(msgspec.Struct, eq=False):
-    """An ask on its way: who wants to know what becomes of it."""
-
-    message: Envelope
-    askers: list[Session]
-    target: str
-    received_at_ms: int
-    expires_at: float | None
-
-
-class FanReceipt(msgspec.Struct, eq=False):
-    """A publish or broadcast on its way; `topic` is `None` for a broadcast."""
-
-    session: Session
-    message: Envelope
-    topic: str | None
-    received_at_ms: int
-    expires_at: float | None
 
 
 def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -78,19 +60,22 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
     expires_at = _deadline(session, message)
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
+    if is_ask:
+        return mailbox.accept(hub, session, message, request, target, expires_at, now)
     registration = hub.registry.find(target, now)
     if registration is None:
         if len(target) > ADDRESS_CHARS_MAX:
             raise refusals.structural(f"payload.to is longer than {ADDRESS_CHARS_MAX} characters")
-        return _unknown(hub, session, message, target, now) if is_ask else _missed(hub)
+        return _missed(hub)
 
-    receipt = None
-    if is_ask:
-        receipt = Receipt(message, [session], target, now, expires_at)
-        hub.asks[message.sender, message.id] = receipt
-    address_json = registration.address_json
-    frame = wire.forwarded(hub.ids.next(), message, address_json, type, request.data, now)
-    return [Deliver(registration.session, frame, session, target, expires_at, receipt)]
+    address_json, metadata = registration.address_json, message.metadata
+    frame = wire.forwarded(hub.ids.next(), message, address_json, type, request.data, now, metadata)
+    deliver = Deliver(registration.session, frame, session, target, expires_at, None)
+    if session.unsynced and (ask := session.unsynced.get(target)) is not None:
+        # It follows the ask, which is on its way to the disk.
+        ask.behind = [*(ask.behind or ()), deliver]
+        return []
+    return [deliver]
 
 
 _decode_send = msgspec.json.Decoder(requests.Send).decode
@@ -124,38 +109,6 @@ def _missed(hub: Hub) -> list[Effect]:
     return []
 
 
-def _unknown(hub: Hub, session: Session, message: Envelope, target: str, now: int) -> list[Effect]:
-    if hub.registry.is_away(target, now):
-        raise refusals.reconnecting(target)
-    return [unknown_actor(hub, session, message, target, now)]
-
-
-def unknown_actor(
-    hub: Hub,
-    session: Session,
-    message: Envelope,
-    target: str,
-    now: int,
-    *,
-    retryable: bool = False,
-) -> Reply:
-    """The one error both kinds of clients know by its own type."""
-    hub.tally.unknown_targets += 1
-    hub.tally.count_error(Code.UNKNOWN_ACTOR)
-    payload = wire.encode(
-        {
-            "actorAddress": target,
-            "code": Code.UNKNOWN_ACTOR,
-            "message": f"The actor {target} is not registered with this hub.",
-            "resolution": "Check the address with hub:discover, or wait until the actor registers.",
-            "details": {"actorAddress": target},
-            "retryable": retryable,
-        }
-    )
-    trace = requests.trace_of(message)
-    return hub.reply(session, message, "hub:unknown_actor", payload, now, trace)
-
-
 def _answer_again(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect] | None:
     """The same ack for a message accepted before; silence while its first copy is on its way."""
     pending = hub.asks.get((message.sender, message.id))
@@ -170,52 +123,13 @@ def _answer_again(hub: Hub, session: Session, message: Envelope, now: int) -> li
     hub.tally.duplicates += 1
     if ack.extra:
         return [hub.reply(session, message, "hub:broadcast_ack", ack.extra, now)]
-    return [_delivery_ack(hub, session, message, ack, now)]
-
-
-def _delivery_ack(hub: Hub, session: Session, message: Envelope, ack: Ack, now: int) -> Reply:
-    payload = wire.encode({"messageId": message.id, "deliveredAt": ack.at_ms, "status": ack.status})
-    return hub.reply(session, message, "hub:delivery_ack", payload, now)
-
-
-def handed_over(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
-    """The target's bytes are the kernel's: acknowledge and remember."""
-    message = receipt.message
-    hub.asks.pop((message.sender, message.id), None)
-    ack = Ack(at_ms=now, status=DELIVERED)
-    hub.dedup.remember(message.sender, message.id, now, ack)
-    hub.tally.ask_latency.observe((now - receipt.received_at_ms) / 1000)
-    return [
-        _delivery_ack(hub, asker, message, ack, now)
-        for asker in receipt.askers
-        if asker.state is State.CONNECTED
-    ]
-
-
-def undelivered(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
-    """The bytes never left: say so; the same id may be tried again."""
-    message = receipt.message
-    hub.asks.pop((message.sender, message.id), None)
-    askers = [asker for asker in receipt.askers if asker.state is State.CONNECTED]
-    if receipt.expires_at is not None and receipt.expires_at < now:
-        hub.tally.expired_asks += 1
-        refusal = refusals.expired(message.ttl or 0)
-        return [hub.refuse(asker, message, refusal, now) for asker in askers]
-    return [
-        unknown_actor(hub, asker, message, receipt.target, now, retryable=True) for asker in askers
-    ]
-
-
-def overflowed(hub: Hub, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
-    """Too much waits for the target already: refuse, so that the sender tries again later."""
-    message = receipt.message
-    hub.asks.pop((message.sender, message.id), None)
-    refusal = refusals.queue_full(receipt.target, waiting, hub.settings.outbound)
-    return [
-        hub.refuse(asker, message, refusal, now)
-        for asker in receipt.askers
-        if asker.state is State.CONNECTED
-    ]
+    if message.type == "hub:publish":
+        topic = publishing.find(hub, requests.parse(requests.Publish, message.payload).topic)
+        return [publishing.published_before(hub, session, message, topic, ack, now)]
+    target = requests.parse(requests.Send, message.payload).to or message.to
+    box = hub.streams.mailboxes.get(target)
+    epoch = None if box is None else box.epoch
+    return [mailbox.delivery_ack(hub, session, message, ack, epoch, now, is_duplicate=True)]
 
 
 def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -271,9 +185,22 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         _check_sender(session, message.sender)
         if not session.allowance.may_publish(topic):
             raise refusals.unauthorized("publish", topic)
+    durable = hub.streams.topics.get(topic)
+    is_durable = durable is not None or bool(request.durable)
+    if is_durable:
+        answered = _answer_again(hub, session, message, now)
+        if answered is not None:
+            return answered
     expires_at = _deadline(session, message)
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, message.pattern == ASK)
+    if is_durable:
+        made: list[Effect] = []
+        if durable is None:
+            hub.check_storage()
+            made.append(publishing.auto_create(hub, session, topic, now))
+            durable = hub.streams.topics[topic]
+        return made + publishing.publish(hub, session, message, request, durable, expires_at, now)
 
     hub.tally.published += 1
     head, tail = wire.copies(
@@ -294,6 +221,12 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
 def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
     """The copies are queued in order; tell the sender how many, behind its own copy."""
     session, message = receipt.session, receipt.message
+    if receipt.answer is not None:
+        assert receipt.askers is not None
+        assert message is not None
+        return publishing.answers(hub, receipt.askers, message, receipt.answer, queued, now)
+    if session is None or message is None:
+        return []
     if receipt.topic is not None:
         payload = wire.encode({"topic": receipt.topic, "subscriberCount": queued})
         return [hub.reply(session, message, "hub:published", payload, now)]
@@ -308,10 +241,35 @@ def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int
             "failedCount": failed,
         }
     )
-    if message.pattern == ASK:
-        ack = Ack(at_ms=now, status=DELIVERED, extra=payload)
+    if message.pattern != ASK:
+        return [hub.reply(session, message, "hub:broadcast_ack", payload, now)]
+    hub.asks[message.sender, message.id] = told = Told(session, message, [session], payload)
+    body = encode_body(entry.Broadcast(message.id, message.sender, payload))
+    return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), told)]
+
+
+class Told(msgspec.Struct, eq=False):
+    """A broadcast as ask: its sender hears how many got it, and hears the same if it asks again."""
+
+    session: Session
+    message: Envelope
+    askers: list[Session]
+    payload: bytes
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        message = self.message
+        hub.asks.pop((message.sender, message.id), None)
+        ack = Ack(at_ms=now, extra=self.payload)
         hub.dedup.remember(message.sender, message.id, now, ack)
-    return [hub.reply(session, message, "hub:broadcast_ack", payload, now)]
+        return [
+            hub.reply(asker, message, "hub:broadcast_ack", self.payload, now)
+            for asker in self.askers
+            if asker.state is State.CONNECTED
+        ]
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        """The copies have gone out all the same; only that cannot be remembered."""
+        return self.committed(hub, -1, now)
 
 
 def _check_topic(topic: str) -> None:
@@ -326,7 +284,8 @@ def _subscribing_address(session: Session, sender: str) -> str:
 
 def subscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """Hear a topic, or all topics a wildcard covers, from now on."""
-    topic = requests.parse(requests.Subscribe, message.payload).topic
+    request = requests.parse(requests.Subscribe, message.payload)
+    topic = request.topic
     _check_topic(topic)
     if not is_subscribable(topic):
         raise refusals.structural("the wildcard `#` must be the last level of payload.topic")
@@ -335,6 +294,8 @@ def subscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         if not session.allowance.may_subscribe(topic):
             raise refusals.unauthorized("subscribe", topic)
     address = _subscribing_address(session, message.sender)
+    if request.subscription is not None:
+        return subscribing.subscribe(hub, session, message, request, address, now)
     if not hub.topics.hears(session, address, topic):
         count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
         if count >= hub.settings.subscriptions_max:
@@ -350,11 +311,29 @@ def unsubscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list
     request = requests.parse(requests.Unsubscribe, message.payload)
     if not request.topic and not request.subscription_id:
         raise refusals.structural("the payload needs topic or subscriptionId")
-    topic = _drop(hub, session, message.sender, request)
+    consumer = _own_consumer(session, request)
+    payload: dict[str, object] = {"unsubscribedAt": now}
+    if consumer is not None:
+        subscribing.leave(hub, consumer, "left", now, is_told=False)
+        payload["topic"] = consumer.subscription.stream.name
+        payload["subscription"] = consumer.subscription.name
+    else:
+        payload["topic"] = _drop(hub, session, message.sender, request)
     if message.pattern != ASK:
         return []
-    payload = wire.encode({"topic": topic, "unsubscribedAt": now})
-    return [hub.reply(session, message, "hub:unsubscribed", payload, now)]
+    return [hub.reply(session, message, "hub:unsubscribed", wire.encode(payload), now)]
+
+
+def _own_consumer(session: Session, request: requests.Unsubscribe) -> Consumer | None:
+    """The part in a durable subscription that is meant, if one is."""
+    consumer = session.consumers.get(request.subscription_id or "")
+    if consumer is not None or request.subscription is None:
+        return consumer
+    for one in session.consumers.values():
+        of = one.subscription
+        if of.name == request.subscription and of.stream.name == request.topic:
+            return one
+    return None
 
 
 def _drop(hub: Hub, session: Session, sender: str, request: requests.Unsubscribe) -> str:

@@ -13,7 +13,9 @@ from signalhub.core.limits import TokenBucket
 from signalhub.core.policy import EVERYTHING, Allowance
 
 if TYPE_CHECKING:
+    from signalhub.core.consumers import Consumer
     from signalhub.core.flow import Outbound
+    from signalhub.core.receipts import Receipt
     from signalhub.core.registry import Registration
     from signalhub.core.topics import Subscriber
     from signalhub.tokens import Claims
@@ -43,6 +45,7 @@ class Session:
         "claims",
         "clock_behind_ms",
         "connected_at_ms",
+        "consumers",
         "hello_identity",
         "id",
         "identity",
@@ -51,8 +54,10 @@ class Session:
         "outbound",
         "registrations",
         "sent",
+        "settles_mail",
         "state",
         "subscriptions",
+        "unsynced",
     )
 
     def __init__(self, session_id: str, link: object, bucket: TokenBucket, now_ms: int) -> None:
@@ -72,6 +77,12 @@ class Session:
         # What waits while the socket is blocked; the shell keeps it, `hub:queue_stats` shows it.
         self.outbound: Outbound | None = None
         self.registrations: dict[str, Registration] = {}
+        # It said that it acknowledges what comes from mailboxes.
+        self.settles_mail = False
+        # Its asks that are not on disk yet, the latest per recipient.
+        self.unsynced: dict[str, Receipt] = {}
+        # Its parts in durable subscriptions and mailboxes, by subscription id.
+        self.consumers: dict[str, Consumer] = {}
         # Most sessions subscribe to nothing, so the table is made on first use.
         self.subscriptions: dict[str, Subscriber] | None = None
 

@@ -60,6 +60,29 @@ class Histogram:
 
 
 @dataclass(slots=True)
+class SubscriptionTally:
+    """What happened to the messages of one subscription since the process started."""
+
+    delivered: int = 0
+    settled: int = 0
+    redelivered: int = 0
+    nacked: int = 0
+    timeouts: int = 0
+    exhausted: int = 0
+    dead_lettered: int = 0
+    dropped: int = 0
+    expired: int = 0
+    lost: int = 0  # Removed by retention before they were settled.
+    ignored: int = 0  # Settlements of what was not in flight.
+
+    wake_polls: int = 0
+    heartbeat_polls: int = 0
+    recovered_wakes: int = 0  # Heartbeat polls that found what a wake should have brought.
+    empty_reads: int = 0
+    restarts: int = 0
+
+
+@dataclass(slots=True)
 class Tally:
     """Everything the core has counted since it started."""
 
@@ -90,6 +113,13 @@ class Tally:
     paused: int = 0
     resumed: int = 0
     rate_limited: int = 0
+
+    queued_asks: int = 0  # Answered as waiting in a mailbox.
+    mailbox_full: int = 0
+    mailbox_dropped: int = 0  # Messages that went with their mailbox.
+    lost: int = 0  # Removed by retention before they were settled.
+    appended: int = 0  # Entries committed to the log.
+    append_refused: int = 0
 
     errors: dict[str, int] = field(default_factory=dict)  # By code.
 

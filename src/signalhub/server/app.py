@@ -20,11 +20,14 @@ import uvloop
 
 from signalhub import envelope as wire
 from signalhub.clock import Clock, Ids, SystemClock
+from signalhub.core import recovery, retention
 from signalhub.core.hub import Hub
 from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
 from signalhub.core.tally import Tally
+from signalhub.engine.local import LocalEngine
 from signalhub.observe.metrics import Metrics
+from signalhub.server import restart
 from signalhub.server.connection import Connection
 from signalhub.server.http import Request, Response, Routes
 from signalhub.server.listener import (
@@ -45,6 +48,9 @@ log = logging.getLogger("signalhub.server")
 
 _SWEEP_S = 0.25
 _TICK_S = 1.0
+_CHECKPOINT_MS = 10_000
+_CHECKPOINT_ENTRIES = 50_000
+_RETENTION_MS = 60_000
 
 
 class App:
@@ -70,6 +76,10 @@ class App:
         self._clean = Period(int(settings.registry.sweep_s * 1000))
         self._folder: Folder
         self._store: Store
+        self._engine: LocalEngine
+        self._checkpointed = 0
+        self._checkpoint = Period(_CHECKPOINT_MS)
+        self._retention = Period(_RETENTION_MS)
         self.runner: Runner
         self._listener: Listener
         self._metrics: Metrics
@@ -93,18 +103,32 @@ class App:
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._store = Store(str(self._folder.path / "state.db"))
+        try:
+            await self._open_rest(loop)
+        except BaseException:
+            self._store.close()
+            raise
+
+    async def _open_rest(self, loop: asyncio.AbstractEventLoop) -> None:
         rows = self._store.load(self._clock.now_ms())
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
-        self.runner = Runner(self.hub, self._store, self._clock, loop)
+        self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
+        try:
+            restart.recover(self.hub, self._engine, self._store, self._clock.now_ms())
+            self._checkpointed = self._engine.head
+            await self._listen(loop)
+        except BaseException:
+            self._engine.close()
+            raise
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.runner = Runner(self.hub, self._store, self._engine, self._clock, loop)
+        self._engine.report_to(self.runner)
         self._metrics = Metrics(self._tally, self)
         routes = Routes()
         routes.add("/health", self._health)
         routes.add("/metrics", self._serve_metrics)
-        try:
-            self._listener = await listen(self.settings, routes, self)
-        except BaseException:
-            self._store.close()
-            raise
+        self._listener = await listen(self.settings, routes, self)
         self._timers = [
             loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.writer.sweep),
             loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
@@ -125,9 +149,26 @@ class App:
             timer.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.runner.wait_until_empty(), self.settings.drain_s)
+        await self._close_log()
         self._store.close()
         self._folder.close()
         log.info("the hub has stopped")
+
+    async def _close_log(self) -> None:
+        """The last acks and cursors go to the log, and where it ends to the store."""
+        self.runner.stop()
+        now = self._clock.now_ms()
+        self.runner.perform(self.hub.dispatch(now), now)
+        self._engine.flush()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._engine.wait_until_written(), self.settings.drain_s)
+        self._save_snapshot()
+        self._engine.close()
+
+    def _save_snapshot(self) -> None:
+        """Where the next start begins to read the log."""
+        self._checkpointed = offset = self._engine.reported
+        self._store.save_snapshot(recovery.take_snapshot(self.hub, offset), self._engine.epoch)
 
     # The gatekeeper's part.
 
@@ -202,6 +243,11 @@ class App:
     def _tick(self) -> None:
         now = self._clock.now_ms()
         self.runner.perform(self.hub.tick(now), now)
+        grown = self._engine.head - self._checkpointed
+        if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
+            self._save_snapshot()
+        if self._retention.is_due(now):
+            self._retain(now)
         if self._clean.is_due(now):
             self._known_store_errors = self._store.errors
             self._store.clean(now)
@@ -212,6 +258,10 @@ class App:
                 log.warning("the hub is degraded", extra={"degradations": degradations})
             else:
                 log.info("the hub is healthy again")
+
+    def _retain(self, now: int) -> None:
+        self.runner.perform(retention.expire_topics(self.hub, now), now)
+        self._engine.retain(retention.unsettled(self.hub), self._checkpointed)
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:
         """A timer that survives a failing turn."""

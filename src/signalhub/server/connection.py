@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
 
-from signalhub.core.router import Receipt
+from signalhub.core.flight import Attempt
+from signalhub.core.receipts import Receipt
 from signalhub.core.session import Session, State
 from signalhub.server.fanout import FanBatch
 from signalhub.websocket import (
@@ -48,12 +49,12 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
     frame: bytes
     expires_at: float | None = None
-    receipt: Receipt | None = None
+    receipt: Receipt | Attempt | None = None
     is_tell: bool = False
 
 
 # A receipt, and how many pieces have to be written until its message is.
-Marks = list[tuple[int, Receipt]]
+Marks = list[tuple[int, Receipt | Attempt]]
 
 
 class Draft(msgspec.Struct):
@@ -103,7 +104,7 @@ class Connection(WSListener):
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
         self.marks: Marks | None = None
-        self.held: list[tuple[float, Receipt]] = []
+        self.held: list[tuple[float, Receipt | Attempt]] = []
         # All bytes ever left to the transport; what is settled is counted against them.
         self._buffered_total = 0
         self.waiting: deque[Waiting] | None = None
@@ -250,9 +251,9 @@ class Connection(WSListener):
         # The kernel may have made room meanwhile; then nobody will report that it has.
         return written if transport.get_write_buffer_size() else len(data)
 
-    def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[Receipt]:
+    def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[Receipt | Attempt]:
         """The receipts of what was written whole; the others wait for the transport to drain."""
-        done: list[Receipt] = []
+        done: list[Receipt | Attempt] = []
         ends = list(accumulate(map(len, pieces), initial=0))
         kernel_end = self._buffered_total - (ends[-1] - written) - written
         for count, receipt in marks:
@@ -262,7 +263,7 @@ class Connection(WSListener):
                 self.held.append((kernel_end + ends[count], receipt))
         return done
 
-    def settle(self) -> list[Receipt]:
+    def settle(self) -> list[Receipt | Attempt]:
         """The held receipts whose bytes have left the transport since."""
         taken = self._buffered_total - self.unsent_bytes
         done = [receipt for end, receipt in self.held if end <= taken]

@@ -8,15 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
+from collections.abc import Callable
 from typing import assert_never
 
 from signalhub.clock import Clock
-from signalhub.core.effects import Close, Deliver, Effect, FanOut, Forget, Persist, Reply
+from signalhub.core.effects import (
+    Append,
+    Close,
+    Deliver,
+    Dispatch,
+    Effect,
+    FanOut,
+    Fetch,
+    FindTime,
+    Forget,
+    Note,
+    Persist,
+    Reply,
+)
 from signalhub.core.hub import Hub
 from signalhub.core.registry import Recipient, Registration
 from signalhub.core.session import Session
 from signalhub.core.topics import Audience
+from signalhub.engine.port import Engine
+from signalhub.entry import Stored
+from signalhub.errors import Refusal
 from signalhub.server.connection import Connection, Waiting
 from signalhub.server.fanout import FanBatch
 from signalhub.server.writer import Writer
@@ -30,10 +48,20 @@ class Runner:
     """The one place where effects become bytes."""
 
     def __init__(
-        self, hub: Hub, store: Store, clock: Clock, loop: asyncio.AbstractEventLoop
+        self,
+        hub: Hub,
+        store: Store,
+        engine: Engine,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.hub = hub
-        self.writer = Writer(hub, clock, loop, self.perform, self._close_fans)
+        self._engine = engine
+        self._loop = loop
+        self._mono_s = clock.mono_s
+        self._dispatch_timer: asyncio.TimerHandle | None = None
+        self._dispatch_at_ms = math.inf
+        self.writer = Writer(hub, clock, loop, self.perform, self._ending_tick, self._close_fans)
         self.connections: set[Connection] = set()
         self.frame_bytes_max = hub.settings.frame_bytes_max
         self._tally = hub.tally
@@ -105,6 +133,18 @@ class Runner:
                 self._store.persist(_row(registration))
             case Forget(addresses=addresses):
                 self._store.forget(addresses)
+            case Append():
+                self._engine.append(effect)
+                if not self.writer.tick_ms:
+                    self.writer.begin_tick()
+            case Dispatch():
+                self._dispatch(effect, now)
+            case Fetch():
+                self._fetch(effect)
+            case FindTime():
+                self._find_time(effect)
+            case Note(text=text, facts=facts, error=error):
+                log.warning(text, extra=facts, exc_info=error)
             case _:
                 assert_never(effect)
 
@@ -173,6 +213,98 @@ class Runner:
         outbound.queued(len(one.frame))
         if outbound.is_overrun:
             self.writer.close_slow(connection)
+
+    # The log and what is dispatched from it.
+
+    def committed(self, appends: list[Append], first: int) -> None:
+        """Entries are safe: whoever waits for them goes on."""
+        now = self.writer.tick_ms or self.writer.begin_tick()
+        self._tally.appended += len(appends)
+        for offset, append in enumerate(appends, first):
+            try:
+                effects = append.receipt.committed(self.hub, offset, now)
+            except Exception:
+                log.exception("a committed entry could not be handled")
+                continue
+            for effect in effects:
+                self._perform_one(effect, now)
+
+    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
+        """The log took nothing; finally, if it will take nothing until the next start."""
+        now = self.writer.tick_ms or self.writer.begin_tick()
+        if is_final:
+            self.hub.storage_fault = refusal
+        self.perform(self.hub.refused(appends, refusal, now), now)
+
+    def _ending_tick(self, now: int) -> None:
+        """Before the tick's bytes are written: dispatch what is woken, and send on to the log."""
+        hub = self.hub
+        if hub.next_dispatch_ms <= now:
+            for effect in hub.dispatch(now):
+                self._perform_one(effect, now)
+        self._engine.flush()
+        self._plan_dispatch(now)
+
+    def _plan_dispatch(self, now: int) -> None:
+        due_ms = self.hub.next_dispatch_ms
+        if due_ms >= self._dispatch_at_ms or due_ms == math.inf:
+            return
+        if self._dispatch_timer is not None:
+            self._dispatch_timer.cancel()
+        self._dispatch_at_ms = due_ms
+        delay_s = max(0.0, due_ms - now) / 1000
+        self._dispatch_timer = self._loop.call_later(delay_s, self._dispatch_due)
+
+    def _dispatch_due(self) -> None:
+        self._dispatch_timer = None
+        self._dispatch_at_ms = math.inf
+        if not self.writer.tick_ms:
+            self.writer.begin_tick()
+
+    def stop(self) -> None:
+        """No more timers."""
+        if self._dispatch_timer is not None:
+            self._dispatch_timer.cancel()
+        self._dispatch_at_ms = -math.inf
+
+    def _dispatch(self, effect: Dispatch, now: int) -> None:
+        connection = _connection(effect.session)
+        frame, receipt = effect.frame, effect.receipt
+        if connection.is_closing:
+            if receipt is not None:
+                self.perform(self.hub.undelivered(receipt, now), now)
+            return
+        self._tally.deliveries += 1
+        if connection.session.outbound is not None:
+            self._park(connection, Waiting(text_header(len(frame)) + frame, None, receipt))
+            return
+        self._enqueue(connection, frame)
+        if receipt is None:
+            connection.queued_replies += 1
+            return
+        if connection.marks is None:
+            connection.marks = []
+        connection.marks.append((len(connection.queue), receipt))
+
+    def _fetch(self, effect: Fetch) -> None:
+        def done(found: list[Stored]) -> None:
+            now = self.writer.tick_ms or self.writer.begin_tick()
+            self._attempt(lambda: effect.then(found, now), now)
+
+        self._engine.fetch(effect, done)
+
+    def _find_time(self, effect: FindTime) -> None:
+        def done(seq: int) -> None:
+            now = self.writer.tick_ms or self.writer.begin_tick()
+            self._attempt(lambda: effect.then(seq, now), now)
+
+        self._engine.find_time(effect, done)
+
+    def _attempt(self, step: Callable[[], list[Effect]], now: int) -> None:
+        try:
+            self.perform(step(), now)
+        except Exception:
+            log.exception("what was read could not be handled")
 
     # Fan-outs.
 

@@ -21,9 +21,10 @@ from collections.abc import Callable
 
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
+from signalhub.core.flight import Attempt
 from signalhub.core.flow import Outbound
 from signalhub.core.hub import Hub
-from signalhub.core.router import FanReceipt, Receipt
+from signalhub.core.receipts import FanReceipt, Receipt
 from signalhub.server.connection import CLOSED, Connection, Draft, Marks
 from signalhub.websocket import CloseCode
 
@@ -42,6 +43,7 @@ class Writer:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         perform: Callable[[list[Effect], int], None],
+        ending: Callable[[int], None],
         flushed: Callable[[], None],
     ) -> None:
         self._hub = hub
@@ -54,11 +56,12 @@ class Writer:
         self._mono_s = clock.mono_s
         self._loop = loop
         self._perform = perform
+        self._ending = ending
         self._flushed = flushed
         self.dirty: list[Connection] = []
         # Connections that wait for a large fan-out, each once; a receipt marks a broadcast's end.
         self._bulk: deque[Connection | FanReceipt] = deque()
-        self._handed_over: list[Receipt] = []
+        self._handed_over: list[Receipt | Attempt] = []
         self._blocked: set[Connection] = set()
         self._closing: list[tuple[float, int, Connection]] = []
         # The time of the running tick; 0 between ticks.
@@ -106,6 +109,7 @@ class Writer:
 
     def _flush(self) -> None:
         try:
+            self._ending(self.tick_ms)
             self._write_dirty()
             if self._is_bulk_new:
                 self._is_bulk_new = False
@@ -117,7 +121,7 @@ class Writer:
         finally:
             # Whatever happened, the next event must be able to begin a tick.
             self.tick_ms = 0
-            if self._bulk or self.dirty or self._handed_over:
+            if self._bulk or self.dirty or self._handed_over or self._hub.has_woken:
                 self.begin_tick()
 
     def _acknowledge(self) -> None:
@@ -244,6 +248,10 @@ class Writer:
         connection.session.outbound = None
         connection.waiting = None
         self._blocked.discard(connection)
+        if connection.session.consumers:
+            self._hub.unblocked(connection.session)
+            if not self.tick_ms:
+                self.begin_tick()
 
     def leave_waiting(self, connection: Connection) -> None:
         """Before a close: all that waits goes to the transport, which has the grace to send it."""
@@ -271,7 +279,7 @@ class Writer:
         """Whatever was still on its way to a dead socket is counted, or reported to its sender."""
         now = self._now_ms()
         waiting = connection.waiting or ()
-        lost: list[Receipt] = [receipt for _, receipt in connection.held]
+        lost: list[Receipt | Attempt] = [receipt for _, receipt in connection.held]
         lost += [receipt for _, receipt in connection.marks or ()]
         lost += [one.receipt for one in waiting if one.receipt is not None]
         self._tally.dropped_tells += sum(one.is_tell for one in waiting)

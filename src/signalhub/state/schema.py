@@ -9,13 +9,33 @@ from __future__ import annotations
 from typing import Final
 
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
-VERSION: Final = 1
+VERSION: Final = 2
 
 # Actors renew their registrations, so a power cut may cost the last moments of them; a killed
 # process costs none that were committed.
 OPEN: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = NORMAL;
+"""
+
+# The state of durable streams, to start from; all of it follows from the log.
+_SNAPSHOT: Final = """
+    CREATE TABLE stream (
+        name TEXT NOT NULL PRIMARY KEY,
+        state BLOB NOT NULL             -- MessagePack, see core/recovery.py.
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE subscription (
+        stream TEXT NOT NULL,
+        name TEXT NOT NULL,
+        state BLOB NOT NULL,
+        PRIMARY KEY (stream, name)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE snapshot (
+        only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
+        epoch INTEGER NOT NULL,         -- Of the log.
+        log_offset INTEGER NOT NULL,    -- Everything before it is in the snapshot.
+        next_id INTEGER NOT NULL
+    ) STRICT;
 """
 
 CREATE: Final = f"""
@@ -28,6 +48,7 @@ CREATE: Final = f"""
         lease_ms INTEGER NOT NULL,
         version INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
+    {_SNAPSHOT}
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {VERSION};
 """
@@ -52,4 +73,22 @@ LOAD: Final = """
     SELECT address, capabilities, metadata, registered_at, expires_at, lease_ms, version
     FROM registration
     ORDER BY registered_at, address
+"""
+
+# From each older version to the next.
+MIGRATIONS: Final = {1: f"{_SNAPSHOT} PRAGMA user_version = 2;"}
+
+PUT_STREAM: Final = "INSERT OR REPLACE INTO stream VALUES (?, ?)"
+DROP_STREAM: Final = "DELETE FROM stream WHERE name = ?"
+DROP_SUBSCRIPTIONS: Final = "DELETE FROM subscription WHERE stream = ?"
+PUT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)"
+DROP_SUBSCRIPTION: Final = "DELETE FROM subscription WHERE stream = ? AND name = ?"
+PUT_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)"
+LOAD_SNAPSHOT: Final = "SELECT epoch, log_offset, next_id FROM snapshot"
+LOAD_STREAMS: Final = "SELECT state FROM stream"
+LOAD_SUBSCRIPTIONS: Final = "SELECT state FROM subscription"
+FORGET_SNAPSHOT: Final = """
+    DELETE FROM snapshot;
+    DELETE FROM stream;
+    DELETE FROM subscription;
 """

@@ -21,6 +21,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 
+from signalhub.core.recovery import Snapshot
 from signalhub.errors import SettingsError
 from signalhub.state import schema
 
@@ -45,6 +46,16 @@ class RegistrationRow(msgspec.Struct, frozen=True):
     expires_at: int
     lease_ms: int
     version: int
+
+
+class SnapshotRow(msgspec.Struct, frozen=True):
+    """The state of durable streams as it is stored."""
+
+    epoch: int
+    offset: int
+    next_id: int
+    streams: list[bytes]
+    subscriptions: list[bytes]
 
 
 class Store:
@@ -92,6 +103,59 @@ class Store:
             return self._wait_for(read)
         except (apsw.Error, ValueError) as error:
             raise _unusable(self._path, str(error)) from error
+
+    def save_snapshot(self, snapshot: Snapshot, epoch: int) -> None:
+        """Write what changed, soon. Where it fails the older one stays, and the log fills in."""
+        self._submit(partial(self._save_snapshot, snapshot, epoch))
+
+    def load_snapshot(self) -> SnapshotRow | None:
+        """The last snapshot, if there is one."""
+
+        def read() -> SnapshotRow | None:
+            found = self._connection.execute(schema.LOAD_SNAPSHOT).fetchone()
+            if found is None:
+                return None
+            streams = [state for (state,) in self._connection.execute(schema.LOAD_STREAMS)]
+            execute = self._connection.execute
+            subscriptions = [state for (state,) in execute(schema.LOAD_SUBSCRIPTIONS)]
+            epoch, offset, next_id = found
+            return SnapshotRow(epoch, offset, next_id, streams, subscriptions)
+
+        try:
+            return self._wait_for(read)
+        except apsw.Error as error:
+            raise _unusable(self._path, str(error)) from error
+
+    def forget_snapshot(self) -> None:
+        """It does not fit the log."""
+
+        def clear() -> None:
+            with self._connection:
+                self._connection.execute(schema.FORGET_SNAPSHOT)
+
+        self._wait_for(clear)
+
+    def _save_snapshot(self, snapshot: Snapshot, epoch: int) -> None:
+        gone = [(name,) for name, state in snapshot.streams.items() if state is None]
+        with self._connection:
+            execute = self._connection.executemany
+            execute(schema.DROP_STREAM, gone)
+            execute(schema.DROP_SUBSCRIPTIONS, gone)
+            execute(
+                schema.PUT_STREAM,
+                [(name, state) for name, state in snapshot.streams.items() if state is not None],
+            )
+            subscriptions = snapshot.subscriptions.items()
+            execute(
+                schema.DROP_SUBSCRIPTION, [key for key, state in subscriptions if state is None]
+            )
+            execute(
+                schema.PUT_SUBSCRIPTION,
+                [(*key, state) for key, state in subscriptions if state is not None],
+            )
+            self._connection.execute(
+                schema.PUT_SNAPSHOT, (epoch, snapshot.offset, snapshot.next_id)
+            )
 
     def flush(self) -> None:
         """Wait until everything noted so far is written, or was given up."""
@@ -202,6 +266,10 @@ def _check(connection: apsw.Connection, path: str) -> None:
         raise _unusable(
             path, f"its schema version is {version}, this hub knows {schema.VERSION} at most"
         )
+    while version in schema.MIGRATIONS:
+        with connection:
+            connection.execute(schema.MIGRATIONS[version])
+        version = connection.pragma("user_version")
     fault = connection.execute(schema.CHECK).get
     if fault != "ok":
         raise _unusable(path, f"it is damaged: {fault}")

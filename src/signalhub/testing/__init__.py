@@ -1,6 +1,7 @@
-"""What users and our own tests share: a clock to turn by hand, real hubs, a bad network."""
+"""What users and our own tests share: a clock, real hubs, a bad network, a bad disk."""
 
 from signalhub.testing.clock import FakeClock
+from signalhub.testing.disk import FaultyDisk, PowerCut
 from signalhub.testing.hub import RunningHub, run_hub
 from signalhub.testing.process import HubProcess, spawn_hub
 from signalhub.testing.proxy import ChaosProxy
@@ -9,8 +10,10 @@ from signalhub.testing.scripted import Peer, ScriptedHub
 __all__ = [
     "ChaosProxy",
     "FakeClock",
+    "FaultyDisk",
     "HubProcess",
     "Peer",
+    "PowerCut",
     "RunningHub",
     "ScriptedHub",
     "run_hub",

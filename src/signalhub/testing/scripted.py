@@ -122,6 +122,64 @@ class Peer(WSListener):
         address = register["payload"]["actorAddress"]
         self.answer(register, "hub:registered", {"actorAddress": address, "version": 1})
 
+    async def seat(self, **facts: Any) -> dict[str, Any]:
+        """Grant the `hub:subscribe` of a durable subscription that comes next; returns it."""
+        request = await self.receive("hub:subscribe")
+        asked = request["payload"]
+        place = {name: asked[name] for name in ("topic", "subscription", "mode")}
+        known = {
+            "subscriptionId": f"seat-{next(self._ids)}",
+            "epoch": "e1",
+            "next": 1,
+            "head": 0,
+            "lag": 0,
+            "recovered": True,
+        }
+        self.answer(request, "hub:subscribed", place | known | facts)
+        return request
+
+    def deliver(
+        self,
+        seq: int,
+        payload: Any = None,
+        *,
+        topic: str = "orders",
+        subscription: str = "billing",
+        type: str = "order",
+        epoch: str = "e1",
+        attempt: int = 1,
+        **metadata: Any,
+    ) -> None:
+        """Send a copy of a durable subscription."""
+        delivery = {
+            "subscription": subscription,
+            "epoch": epoch,
+            "seq": seq,
+            "attempt": attempt,
+            "redelivered": attempt > 1,
+            "publishedAt": 1_760_000_000_000,
+            "id": f"1.{seq}.{attempt}",
+        }
+        self.send(
+            type,
+            payload,
+            sender="@(demo/shop)",
+            metadata={"topic": topic, "publication": True, "delivery": delivery} | metadata,
+        )
+
+    def mail(self, address: str, seq: int, payload: Any = None, *, attempt: int = 1) -> None:
+        """Send a copy from the mailbox of an address."""
+        delivery = {
+            "stream": address,
+            "epoch": "m1",
+            "seq": seq,
+            "attempt": attempt,
+            "redelivered": attempt > 1,
+        }
+        self.send(
+            "task", payload, to=address, sender="@(demo/boss)", metadata={"delivery": delivery}
+        )
+
     def close(self, code: int, reason: str = "") -> None:
         """Close as the protocol wants it."""
         self._transport.send_close(WSCloseCode(code), reason)

@@ -1,0 +1,102 @@
+"""Where a durable message came from, and how its recipient says what became of it.
+
+Members are read one by one: a hub of another age may send some of them in another shape, and a
+message must not be lost for that.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """One attempt to deliver a message of a durable stream.
+
+    `stream` is set for mailboxes, `subscription` for durable subscriptions; a copy of a plain
+    subscription has neither, and nothing to settle.
+    """
+
+    epoch: str
+    seq: int
+    stream: str | None = None
+    subscription: str | None = None
+    attempt: int = 1
+    redelivered: bool = False
+    published_at: int | None = None  # Milliseconds since the epoch.
+    id: str | None = None  # Names this attempt.
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a dead letter comes from and why it was given up."""
+
+    topic: str | None = None
+    subscription: str | None = None
+    stream: str | None = None
+    epoch: str | None = None
+    seq: int | None = None
+    attempts: int = 0
+    reason: str | None = None
+    first_failure: int | None = None  # Milliseconds since the epoch, like the last.
+    last_failure: int | None = None
+    consumers: tuple[str, ...] = ()
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the hub made of a settlement: `ignored` names those that were not in flight."""
+
+    floor: int = 0
+    accepted: int = 0
+    ignored: tuple[int, ...] = ()
+
+
+class Verb(Enum):
+    """What can become of a delivered message, and the hub's answer to it."""
+
+    ACK = "hub:ack", "hub:acked"
+    NACK = "hub:nack", "hub:nacked"
+    EXTEND = "hub:extend", "hub:extended"
+    TERM = "hub:term", "hub:termed"
+
+    @property
+    def type(self) -> str:
+        return self.value[0]
+
+    @property
+    def answer(self) -> str:
+        return self.value[1]
+
+
+class Settles(Protocol):
+    """Whoever settles the messages of one stream."""
+
+    def is_open(self, delivery: Delivery) -> bool:
+        """Is this one still to be settled by us?"""
+
+    async def settle(
+        self, verb: Verb, delivery: Delivery, facts: dict[str, Any], *, wait: bool
+    ) -> Settled | None:
+        """Say what became of it; with `wait`, return once the hub has that on disk."""
+
+
+def read_members(value: object, kind: type[S]) -> S | None:
+    """Read a struct of which members may be missing or wrong; `None` without a required one."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return _read_each(value, kind) if isinstance(value, dict) else None
+
+
+def _read_each(members: dict[Any, Any], kind: type[S]) -> S | None:
+    good: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        try:
+            good[field.name] = msgspec.convert(members[field.encode_name], field.type)
+        except (KeyError, msgspec.ValidationError):
+            if field.required:
+                return None
+    return kind(**good)

@@ -1,0 +1,82 @@
+"""Reading a part of a durable topic once, beside all subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Self
+
+from signalhub.client.effects import Answered
+from signalhub.client.incoming import answer_of
+from signalhub.client.message import Message
+from signalhub.client.runner import Runner
+from signalhub.client.streams import Lost, Replayed
+
+PAGE = 500
+
+
+class Replay:
+    """The messages of a range, in order: `async for message in replay`.
+
+    They are asked for in pages. When the iteration is over, `complete` says whether that was the
+    whole range, `next` where it would go on, and `lost` what the topic does not keep any more.
+    """
+
+    def __init__(
+        self, runner: Runner, topic: str, from_seq: int, to_seq: int | None, limit: int | None
+    ) -> None:
+        if from_seq < 1 or (to_seq is not None and to_seq < from_seq):
+            raise ValueError("a replay goes from a seq of at least 1 to one that is not before it")
+        if limit is not None and limit < 1:
+            raise ValueError("a replay has a limit of at least 1")
+        self.topic = topic
+        self.count = 0
+        self.complete = False
+        self.next = from_seq
+        self.lost: Lost | None = None
+        self._to_seq = to_seq
+        self._limit = limit
+        self._runner = runner
+        self._page: deque[Message] = deque()
+        self._is_over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._page:
+            if self._is_over:
+                raise StopAsyncIteration
+            await self._turn()
+        self.count += 1
+        return self._page.popleft()
+
+    async def _turn(self) -> None:
+        """Get the next page."""
+        size = PAGE if self._limit is None else min(PAGE, self._limit - self.count)
+        # Should our caller be cancelled, the page still comes, and must not be taken for another.
+        page = asyncio.ensure_future(self._ask(size))
+        page.add_done_callback(_note_failure)
+        answered = await asyncio.shield(page)
+        replayed = answer_of(answered.payload, Replayed)
+        self._page.extend(answered.messages)
+        if replayed.lost_from is not None and replayed.lost_to is not None:
+            self.lost = Lost(replayed.lost_from, replayed.lost_to)
+        self.complete = replayed.complete and self.lost is None
+        here, self.next = self.next, replayed.next or self.next + len(answered.messages)
+        is_full = self._limit is not None and self.count + len(self._page) >= self._limit
+        self._is_over = replayed.complete or is_full or self.next <= here
+
+    async def _ask(self, size: int) -> Answered:
+        async with self._runner.replaying:
+            now_ms = self._runner.now().wall_ms
+            request = self._runner.streams.replay(self.topic, self.next, self._to_seq, size, now_ms)
+            answered = await self._runner.call(request)
+        assert answered is not None
+        return answered
+
+
+def _note_failure(page: asyncio.Future[Answered]) -> None:
+    """Nobody may be left to be told."""
+    if not page.cancelled():
+        page.exception()

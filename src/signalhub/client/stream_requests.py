@@ -1,0 +1,209 @@
+"""What a client can say to a hub about durable topics, subscriptions and their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from signalhub.client.arguments import Position, checked_name, checked_topic, wire_position
+from signalhub.client.delivery import Delivery, Verb
+from signalhub.client.frame import FrameWriter, Kind, Request
+from signalhub.envelope import ASK, TELL
+
+DeadLetterVerb = Literal["hub:redrive", "hub:purge"]
+
+
+class StreamComposer:
+    """Writes the requests of one client."""
+
+    def __init__(self, frames: FrameWriter) -> None:
+        self._frames = frames
+
+    def create_topic(self, topic: str, definition: Mapping[str, Any], now_ms: int) -> Request:
+        payload = {"topic": checked_topic(topic), "durable": True, **definition}
+        return self._frames.request("hub:topic_create", payload, now_ms, answer="hub:topic_created")
+
+    def update_topic(self, topic: str, definition: Mapping[str, Any], now_ms: int) -> Request:
+        payload = {"topic": checked_topic(topic), **definition}
+        return self._frames.request(
+            "hub:topic_update", payload, now_ms, answer="hub:topic_info_response"
+        )
+
+    def topic_info(self, topic: str, now_ms: int) -> Request:
+        payload = {"topic": checked_topic(topic)}
+        return self._frames.request(
+            "hub:topic_info", payload, now_ms, answer="hub:topic_info_response"
+        )
+
+    def list_topics(self, pattern: str | None, offset: int, limit: int, now_ms: int) -> Request:
+        payload = _given(pattern=pattern, offset=offset, limit=limit)
+        return self._frames.request("hub:list_topics", payload, now_ms, answer="hub:topic_list")
+
+    def delete_topic(self, topic: str, now_ms: int) -> Request:
+        return self._frames.request(
+            "hub:topic_delete",
+            {"topic": checked_topic(topic)},
+            now_ms,
+            answer="hub:topic_deleted",
+            # The second time would be refused, as if the first had failed.
+            is_repeatable=False,
+        )
+
+    def subscribe(
+        self, seat: tuple[str, str], terms: Mapping[str, Any], now_ms: int, *, sender: str
+    ) -> Request:
+        return self._frames.request(
+            "hub:subscribe",
+            _place(*seat) | dict(terms),
+            now_ms,
+            sender=sender,
+            subject=_subject("hub:subscribe", _place(*seat)),
+            answer="hub:subscribed",
+        )
+
+    def unsubscribe(self, seat: tuple[str, str], now_ms: int, *, sender: str) -> Request:
+        return self._frames.request(
+            "hub:unsubscribe",
+            _place(*seat),
+            now_ms,
+            sender=sender,
+            subject=_subject("hub:unsubscribe", _place(*seat)),
+            answer="hub:unsubscribed",
+            # The end of the connection ends it, too.
+            is_repeatable=False,
+        )
+
+    def settle(
+        self,
+        verb: Verb,
+        place: Mapping[str, str],
+        deliveries: Sequence[Delivery],
+        facts: Mapping[str, Any],
+        now_ms: int,
+        *,
+        wait: bool,
+    ) -> Request:
+        """Settle messages of one epoch; `place` names the subscription or the mailbox."""
+        first = deliveries[0]
+        if len(deliveries) == 1:
+            named = _given(epoch=first.epoch, seq=first.seq, id=first.id)
+        else:
+            named = {"epoch": first.epoch, "seqs": [one.seq for one in deliveries]}
+            if all(one.id is not None for one in deliveries):
+                named["ids"] = [one.id for one in deliveries]
+        return self._settlement(verb, {**place, **named, **facts}, place, now_ms, wait=wait)
+
+    def ack_up_to(
+        self, place: Mapping[str, str], epoch: str, seq: int, now_ms: int, *, wait: bool
+    ) -> Request:
+        payload = {**place, **_given(epoch=epoch or None), "upTo": seq}
+        return self._settlement(Verb.ACK, payload, place, now_ms, wait=wait)
+
+    def credit(
+        self, subscription_id: str, messages: int | None, bytes: int | None, now_ms: int
+    ) -> Request:
+        if messages is None and bytes is None:
+            raise ValueError("a credit is so many messages, or bytes, or both")
+        if min(each for each in (messages, bytes) if each is not None) < 0:
+            raise ValueError("a credit is at least 0")
+        payload = _given(subscriptionId=subscription_id, messages=messages, bytes=bytes)
+        return self._frames.request("hub:credit", payload, now_ms, kind=Kind.EXEMPT, pattern=TELL)
+
+    def replay(
+        self, topic: str, from_seq: int, to_seq: int | None, limit: int, now_ms: int
+    ) -> Request:
+        payload = _given(topic=checked_topic(topic), fromSeq=from_seq, toSeq=to_seq, limit=limit)
+        return self._frames.request(
+            "hub:replay", payload, now_ms, answer="hub:replayed", collects=topic
+        )
+
+    def seek(
+        self, topic: str, name: str, to: Position, now_ms: int, *, dry_run: bool = False
+    ) -> Request:
+        payload = _place(topic, name) | {"to": wire_position(to)}
+        if dry_run:
+            payload["dryRun"] = True
+        return self._frames.request(
+            "hub:seek", payload, now_ms, answer="hub:sought", is_repeatable=dry_run
+        )
+
+    def subscription(
+        self,
+        type: str,
+        topic: str,
+        name: str,
+        now_ms: int,
+        *,
+        members: Mapping[str, Any] | None = None,
+        is_repeatable: bool = True,
+    ) -> Request:
+        """Look at a subscription, or change its state."""
+        return self._frames.request(
+            type,
+            _place(topic, name) | dict(members or {}),
+            now_ms,
+            subject=_subject(type, _place(topic, name)),
+            answer="hub:sub_info_response",
+            answer_alias="hub:sub_deleted" if type == "hub:sub_delete" else None,
+            is_repeatable=is_repeatable,
+        )
+
+    def list_subscriptions(
+        self, topic: str | None, offset: int, limit: int, now_ms: int
+    ) -> Request:
+        name = None if topic is None else checked_topic(topic)
+        payload = _given(topic=name, offset=offset, limit=limit)
+        return self._frames.request(
+            "hub:list_subs",
+            payload,
+            now_ms,
+            answer="hub:sub_list",
+            answer_alias="hub:sub_info_response",
+        )
+
+    def dead_letters(
+        self, verb: DeadLetterVerb, topic: str, seqs: Sequence[int] | None, now_ms: int
+    ) -> Request:
+        """Put dead letters back, or throw them away."""
+        payload: dict[str, Any] = {"topic": checked_topic(topic)}
+        payload |= {"all": True} if seqs is None else {"seqs": list(seqs)}
+        answer = {"hub:redrive": "hub:redriven", "hub:purge": "hub:purged"}[verb]
+        return self._frames.request(verb, payload, now_ms, answer=answer, is_repeatable=False)
+
+    def _settlement(
+        self,
+        verb: Verb,
+        payload: Mapping[str, Any],
+        place: Mapping[str, str],
+        now_ms: int,
+        *,
+        wait: bool,
+    ) -> Request:
+        return self._frames.request(
+            verb.type,
+            payload,
+            now_ms,
+            kind=Kind.EXEMPT,
+            pattern=ASK if wait else TELL,
+            subject=_subject(verb.type, place),
+            answer=verb.answer if wait else None,
+        )
+
+
+def _place(topic: str, subscription: str) -> dict[str, Any]:
+    return {
+        "topic": checked_topic(topic),
+        "subscription": checked_name(subscription, "a subscription"),
+    }
+
+
+def _subject(type: str, place: Mapping[str, str]) -> str:
+    """For error texts: `hub:ack for billing of topic orders`."""
+    if "stream" in place:
+        return f"{type} for the mailbox of {place['stream']}"
+    return f"{type} for {place['subscription']} of topic {place['topic']}"
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    """Members that were left out stay out."""
+    return {name: value for name, value in members.items() if value is not None}

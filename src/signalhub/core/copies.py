@@ -1,0 +1,125 @@
+"""The copies of durable messages as their recipients see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+
+from signalhub import envelope as wire
+from signalhub.core.consumers import Consumer
+from signalhub.core.flight import Flight
+from signalhub.core.streams import Held, Mailbox, Stream
+from signalhub.core.subscription import Subscription
+from signalhub.entry import DeadLetter, Message
+
+
+def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
+    """One attempt to deliver a message to a consumer."""
+    held = flight.held
+    assert held is not None
+    if isinstance(subscription.stream, Mailbox):
+        metadata = _mail_metadata(subscription.stream, held, flight.deliveries)
+    else:
+        metadata = _topic_metadata(subscription, held, flight.deliveries)
+    head, tail = _split(held.message, metadata, now)
+    return b"".join((head, consumer.address_json, tail))
+
+
+def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
+    """The name of one attempt."""
+    return f"{subscription.position.generation}.{seq}.{attempt}"
+
+
+def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
+    """Is this the name of an attempt of the present generation?"""
+    generation, _, rest = given.partition(".")
+    seq, _, attempt = rest.partition(".")
+    return (
+        generation == str(subscription.position.generation)
+        and seq == str(flight.seq)
+        and attempt.isdigit()
+        and len(attempt) < 10
+        and 1 <= int(attempt) <= flight.deliveries
+    )
+
+
+def live(topic: Stream, held: Held, now: int) -> tuple[bytes, bytes]:
+    """Head and tail of the copies for those who only listen; they have nothing to settle."""
+    delivery = {"epoch": topic.epoch, "seq": held.seq, "publishedAt": held.at_ms}
+    metadata = wire.durable_metadata(topic.name, _added(held.message) | {"delivery": delivery})
+    return _split(held.message, metadata + b"}", now)
+
+
+def replayed(topic: Stream, held: Held, to: str, now: int) -> bytes:
+    """A copy somebody asked to see again."""
+    delivery = {"epoch": topic.epoch, "seq": held.seq, "publishedAt": held.at_ms}
+    added = _added(held.message) | {"delivery": delivery, "replay": True}
+    head, tail = _split(held.message, wire.durable_metadata(topic.name, added) + b"}", now)
+    return b"".join((head, wire.encode(to), tail))
+
+
+def _topic_metadata(subscription: Subscription, held: Held, attempt: int) -> bytes:
+    stream = subscription.stream
+    delivery = {
+        "subscription": subscription.name,
+        "epoch": stream.epoch,
+        "seq": held.seq,
+        "attempt": attempt,
+        "redelivered": attempt > 1,
+        "publishedAt": held.at_ms,
+        "id": delivery_id(subscription, held.seq, attempt),
+    }
+    return wire.durable_metadata(stream.name, _added(held.message) | {"delivery": delivery}) + b"}"
+
+
+def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
+    delivery = {
+        "stream": mailbox.name,
+        "epoch": mailbox.epoch,
+        "seq": held.seq,
+        "attempt": attempt,
+        "redelivered": attempt > 1,
+    }
+    message = held.message
+    start = wire.forwarded_metadata(message.metadata, message.id)
+    return b"".join((start, b',"delivery":', wire.encode(delivery), b"}"))
+
+
+def _added(message: Message) -> dict[str, Any]:
+    added: dict[str, Any] = {}
+    if message.key is not None:
+        added["key"] = message.key
+    if message.headers is not None:
+        added["headers"] = message.headers
+    if message.dead is not None:
+        added["deadLetter"] = dead_letter(message.dead)
+    return added
+
+
+def dead_letter(dead: DeadLetter) -> dict[str, Any]:
+    """`metadata.deadLetter`."""
+    return {
+        "topic": dead.topic,
+        "subscription": dead.subscription,
+        "epoch": dead.epoch,
+        "seq": dead.seq,
+        "attempts": dead.attempts,
+        "reason": dead.reason,
+        "firstFailure": dead.first_failure,
+        "lastFailure": dead.last_failure,
+        "consumers": dead.consumers,
+    }
+
+
+def _split(message: Message, metadata: bytes, now: int) -> tuple[bytes, bytes]:
+    return wire.copies(
+        message_id=message.copy_id,
+        sender=message.sender,
+        type=message.type,
+        data=Raw(message.data),
+        now_ms=now,
+        correlation_id=None,
+        metadata=metadata,
+        ttl=message.ttl,
+    )

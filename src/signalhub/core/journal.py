@@ -1,0 +1,129 @@
+"""What subscriptions write about their progress, and what happens once it is on disk.
+
+Settlements are applied in memory at once and written after that: a crash in between delivers again
+and loses nothing. If the log has no room they stay to be written later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core.effects import Append, Appending, Effect
+from signalhub.core.subscription import RESERVE, Subscription
+from signalhub.entry import (
+    Body,
+    Cursor,
+    Entry,
+    Kind,
+    Outcome,
+    Settled,
+    encode_body,
+)
+from signalhub.errors import Refusal
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+    from signalhub.core.streams import Stream
+
+
+class Unwatched(msgspec.Struct, frozen=True):
+    """Nobody waits for it."""
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return []
+
+
+UNWATCHED = Unwatched()
+
+
+class Waited(msgspec.Struct):
+    """An entry with its own receipt, and others who wait for everything up to it."""
+
+    receipt: Appending
+    waiters: list[Appending]
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        effects = self.receipt.committed(hub, offset, now)
+        for waiter in self.waiters:
+            effects += waiter.committed(hub, offset, now)
+        return effects
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        effects = self.receipt.refused(hub, refusal, now)
+        for waiter in self.waiters:
+            effects += waiter.refused(hub, refusal, now)
+        return effects
+
+
+def entry(kind: Kind, stream: Stream, body: Body, now: int) -> Entry:
+    """An entry about a stream that is none of its messages."""
+    return Entry(kind, stream.name, stream.id, 0, now, encode_body(body))
+
+
+def write_settlements(subscription: Subscription, now: int) -> Append:
+    """Everything settled since the last time, as one entry."""
+    settlements, subscription.settlements = subscription.settlements, []
+    stats = subscription.stats
+    for one in settlements:
+        if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
+            stats.settled += 1
+            stats.dropped += one.outcome == Outcome.DROPPED
+    body = Settled(subscription.name, subscription.position.generation, settlements)
+    written = entry(Kind.SETTLED, subscription.stream, body, now)
+    return Append(written, SettlementsWritten(subscription, body))
+
+
+class SettlementsWritten(msgspec.Struct):
+    """Settlements on their way to the log."""
+
+    subscription: Subscription
+    body: Settled
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        subscription = self.subscription
+        if subscription.position.generation == self.body.generation:
+            subscription.settlements[:0] = self.body.deliveries
+            hub.dispatcher.retry(subscription, now)
+        return []
+
+
+def write_cursor(subscription: Subscription, now: int) -> Append:
+    """Where it stands, and how far it may send."""
+    body = subscription.position.cursor(subscription.name)
+    if subscription.wants_reserve:
+        subscription.is_reserving = True
+        body.reserved = subscription.next_seq - 1 + RESERVE
+    subscription.is_cursor_dirty = False
+    subscription.cursor_at_ms = now
+    subscription.settled_since_cursor = 0
+    written = entry(Kind.CURSOR, subscription.stream, body, now)
+    return Append(written, CursorWritten(subscription, body))
+
+
+class CursorWritten(msgspec.Struct):
+    """A cursor on its way to the log."""
+
+    subscription: Subscription
+    body: Cursor
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        subscription, position = self.subscription, self.subscription.position
+        if subscription.is_reserving and self.body.generation == position.generation:
+            subscription.is_reserving = False
+            position.reserved = max(position.reserved, self.body.reserved)
+            hub.dispatcher.wake(subscription)
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        self.subscription.is_reserving = False
+        self.subscription.changed()
+        hub.dispatcher.retry(self.subscription, now)
+        return []

@@ -1,0 +1,278 @@
+"""Dead letters: messages nobody could handle, kept as a topic of their own, and put back by hand.
+
+A message is settled in its own stream only after its dead letter is on disk; a crash between the
+two leaves it in both, never in none. What was put back or thrown away is marked as removed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core import journal, mailbox, publishing, refusals, requests
+from signalhub.core.effects import Append, Effect, Fetch, Note
+from signalhub.core.flight import EXHAUSTED, Flight
+from signalhub.core.policy import EVERYTHING
+from signalhub.core.session import Session, State
+from signalhub.core.streams import (
+    LETTERS_SUFFIX,
+    MAILBOX_LETTERS,
+    Held,
+    Mailbox,
+    Topic,
+    held_of,
+)
+from signalhub.core.subscription import Subscription
+from signalhub.entry import (
+    DeadLetter,
+    Entry,
+    Kind,
+    Lost,
+    Message,
+    Outcome,
+    Removed,
+    Stored,
+    StreamDefinition,
+    encode_body,
+)
+from signalhub.envelope import Envelope
+from signalhub.errors import Refusal
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+PAGE_MESSAGES = 256
+PAGE_BYTES = 2**20
+
+
+def bury(hub: Hub, subscription: Subscription, flight: Flight, now: int) -> list[Append]:
+    """Publish the dead letter; the original is settled when that is on disk."""
+    held = flight.held
+    assert held is not None
+    appends: list[Append] = []
+    name = address(subscription)
+    topic = hub.streams.topics.get(name)
+    if topic is None:
+        appends.append(publishing.open_topic(hub, name, StreamDefinition(True), now))
+        topic = hub.streams.topics[name]
+    dead = DeadLetter(
+        subscription.stream.name,
+        subscription.name,
+        subscription.stream.epoch,
+        flight.seq,
+        flight.deliveries,
+        flight.reason,
+        flight.first_failure,
+        flight.last_failure,
+        flight.consumers,
+    )
+    letter = msgspec.structs.replace(
+        held.message,
+        copy_id=hub.ids.next(),
+        ttl=None,
+        expires_at=None,
+        deliver_at=None,
+        dead=dead,
+        only_for=None,
+    )
+    append = publishing.append(hub, topic, letter, now)
+    generation = subscription.position.generation
+    append.receipt = journal.Waited(append.receipt, [Buried(subscription, flight, generation)])
+    return [*appends, append]
+
+
+def address(subscription: Subscription) -> str:
+    """The topic a subscription's dead letters go to."""
+    stream = subscription.stream
+    if isinstance(stream, Mailbox):
+        return subscription.definition.dead_letter or MAILBOX_LETTERS
+    own = subscription.definition.dead_letter or stream.definition.dead_letter
+    return own or stream.name + LETTERS_SUFFIX
+
+
+class Buried(msgspec.Struct):
+    """A dead letter on its way to the log."""
+
+    subscription: Subscription
+    flight: Flight
+    generation: int
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        subscription, flight = self.subscription, self.flight
+        if subscription.position.generation == self.generation and flight.phase is EXHAUSTED:
+            subscription.stats.dead_lettered += 1
+            subscription.settle(flight, Outcome.DEAD_LETTERED)
+            hub.dispatcher.wake(subscription)
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        self.flight.is_burying = False
+        hub.dispatcher.retry(self.subscription, now)
+        return []
+
+
+def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list[Effect]:
+    """Retention has removed what was before `first`: count and report what was not settled."""
+    stream.first = max(stream.first, first)
+    stream.is_dirty = True
+    if isinstance(stream, Topic):
+        subscriptions = list(stream.subscriptions.values())
+    else:
+        subscriptions = [stream.subscription]
+    effects: list[Effect] = []
+    for subscription in subscriptions:
+        from_seq = subscription.position.floor + 1
+        lost = subscription.lose_before(first) if from_seq < first else 0
+        hub.dispatcher.wake(subscription)
+        if lost <= 0:
+            continue
+        subscription.stats.lost += lost
+        hub.tally.lost += lost
+        body = Lost(subscription.name, from_seq, first - 1)
+        effects.append(Append(journal.entry(Kind.LOST, stream, body, now), journal.UNWATCHED))
+        facts: dict[str, object] = {
+            "stream": stream.name,
+            "subscription": subscription.name,
+            "lost": lost,
+            "from": from_seq,
+            "to": first - 1,
+        }
+        effects.append(Note("retention removed messages that were not settled", facts))
+    return effects
+
+
+# Putting back and throwing away.
+
+
+def redrive(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:redrive`: back to where they came from, with their key and headers."""
+    request = requests.parse(requests.Letters, message.payload)
+    work = _Work(hub, session, message, request, "redriven")
+    _check_may_remove(session, request.topic)
+    return work.begin(now)
+
+
+def purge(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:purge`: away with them."""
+    request = requests.parse(requests.Letters, message.payload)
+    work = _Work(hub, session, message, request, "purged")
+    _check_may_remove(session, request.topic)
+    return work.begin(now)
+
+
+def _check_may_remove(session: Session, topic: str) -> None:
+    allowance = session.allowance
+    if allowance is not EVERYTHING and not allowance.may_publish(topic):
+        raise refusals.unauthorized("publish", topic)
+
+
+class _Work:
+    """One request to put back or throw away, page by page."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        session: Session,
+        message: Envelope,
+        request: requests.Letters,
+        reason: str,
+    ) -> None:
+        self._hub = hub
+        self._session = session
+        self._message = message
+        self._reason = reason
+        self._topic = publishing.find(hub, request.topic)
+        if (request.seqs is None) is not bool(request.all):
+            raise refusals.structural("the payload needs either seqs or all: true")
+        self._wanted = None if request.seqs is None else sorted(set(request.seqs))
+        self._until = self._topic.head
+        self._count = 0
+
+    def begin(self, now: int) -> list[Effect]:
+        self._hub.check_storage()
+        return self._fetch(self._topic.first, now)
+
+    def _fetch(self, seq: int, now: int) -> list[Effect]:
+        topic = self._topic
+        if self._wanted is not None:
+            self._wanted = [one for one in self._wanted if one >= seq]
+            seq = self._wanted[0] if self._wanted else self._until + 1
+        if seq > self._until:
+            return self._end(now)
+        count = PAGE_MESSAGES if self._wanted is None else 1
+        return [Fetch(topic.name, topic.id, seq, count, PAGE_BYTES, self._fetched)]
+
+    def _fetched(self, found: list[Stored], now: int) -> list[Effect]:
+        if not found or self._session.state is State.CLOSED:
+            return self._end(now)
+        letters = [held_of(one) for one in found if one.seq <= self._until]
+        chosen = [one for one in letters if self._is_wanted(one)]
+        appends: list[Effect] = []
+        if self._reason == "redriven":
+            for one in chosen:
+                appends += self._put_back(one, now)
+        if chosen:
+            removed = Removed([(one.seq, one.seq) for one in chosen], self._reason)
+            for one in chosen:
+                self._topic.removed.add(one.seq)
+            self._topic.is_dirty = True
+            entry = journal.entry(Kind.REMOVED, self._topic, removed, now)
+            appends.append(Append(entry, journal.UNWATCHED))
+            self._count += len(chosen)
+        return [*appends, *self._fetch(found[-1].seq + 1, now)]
+
+    def _is_wanted(self, one: Held) -> bool:
+        if one.seq in self._topic.removed:
+            return False
+        if self._reason == "redriven" and one.message.dead is None:
+            return False
+        return self._wanted is None or one.seq in self._wanted
+
+    def _put_back(self, one: Held, now: int) -> list[Effect]:
+        hub, dead = self._hub, one.message.dead
+        assert dead is not None
+        topic, box = hub.streams.topics.get(dead.topic), hub.streams.mailboxes.get(dead.topic)
+        again = msgspec.structs.replace(one.message, dead=None, copy_id=hub.ids.next())
+        if topic is not None:
+            if dead.subscription in topic.subscriptions:
+                again.only_for = dead.subscription
+            return [publishing.append(hub, topic, again, now)]
+        if box is not None:
+            return [_mail_again(hub, box, again, now)]
+        raise refusals.unknown_topic(dead.topic)
+
+    def _end(self, now: int) -> list[Effect]:
+        """The answer follows everything that was appended, because the log keeps its order."""
+        name = "hub:redriven" if self._reason == "redriven" else "hub:purged"
+        payload = {"count": self._count}
+        answer = publishing.Then(self._session, self._message, name, payload)
+        if not self._count:
+            return answer.committed(self._hub, 0, now)
+        mark = journal.entry(Kind.REMOVED, self._topic, Removed([], self._reason), now)
+        return [Append(mark, answer)]
+
+
+def _mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
+    seq = hub.streams.position(box)
+    entry = Entry(Kind.MAIL, box.name, box.id, seq, now, encode_body(message))
+    return Append(entry, Mailed(box, seq, message, now))
+
+
+class Mailed(msgspec.Struct):
+    """A letter put back into a mailbox; nobody waits for an answer."""
+
+    box: Mailbox
+    seq: int
+    message: Message
+    at_ms: int
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        held = Held(self.seq, offset, self.at_ms, self.message, mailbox.size_of(self.message))
+        self.box.committed(self.seq)
+        hub.streams.keep(self.box, held)
+        hub.dispatcher.wake(self.box.subscription)
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return []

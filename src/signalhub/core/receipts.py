@@ -1,0 +1,93 @@
+"""The core's records of messages on their way: who wants to know what becomes of them.
+
+A receipt is told once what became of its message: first by the log, committed or refused, then by
+the shell, handed over or lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core.session import Session, State
+from signalhub.entry import Message
+from signalhub.envelope import Envelope
+
+if TYPE_CHECKING:
+    from signalhub.core.effects import Deliver, Effect
+    from signalhub.core.hub import Hub
+    from signalhub.core.streams import Mailbox, Topic
+    from signalhub.errors import Refusal
+
+
+class Receipt(msgspec.Struct, eq=False):
+    """An ask on its way."""
+
+    session: Session
+    message: Envelope
+    askers: list[Session]
+    target: str
+    received_at_ms: int
+    expires_at: float | None
+    stored: Message
+    mailbox: Mailbox | None = None
+    seq: int = 0
+    offset: int = -1
+    # It may have been delivered before a restart.
+    is_doubtful: bool = False
+    # Tells of the same sender to the same recipient that came after it.
+    behind: list[Deliver] | None = None
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        from signalhub.core import mailbox
+
+        return mailbox.committed(hub, self, offset, now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        from signalhub.core import mailbox
+
+        return mailbox.refused(hub, self, refusal, now)
+
+    @property
+    def listening(self) -> list[Session]:
+        """The askers who are still there."""
+        return [asker for asker in self.askers if asker.state is State.CONNECTED]
+
+
+class FanReceipt(msgspec.Struct, eq=False):
+    """A publish or broadcast on its way; `topic` is `None` for a broadcast.
+
+    Dead letters are published by nobody: there is no message, and no session to be told.
+    """
+
+    session: Session | None
+    message: Envelope | None
+    topic: str | None
+    received_at_ms: int
+    expires_at: float | None
+    # Of a durable topic: whom to tell, and how the answer begins.
+    askers: list[Session] | None = None
+    answer: dict[str, object] | None = None
+
+
+class PublishReceipt(msgspec.Struct, eq=False):
+    """A durable publish on its way to the log."""
+
+    message: Envelope | None
+    askers: list[Session]
+    topic: Topic
+    seq: int
+    stored: Message
+    at_ms: int
+    size: int
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        from signalhub.core import publishing
+
+        return publishing.committed(hub, self, offset, now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        from signalhub.core import publishing
+
+        return publishing.refused(hub, self, refusal, now)

@@ -1,0 +1,344 @@
+"""Starting again: the state of durable streams from a snapshot and the log behind it.
+
+Entries are applied in the order they were written. Applying one that the snapshot already covers is
+harmless, so a snapshot needs to be no more exact than "not newer than what was committed".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core import directory
+from signalhub.core.dedup import Ack
+from signalhub.core.ranges import Ranges
+from signalhub.core.streams import Mailbox, Topic
+from signalhub.core.subscription import Subscription
+from signalhub.entry import (
+    Body,
+    Broadcast,
+    Cursor,
+    Kind,
+    Lost,
+    Message,
+    Outcome,
+    Range,
+    Removed,
+    Settled,
+    Settlement,
+    Stored,
+    StreamDefinition,
+    SubscriptionDefinition,
+    decode_body,
+    encode_body,
+)
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+
+class StreamState(Body):
+    """A stream in a snapshot."""
+
+    name: str
+    id: int
+    definition: StreamDefinition
+    head: int
+    first: int
+    bytes: int
+    removed: list[Range]
+    attached_at_ms: int = 0
+    expiries: dict[int, tuple[float, int]] = msgspec.field(default_factory=dict)
+
+
+class SubscriptionState(Body):
+    """A subscription in a snapshot; a mailbox's has no name."""
+
+    stream: str
+    definition: SubscriptionDefinition
+    cursor: Cursor
+
+
+class Snapshot(msgspec.Struct):
+    """What changed since the last one: encoded states by name, `None` for what is gone.
+
+    Everything committed before `offset` is in it.
+    """
+
+    offset: int
+    next_id: int
+    streams: dict[str, bytes | None]
+    subscriptions: dict[tuple[str, str], bytes | None]
+
+
+class Recovery:
+    """Puts a hub into the state an earlier process left."""
+
+    def __init__(self, hub: Hub, now: int) -> None:
+        self._hub = hub
+        self._now = now
+        self._remembered_from_ms = now - int(hub.settings.dedup.window_s * 1000)
+        # Asks within the window, by where they are: (stream id, seq), or (0, offset).
+        self._asks: dict[tuple[int, int], tuple[str, str]] = {}
+        self._loose: dict[int, tuple[str, str, int]] = {}
+
+    def restore(self, next_id: int, streams: list[bytes], subscriptions: list[bytes]) -> None:
+        """Begin with a snapshot."""
+        self._hub.streams.next_id = next_id
+        for body in streams:
+            self._restore_stream(decode_body(StreamState, body))
+        for body in subscriptions:
+            state = decode_body(SubscriptionState, body)
+            found = self._subscription(state.stream, None, state.definition.name)
+            topic = self._hub.streams.topics.get(state.stream)
+            if found is None and topic is not None:
+                found = self._make(topic, state.definition)
+            if found is not None:
+                found.position.restore(state.cursor)
+
+    def _restore_stream(self, state: StreamState) -> None:
+        stream: Topic | Mailbox
+        if state.definition.is_topic:
+            stream = self._topic(state.name, state.id, state.definition)
+            stream.bytes = state.bytes
+        else:
+            stream = directory.make_mailbox(self._hub, state.name, state.id, self._now)
+            stream.attached_at_ms = state.attached_at_ms or self._now
+            stream.expiries = dict(state.expiries)
+        stream.head = state.head
+        stream.next_seq = state.head + 1
+        stream.first = state.first
+        stream.removed = Ranges(state.removed)
+        stream.is_dirty = False
+
+    def apply(self, entry: Stored) -> None:
+        """One entry of the log."""
+        kind = entry.kind
+        if kind == Kind.MAIL or kind == Kind.PUBLISHED:
+            self._message(entry)
+        elif kind == Kind.SETTLED:
+            self._settled(entry, decode_body(Settled, entry.body))
+        elif kind == Kind.CURSOR:
+            cursor = decode_body(Cursor, entry.body)
+            found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
+            if found is not None:
+                found.position.restore(cursor)
+                if isinstance(found.stream, Mailbox):
+                    found.stream.attached_at_ms = entry.at_ms
+        elif kind == Kind.BROADCAST:
+            self._broadcast(entry)
+        else:
+            self._definition(entry)
+
+    def remember(self, entry: Stored) -> None:
+        """One entry from before the snapshot, only for de-duplication."""
+        if entry.at_ms < self._remembered_from_ms:
+            return
+        if entry.kind == Kind.MAIL or entry.kind == Kind.PUBLISHED:
+            self._remember(entry, decode_body(Message, entry.body))
+        elif entry.kind == Kind.SETTLED:
+            self._remember_outcomes(entry, decode_body(Settled, entry.body))
+        elif entry.kind == Kind.BROADCAST:
+            self._broadcast(entry)
+
+    def finish(self) -> None:
+        """The log has been read to its end."""
+        hub = self._hub
+        for topic in hub.streams.topics.values():
+            for subscription in topic.subscriptions.values():
+                subscription.recovered()
+        for mailbox in hub.streams.mailboxes.values():
+            mailbox.subscription.recovered()
+        for offset, (sender, message_id, at_ms) in self._loose.items():
+            hub.orphans[sender, message_id] = (offset, at_ms)
+
+    # Kinds of entries.
+
+    def _definition(self, entry: Stored) -> None:
+        streams, kind = self._hub.streams, entry.kind
+        streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
+        topic = streams.topics.get(entry.stream)
+        is_topic = topic is not None and topic.id == entry.stream_epoch
+        if kind == Kind.STREAM_CREATED:
+            self._created(entry)
+        elif kind == Kind.STREAM_DELETED:
+            box = streams.mailboxes.get(entry.stream)
+            if is_topic:
+                del streams.topics[entry.stream]
+            elif box is not None and box.id == entry.stream_epoch:
+                del streams.mailboxes[entry.stream]
+        elif kind == Kind.LOST:
+            lost = decode_body(Lost, entry.body)
+            found = self._subscription(entry.stream, entry.stream_epoch, lost.subscription)
+            if found is not None:
+                found.stream.first = max(found.stream.first, lost.last + 1)
+                found.position.skip_to(lost.last)
+        elif topic is not None and is_topic:
+            self._topic_changed(topic, entry)
+
+    def _created(self, entry: Stored) -> None:
+        definition = decode_body(StreamDefinition, entry.body)
+        if definition.is_topic:
+            self._topic(entry.stream, entry.stream_epoch, definition).definition = definition
+            return
+        box = self._hub.streams.mailboxes.get(entry.stream)
+        if box is None or box.id != entry.stream_epoch:
+            directory.make_mailbox(self._hub, entry.stream, entry.stream_epoch, entry.at_ms)
+
+    def _topic_changed(self, topic: Topic, entry: Stored) -> None:
+        if entry.kind == Kind.REMOVED:
+            for first, last in decode_body(Removed, entry.body).ranges:
+                topic.removed.add_range(first, last)
+            return
+        definition = decode_body(SubscriptionDefinition, entry.body)
+        found = topic.subscriptions.get(definition.name)
+        if entry.kind == Kind.SUBSCRIPTION_DELETED:
+            topic.subscriptions.pop(definition.name, None)
+        elif found is None:
+            self._make(topic, definition)
+        else:
+            found.redefine(definition, self._now)
+
+    def _message(self, entry: Stored) -> None:
+        message = decode_body(Message, entry.body)
+        self._remember(entry, message)
+        if not entry.seq:
+            return
+        stream: Topic | Mailbox | None
+        if entry.kind == Kind.PUBLISHED:
+            stream = self._topic(entry.stream, entry.stream_epoch, StreamDefinition(True))
+        else:
+            stream = self._hub.streams.mailboxes.get(entry.stream)
+        if stream is None or stream.id != entry.stream_epoch or entry.seq <= stream.head:
+            return
+        if entry.seq > stream.head + 1:
+            # The beginning of the stream was removed by retention, and so was its definition.
+            stream.first = entry.seq
+        stream.head = entry.seq
+        stream.next_seq = entry.seq + 1
+        if isinstance(stream, Topic):
+            stream.grew(entry.seq, len(entry.body))
+        elif message.expires_at is not None:
+            stream.expiries[entry.seq] = (message.expires_at, entry.offset)
+
+    def _settled(self, entry: Stored, settled: Settled) -> None:
+        self._remember_outcomes(entry, settled)
+        found = self._subscription(entry.stream, entry.stream_epoch, settled.subscription)
+        if found is not None and found.position.generation == settled.generation:
+            for one in settled.deliveries:
+                found.position.replay(one)
+
+    # De-duplication.
+
+    def _remember(self, entry: Stored, message: Message) -> None:
+        if entry.at_ms < self._remembered_from_ms or message.dead is not None:
+            return
+        if entry.kind == Kind.MAIL and not entry.seq:
+            self._loose[entry.offset] = (message.sender, message.id, entry.at_ms)
+            return
+        if entry.kind == Kind.MAIL:
+            self._asks[entry.stream_epoch, entry.seq] = (message.sender, message.id)
+        ack = Ack(entry.at_ms, "queued", seq=entry.seq)
+        self._hub.dedup.remember(message.sender, message.id, entry.at_ms, ack)
+
+    def _remember_outcomes(self, entry: Stored, settled: Settled) -> None:
+        for one in settled.deliveries:
+            if not entry.stream:
+                self._remember_loose(entry, one)
+            elif one.outcome == Outcome.HANDED_OVER:
+                ask = self._asks.pop((entry.stream_epoch, one.seq), None)
+                if ask is not None:
+                    ack = Ack(one.last_sent, "delivered", seq=one.seq)
+                    self._hub.dedup.remember(*ask, entry.at_ms, ack)
+
+    def _remember_loose(self, entry: Stored, one: Settlement) -> None:
+        ask = self._loose.pop(one.offset, None)
+        if ask is not None and one.outcome == Outcome.WRITTEN:
+            sender, message_id, _ = ask
+            self._hub.dedup.remember(sender, message_id, entry.at_ms, Ack(one.last_sent))
+
+    def _broadcast(self, entry: Stored) -> None:
+        if entry.at_ms >= self._remembered_from_ms:
+            told = decode_body(Broadcast, entry.body)
+            ack = Ack(entry.at_ms, extra=told.ack)
+            self._hub.dedup.remember(told.sender, told.id, entry.at_ms, ack)
+
+    # Finding.
+
+    def _topic(self, name: str, stream_id: int, definition: StreamDefinition) -> Topic:
+        streams = self._hub.streams
+        topic = streams.topics.get(name)
+        if topic is None or topic.id != stream_id:
+            topic = Topic(name, stream_id, streams.log_epoch, definition)
+            streams.topics[name] = topic
+            streams.next_id = max(streams.next_id, stream_id + 1)
+        return topic
+
+    def _make(self, topic: Topic, definition: SubscriptionDefinition) -> Subscription:
+        heartbeat_ms = self._hub.settings.dispatch.heartbeat_ms
+        made = Subscription(topic, definition, heartbeat_ms, self._now)
+        topic.subscriptions[definition.name] = made
+        return made
+
+    def _subscription(self, stream: str, stream_id: int | None, name: str) -> Subscription | None:
+        found: Topic | Mailbox | None
+        if name:
+            found = self._hub.streams.topics.get(stream)
+            subscription = None if found is None else found.subscriptions.get(name)
+        else:
+            found = self._hub.streams.mailboxes.get(stream)
+            subscription = None if found is None else found.subscription
+        if found is None or (stream_id is not None and found.id != stream_id):
+            return None
+        return subscription
+
+
+def take_snapshot(hub: Hub, offset: int) -> Snapshot:
+    """What changed since the last one, `offset` being where the log is committed to."""
+    streams: dict[str, bytes | None] = {}
+    subscriptions: dict[tuple[str, str], bytes | None] = {}
+    every: list[Topic | Mailbox] = [*hub.streams.topics.values(), *hub.streams.mailboxes.values()]
+    for stream in every:
+        if stream.is_dirty:
+            stream.is_dirty = False
+            streams[stream.name] = encode_body(_stream_state(stream))
+        for subscription in _subscriptions(stream):
+            if subscription.is_dirty:
+                subscription.is_dirty = False
+                cursor = subscription.position.cursor(subscription.name)
+                state = SubscriptionState(stream.name, subscription.definition, cursor)
+                subscriptions[stream.name, subscription.name] = encode_body(state)
+    for name in hub.streams.forgotten:
+        streams.setdefault(name, None)
+    for key in hub.streams.deleted_subscriptions:
+        subscriptions.setdefault(key, None)
+    hub.streams.forgotten.clear()
+    hub.streams.deleted_subscriptions.clear()
+    return Snapshot(offset, hub.streams.next_id, streams, subscriptions)
+
+
+def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:
+    if isinstance(stream, Topic):
+        return list(stream.subscriptions.values())
+    return [stream.subscription]
+
+
+def _stream_state(stream: Topic | Mailbox) -> StreamState:
+    removed = list(stream.removed)
+    if isinstance(stream, Topic):
+        definition, first = stream.definition, stream.first
+        return StreamState(
+            stream.name, stream.id, definition, stream.head, first, stream.bytes, removed
+        )
+    return StreamState(
+        stream.name,
+        stream.id,
+        StreamDefinition(False),
+        stream.head,
+        stream.first,
+        0,
+        removed,
+        stream.attached_at_ms,
+        stream.expiries,
+    )

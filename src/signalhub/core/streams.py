@@ -1,0 +1,204 @@
+"""Ordered sequences of durable messages: topics, and the mailboxes of actors.
+
+A position is assigned when a message is handed to the log and counts once it is committed: `head`
+is the last committed one, and nobody sees anything beyond it. If the log refuses, positions are
+taken back, so a stream never has a hole.
+
+The newest messages of all streams are kept in memory within one budget; older ones are read back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core.ranges import Ranges
+from signalhub.entry import Message, Stored, StreamDefinition, decode_body
+
+if TYPE_CHECKING:
+    from signalhub.core.receipts import Receipt
+    from signalhub.core.subscription import Subscription
+
+MAILBOX_LETTERS = "dead.mailboxes"
+LETTERS_SUFFIX = ".dlq"
+_BYTES_MARK = 2**20
+
+
+class Held(msgspec.Struct, gc=False):
+    """One committed message, as read from memory or the log."""
+
+    seq: int
+    offset: int
+    at_ms: int
+    message: Message
+    size: int
+
+
+def held_of(stored: Stored) -> Held:
+    """A message as it was read from the log."""
+    message = decode_body(Message, stored.body)
+    return Held(stored.seq, stored.offset, stored.at_ms, message, len(stored.body))
+
+
+class Stream:
+    """What topics and mailboxes have in common."""
+
+    __slots__ = (
+        "epoch",
+        "first",
+        "head",
+        "id",
+        "is_dirty",
+        "name",
+        "next_seq",
+        "recent",
+        "removed",
+    )
+
+    def __init__(self, name: str, stream_id: int, log_epoch: int) -> None:
+        self.name = name
+        self.id = stream_id
+        self.epoch = f"{log_epoch}.{stream_id}"
+        self.next_seq = 1
+        self.head = 0
+        # The oldest position that can still be read.
+        self.first = 1
+        self.recent: dict[int, Held] = {}
+        # Positions taken away: redriven or purged.
+        self.removed = Ranges()
+        self.is_dirty = True
+
+    def assign(self) -> int:
+        """The position of the next message."""
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        return seq
+
+    def committed(self, seq: int) -> None:
+        """Everything up to here is on disk."""
+        assert seq == self.head + 1, f"{self.name}: expected {self.head + 1}, got {seq}"
+        self.head = seq
+        self.is_dirty = True
+
+    def take_back(self) -> None:
+        """The log refused what was on its way."""
+        self.next_seq = self.head + 1
+
+
+class Topic(Stream):
+    """A durable topic and its subscriptions."""
+
+    __slots__ = ("_bytes_marks", "bytes", "definition", "subscriptions")
+
+    def __init__(
+        self, name: str, stream_id: int, log_epoch: int, definition: StreamDefinition
+    ) -> None:
+        super().__init__(name, stream_id, log_epoch)
+        self.definition = definition
+        self.subscriptions: dict[str, Subscription] = {}
+        # What was ever published, and how much it was at some positions, for retention by size.
+        self.bytes = 0
+        self._bytes_marks: deque[tuple[int, int]] = deque()
+
+    def grew(self, seq: int, size: int) -> None:
+        """Count the bytes of a committed message."""
+        if self.bytes // _BYTES_MARK != (self.bytes + size) // _BYTES_MARK:
+            self._bytes_marks.append((seq, self.bytes))
+        self.bytes += size
+
+    def first_within(self, bytes_max: int) -> int:
+        """The oldest position that retention by size keeps, to the nearest megabyte."""
+        first = self.first
+        while self._bytes_marks and self.bytes - self._bytes_marks[0][1] > bytes_max:
+            first = max(first, self._bytes_marks.popleft()[0])
+        return first
+
+    @property
+    def is_letters(self) -> bool:
+        """Is it where dead letters go? These are never themselves dead-lettered."""
+        return self.name.endswith(LETTERS_SUFFIX) or self.name == MAILBOX_LETTERS
+
+
+class Mailbox(Stream):
+    """What waits for one durable actor; its one subscription delivers it."""
+
+    __slots__ = ("attached_at_ms", "capabilities", "expiries", "fresh", "subscription")
+
+    subscription: Subscription
+
+    def __init__(self, name: str, stream_id: int, log_epoch: int, now_ms: int) -> None:
+        super().__init__(name, stream_id, log_epoch)
+        # When an owner was last there.
+        self.attached_at_ms = now_ms
+        # What its owner could do when it was last there.
+        self.capabilities: tuple[str, ...] = ()
+        # When waiting messages expire, and their offsets; most have no such time.
+        self.expiries: dict[int, tuple[float, int]] = {}
+        # Asks just committed, whose senders are told after the next pass: sent, or waiting?
+        self.fresh: dict[int, Receipt] = {}
+
+    def waiting(self, now_ms: int) -> int:
+        """Messages accepted and not settled; those whose time has passed are settled first."""
+        if self.expiries:
+            self._expire(now_ms)
+        return self.next_seq - 1 - self.head + self.subscription.lag
+
+    def _expire(self, now_ms: int) -> None:
+        position = self.subscription.position
+        for seq in list(self.expiries):
+            expires_at, offset = self.expiries[seq]
+            if position.is_settled(seq):
+                del self.expiries[seq]
+            elif expires_at < now_ms and seq not in self.subscription.window.flights:
+                del self.expiries[seq]
+                self.subscription.expire_unread(seq, offset)
+
+
+class Streams:
+    """Every stream of the shard."""
+
+    def __init__(self, log_epoch: int, cache_bytes: int) -> None:
+        self.log_epoch = log_epoch
+        self.topics: dict[str, Topic] = {}
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.next_id = 1
+        # Names of streams that were deleted since the last snapshot.
+        self.forgotten: set[str] = set()
+        self.deleted_subscriptions: set[tuple[str, str]] = set()
+        # Streams with messages on their way to the log.
+        self._ahead: dict[Stream, None] = {}
+        self._tail: deque[tuple[Stream, int, int]] = deque()
+        self._tail_bytes = 0
+        self._cache_bytes = cache_bytes
+
+    def take_id(self) -> int:
+        """A number no other stream has or had."""
+        self.next_id += 1
+        return self.next_id - 1
+
+    def position(self, stream: Stream) -> int:
+        """The position of the next message of a stream."""
+        self._ahead[stream] = None
+        return stream.assign()
+
+    def keep(self, stream: Stream, held: Held) -> None:
+        """Remember a committed message while there is room."""
+        stream.recent[held.seq] = held
+        self._tail.append((stream, held.seq, held.size))
+        self._tail_bytes += held.size
+        while self._tail_bytes > self._cache_bytes:
+            oldest, seq, size = self._tail.popleft()
+            oldest.recent.pop(seq, None)
+            self._tail_bytes -= size
+
+    def all_committed(self) -> None:
+        """Nothing is on its way any more."""
+        self._ahead.clear()
+
+    def take_back(self) -> None:
+        """The log refused everything that was on its way."""
+        for stream in self._ahead:
+            stream.take_back()
+        self._ahead.clear()

@@ -1,0 +1,187 @@
+"""The unsettled messages of a subscription that have been read.
+
+Each is in one phase (`flight.py`) and, unless it is sent, in exactly one place: among the ready
+ones, oldest first; in the queue of its key; or waiting until a time.
+
+Deadlines of attempts come in the order of sending, so they wait in a queue; pauses and extended
+deadlines wait in a heap. Entries there are not removed when a message is settled, only passed over.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterator
+
+from signalhub.core.consumers import Consumer, Lane
+from signalhub.core.flight import EXHAUSTED, READY, SENT, SETTLED, WAITING, Flight
+
+
+class Window:
+    """Invariant: `exhausted` counts the flights in that phase, a consumer's `flights` the sent."""
+
+    __slots__ = (
+        "_due",
+        "_is_keyed",
+        "_timeouts",
+        "exhausted",
+        "flights",
+        "keyed",
+        "lanes",
+        "ready",
+    )
+
+    def __init__(self, is_keyed: bool) -> None:
+        self._is_keyed = is_keyed
+        self.flights: dict[int, Flight] = {}
+        self.exhausted = 0
+        self.ready: list[int] = []
+        self.lanes: dict[str, Lane] = {}
+        # Keys whose first message may be sent.
+        self.keyed: deque[Lane] = deque()
+        self._due: list[tuple[int, int]] = []
+        self._timeouts: deque[tuple[int, Flight, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.flights)
+
+    def count(self, phase: object) -> int:
+        """How many are in a phase."""
+        return sum(flight.phase is phase for flight in self.flights.values())
+
+    def add(self, flight: Flight) -> None:
+        """A message was read. Without its content it waits among the ready ones until it has it."""
+        self.flights[flight.seq] = flight
+        held = flight.held
+        if not self._is_keyed or held is None:
+            heapq.heappush(self.ready, flight.seq)
+            return
+        key = held.message.key or held.message.sender
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(key, deque())
+        flight.lane = lane
+        lane.queue.append(flight)
+        if len(lane.queue) == 1:
+            self.keyed.append(lane)
+
+    def next_ready(self) -> Flight | None:
+        """The oldest that may be sent again."""
+        ready = self.ready
+        while ready:
+            flight = self.flights.get(ready[0])
+            if flight is not None and flight.phase is READY and flight.lane is None:
+                return flight
+            heapq.heappop(ready)
+        return None
+
+    def sent(self, flight: Flight, consumer: Consumer, now: int, deadline_ms: int) -> None:
+        """It is on its way to a consumer."""
+        assert flight.held is not None
+        flight.phase = SENT
+        flight.consumer = consumer
+        flight.deliveries += 1
+        flight.last_sent = now
+        flight.first_sent = flight.first_sent or now
+        flight.deadline_ms = deadline_ms
+        consumer.flights += 1
+        consumer.bytes += flight.held.size
+        self._timeouts.append((deadline_ms, flight, flight.deliveries))
+
+    def back(self, flight: Flight) -> None:
+        """It may be sent again; within its key it is still the first."""
+        self.release(flight)
+        flight.phase = READY
+        if flight.lane is not None:
+            self.keyed.append(flight.lane)
+        else:
+            heapq.heappush(self.ready, flight.seq)
+
+    def wait(self, flight: Flight, until_ms: int) -> None:
+        """It is ready again at a time."""
+        self.release(flight)
+        flight.phase = WAITING
+        self.set_deadline(flight, until_ms)
+
+    def set_deadline(self, flight: Flight, at_ms: int) -> None:
+        """When its attempt has failed, or its pause is over."""
+        flight.deadline_ms = at_ms
+        heapq.heappush(self._due, (at_ms, flight.seq))
+
+    def exhaust(self, flight: Flight) -> None:
+        """It is not sent again; the poison policy decides."""
+        self.release(flight)
+        if flight.phase is not EXHAUSTED:
+            flight.phase = EXHAUSTED
+            self.exhausted += 1
+
+    def remove(self, flight: Flight) -> None:
+        """It is settled; the next one of its key may go."""
+        self.release(flight)
+        self.exhausted -= flight.phase is EXHAUSTED
+        flight.phase = SETTLED
+        self.flights.pop(flight.seq, None)
+        lane = flight.lane
+        if lane is None:
+            return
+        was_first = lane.queue[0] is flight
+        lane.queue.remove(flight)
+        if not lane.queue:
+            self.lanes.pop(lane.key, None)
+        elif was_first:
+            self.keyed.append(lane)
+
+    def release(self, flight: Flight) -> None:
+        """Its consumer has it no longer."""
+        consumer = flight.consumer
+        if flight.phase is SENT and consumer is not None:
+            assert flight.held is not None
+            consumer.flights -= 1
+            consumer.bytes -= flight.held.size
+
+    def of(self, consumer: Consumer) -> list[Flight]:
+        """What a consumer has not settled."""
+        return [
+            flight
+            for flight in self.flights.values()
+            if flight.phase is SENT and flight.consumer is consumer
+        ]
+
+    def overdue(self, now: int) -> Iterator[Flight]:
+        """Sent ones whose attempt has failed, and waiting ones whose pause is over."""
+        timeouts = self._timeouts
+        while timeouts and timeouts[0][0] <= now:
+            _, flight, deliveries = timeouts.popleft()
+            if flight.phase is not SENT or flight.deliveries != deliveries:
+                continue
+            if flight.deadline_ms <= now:
+                yield flight
+        while self._due and self._due[0][0] <= now:
+            _, seq = heapq.heappop(self._due)
+            found = self.flights.get(seq)
+            if found is not None and found.deadline_ms <= now and found.phase in (SENT, WAITING):
+                yield found
+
+    def next_due_ms(self) -> float:
+        """When `overdue` has something again; too early is harmless."""
+        timeouts = self._timeouts
+        while timeouts:
+            when, flight, deliveries = timeouts[0]
+            if flight.phase is SENT and flight.deliveries == deliveries:
+                return min(when, self._due[0][0]) if self._due else when
+            timeouts.popleft()
+        return self._due[0][0] if self._due else math.inf
+
+    def clear(self) -> None:
+        """Forget everything; consumers have nothing in flight any more."""
+        for flight in self.flights.values():
+            self.release(flight)
+            flight.phase = SETTLED
+        self.flights.clear()
+        self.exhausted = 0
+        self.ready.clear()
+        self.lanes.clear()
+        self.keyed.clear()
+        self._due.clear()
+        self._timeouts.clear()

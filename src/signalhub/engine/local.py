@@ -1,0 +1,254 @@
+"""The engine of one machine: the log on its own disk.
+
+Entries taken during one turn of the loop are submitted together, and group commit puts those of
+several turns under one sync. Reading from the disk happens on a thread of its own, so the loop
+never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from signalhub import settings
+from signalhub.clock import Clock
+from signalhub.core import refusals
+from signalhub.core.effects import Append, Fetch, FindTime
+from signalhub.engine.port import Outcomes
+from signalhub.entry import Stored
+from signalhub.errors import SettingsError, SignalHubError
+from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
+from signalhub.log.disk import Disk, SystemDisk
+from signalhub.log.errors import LogDamaged, LogFull
+from signalhub.log.index import Index
+from signalhub.log.log import Log
+from signalhub.log.reader import Reader
+from signalhub.log.recovery import Recovery, recover
+from signalhub.log.retention import Expendable, expendable
+
+log_lines = logging.getLogger("signalhub.log")
+
+_RETRY_S = 1.0
+
+T = TypeVar("T")
+
+
+class LocalEngine:
+    """The log in a folder, with its threads."""
+
+    def __init__(
+        self,
+        path: Path,
+        log_settings: settings.Log,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        disk: Disk | None = None,
+    ) -> None:
+        """Recover and open the log; raises `SettingsError` if its folder cannot be used."""
+        self._loop = loop
+        self._clock = clock
+        self._settings = log_settings
+        try:
+            self.disk: Disk = disk or SystemDisk(path)
+            self.recovery = recover(self.disk, repair=True)
+            self.log = Log(self.disk, log_settings, self.recovery, clock=clock)
+        except (OSError, SignalHubError) as error:
+            raise SettingsError(f"the log in {path} cannot be opened: {error}") from error
+        _report(self.recovery)
+        self._outcomes: Outcomes
+        # Up to here everything committed has been reported.
+        self.reported = self.log.head
+        self._taken: list[Append] = []
+        self._pending: deque[Append] = deque()
+        index = Index(self.disk) if isinstance(self.disk, SystemDisk) else None
+        self._index = index
+        self._reader = Reader(self.log, index)
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="signalhub-read")
+        self._commit = GroupCommit(self.log, self._reported)
+        self._upkeep = Upkeep(self.log)
+        self.read_errors = 0
+        self._is_written = asyncio.Event()
+
+    def report_to(self, outcomes: Outcomes) -> None:
+        """Who hears what became of appended entries; before the first one."""
+        self._outcomes = outcomes
+
+    @property
+    def epoch(self) -> int:
+        return self.log.epoch
+
+    @property
+    def head(self) -> int:
+        return self.log.head
+
+    @property
+    def first(self) -> int:
+        return self.log.first
+
+    def scan(self, from_offset: int) -> Iterator[Stored]:
+        return self._reader.scan(max(from_offset, self.log.first))
+
+    def offset_at_time(self, time_ms: int) -> int:
+        for info in self.log.segments:
+            if not info.is_sealed or info.max_ms >= time_ms:
+                return info.base
+        return self.log.head
+
+    # Writing.
+
+    def append(self, append: Append) -> None:
+        self._taken.append(append)
+
+    def flush(self) -> None:
+        if not self._taken:
+            return
+        taken, self._taken = self._taken, []
+        fault = self.log.fault
+        if fault is not None:
+            self._outcomes.refused(taken, refusals.storage_failed(), is_final=True)
+            return
+        self._pending.extend(taken)
+        self._commit.submit([one.entry for one in taken])
+
+    def _reported(self, outcome: Outcome) -> None:
+        """Called on the committing thread."""
+        self._loop.call_soon_threadsafe(self._heard, outcome)
+
+    def _heard(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Committed):
+            pending = self._pending
+            self.reported = outcome.end
+            done = [pending.popleft() for _ in range(outcome.end - outcome.first)]
+            self._outcomes.committed(done, outcome.first)
+            self._is_written.set()
+            return
+        assert isinstance(outcome, NotCommitted)
+        # What was taken since has positions behind what was refused, so it is refused, too.
+        lost = [*self._pending, *self._taken]
+        self._pending.clear()
+        self._taken = []
+        is_full = isinstance(outcome.error, LogFull)
+        refusal = refusals.storage_full() if is_full else refusals.storage_failed()
+        log_lines.error("the log refused entries", extra={"reason": str(outcome.error)})
+        self._outcomes.refused(lost, refusal, is_final=not is_full)
+        self._commit.resume()
+        self._is_written.set()
+
+    async def wait_until_written(self) -> None:
+        """Return when nothing is on its way to the disk."""
+        while self._pending or self._taken:
+            self._is_written.clear()
+            await self._is_written.wait()
+
+    # Reading.
+
+    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
+        def read() -> list[Stored]:
+            return self._reader.read(
+                fetch.stream, fetch.stream_epoch, fetch.from_seq, fetch.count_max, fetch.bytes_max
+            )
+
+        nothing: list[Stored] = []
+        self._in_thread(read, done, nothing)
+
+    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
+        def look() -> int:
+            time_ms = int(find.time_ms)
+            return self._reader.seq_at_time(find.stream, find.stream_epoch, time_ms) or 0
+
+        self._in_thread(look, done, 0)
+
+    def _in_thread(self, work: Callable[[], T], done: Callable[[T], None], otherwise: T) -> None:
+        def run() -> None:
+            try:
+                found = work()
+            except Exception as error:
+                self._loop.call_soon_threadsafe(self._failed, error, done, otherwise)
+            else:
+                self._loop.call_soon_threadsafe(done, found)
+
+        self._threads.submit(run)
+
+    def _failed(self, error: Exception, done: Callable[[T], None], otherwise: T) -> None:
+        """Whoever asked hears it after a while, so that a broken disk is not asked in a circle."""
+        self.read_errors += 1
+        log_lines.error("the log could not be read", exc_info=error)
+        self._loop.call_later(_RETRY_S, done, otherwise)
+
+    # Upkeep.
+
+    def retain(self, unsettled: list[tuple[str, int, int]], guard: int) -> None:
+        """Delete the segments nobody needs any more, soon.
+
+        `unsettled` are the oldest unsettled positions: stream, its epoch, seq. Nothing from the
+        offset `guard` on is deleted either.
+        """
+        self._threads.submit(self._retain, unsettled, guard)
+
+    def _retain(self, unsettled: list[tuple[str, int, int]], guard: int) -> None:
+        try:
+            floor = guard
+            for stream, epoch, seq in unsettled:
+                found = self._reader.read(stream, epoch, seq, 1, 0)
+                floor = min([floor, *(one.offset for one in found)])
+            chosen = self._expendable(floor)
+        except Exception:
+            log_lines.exception("retention failed")
+            return
+        if chosen.segments:
+            self._upkeep.run(lambda: self._delete(chosen))
+        elif self._index is not None:
+            index = self._index
+            self._threads.submit(lambda: list(index.update(self.log.segments)))
+
+    def _expendable(self, floor: int) -> Expendable:
+        return expendable(
+            self.log.segments,
+            self._clock.now_ms(),
+            age_s=self._settings.retention_s,
+            bytes_max=self._settings.retention_bytes,
+            floor=floor,
+            archived=None,
+            keep_unsettled=self._settings.keep_unsettled,
+        )
+
+    def _delete(self, chosen: Expendable) -> None:
+        self.log.remove(chosen.segments)
+        names = [info.name for info in chosen.segments]
+        log_lines.info("old segments were deleted", extra={"segments": names})
+
+    def close(self) -> None:
+        self.flush()
+        self._commit.close()
+        self._upkeep.close()
+        self._threads.shutdown(wait=True)
+        self._reader.close()
+        if self._index is not None:
+            self._index.close()
+        self.log.close()
+
+
+def _report(recovery: Recovery) -> None:
+    if (torn := recovery.torn) is not None:
+        log_lines.warning(
+            "a torn tail of the log was cut and kept aside",
+            extra={"segment": torn.segment, "bytes": torn.bytes, "saved_as": torn.saved_as},
+        )
+    if (damage := recovery.damage) is not None:
+        fault = LogDamaged(damage.segment, damage.position, damage.reason)
+        log_lines.error("the log is damaged and opened read-only", extra={"reason": str(fault)})
+    if recovery.epoch_changed:
+        log_lines.error(
+            "entries that had been shown are gone; the log has a new epoch",
+            extra={"from": recovery.lost_from, "to": recovery.lost_to},
+        )
+    if recovery.foreign:
+        log_lines.warning(
+            "unknown files in the log were left alone", extra={"files": recovery.foreign}
+        )

@@ -1,0 +1,216 @@
+"""What the log holds, as values: the kinds of entries and the bodies they carry.
+
+Bodies are MessagePack arrays; members are only ever added at the end, with a default, so that a
+newer program reads what an older one wrote. The core writes and replays them, the log stores them
+without looking inside, the pipeline makes columns of them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+Range = tuple[int, int]  # From and to, both included.
+T = TypeVar("T")
+
+
+class Kind(IntEnum):
+    """Everything an entry can be. Numbers are never used again for something else."""
+
+    MAIL = 1  # A message for one actor.
+    PUBLISHED = 2  # A message on a durable topic.
+    BROADCAST = 3  # A broadcast as ask: what its sender was told.
+    SETTLED = 4  # What became of deliveries.
+    CURSOR = 5  # How far a subscription or mailbox has come.
+    STREAM_CREATED = 6  # A mailbox or topic was made, or its definition changed.
+    STREAM_DELETED = 7
+    SUBSCRIPTION_CREATED = 8  # A subscription was made, or its definition changed.
+    SUBSCRIPTION_DELETED = 9
+    REMOVED = 10  # Entries of a stream were taken away: redriven or purged.
+    LOST = 11  # Retention removed entries that a subscription had not settled.
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One entry before it is written. What has no position in its stream has `seq` 0."""
+
+    kind: int
+    stream: str
+    stream_epoch: int
+    seq: int
+    at_ms: int
+    body: bytes
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """One entry as it was read back."""
+
+    offset: int
+    kind: int
+    stream: str
+    stream_epoch: int
+    seq: int
+    at_ms: int
+    body: bytes
+    is_erased: bool = False
+
+
+class Body(msgspec.Struct, array_like=True, gc=False):
+    """Base of all bodies."""
+
+
+class DeadLetter(Body):
+    """Where a dead letter comes from and why it died."""
+
+    topic: str  # Or the address of a mailbox.
+    subscription: str
+    epoch: str
+    seq: int
+    attempts: int
+    reason: str
+    first_failure: int
+    last_failure: int
+    consumers: list[str]
+
+
+class Message(Body):
+    """Body of MAIL and PUBLISHED: one message, and all its copies need."""
+
+    id: str  # As its sender named it.
+    copy_id: bytes  # Every copy carries it, redelivered ones too.
+    sender: str
+    type: str
+    data: bytes  # JSON.
+    metadata: bytes = b""  # Of a sent message: what the hub does not write itself, as JSON.
+    ttl: float | int | None = None
+    expires_at: float | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    deliver_at: int | None = None
+    dead: DeadLetter | None = None
+    only_for: str | None = None  # The one subscription a redriven message is meant for.
+
+
+class Broadcast(Body):
+    """Body of BROADCAST."""
+
+    id: str
+    sender: str
+    ack: bytes  # The payload of the acknowledgement, as JSON.
+
+
+class Outcome(IntEnum):
+    """What became of one delivery."""
+
+    ACKED = 1
+    WRITTEN = 2  # The write to the socket settled it.
+    FAILED = 3  # An attempt failed; it will be tried again.
+    EXPIRED = 4
+    DROPPED = 5  # By the poison policy.
+    DEAD_LETTERED = 6
+    GONE = 7  # Nobody was there to take it.
+    HANDED_OVER = 8  # Given to the socket; the recipient settles it.
+    FILTERED = 9  # Meant for another subscription, or taken away before it was read.
+
+
+# Outcomes after which a message is not delivered again.
+SETTLING: Final = frozenset(Outcome) - {Outcome.FAILED, Outcome.HANDED_OVER}
+
+
+class Settlement(Body):
+    """One delivery of a SETTLED entry."""
+
+    seq: int
+    offset: int  # Of the message.
+    outcome: int
+    attempts: int = 1
+    failures: int = 0
+    first_sent: int = 0
+    last_sent: int = 0
+    consumer: str = ""
+    reason: str = ""
+
+
+class Settled(Body):
+    """Body of SETTLED; a mailbox has no subscription name."""
+
+    subscription: str
+    generation: int
+    deliveries: list[Settlement]
+
+
+class Cursor(Body):
+    """Body of CURSOR: everything up to `floor` is settled or parked, and so is `above`."""
+
+    subscription: str
+    generation: int
+    floor: int
+    reserved: int  # Nothing beyond it has ever been sent.
+    above: list[Range]
+    parked: dict[int, int]  # Seq to the time it is due.
+    failures: dict[int, int]  # Seq to failed attempts.
+    is_paused: bool = False
+
+
+class StreamDefinition(Body):
+    """Body of STREAM_CREATED."""
+
+    is_topic: bool
+    retention_s: float | None = None
+    retention_bytes: int | None = None
+    poison: str | None = None
+    dead_letter: str | None = None
+    heartbeat_ms: int | None = None
+
+
+class SubscriptionDefinition(Body):
+    """Body of SUBSCRIPTION_CREATED, and what a subscription is told to do."""
+
+    name: str
+    mode: str
+    window: int
+    strict: bool
+    ack_timeout_ms: int
+    max_deliveries: int
+    backoff_ms: int
+    backoff_cap_ms: int
+    heartbeat_ms: int | None
+    auto_ack: bool
+    poison: str | None = None
+    dead_letter: str | None = None
+    rate_s: float = 0.0
+    start: int = 0  # The floor it began with.
+
+
+class Removed(Body):
+    """Body of REMOVED."""
+
+    ranges: list[Range]
+    reason: str
+
+
+class Lost(Body):
+    """Body of LOST."""
+
+    subscription: str
+    first: int
+    last: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
+
+
+def encode_body(body: Body) -> bytes:
+    """The bytes of a body."""
+    return _encode(body)
+
+
+def decode_body(kind: type[T], body: bytes) -> T:
+    """Read a body back; raises `msgspec.MsgspecError` if it is of another shape."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    decoded: T = decoder.decode(body)
+    return decoded

@@ -1,0 +1,1 @@
+"""The durable log: entries in append-only segments, committed in groups."""

@@ -1,0 +1,60 @@
+"""The segment that is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from signalhub.entry import Entry
+from signalhub.log.disk import Disk, File
+from signalhub.log.positions import LatePositions, Lookup, Positions
+from signalhub.log.segment import SegmentInfo
+
+
+class Active:
+    """The last segment: batches are written behind each other, and count once they are kept."""
+
+    def __init__(self, disk: Disk, file: File, info: SegmentInfo, *, rolls_at_s: float) -> None:
+        self.base = info.base
+        self.rolls_at_s = rolls_at_s
+        self.has_asked_for_next = False
+        self._file = file
+        self._info = info
+        self._max_ms = info.max_ms
+        self._positions = Positions(info.end, info.bytes)
+        found = (LatePositions(disk, info),) if info.end > info.base else ()
+        self.lookups: tuple[Lookup, ...] = (*found, self._positions)
+
+    @property
+    def info(self) -> SegmentInfo:
+        """What is known of it now."""
+        positions = self._positions
+        return replace(self._info, end=positions.end, bytes=positions.size, max_ms=self._max_ms)
+
+    @property
+    def size(self) -> int:
+        """Where the next batch goes."""
+        return self._positions.size
+
+    @property
+    def is_empty(self) -> bool:
+        return self._positions.end == self.base
+
+    def write(self, batch: bytes) -> None:
+        self._file.write(batch, self._positions.size)
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def keep(self, entries: Sequence[Entry], encoded: Sequence[bytes], time_ms: int) -> None:
+        """The batch just written counts: from now on it is found."""
+        self._max_ms = max(self._max_ms, time_ms)
+        self._positions.add(entries, encoded)
+
+    def cut_back(self) -> None:
+        """Take away what was written and not kept."""
+        self._file.truncate(self._positions.size)
+
+    def close(self) -> None:
+        self._file.close()

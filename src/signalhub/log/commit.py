@@ -1,0 +1,232 @@
+"""The two threads of the log: one commits what is queued, one does what can wait.
+
+Group commit has no linger: whatever has gathered goes to the disk together as soon as the last sync
+is done, so a lonely entry never waits and a crowd shares one sync.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from time import monotonic
+from typing import Final
+
+import msgspec
+
+from signalhub.entry import Entry
+from signalhub.errors import SignalHubError
+from signalhub.log.errors import LogFailed, LogFull
+from signalhub.log.log import Log
+
+log_lines = logging.getLogger("signalhub.log")
+
+_BATCH_ENTRIES_MAX: Final = 4_096
+# A torn batch should fit into the reserve of the log.
+_BATCH_BYTES_MAX: Final = 2**20
+# Slices take less than half of this, so that upkeep leaves the interpreter to others mostly.
+_PAUSE_S: Final = 0.001
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """Entries `first` to `end - 1` are committed as `log.sync` of the settings promises."""
+
+    first: int
+    end: int
+
+
+class NotCommitted(msgspec.Struct, frozen=True):
+    """Nothing from `first` on was committed, including whatever was submitted since.
+
+    With `LogFull` it did not happen; with `LogFailed` it may have, nobody knows. The caller gives
+    up everything submitted and not yet reported, resets its counters and calls `resume`.
+    """
+
+    first: int
+    end: int
+    error: SignalHubError
+
+
+Outcome = Committed | NotCommitted
+
+
+class GroupCommit:
+    """One thread that commits, and reports in order.
+
+    After `NotCommitted` everything submitted is dropped without a further report until `resume`,
+    because the positions given out meanwhile would leave a hole.
+    """
+
+    def __init__(self, log: Log, report: Callable[[Outcome], None]) -> None:
+        """`report` is called from the thread."""
+        self._log = log
+        self._report = report
+        self._interval_s = log.interval_s
+        self._sync_due_s = 0.0
+        self._changed = threading.Condition(threading.Lock())
+        self._entries: list[Entry] = []
+        self._next = log.head
+        self._is_waiting = False
+        self._is_refusing = False
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="signalhub-commit", daemon=True)
+        self._thread.start()
+
+    def submit(self, entries: list[Entry]) -> int:
+        """Queue entries and return the offset of the first; never waits for the disk."""
+        with self._changed:
+            assert not self._is_closed, "the log is closed"
+            first = self._next
+            self._next += len(entries)
+            if not self._is_refusing:
+                self._entries += entries
+                if self._is_waiting:
+                    self._changed.notify()
+        return first
+
+    def resume(self) -> int:
+        """Go on after `NotCommitted`, and return the offset the next entry will get.
+
+        What was submitted before this call and not committed is dropped.
+        """
+        with self._changed:
+            self._entries = []
+            self._is_refusing = False
+            self._next = self._log.head
+            return self._next
+
+    def close(self) -> None:
+        """Commit what is queued, sync it, and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+        with suppress(LogFailed):
+            self._log.sync()
+
+    def _run(self) -> None:
+        while (entries := self._take()) is not None:
+            try:
+                if entries:
+                    first = self._log.append(entries)
+                    self._report(Committed(first, first + len(entries)))
+                self._sync_if_due()
+            except (LogFull, LogFailed) as error:
+                self._refuse(error)
+            except BaseException as error:
+                # Whatever it is, those who wait must hear that nothing is certain any more.
+                log_lines.exception("The commit thread failed")
+                self._refuse(self._log.fail(repr(error)))
+
+    def _take(self) -> list[Entry] | None:
+        """The next batch; an empty one when only a sync is due, None at the end."""
+        with self._changed:
+            while not self._entries:
+                if self._is_closed:
+                    return None
+                timeout_s = self._sync_wait_s()
+                if timeout_s is not None and timeout_s <= 0:
+                    break
+                self._is_waiting = True
+                self._changed.wait(timeout_s)
+                self._is_waiting = False
+            entries = self._entries
+            count = _count_of_batch(entries)
+            self._entries = entries[count:]
+        return entries[:count]
+
+    def _refuse(self, error: SignalHubError) -> None:
+        with self._changed:
+            self._entries = []
+            self._is_refusing = True
+            outcome = NotCommitted(self._log.head, self._next, error)
+        self._report(outcome)
+
+    def _sync_wait_s(self) -> float | None:
+        """How long until a sync is due; None if there is nothing to sync by the clock."""
+        if self._interval_s is None or self._log.durable_head == self._log.head or self._log.fault:
+            return None
+        return self._sync_due_s - monotonic()
+
+    def _sync_if_due(self) -> None:
+        wait_s = self._sync_wait_s()
+        if wait_s is not None and wait_s <= 0:
+            self._log.sync()
+            self._sync_due_s = monotonic() + (self._interval_s or 0.0)
+
+
+def _count_of_batch(entries: list[Entry]) -> int:
+    """How many of the queued entries make one batch."""
+    size = 0
+    for count, entry in enumerate(islice(entries, _BATCH_ENTRIES_MAX)):
+        size += len(entry.body)
+        if size > _BATCH_BYTES_MAX:
+            return max(1, count)
+    return min(len(entries), _BATCH_ENTRIES_MAX)
+
+
+Job = Callable[[], Iterable[None] | None]
+
+
+class Upkeep:
+    """One thread for what can wait: preparing, sealing, and the jobs handed to it."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._jobs: deque[Job] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._is_awake = True
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="signalhub-upkeep", daemon=True)
+        log.on_upkeep = self.wake
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have a look whether there is something to do."""
+        with self._changed:
+            self._is_awake = True
+            self._changed.notify()
+
+    def run(self, job: Job) -> None:
+        """Have a job done soon; one that returns an iterator is done in slices.
+
+        A job that fails is logged and forgotten.
+        """
+        self._jobs.append(job)
+        self.wake()
+
+    def close(self) -> None:
+        """End after the current slice; what is unfinished is begun again after the next start."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._wait_for_work():
+            self._drive(self._log.upkeep)
+            while self._jobs and not self._is_closed:
+                self._drive(self._jobs.popleft())
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_awake or self._is_closed)
+            self._is_awake = False
+            return not self._is_closed
+
+    def _drive(self, job: Job) -> None:
+        try:
+            for _ in job() or ():
+                if self._is_closed:
+                    return
+                self._pause()
+        except BaseException:
+            log_lines.exception("Upkeep of the log failed")
+
+    def _pause(self) -> None:
+        with self._changed:
+            if not self._is_closed:
+                self._changed.wait(_PAUSE_S)

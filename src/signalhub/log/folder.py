@@ -1,0 +1,86 @@
+"""The log of another process, or of none, seen through its folder.
+
+Nothing is written. What the other process does meanwhile shows as files that are gone or half
+made, so a look that finds fault is taken again if the folder has changed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from signalhub.log.disk import Disk
+from signalhub.log.errors import LogDamaged, storage_error
+from signalhub.log.head import read_head
+from signalhub.log.positions import LatePositions, Lookup
+from signalhub.log.segment import SegmentInfo
+from signalhub.log.survey import Survey, survey
+
+_LOOKS_MAX: Final = 10
+
+
+class Folder:
+    """Segments up to the published durable head, or to the last good batch if none is known."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk: Final = disk
+        self.refresh()
+
+    @property
+    def epoch(self) -> int:
+        return self._segments[-1].epoch if self._segments else 0
+
+    @property
+    def head(self) -> int:
+        """The offset after the last entry that may be read; looks again whether it has moved."""
+        published = read_head(self.disk)
+        if published is None or published.epoch < self.epoch:
+            return self._end
+        if published.durable > self._end or published.epoch > self.epoch:
+            self.refresh()
+        return min(published.durable, self._end)
+
+    @property
+    def first(self) -> int:
+        """The oldest offset that can still be read."""
+        return self._segments[0].base if self._segments else 0
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        return self._segments
+
+    @property
+    def fault(self) -> LogDamaged | None:
+        """The damage that was found when the folder was last looked at."""
+        return self._fault
+
+    def lookups(self, base: int) -> tuple[Lookup, ...]:
+        """How to find entries in a segment that is not sealed; none for others."""
+        return self._lookups.get(base, ())
+
+    def refresh(self) -> None:
+        """Look again."""
+        found = look(self.disk)
+        faults = [LogDamaged(one.segment, one.position, one.reason) for one in found.damages]
+        self._fault = faults[0] if faults else None
+        self._segments = tuple(found.segments)
+        self._end = self._segments[-1].end if self._segments else 0
+        self._lookups: dict[int, tuple[Lookup, ...]] = {
+            info.base: (LatePositions(self.disk, info),)
+            for info in self._segments
+            if not info.is_sealed
+        }
+
+
+def look(disk: Disk) -> Survey:
+    """A survey of a folder that may be changing; raises `LogFailed` if it cannot be read."""
+    for attempts_left in reversed(range(_LOOKS_MAX)):
+        try:
+            names = disk.names()
+            found = survey(disk)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and attempts_left:
+                continue
+            raise storage_error(error) from error
+        if not found.damages or disk.names() == names:
+            break
+    return found

@@ -1,0 +1,61 @@
+"""The published heads: how far the log may be read, and how far it was shown.
+
+The file `head` is written in place after every commit and never synced. It fits into one sector; a
+reader that finds it torn or missing knows less, nothing wrong.
+
+    magic 4 | epoch u32 | durable head u64 | head u64 | zero u32 | crc32c u32
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from signalhub.log.disk import Disk, File
+
+HEAD_NAME: Final = "head"
+
+_MAGIC: Final = b"SHhd"
+_FIELDS: Final = Struct("<4sIQQI")
+_CRC: Final = Struct("<I")
+_HEAD_BYTES: Final = _FIELDS.size + _CRC.size
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Below `durable` everything is synced; below `shown` everything may have been read."""
+
+    epoch: int
+    durable: int
+    shown: int
+
+
+def encode_head(head: Head) -> bytes:
+    fields = _FIELDS.pack(_MAGIC, head.epoch, head.durable, head.shown, 0)
+    return fields + _CRC.pack(crc32c(fields))
+
+
+def read_head(disk: Disk) -> Head | None:
+    """What was published last; None if that cannot be told."""
+    try:
+        file = disk.open(HEAD_NAME, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(_HEAD_BYTES, 0)
+    finally:
+        file.close()
+    if len(data) < _HEAD_BYTES or crc32c(data[: _FIELDS.size]) != _CRC.unpack(data[-4:])[0]:
+        return None
+    magic, epoch, durable, shown, _ = _FIELDS.unpack_from(data)
+    return Head(epoch, durable, shown) if magic == _MAGIC else None
+
+
+def open_head(disk: Disk) -> File:
+    """The file to publish in, made if it is missing."""
+    try:
+        return disk.open(HEAD_NAME)
+    except FileNotFoundError:
+        return disk.create(HEAD_NAME)

@@ -1,0 +1,371 @@
+"""The synchronous owner of the log: one batch, one write, one sync, then it is published.
+
+`append`, `sync` and `close` belong to one thread, `upkeep` and `remove` to one thread, the same or
+another; everything else may be called from anywhere. What two threads share is only ever replaced
+as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from itertools import pairwise
+from secrets import token_bytes
+from typing import Final, Literal
+
+from signalhub import settings
+from signalhub.clock import Clock
+from signalhub.entry import Entry
+from signalhub.log.active import Active
+from signalhub.log.disk import Disk, File
+from signalhub.log.errors import LogDamaged, LogFailed, LogFull, storage_error
+from signalhub.log.head import Head, encode_head, open_head
+from signalhub.log.positions import LatePositions, Lookup
+from signalhub.log.record import (
+    HEADER_BYTES,
+    SALT_BYTES,
+    Unreadable,
+    encode_batch,
+    encode_entry,
+)
+from signalhub.log.recovery import Recovery
+from signalhub.log.repair import keep_reserve, with_reserve
+from signalhub.log.retention import keep_footer
+from signalhub.log.seal import previous_chain_of, seal
+from signalhub.log.segment import (
+    PREPARED_NAME,
+    Header,
+    SegmentInfo,
+    create_segment,
+    new_segment,
+    prepare_segment,
+)
+
+State = Literal["open", "full", "failed", "damaged"]
+Slices = Generator[None, None, None]
+
+_RESERVE_BYTES_MAX: Final = 2 * 2**20
+_DOOMED_SLICE: Final = 500
+
+
+def _encode(entries: Sequence[Entry]) -> list[bytes]:
+    salts = token_bytes(SALT_BYTES * len(entries))
+    return [
+        encode_entry(entry, salts[at : at + SALT_BYTES])
+        for entry, at in zip(entries, range(0, len(salts), SALT_BYTES), strict=True)
+    ]
+
+
+class Log:
+    """The log of one shard, as `recover` found and repaired it.
+
+    A damaged log can be read but not appended to; so can a failed one, until the next start.
+    """
+
+    def __init__(
+        self, disk: Disk, log_settings: settings.Log, recovery: Recovery, *, clock: Clock
+    ) -> None:
+        """Open the log, or begin one; raises `LogFull` or `LogFailed`."""
+        self.disk: Final = disk
+        self.head = recovery.head
+        """The offset after the last committed entry: what `sync` of the settings asks is done."""
+        self.durable_head = recovery.head
+        """Everything below is synced; equal to `head` with `sync = "always"`."""
+        self.epoch = recovery.epoch
+        self.on_upkeep: Callable[[], None] = lambda: None
+        """Called by `append` when there is something new for `upkeep`."""
+        self._settings = log_settings
+        self._reserve_bytes = min(_RESERVE_BYTES_MAX, log_settings.segment_bytes // 4)
+        self._clock = clock
+        self._fault: LogFailed | LogDamaged | None = None
+        self._is_full = False
+        self._previous_chain = recovery.previous_chain
+        self._segments = {info.base: info for info in recovery.segments}
+        self._lookups: dict[int, tuple[Lookup, ...]] = {
+            info.base: (LatePositions(disk, info),)
+            for info in recovery.segments
+            if not info.is_sealed
+        }
+        self._active: Active | None = None
+        self._prepared: File | None = None
+        if found := recovery.damage:
+            self._fault = LogDamaged(found.segment, found.position, found.reason)
+            return
+        assert recovery.is_repaired, "a log is opened after its repair"
+        try:
+            self._open()
+        except OSError as error:
+            raise storage_error(error) from error
+
+    @property
+    def state(self) -> State:
+        """Whether the log takes entries: `open`, or else why not."""
+        match self._fault:
+            case LogDamaged():
+                return "damaged"
+            case LogFailed():
+                return "failed"
+        return "full" if self._is_full else "open"
+
+    @property
+    def fault(self) -> LogFailed | LogDamaged | None:
+        """What keeps the log from being written until the next start."""
+        return self._fault
+
+    @property
+    def interval_s(self) -> float | None:
+        """The pause between two syncs; None if they do not follow the clock."""
+        is_timed = self._settings.sync == "interval"
+        return self._settings.interval_ms / 1000 if is_timed else None
+
+    @property
+    def first(self) -> int:
+        """The oldest offset that can still be read."""
+        return next(iter(self._segments), self.head)
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """What there is at this moment, oldest first."""
+        active, known = self._active, tuple(self._segments.values())
+        if active is None:
+            return known
+        return tuple(active.info if info.base == active.base else info for info in known)
+
+    def refresh(self) -> None:
+        """Nothing to do: what this process knows of its log is always current."""
+
+    def lookups(self, base: int) -> tuple[Lookup, ...]:
+        """How to find entries in a segment that is not sealed; none for others."""
+        return self._lookups.get(base, ())
+
+    def append(self, entries: Sequence[Entry]) -> int:
+        """Commit one batch and return its first offset.
+
+        Raises `LogFull` if it did not happen, `LogFailed` if nobody knows, and then for good.
+        """
+        assert entries, "a batch has entries"
+        if self._fault:
+            raise self._fault
+        encoded = _encode(entries)
+        active = self._room_for(HEADER_BYTES + sum(map(len, encoded)))
+        first, time_ms = self.head, self._clock.now_ms()
+        self._write(
+            active,
+            encode_batch(
+                encoded, first=first, epoch=self.epoch, durable=self.durable_head, time_ms=time_ms
+            ),
+        )
+        active.keep(entries, encoded, time_ms)
+        self.head = first + len(entries)
+        if self._settings.sync == "always":
+            self.durable_head = self.head
+        self._is_full = False
+        self._publish()
+        self._ask_for_next(active)
+        return first
+
+    def sync(self) -> None:
+        """Make everything appended durable and publish it; raises `LogFailed`, then for good."""
+        if self._fault:
+            raise self._fault
+        active = self._active
+        if active is None or self.durable_head == self.head:
+            return
+        try:
+            active.sync()
+        except OSError as error:
+            # Some of it was reported as committed, so even for want of room there is no way back.
+            raise self._fail(error) from error
+        self.durable_head = self.head
+        self._publish()
+
+    def fail(self, reason: str) -> LogFailed:
+        """Take no more entries until the next start."""
+        failure = LogFailed(reason)
+        self._fault = self._fault or failure
+        return failure
+
+    def close(self) -> None:
+        """Sync what is left and let go of the files."""
+        if self._active is None:
+            return
+        try:
+            if not self._fault:
+                self.sync()
+        finally:
+            self._active.close()
+            self._published.close()
+            if self._prepared:
+                self._prepared.close()
+                if not self._fault:
+                    with contextlib.suppress(OSError):
+                        self.disk.remove(PREPARED_NAME)
+
+    def _open(self) -> None:
+        now_ms = self._clock.now_ms()
+        if self._segments:
+            info = next(reversed(self._segments.values()))
+            file = self.disk.open(info.name)
+        else:
+            # A log made anew must not be mistaken for an older one, so epochs begin with the time.
+            self.epoch = now_ms // 1000
+            header = Header(self.epoch, 0, now_ms)
+            info, file = new_segment(header), create_segment(self.disk, header)
+        self._activate(file, info, age_s=max(0, now_ms - info.created_ms) / 1000)
+        self._published = open_head(self.disk)
+        self._publish()
+        keep_reserve(self.disk, self._reserve_bytes)
+
+    def _activate(self, file: File, info: SegmentInfo, *, age_s: float = 0.0) -> Active:
+        rolls_in_s = max(0.0, self._settings.segment_s - age_s)
+        active = Active(self.disk, file, info, rolls_at_s=self._clock.mono_s() + rolls_in_s)
+        self._lookups[info.base] = active.lookups
+        self._segments[info.base] = info
+        self._active = active
+        return active
+
+    def _room_for(self, batch_bytes: int) -> Active:
+        active = self._active
+        assert active is not None, "a log without a fault has an active segment"
+        is_too_large = active.size + batch_bytes > self._settings.segment_bytes
+        is_too_old = self._clock.mono_s() >= active.rolls_at_s
+        if active.is_empty or not (is_too_large or is_too_old):
+            return active
+        # Only the last segment may have a torn end, so this one is finished before the next.
+        self.sync()
+        prepared, self._prepared = self._prepared, None
+        header = Header(self.epoch, self.head, self._clock.now_ms())
+        try:
+            file = create_segment(self.disk, header, prepared=prepared)
+        except OSError as error:
+            raise self._refuse(error) from error
+        self._segments[active.base] = active.info
+        active.close()
+        following = self._activate(file, new_segment(header))
+        self.on_upkeep()
+        return following
+
+    def _write(self, active: Active, batch: bytes) -> None:
+        is_written = False
+        try:
+            active.write(batch)
+            is_written = True
+            if self._settings.sync == "always":
+                active.sync()
+        except OSError as error:
+            refusal = self._refuse(error)
+            if isinstance(refusal, LogFull):
+                self._cut_back(active, is_written=is_written)
+            raise refusal from error
+
+    def _cut_back(self, active: Active, *, is_written: bool) -> None:
+        try:
+            active.cut_back()
+            if is_written:
+                # The whole batch may be on the disk; refusing it is a promise that it is not.
+                active.sync()
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _refuse(self, error: OSError) -> LogFull | LogFailed:
+        refusal = storage_error(error)
+        if isinstance(refusal, LogFailed):
+            return self._fail(error)
+        self._is_full = True
+        return refusal
+
+    def _fail(self, error: OSError) -> LogFailed:
+        return self.fail(error.strerror or str(error))
+
+    def _publish(self) -> None:
+        head = Head(self.epoch, self.durable_head, self.head)
+        try:
+            self._published.write(encode_head(head), 0)
+        except OSError as error:
+            # Without room for its first few bytes readers know less, but nothing wrong.
+            if isinstance(storage_error(error), LogFailed):
+                raise self._fail(error) from error
+
+    def _ask_for_next(self, active: Active) -> None:
+        if active.size * 2 >= self._settings.segment_bytes and not active.has_asked_for_next:
+            active.has_asked_for_next = True
+            self.on_upkeep()
+
+    @property
+    def has_upkeep(self) -> bool:
+        """Whether `upkeep` has something to do."""
+        return not self._fault and (self._wants_next or self._unsealed() is not None)
+
+    def upkeep(self) -> Slices:
+        """What can wait: prepare the next segment, seal the old ones.
+
+        To be driven by `for _ in log.upkeep(): pause`; nothing between two pauses takes much more
+        than half a millisecond. A full disk ends it early.
+        """
+        try:
+            slices = self._chores()
+            while not self._fault and next(slices, self) is not self:
+                yield
+        except LogDamaged as damage:
+            self._fault = damage
+        except OSError as error:
+            if isinstance(storage_error(error), LogFailed):
+                self._fail(error)
+
+    def _chores(self) -> Slices:
+        if self._wants_next:
+            yield from self._prepare()
+        while found := self._unsealed():
+            yield from self._seal(*found)
+
+    def remove(self, segments: Sequence[SegmentInfo]) -> None:
+        """Delete the oldest segments, keeping their footers; raises `LogFull`, `LogFailed`."""
+        for info in segments:
+            assert info.is_sealed, "only a sealed segment can be proven when it is gone"
+            assert info.base == self.first, "segments go in order"
+            try:
+                with_reserve(self.disk, partial(keep_footer, self.disk, info))
+                # Readers must find whatever is listed, so this comes before the deletion.
+                self._previous_chain = info.chain
+                del self._segments[info.base]
+                self.disk.remove(info.name)
+                self.disk.sync()
+                keep_reserve(self.disk, self._reserve_bytes)
+            except OSError as error:
+                raise self._refuse(error) from error
+            except Unreadable as error:
+                self._fault = LogDamaged(info.name, info.bytes, str(error))
+                raise self._fault from error
+
+    @property
+    def _wants_next(self) -> bool:
+        active = self._active
+        return active is not None and active.has_asked_for_next and self._prepared is None
+
+    def _prepare(self) -> Slices:
+        try:
+            self._prepared = yield from prepare_segment(self.disk, self._settings.segment_bytes)
+        except OSError as error:
+            if isinstance(storage_error(error), LogFailed):
+                raise
+
+    def _unsealed(self) -> tuple[SegmentInfo, bytes, SegmentInfo] | None:
+        """The first segment to seal, the chain before it, and the segment after it."""
+        chain = self._previous_chain
+        for info, following in pairwise(tuple(self._segments.values())):
+            if not info.is_sealed:
+                return info, chain, following
+            chain = info.chain
+        return None
+
+    def _seal(self, info: SegmentInfo, chain: bytes, following: SegmentInfo) -> Slices:
+        expected = previous_chain_of(self.disk, following) if following.is_sealed else None
+        self._segments[info.base] = yield from seal(self.disk, info, chain, expected)
+        # Freeing everything at once would take too long.
+        known = self._lookups.pop(info.base, ())
+        doomed = [runs for lookup in known for runs in lookup.all_runs()]
+        del known
+        while doomed:
+            del doomed[-_DOOMED_SLICE:]
+            yield

@@ -1,0 +1,215 @@
+"""Where the entries of one segment are, so that none is found by searching.
+
+Entries of a stream whose positions follow each other form a run; an entry without a position in its
+stream (seq 0) is in none. Batches lie in blocks of some size, which are read and verified as a
+whole; a mark is the beginning of a block.
+
+A writer adds to a `Positions` while readers in other threads look things up: every change is one
+that the interpreter makes at once, and `size` and `end` move last.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from signalhub.entry import Entry
+from signalhub.log.disk import Disk
+from signalhub.log.errors import LogDamaged
+from signalhub.log.record import HEADER_BYTES, Unreadable, read_entry_heads
+from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batches
+
+BLOCK_BYTES: Final = 2**16
+
+
+class Run:
+    """Entries `first_seq`, `first_seq + 1`, … of a stream, and where each is in the file."""
+
+    __slots__ = ("first_seq", "max_ms", "positions")
+
+    def __init__(
+        self, first_seq: int, positions: array[int] | memoryview[int], max_ms: int
+    ) -> None:
+        self.first_seq = first_seq
+        self.positions = positions
+        self.max_ms = max_ms
+        """When the latest of them was accepted."""
+
+    @property
+    def end_seq(self) -> int:
+        """The position after the last."""
+        return self.first_seq + len(self.positions)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """The bytes of a block: some whole batches, the first beginning with offset `first`."""
+
+    begin: int
+    end: int
+    first: int
+
+
+class Lookup(Protocol):
+    """What a reader asks of a segment, or of a part of one that begins at `base` and `begin`."""
+
+    @property
+    def base(self) -> int: ...
+
+    @property
+    def begin(self) -> int: ...
+
+    def runs(self, stream: str, stream_epoch: int) -> list[Run]:
+        """Where the entries of a stream are, by position in the stream."""
+
+    def all_runs(self) -> Sequence[tuple[tuple[str, int], list[Run]]]:
+        """All runs by stream and stream epoch."""
+
+    def span_of_offset(self, offset: int) -> Span:
+        """The block that holds an offset."""
+
+    def span_of_position(self, position: int) -> Span:
+        """The block that holds a position."""
+
+
+def mark_before(marks: Sequence[int], wanted: int) -> int:
+    """Which mark is the last at or before `wanted`."""
+    found = bisect_right(marks, wanted) - 1
+    assert found >= 0, f"{wanted} lies before the first mark"
+    return found
+
+
+class Positions:
+    """The look-up of a segment, or of its end, while it grows."""
+
+    def __init__(self, base: int, begin: int) -> None:
+        self.base = base
+        self.begin = begin
+        self.end = base
+        """The offset after the last known batch."""
+        self.size = begin
+        """Where the last known batch ends."""
+        self.mark_offsets = array("Q")
+        self.mark_positions = array("I")
+        self._runs: dict[tuple[str, int], list[Run]] = {}
+
+    def add(self, entries: Sequence[Entry], encoded: Sequence[bytes]) -> None:
+        """Note a batch just committed, which begins where the last one ended."""
+        self.mark()
+        note = self.note
+        position = self.size + HEADER_BYTES
+        for entry, data in zip(entries, encoded, strict=True):
+            if entry.seq:
+                note(entry.stream, entry.stream_epoch, entry.seq, entry.at_ms, position)
+            position += len(data)
+        self.move(self.end + len(entries), position)
+
+    def add_batch(self, located: Located) -> None:
+        """Note a batch read from the file."""
+        self.mark()
+        shift = located.position - located.at
+        heads = read_entry_heads(located.data, located.batch, located.at)
+        for at, stream, stream_epoch, seq, at_ms in heads:
+            if seq:
+                self.note(stream, stream_epoch, seq, at_ms, at + shift)
+        self.move(located.batch.end, located.end)
+
+    def mark(self) -> None:
+        """A batch begins here: it also begins a block if the last one has its size."""
+        marks = self.mark_positions
+        if not marks or self.size - marks[-1] >= BLOCK_BYTES:
+            self.mark_offsets.append(self.end)
+            marks.append(self.size)
+
+    def note(self, stream: str, stream_epoch: int, seq: int, at_ms: int, position: int) -> None:
+        """An entry with a position in its stream."""
+        runs = self._runs.get((stream, stream_epoch))
+        if runs is not None:
+            run = runs[-1]
+            if seq == run.first_seq + len(run.positions):
+                if at_ms > run.max_ms:
+                    run.max_ms = at_ms
+                run.positions.append(position)  # type: ignore[union-attr]
+                return
+        else:
+            runs = self._runs[stream, stream_epoch] = []
+        runs.append(Run(seq, array("I", (position,)), at_ms))
+
+    def move(self, end: int, size: int) -> None:
+        """The batch that was marked and noted ends here."""
+        self.end = end
+        self.size = size
+
+    def all_runs(self) -> list[tuple[tuple[str, int], list[Run]]]:
+        """All runs by stream and stream epoch."""
+        return list(self._runs.items())
+
+    def runs(self, stream: str, stream_epoch: int) -> list[Run]:
+        """Where the entries of a stream are, by position in the stream."""
+        return sorted(self._runs.get((stream, stream_epoch), ()), key=lambda run: run.first_seq)
+
+    def span_of_offset(self, offset: int) -> Span:
+        """The block that holds an offset."""
+        return self._span(mark_before(self.mark_offsets, offset))
+
+    def span_of_position(self, position: int) -> Span:
+        """The block that holds a position."""
+        return self._span(mark_before(self.mark_positions, position))
+
+    def _span(self, mark: int) -> Span:
+        # The size is read first: the writer may begin the next block at any moment.
+        size = self.size
+        positions = self.mark_positions
+        end = positions[mark + 1] if mark + 1 < len(positions) else size
+        return Span(positions[mark], end, self.mark_offsets[mark])
+
+
+class LatePositions:
+    """The look-up of an unsealed segment as it was found, made when it is first asked for."""
+
+    def __init__(self, disk: Disk, info: SegmentInfo) -> None:
+        self.base = info.base
+        self.begin = BATCHES_BEGIN
+        self._disk = disk
+        self._info = info
+        self._read: Positions | None = None
+
+    def runs(self, stream: str, stream_epoch: int) -> list[Run]:
+        """Where the entries of a stream are, by position in the stream."""
+        return self.positions.runs(stream, stream_epoch)
+
+    def span_of_offset(self, offset: int) -> Span:
+        """The block that holds an offset."""
+        return self.positions.span_of_offset(offset)
+
+    def span_of_position(self, position: int) -> Span:
+        """The block that holds a position."""
+        return self.positions.span_of_position(position)
+
+    def all_runs(self) -> Sequence[tuple[tuple[str, int], list[Run]]]:
+        """All runs by stream and stream epoch, as far as they were asked for."""
+        return self._read.all_runs() if self._read else []
+
+    @property
+    def positions(self) -> Positions:
+        """What was read, now or earlier; raises `LogDamaged`."""
+        if self._read is None:
+            self._read = read_positions(self._disk, self._info)
+        return self._read
+
+
+def read_positions(disk: Disk, info: SegmentInfo) -> Positions:
+    """The look-up of a segment, from its batches; raises `LogDamaged`."""
+    positions = Positions(info.base, BATCHES_BEGIN)
+    file = disk.open(info.name, read_only=True)
+    try:
+        for located in scan_batches(file, BATCHES_BEGIN, info.bytes):
+            positions.add_batch(located)
+    except Unreadable as error:
+        raise LogDamaged(info.name, positions.size, str(error)) from error
+    finally:
+        file.close()
+    return positions

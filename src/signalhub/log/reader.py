@@ -1,0 +1,225 @@
+"""Reading the log by offset, and streams by position or time.
+
+What is read is verified, in blocks, each once. Nothing is ever skipped: damage raises `LogDamaged`,
+what retention has removed raises `EntriesGone`, a disk that cannot be read `LogFailed`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from signalhub.entry import Stored
+from signalhub.log.blocks import Block, Blocks
+from signalhub.log.disk import Disk
+from signalhub.log.errors import EntriesGone, LogDamaged, storage_error
+from signalhub.log.folder import Folder
+from signalhub.log.footer import read_footer
+from signalhub.log.index import Index
+from signalhub.log.positions import Lookup, Run, read_positions
+from signalhub.log.record import Unreadable
+from signalhub.log.segment import SegmentInfo, segment_name
+
+_FOOTERS_MAX: Final = 32
+_ATTEMPTS_MAX: Final = 5
+
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Where the segments are: a `Log` in this process, or the `Folder` of another one's."""
+
+    @property
+    def disk(self) -> Disk: ...
+
+    @property
+    def head(self) -> int: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]: ...
+
+    def lookups(self, base: int) -> tuple[Lookup, ...]: ...
+
+    def refresh(self) -> None: ...
+
+
+class Reader:
+    """Verified entries of a log that another thread, or another process, may be writing.
+
+    A reader belongs to one thread; make as many as there are threads. In the process of the log it
+    sees everything committed, in another one everything durable.
+    """
+
+    def __init__(self, source: Source, index: Index | None = None) -> None:
+        """`source` is a `Log`; `index`, of this reader alone, spares it reading every footer."""
+        self._source = source
+        self._index = index
+        self._blocks = Blocks(source.disk)
+        self._footers: OrderedDict[int, Lookup] = OrderedDict()
+
+    @classmethod
+    def of_folder(cls, disk: Disk) -> Reader:
+        """A reader for another process, or for the folder of a stopped hub."""
+        return cls(Folder(disk))
+
+    def scan(self, from_offset: int, to_offset: int | None = None) -> Iterator[Stored]:
+        """All entries in order, up to `to_offset` or to the head there is when it is reached."""
+        offset = from_offset
+        while True:
+            head = self._source.head
+            end = head if to_offset is None else min(head, to_offset)
+            if offset >= end:
+                return
+            block = self._attempt(partial(self._block_of_offset, offset))
+            end = min(end, block.end_offset)
+            for one in range(offset, end):
+                yield block.entry(one)
+            offset = end
+
+    def read(
+        self, stream: str, stream_epoch: int, from_seq: int, count_max: int, bytes_max: int
+    ) -> list[Stored]:
+        """Entries of a stream from a position on, at least one if there is any.
+
+        Begins later than `from_seq` when retention has removed what was there.
+        """
+
+        def gather() -> list[Stored]:
+            found: list[Stored] = []
+            size = 0
+            try:
+                for stored in self._follow(stream, stream_epoch, from_seq):
+                    size += len(stored.body)
+                    if found and size > bytes_max:
+                        break
+                    found.append(stored)
+                    if len(found) >= count_max:
+                        break
+            except LogDamaged:
+                if not found:
+                    raise
+            return found
+
+        return self._attempt(gather)
+
+    def earliest(self, stream: str, stream_epoch: int) -> int | None:
+        """The oldest position of a stream that can still be read; None if there is none."""
+        found = self.read(stream, stream_epoch, 1, 1, 0)
+        return found[0].seq if found else None
+
+    def seq_at_time(self, stream: str, stream_epoch: int, time_ms: int) -> int | None:
+        """The first position accepted at or after a time; None if there is none yet."""
+
+        def find() -> int | None:
+            for stored in self._follow(stream, stream_epoch, 1, accepted_from_ms=time_ms):
+                if stored.at_ms >= time_ms:
+                    return stored.seq
+            return None
+
+        return self._attempt(find)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._blocks.close()
+        self._footers.clear()
+
+    def _attempt(self, step: Callable[[], T]) -> T:
+        """Do something again if a segment was deleted under it."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return step()
+            except FileNotFoundError:
+                self._source.refresh()
+            except OSError as error:
+                raise storage_error(error) from error
+        raise EntriesGone(self._source.first)
+
+    def _block_of_offset(self, offset: int) -> Block:
+        segments = self._source.segments
+        at = bisect_right(segments, offset, key=lambda info: info.base) - 1
+        if at < 0:
+            raise EntriesGone(self._source.first)
+        info = segments[at]
+        if offset >= info.end:
+            raise LogDamaged(segment_name(info.end), 0, "it is missing")
+        parts = self._parts(info)
+        part = parts[bisect_right(parts, offset, key=lambda part: part.base) - 1]
+        return self._blocks.get(info.name, part.span_of_offset(offset))
+
+    def _follow(
+        self, stream: str, stream_epoch: int, from_seq: int, *, accepted_from_ms: int = 0
+    ) -> Iterator[Stored]:
+        head = self._source.head
+        hole: LogDamaged | None = None
+        for info in self._segments_with(stream, stream_epoch, from_seq):
+            if isinstance(info, LogDamaged):
+                hole = info
+                continue
+            for part in self._parts(info):
+                for run in part.runs(stream, stream_epoch):
+                    if run.end_seq <= from_seq or run.max_ms < accepted_from_ms:
+                        continue
+                    for stored in self._run(info, part, run, from_seq):
+                        if stored.offset >= head:
+                            return
+                        if (stored.stream, stored.stream_epoch) != (stream, stream_epoch):
+                            raise LogDamaged(info.name, 0, "its look-up does not fit its entries")
+                        if hole and stored.seq != from_seq:
+                            raise hole
+                        hole = None
+                        yield stored
+                        from_seq = stored.seq + 1
+        if hole:
+            raise hole
+
+    def _run(self, info: SegmentInfo, part: Lookup, run: Run, from_seq: int) -> Iterator[Stored]:
+        block: Block | None = None
+        positions = run.positions
+        for at in range(max(0, from_seq - run.first_seq), len(positions)):
+            position = positions[at]
+            if block is None or not block.begin <= position < block.end:
+                block = self._blocks.get(info.name, part.span_of_position(position))
+            try:
+                yield block.entry_at(position)
+            except Unreadable as error:
+                raise LogDamaged(info.name, position, str(error)) from error
+
+    def _segments_with(
+        self, stream: str, stream_epoch: int, from_seq: int
+    ) -> Iterator[SegmentInfo | LogDamaged]:
+        """Segments that may hold a stream, and what was found instead of those between them."""
+        known: frozenset[int] = frozenset()
+        found: frozenset[int] = frozenset()
+        if self._index:
+            known, found = self._index.find(stream, stream_epoch, from_seq)
+        segments = self._source.segments
+        end = segments[0].base if segments else 0
+        for info in segments:
+            if info.base != end:
+                yield LogDamaged(segment_name(end), 0, "it is missing or cannot be read")
+            end = info.end
+            if info.base in found or info.base not in known:
+                yield info
+
+    def _parts(self, info: SegmentInfo) -> tuple[Lookup, ...]:
+        return self._source.lookups(info.base) or (self._footer(info),)
+
+    def _footer(self, info: SegmentInfo) -> Lookup:
+        footer = self._footers.get(info.base)
+        if footer is None:
+            try:
+                footer = read_footer(self._blocks.file(info.name))
+            except Unreadable:
+                # The batches say the same, only slower.
+                footer = read_positions(self._source.disk, info)
+            self._footers[info.base] = footer
+            if len(self._footers) > _FOOTERS_MAX:
+                self._footers.popitem(last=False)
+        self._footers.move_to_end(info.base)
+        return footer

@@ -1,0 +1,179 @@
+"""What the log is made of: entries, and the batches they are committed in.
+
+A batch is written and verified as a whole: its checksum covers its header and every entry. An entry
+says which stream it belongs to and where, when it was accepted, and what it holds; the body is
+MessagePack whose shape depends on the kind and is declared where the kind is written.
+
+All numbers are little-endian. A change that older readers would misread raises `VERSION`.
+
+    batch   length u32 | crc32c u32 | magic u16 | version u8 | flags u8 | count u32 | epoch u32
+            | first offset u64 | durable head u64 | time u64 | entries
+    entry   length u32 | kind u8 | flags u8 | stream length u16 | stream epoch u32 | seq u64
+            | accepted at u64 | salt 16 | stream | body
+
+`length` counts the whole batch, or what follows in an entry. The checksum begins after itself.
+The durable head is the one known when the batch was written: everything below it was on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from struct import Struct
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from signalhub.entry import Entry, Stored
+
+VERSION: Final = 1
+MAGIC: Final = 0x4853  # "SH"
+SALT_BYTES: Final = 16
+BATCH_BYTES_MAX: Final = 2**30
+
+_GUARD: Final = Struct("<II")
+_HEAD: Final = Struct("<HBBIIQQQ")
+_ENTRY: Final = Struct("<IBBHIQQ")
+_LENGTH: Final = Struct("<I")
+_FLAGS_AT: Final = 5
+
+HEADER_BYTES: Final = _GUARD.size + _HEAD.size
+ENTRY_HEADER_BYTES: Final = _ENTRY.size + SALT_BYTES
+# The body and salt of such an entry were erased; in their place stands the entry's digest.
+ERASED: Final = 1
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """The header of a batch; `length` includes it."""
+
+    length: int
+    crc: int
+    count: int
+    epoch: int
+    first: int
+    durable: int
+    time_ms: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last entry."""
+        return self.first + self.count
+
+
+class Unreadable(ValueError):
+    """Bytes that are no valid batch or entry; the text says what is wrong with them."""
+
+
+class UnknownVersion(Unreadable):
+    """A whole batch that another program has written."""
+
+
+def encode_entry(entry: Entry, salt: bytes) -> bytes:
+    """The bytes of an entry in a batch."""
+    stream = entry.stream.encode()
+    body = entry.body
+    length = ENTRY_HEADER_BYTES - _LENGTH.size + len(stream) + len(body)
+    head = _ENTRY.pack(
+        length, entry.kind, 0, len(stream), entry.stream_epoch, entry.seq, entry.at_ms
+    )
+    return b"".join((head, salt, stream, body))
+
+
+def encode_batch(
+    entries: Sequence[bytes], *, first: int, epoch: int, durable: int, time_ms: int
+) -> bytes:
+    """The bytes of a batch of encoded entries."""
+    body = b"".join(entries)
+    head = _HEAD.pack(MAGIC, VERSION, 0, len(entries), epoch, first, durable, time_ms)
+    guard = _GUARD.pack(HEADER_BYTES + len(body), crc32c(body, crc32c(head)))
+    return b"".join((guard, head, body))
+
+
+def read_batch(data: bytes | memoryview, position: int = 0) -> Batch:
+    """The verified header of the batch at a position; raises `Unreadable`."""
+    if len(data) - position < HEADER_BYTES:
+        raise Unreadable("the header is cut short")
+    length, crc = _GUARD.unpack_from(data, position)
+    magic, version, _, count, epoch, first, durable, time_ms = _HEAD.unpack_from(
+        data, position + _GUARD.size
+    )
+    if magic != MAGIC:
+        raise Unreadable("this is not the beginning of a batch")
+    if not HEADER_BYTES <= length <= BATCH_BYTES_MAX:
+        raise Unreadable(f"a batch cannot have {length} bytes")
+    if len(data) - position < length:
+        raise Unreadable("the batch is cut short")
+    if crc32c(memoryview(data)[position + _GUARD.size : position + length]) != crc:
+        raise Unreadable("the checksum does not fit")
+    if version != VERSION:
+        raise UnknownVersion(f"the batch has version {version}; this program knows {VERSION}")
+    return Batch(length, crc, count, epoch, first, durable, time_ms)
+
+
+def batch_length(data: bytes | memoryview, position: int = 0) -> int:
+    """How many bytes the batch at a position claims to have; 0 if none begins there."""
+    if len(data) - position < HEADER_BYTES:
+        return 0
+    length: int = _LENGTH.unpack_from(data, position)[0]
+    return length
+
+
+def read_entry(data: bytes | memoryview, position: int, offset: int) -> Stored:
+    """The entry at a position of verified bytes."""
+    length, kind, flags, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, position)
+    begin = position + ENTRY_HEADER_BYTES
+    end = position + _LENGTH.size + length
+    middle = begin + stream_bytes
+    stream = str(data[begin:middle], "utf-8")
+    body = bytes(data[middle:end])
+    return Stored(offset, kind, stream, stream_epoch, seq, at_ms, body, bool(flags & ERASED))
+
+
+def read_entries(data: bytes | memoryview, batch: Batch, position: int = 0) -> Iterator[Stored]:
+    """The entries of a verified batch."""
+    for offset, at in enumerate(entry_positions(data, batch, position), batch.first):
+        yield read_entry(data, at, offset)
+
+
+def read_entry_heads(
+    data: bytes | memoryview, batch: Batch, position: int = 0
+) -> Iterator[tuple[int, str, int, int, int]]:
+    """Where the entries of a verified batch begin, their stream, its epoch, seq and time."""
+    for at in entry_positions(data, batch, position):
+        _, _, _, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, at)
+        begin = at + ENTRY_HEADER_BYTES
+        yield at, str(data[begin : begin + stream_bytes], "utf-8"), stream_epoch, seq, at_ms
+
+
+def entry_positions(data: bytes | memoryview, batch: Batch, position: int = 0) -> Iterator[int]:
+    """Where the entries of a verified batch begin; raises `Unreadable` if they do not fill it."""
+    at = position + HEADER_BYTES
+    end = position + batch.length
+    for _ in range(batch.count):
+        if at + ENTRY_HEADER_BYTES > end:
+            break
+        yield at
+        at += _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+    else:
+        if at == end:
+            return
+    raise Unreadable("the entries do not fill their batch")
+
+
+def is_erased(data: bytes | memoryview, position: int) -> bool:
+    """Whether the entry at a position only left its digest."""
+    return bool(data[position + _FLAGS_AT] & ERASED)
+
+
+def entry_digest(data: bytes | memoryview, position: int) -> bytes:
+    """What the chain of a segment is made of: SHA-256 of the salted entry.
+
+    An erased entry keeps the digest of what it was.
+    """
+    length, _, flags, stream_bytes, *_ = _ENTRY.unpack_from(data, position)
+    end = position + _LENGTH.size + length
+    if flags & ERASED:
+        begin = position + ENTRY_HEADER_BYTES + stream_bytes
+        return bytes(data[begin:end])
+    return sha256(memoryview(data)[position:end]).digest()

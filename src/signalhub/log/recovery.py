@@ -1,0 +1,138 @@
+"""What a log folder holds, and the repair of what a crash may have left.
+
+A crash can tear the end of the last segment, leave a sealing unfinished or a segment unborn. All of
+that is repaired. Anything else is damage: it is named, the log opens read-only, and not one byte in
+the folder is changed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from signalhub.log.disk import Disk
+from signalhub.log.errors import storage_error
+from signalhub.log.repair import cut, rewrite, save_aside, with_reserve
+from signalhub.log.segment import Header, SegmentInfo, create_segment, new_segment
+from signalhub.log.survey import Damage, Survey, Tail, survey
+
+
+class TornTail(msgspec.Struct, frozen=True):
+    """Bytes after the last good batch of the last segment."""
+
+    segment: str
+    position: int
+    bytes: int
+    reason: str
+    saved_as: str | None = None
+    """The file `{base}.{position}.torn` they were copied to; None without repair."""
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found. `first` to `head - 1` is readable if there is no damage."""
+
+    epoch: int
+    """0 for a log that is yet to be made."""
+    first: int
+    head: int
+    published: int
+    """The highest head anybody may have been shown; above `head` only if something was lost."""
+    segments: tuple[SegmentInfo, ...]
+    previous_chain: bytes
+    """The chain of the segment before the first."""
+    torn: TornTail | None = None
+    damage: Damage | None = None
+    epoch_changed: bool = False
+    lost_from: int = 0
+    lost_to: int = 0
+    """Entries `lost_from` to `lost_to - 1` had been shown and are gone; equal: none."""
+    foreign: tuple[str, ...] = ()
+    """Files that are not the log's; left alone."""
+    is_repaired: bool = False
+
+
+def recover(disk: Disk, *, repair: bool) -> Recovery:
+    """Find out what the log holds; with `repair` make it ready for `Log`.
+
+    Only the last segment may end in a torn batch: its bytes are saved aside, then cut. That keeps
+    the epoch unless entries are gone that had been shown. Anything else that is wrong is `damage`,
+    and then nothing is written even with `repair`. An empty folder is a new log. Raises `LogFull`
+    or `LogFailed` when the disk does not let itself be read or repaired.
+    """
+    try:
+        found = survey(disk)
+        recovery = judge(found)
+        if repair and recovery.damage is None:
+            recovery = _repair(disk, found, recovery)
+    except OSError as error:
+        raise storage_error(error) from error
+    return recovery
+
+
+def judge(found: Survey) -> Recovery:
+    """What a survey means, before any repair."""
+    segments, tail, published = found.segments, found.tail, found.published
+    head = segments[-1].end if segments else 0
+    epoch = segments[-1].epoch if segments else 0
+    shown = max(head, tail.proven if tail else 0)
+    if published and published.epoch >= epoch:
+        shown = max(shown, published.shown)
+    has_lost = not found.damages and shown > head
+    return Recovery(
+        epoch=epoch,
+        first=segments[0].base if segments else 0,
+        head=head,
+        published=shown,
+        segments=tuple(segments),
+        previous_chain=found.previous_chain,
+        torn=_torn(tail) if tail and tail.torn_bytes else None,
+        damage=found.damages[0] if found.damages else None,
+        epoch_changed=has_lost,
+        lost_from=head if has_lost else 0,
+        lost_to=shown if has_lost else 0,
+        foreign=tuple(found.foreign),
+    )
+
+
+def _torn(tail: Tail) -> TornTail:
+    return TornTail(tail.info.name, tail.info.bytes, tail.torn_bytes, tail.torn_reason)
+
+
+def _repair(disk: Disk, found: Survey, recovery: Recovery) -> Recovery:
+    for name in found.leftovers:
+        disk.remove(name)
+    tail = found.tail
+    if tail is None:
+        return msgspec.structs.replace(recovery, is_repaired=True)
+    torn, info, segments = recovery.torn, tail.info, recovery.segments
+    file = disk.open(info.name)
+    try:
+        if torn:
+            size = torn.bytes
+            saved_as = with_reserve(
+                disk, lambda: save_aside(disk, file, info.base, info.bytes, size)
+            )
+            torn = msgspec.structs.replace(torn, saved_as=saved_as)
+        rewrite(file, tail.unproven_begin, info.bytes)
+        if recovery.epoch_changed:
+            # The torn bytes stay where they are until the segment is sealed: they are the evidence
+            # that something was lost, should the next line not be reached.
+            segments = _begin_epoch(disk, found, recovery)
+        elif tail.is_unborn:
+            header = Header(info.epoch, info.base, info.created_ms)
+            with_reserve(disk, lambda: create_segment(disk, header)).close()
+        elif torn:
+            cut(file, info.bytes)
+    finally:
+        file.close()
+    return msgspec.structs.replace(
+        recovery, epoch=segments[-1].epoch, segments=segments, torn=torn, is_repaired=True
+    )
+
+
+def _begin_epoch(disk: Disk, found: Survey, recovery: Recovery) -> tuple[SegmentInfo, ...]:
+    published_epoch = found.published.epoch if found.published else 0
+    last = recovery.segments[-1]
+    header = Header(max(recovery.epoch, published_epoch) + 1, recovery.head, last.max_ms)
+    with_reserve(disk, lambda: create_segment(disk, header)).close()
+    kept = recovery.segments if last.end > last.base else recovery.segments[:-1]
+    return (*kept, new_segment(header))

@@ -1,0 +1,191 @@
+"""Sealing: a full segment gets its footer, in slices too short to be noticed.
+
+The interpreter runs one thread at a time, and the hub must not wait for this one: after every few
+hundred microseconds of work there is a `yield`, and whoever drives the slices pauses there. An
+interrupted sealing is simply begun again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Generator
+from hashlib import sha256
+from typing import Final
+
+from crc32c import crc32c
+
+from signalhub.log.disk import Disk, File
+from signalhub.log.errors import LogDamaged
+from signalhub.log.footer import (
+    Summary,
+    encode_run,
+    encode_summary,
+    encode_trailer,
+    read_summary,
+    run_hash,
+    sealed_segment,
+)
+from signalhub.log.positions import Positions, Run
+from signalhub.log.record import Unreadable, entry_digest, is_erased, read_entry_heads
+from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
+
+Slices = Generator[None, None, None]
+
+# An entry takes about two microseconds, a run about four.
+_SLICE_ENTRIES: Final = 150
+_SLICE_RUNS: Final = 75
+_BUCKETS: Final = 256
+_PIECE_BYTES: Final = 2**16
+
+
+class Sealing:
+    """One segment on its way to being sealed."""
+
+    def __init__(self, info: SegmentInfo, previous_chain: bytes) -> None:
+        self._info = info
+        self._previous_chain = previous_chain
+        self._chain = sha256(previous_chain)
+        self._positions = Positions(info.base, BATCHES_BEGIN)
+        self._min_ms = 2**63
+        self._max_ms = 0
+        self.erased = 0
+        """How many of its entries only left their digest."""
+
+    def read(self, file: File) -> Slices:
+        """Verify all batches and learn where the entries are; raises `LogDamaged`."""
+        positions, info = self._positions, self._info
+        digests: list[bytes] = []
+        try:
+            for located in scan_batches(file, BATCHES_BEGIN, info.bytes):
+                positions.mark()
+                shift = located.position - located.at
+                heads = read_entry_heads(located.data, located.batch, located.at)
+                for at, stream, stream_epoch, seq, at_ms in heads:
+                    if seq:
+                        positions.note(stream, stream_epoch, seq, at_ms, at + shift)
+                    digests.append(entry_digest(located.data, at))
+                    self.erased += is_erased(located.data, at)
+                    self._min_ms = min(self._min_ms, at_ms)
+                    self._max_ms = max(self._max_ms, at_ms)
+                    if len(digests) == _SLICE_ENTRIES:
+                        self._chain.update(b"".join(digests))
+                        digests.clear()
+                        yield
+                positions.move(located.batch.end, located.end)
+        except Unreadable as error:
+            raise LogDamaged(info.name, positions.size, str(error)) from error
+        if positions.end != info.end:
+            raise LogDamaged(info.name, positions.size, f"its end at {info.end} is missing")
+        self._chain.update(b"".join(digests))
+
+    @property
+    def chain(self) -> bytes:
+        """What proves the segment, once it was read."""
+        return self._chain.digest()
+
+    def footer(self) -> Generator[None, None, tuple[Summary, list[bytes]]]:
+        """The footer in pieces, and its beginning in a form that can be used; once only."""
+        hashes, places, pieces = yield from self._encode_runs()
+        marks = self._positions.mark_offsets
+        info = self._info
+        summary = Summary(
+            epoch=info.epoch,
+            base=info.base,
+            end=info.end,
+            bytes=info.bytes,
+            created_ms=info.created_ms,
+            min_ms=min(self._min_ms, self._max_ms),
+            max_ms=self._max_ms,
+            marks=len(marks),
+            runs=len(hashes),
+            previous_chain=self._previous_chain,
+            chain=self.chain,
+        )
+        relative = array("I", (offset - info.base for offset in marks))
+        tables = (relative, self._positions.mark_positions, hashes, places)
+        return summary, _gathered([encode_summary(summary), *map(bytes, tables), *pieces])
+
+    def _encode_runs(self) -> Generator[None, None, tuple[array[int], array[int], list[bytes]]]:
+        # Sorting everything at once would take too long; buckets come in the order of the hashes.
+        buckets: list[list[tuple[int, bytes]]] = [[] for _ in range(_BUCKETS)]
+        remaining = self._positions.all_runs()
+        while remaining:
+            for (stream, stream_epoch), runs in remaining[-_SLICE_RUNS:]:
+                _encode_stream(buckets, stream.encode(), stream_epoch, runs)
+            del remaining[-_SLICE_RUNS:]
+            yield
+        hashes, places, pieces, place = array("Q"), array("I"), [], 0
+        for bucket in buckets:
+            bucket.sort(key=lambda one: one[0])
+            for run_hash_, piece in bucket:
+                hashes.append(run_hash_)
+                places.append(place)
+                place += len(piece)
+            pieces.append(b"".join(piece for _, piece in bucket))
+            bucket.clear()
+            yield
+        return hashes, places, pieces
+
+
+def _encode_stream(
+    buckets: list[list[tuple[int, bytes]]], stream: bytes, stream_epoch: int, runs: list[Run]
+) -> None:
+    found = run_hash(stream, stream_epoch)
+    bucket = buckets[found * _BUCKETS >> 64]
+    bucket.extend((found, encode_run(stream, stream_epoch, run)) for run in runs)
+
+
+def _gathered(pieces: list[bytes]) -> list[bytes]:
+    """The same bytes in fewer pieces."""
+    gathered: list[list[bytes]] = [[]]
+    size = 0
+    for piece in pieces:
+        gathered[-1].append(piece)
+        size += len(piece)
+        if size >= _PIECE_BYTES:
+            gathered.append([])
+            size = 0
+    return [b"".join(some) for some in gathered if some]
+
+
+def _write_footer(file: File, position: int, pieces: list[bytes]) -> Slices:
+    file.truncate(position)
+    end, crc = position, 0
+    for piece in pieces:
+        file.write(piece, end)
+        crc = crc32c(piece, crc)
+        end += len(piece)
+        yield
+    file.write(encode_trailer(position, end - position, crc), end)
+    file.sync()
+
+
+def seal(
+    disk: Disk, info: SegmentInfo, previous_chain: bytes, expected_chain: bytes | None = None
+) -> Generator[None, None, SegmentInfo]:
+    """Seal a segment that nobody appends to any more; raises `LogDamaged`.
+
+    `expected_chain` is what the next segment's footer says about this one, if it has a footer.
+    """
+    file = disk.open(info.name)
+    try:
+        sealing = Sealing(info, previous_chain)
+        yield from sealing.read(file)
+        if expected_chain and sealing.chain != expected_chain:
+            raise LogDamaged(info.name, 0, "its entries are not those the next segment vouches for")
+        summary, pieces = yield from sealing.footer()
+        yield from _write_footer(file, info.bytes, pieces)
+    finally:
+        file.close()
+    return sealed_segment(summary)
+
+
+def previous_chain_of(disk: Disk, info: SegmentInfo) -> bytes | None:
+    """What the footer of a sealed segment says about the segment before it."""
+    file = disk.open(info.name, read_only=True)
+    try:
+        return read_summary(file).previous_chain
+    except Unreadable:
+        return None
+    finally:
+        file.close()

@@ -1,0 +1,153 @@
+"""A full check of a log: every batch, every entry, every footer and the whole chain.
+
+Nothing is written. The log may be in use: what its hub appends or deletes meanwhile is no fault.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from signalhub.log.disk import Disk, File
+from signalhub.log.errors import LogDamaged, storage_error
+from signalhub.log.folder import look
+from signalhub.log.footer import GENESIS, decode_summary, footer_base, read_footer
+from signalhub.log.record import Unreadable
+from signalhub.log.recovery import TornTail, judge
+from signalhub.log.seal import Sealing
+from signalhub.log.segment import SegmentInfo
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What `verify` found; `problems` is empty for a log in order."""
+
+    epoch: int
+    first: int
+    head: int
+    entries: int
+    erased: int
+    """Of the entries, those that only left their digest."""
+    segments: int
+    sealed: int
+    footers: int
+    """Deleted segments whose footers continue the chain."""
+    torn: TornTail | None
+    """An unfinished batch at the end, which the next start will cut; no problem."""
+    foreign: tuple[str, ...]
+    problems: tuple[str, ...]
+    """One sentence per fault, each naming the file."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problems
+
+
+def verify(disk: Disk) -> Report:
+    """Check everything; raises `LogFailed` if the folder cannot be read."""
+    found = look(disk)
+    recovery = judge(found)
+    audit = _Audit(disk)
+    audit.problems += [f"{one.segment}, byte {one.position}: {one.reason}" for one in found.damages]
+    if recovery.lost_to > recovery.lost_from:
+        audit.problems.append(
+            f"entries {recovery.lost_from} to {recovery.lost_to - 1} were there and are gone"
+        )
+    try:
+        audit.check_footers()
+        for info in recovery.segments:
+            audit.check_segment(info)
+    except OSError as error:
+        raise storage_error(error) from error
+    return Report(
+        epoch=recovery.epoch,
+        first=recovery.first,
+        head=recovery.head,
+        entries=audit.entries,
+        erased=audit.erased,
+        segments=len(recovery.segments),
+        sealed=sum(info.is_sealed for info in recovery.segments),
+        footers=audit.footers,
+        torn=recovery.torn,
+        foreign=recovery.foreign,
+        problems=tuple(dict.fromkeys(audit.problems)),
+    )
+
+
+class _Audit:
+    """Goes along the chain, from the first footer to the last segment."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.entries = self.erased = self.footers = 0
+        self.problems: list[str] = []
+        self._disk = disk
+        self._chain: bytes | None = GENESIS
+        self._end = 0
+
+    def check_footers(self) -> None:
+        """The footers of deleted segments must continue each other."""
+        names = self._disk.names()
+        segments = set(names)
+        for name in names:
+            base = footer_base(name)
+            if base is None or f"{base:020d}.log" in segments:
+                continue
+            file = self._disk.open(name, read_only=True)
+            try:
+                summary = decode_summary(file.read(file.size(), 0))
+            except Unreadable as error:
+                self._break(name, str(error))
+                continue
+            finally:
+                file.close()
+            if base != summary.base or base != self._end:
+                self.problems.append(f"{name}: it should begin at {self._end}")
+            elif self._chain not in (None, summary.previous_chain):
+                self.problems.append(f"{name}: it does not continue the chain before it")
+            self._chain, self._end = summary.chain, summary.end
+            self.footers += 1
+
+    def check_segment(self, info: SegmentInfo) -> None:
+        """Its batches, its entries, and its footer if it is sealed."""
+        try:
+            file = self._disk.open(info.name, read_only=True)
+        except FileNotFoundError:
+            if info.name in self._disk.names():
+                raise
+            # Retention has deleted it just now.
+            self._chain = None
+            return
+        try:
+            self._check_content(file, info)
+        except LogDamaged as damage:
+            self._break(f"{info.name}, byte {damage.position}", damage.reason)
+        except Unreadable as error:
+            self._break(info.name, str(error))
+        finally:
+            file.close()
+
+    def _check_content(self, file: File, info: SegmentInfo) -> None:
+        footer = read_footer(file) if info.is_sealed else None
+        previous = footer.summary.previous_chain if footer else self._chain
+        if self._chain not in (None, previous):
+            self.problems.append(f"{info.name}: it does not continue the chain before it")
+        sealing = Sealing(info, previous or b"")
+        for _ in sealing.read(file):
+            pass
+        self.entries += info.end - info.base
+        self.erased += sealing.erased
+        self._chain = sealing.chain if previous is not None else None
+        if footer and footer.data != _made_again(sealing):
+            self.problems.append(f"{info.name}: its footer does not fit its entries")
+
+    def _break(self, where: str, reason: str) -> None:
+        self.problems.append(f"{where}: {reason}")
+        self._chain = None
+
+
+def _made_again(sealing: Sealing) -> bytes:
+    slices = sealing.footer()
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            _, pieces = end.value
+            return b"".join(pieces)

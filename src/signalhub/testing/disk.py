@@ -1,0 +1,356 @@
+"""A disk in memory that can lose power, fail and fill up.
+
+It keeps apart what is durable and what the operating system still holds in memory, and promises no
+more than a real disk does: content is safe after `File.sync`, names are safe after `Disk.sync`, a
+sector of 512 bytes is never torn. Of everything else any part may survive a power cut, in any
+order. One lock serves all files, so a writer and its readers may live in different threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from random import Random
+from threading import Lock
+from typing import Final, Literal
+
+from signalhub.testing.sectors import Content
+
+_TRACE_STEPS_MAX: Final = 10_000
+_ENDLESS_BYTES: Final = 2**40
+
+Operation = Literal[
+    "create", "open", "read", "write", "truncate", "sync", "rename", "remove", "sync_names"
+]
+# A power cut is only worth trying at these: the others leave no trace on a disk.
+CHANGING: Final = ("create", "write", "truncate", "sync", "rename", "remove", "sync_names")
+
+
+class PowerCut(BaseException):
+    """The machine went dark. No `except Exception` of the program under test survives that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation a disk was asked for; its text explains a failing test."""
+
+    operation: Operation
+    name: str
+    position: int = 0
+    size: int = 0
+
+    def __str__(self) -> str:
+        reach = f" {self.position}+{self.size}" if self.operation in ("read", "write") else ""
+        return f"{self.operation} {self.name}{reach}".rstrip()
+
+
+class FaultyDisk:
+    """A folder in memory, implementing `Disk`, with faults at the caller's command.
+
+    The usual test runs a program until a chosen operation, and asks what the program makes of the
+    wreckage:
+
+        disk = FaultyDisk()
+        disk.crash_at(17)
+        with pytest.raises(PowerCut):
+            program(disk)
+        check(disk.crash(seed=4))
+
+    Every choice follows from the seed; `trace` says what the program had asked for.
+    """
+
+    def __init__(
+        self, files: Mapping[str, bytes] | None = None, *, capacity_bytes: int | None = None
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        """Room for the content of all files; `None` is endless. May be changed at any time."""
+        self.operations = 0
+        """How many changing operations there were so far."""
+        self.trace: deque[Step] = deque(maxlen=_TRACE_STEPS_MAX)
+        """The latest operations of all kinds, oldest first."""
+        self.open_files = 0
+        """How many files were opened and not closed."""
+        self._names = {name: Content(name, content) for name, content in (files or {}).items()}
+        self._durable_names = dict(self._names)
+        self._renamings: list[_Renaming] = []
+        self._faults: list[_Fault] = []
+        self._cut_at = 0
+        self._is_cut = False
+        self._lock = Lock()
+
+    def crash_at(self, operation: int) -> None:
+        """Cut the power at a changing operation, 1 being the next: it raises `PowerCut`.
+
+        So does every operation after it. The operation itself may leave its mark like any other
+        that was not synced; a sync it hits never counts.
+        """
+        self._cut_at = self.operations + operation
+
+    def crash(self, seed: int) -> FaultyDisk:
+        """The disk as a machine may find it after a power cut now; this one stays as it is.
+
+        Seed 0 loses everything that was not synced, seed 1 loses nothing. Every other seed draws
+        for each sector whether and which of the versions since the last sync survived, for each
+        file which of its sizes, for each creation, renaming and removal whether it happened.
+        """
+        with self._lock:
+            chance = Random(seed)
+            survival = seed if seed in (0, 1) else chance.choice((0.1, 0.5, 0.9, chance.random()))
+            names = dict(self._durable_names)
+            for renaming in self._surviving_renamings(chance, survival):
+                renaming.apply(names)
+            return FaultyDisk(
+                {
+                    name: content.after_power_cut(chance, survival)
+                    for name, content in sorted(names.items())
+                },
+                capacity_bytes=self.capacity_bytes,
+            )
+
+    def restart(self) -> FaultyDisk:
+        """The disk as the next process finds it after this one was killed.
+
+        Nothing is lost: the operating system still holds what was not synced. It is not durable
+        either, until somebody syncs it.
+        """
+        with self._lock:
+            next_disk = FaultyDisk(capacity_bytes=self.capacity_bytes)
+            twins = {id(one): one.copy() for one in self._contents()}
+            next_disk._names = {name: twins[id(one)] for name, one in self._names.items()}
+            next_disk._durable_names = {
+                name: twins[id(one)] for name, one in self._durable_names.items()
+            }
+            next_disk._renamings = [
+                _Renaming(one.old, one.new, twins[id(one.content)]) for one in self._renamings
+            ]
+            return next_disk
+
+    def fail(
+        self,
+        operation: Operation,
+        *,
+        at: int = 1,
+        error: int = errno.EIO,
+        times: int = 1,
+        written: int = 0,
+        name: str = "*",
+    ) -> None:
+        """Let an operation fail with an `OSError`, beginning with the `at`-th from now.
+
+        Only files whose names match the pattern `name` count. A failing write leaves the first
+        `written` bytes behind, as a short write does. A failing sync of a file gives its sectors
+        up, as Linux does: later syncs succeed without writing them, until they are written again.
+        """
+        assert at >= 1, "the next operation is number 1"
+        self._faults.append(_Fault(operation, name, at, times, error, written))
+
+    def heal(self) -> None:
+        """No more injected errors; the capacity stays as it is."""
+        self._faults.clear()
+
+    def files(self) -> dict[str, bytes]:
+        """Names and contents as programs see them now. No operation, so never an error."""
+        with self._lock:
+            return {name: bytes(self._names[name].visible) for name in sorted(self._names)}
+
+    def names(self) -> list[str]:
+        with self._lock:
+            self._assert_power()
+            return sorted(self._names)
+
+    def create(self, name: str) -> FaultyFile:
+        with self._step("create", name) as fault:
+            if name in self._names:
+                raise _failure(errno.EEXIST, name)
+            content = Content(name)
+            if fault is None:
+                self._rename(_Renaming(None, name, content))
+        return self._opened(content, read_only=False)
+
+    def open(self, name: str, *, read_only: bool = False) -> FaultyFile:
+        with self._step("open", name):
+            if name not in self._names:
+                raise _failure(errno.ENOENT, name)
+            content = self._names[name]
+        return self._opened(content, read_only=read_only)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._step("rename", old) as fault:
+            if old not in self._names:
+                raise _failure(errno.ENOENT, old)
+            if fault is None:
+                self._rename(_Renaming(old, new, self._names[old]))
+
+    def remove(self, name: str) -> None:
+        with self._step("remove", name) as fault:
+            if fault is None and name in self._names:
+                self._rename(_Renaming(name, None, self._names[name]))
+
+    def sync(self) -> None:
+        with self._step("sync_names", "") as fault:
+            if fault is None and not self._is_cut:
+                self._durable_names = dict(self._names)
+                self._renamings.clear()
+
+    def free_bytes(self) -> int:
+        with self._lock:
+            self._assert_power()
+            return max(0, self._room())
+
+    def _opened(self, content: Content, *, read_only: bool) -> FaultyFile:
+        self.open_files += 1
+        return FaultyFile(self, content, read_only=read_only)
+
+    @contextmanager
+    def _step(
+        self, operation: Operation, name: str, position: int = 0, size: int = 0
+    ) -> Iterator[_Fault | None]:
+        """One operation, alone; whether it fails is known before, the error raised after."""
+        with self._lock:
+            self._assert_power()
+            self.trace.append(Step(operation, name, position, size))
+            if operation in CHANGING:
+                self.operations += 1
+                self._is_cut = self.operations == self._cut_at
+            fault = self._fault(operation, name)
+            yield fault
+            self._assert_power()
+            if fault is not None:
+                raise _failure(fault.error, name)
+
+    def _assert_power(self) -> None:
+        if self._is_cut:
+            raise PowerCut(f"the power was cut at operation {self.operations}: {self.trace[-1]}")
+
+    def _fault(self, operation: Operation, name: str) -> _Fault | None:
+        """The fault that hits this operation, if any; all that match count it."""
+        found = None
+        for fault in [*self._faults]:
+            if fault.operation == operation and fnmatchcase(name, fault.name):
+                fault.countdown -= 1
+                if fault.countdown <= 0:
+                    found = fault
+                if fault.countdown <= 1 - fault.times:
+                    self._faults.remove(fault)
+        return found
+
+    def _room(self) -> int:
+        if self.capacity_bytes is None:
+            return _ENDLESS_BYTES
+        return self.capacity_bytes - sum(len(one.visible) for one in self._names.values())
+
+    def _rename(self, renaming: _Renaming) -> None:
+        renaming.apply(self._names)
+        renaming.content.name = renaming.new or renaming.content.name
+        self._renamings.append(renaming)
+
+    def _surviving_renamings(self, chance: Random, survival: float) -> Iterator[_Renaming]:
+        """Half of the seeds keep the order of a journal, half keep any subset."""
+        is_ordered = chance.random() < 0.5 and survival not in (0, 1)
+        count = chance.randint(0, len(self._renamings))
+        for index, one in enumerate(self._renamings):
+            survived = index < count if is_ordered else chance.random() < survival
+            if survived:
+                yield one
+
+    def _contents(self) -> Iterator[Content]:
+        yield from self._names.values()
+        yield from self._durable_names.values()
+        yield from (one.content for one in self._renamings)
+
+
+class FaultyFile:
+    """An open file of a `FaultyDisk`; implements `File`."""
+
+    def __init__(self, disk: FaultyDisk, content: Content, *, read_only: bool) -> None:
+        self._disk = disk
+        self._content = content
+        self._is_read_only = read_only
+        self._is_open = True
+
+    def read(self, size: int, position: int) -> bytes:
+        with self._disk._step("read", self._content.name, position, size):
+            self._assert_open()
+            return bytes(self._content.visible[position : position + size])
+
+    def write(self, data: bytes, position: int) -> None:
+        with self._disk._step("write", self._content.name, position, len(data)) as fault:
+            self._assert_writable()
+            growth = position + len(data) - len(self._content.visible)
+            lacking = growth - max(0, self._disk._room())
+            if fault is not None:
+                self._content.write(bytes(data[: fault.written]), position)
+            elif growth > 0 and lacking > 0:
+                self._content.write(bytes(data[: max(0, len(data) - lacking)]), position)
+                raise _failure(errno.ENOSPC, self._content.name)
+            else:
+                self._content.write(bytes(data), position)
+
+    def truncate(self, size: int) -> None:
+        with self._disk._step("truncate", self._content.name, size) as fault:
+            self._assert_writable()
+            if fault is None:
+                self._content.truncate(size)
+
+    def size(self) -> int:
+        with self._disk._lock:
+            self._disk._assert_power()
+            self._assert_open()
+            return len(self._content.visible)
+
+    def sync(self) -> None:
+        with self._disk._step("sync", self._content.name) as fault:
+            self._assert_open()
+            if fault is not None:
+                self._content.give_up()
+            elif not self._disk._is_cut:
+                self._content.sync()
+
+    def close(self) -> None:
+        # Closing works without power, so that clean-up code says nothing new.
+        if self._is_open:
+            self._is_open = False
+            self._disk.open_files -= 1
+
+    def _assert_open(self) -> None:
+        if not self._is_open:
+            raise _failure(errno.EBADF, self._content.name)
+
+    def _assert_writable(self) -> None:
+        self._assert_open()
+        if self._is_read_only:
+            raise _failure(errno.EBADF, self._content.name)
+
+
+@dataclass(slots=True)
+class _Fault:
+    operation: Operation
+    name: str
+    countdown: int
+    times: int
+    error: int
+    written: int
+
+
+@dataclass(slots=True)
+class _Renaming:
+    """A change of names: a creation has no `old`, a removal no `new`."""
+
+    old: str | None
+    new: str | None
+    content: Content
+
+    def apply(self, names: dict[str, Content]) -> None:
+        if self.old is not None and names.get(self.old) is self.content:
+            del names[self.old]
+        if self.new is not None:
+            names[self.new] = self.content
+
+
+def _failure(error: int, name: str) -> OSError:
+    return OSError(error, os.strerror(error), name)

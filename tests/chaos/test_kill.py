@@ -1,0 +1,187 @@
+"""The real hub under load, killed, frozen, stopped and set back; clients keep the evidence.
+
+`SIGNALHUB_CHAOS_CYCLES` says how many kills (100 unless given), `SIGNALHUB_CHAOS_SEED` from which
+seed on, and `SIGNALHUB_CHAOS_REPORT` names a file that gets one line of JSON per run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from signalhub.testing import HubProcess, spawn_hub
+from tests.chaos.campaign import Campaign, campaign
+from tests.chaos.history import Report
+from tests.chaos.outcome import conclude
+from tests.chaos.workload import mixed, peaceful
+
+CYCLES = int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100"))
+SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))
+# A round has a hub, a folder and ledgers of its own: what is judged at once fits into memory.
+ROUND_CYCLES = 100
+ROUNDS = [min(ROUND_CYCLES, CYCLES - done) for done in range(0, CYCLES, ROUND_CYCLES)]
+ROUND_TIMEOUT_S = 900
+
+KILL_AFTER_S = (0.05, 1.5)
+HEALTHY_S = 20.0
+PAUSES = 20
+PAUSE_S = (0.1, 1.5)
+PLANNED_STOPS = 10
+
+Fault = Callable[[HubProcess], Awaitable[None]]
+
+
+class Lives:
+    """The hub's lives in one run, and how long each took to begin."""
+
+    def __init__(self, hub: HubProcess, run: Campaign) -> None:
+        self._hub = hub
+        self._run = run
+        self._began_s = time.monotonic()
+        self.up_s = 0.0
+        self.starts_s: list[float] = []
+
+    async def next(self, fault: Fault) -> None:
+        """End this life with a fault and begin the next one."""
+        await fault(self._hub)
+        self.up_s += time.monotonic() - self._began_s
+        self._run.hub_starts()
+        started_s = time.monotonic()
+        await self._hub.start()
+        self._began_s = time.monotonic()
+        self.starts_s.append(self._began_s - started_s)
+
+    def over(self) -> None:
+        """The producers have their last answers; what comes after is no load."""
+        self.up_s += self._run.answered_at_s - self._began_s
+
+
+async def kill(hub: HubProcess) -> None:
+    await hub.kill()
+
+
+async def stop(hub: HubProcess) -> None:
+    assert await hub.stop() == 0, hub.log()
+
+
+async def run_through(test: str, seed: int, faults: int, fault: Fault) -> Report:
+    """A campaign whose hub meets a fault at random moments after it was ready."""
+    random = Random(seed)
+    async with (
+        spawn_hub(message_rate=0, connection_rate=0) as hub,
+        campaign(hub.port, seed, mixed()) as run,
+    ):
+        lives = Lives(hub, run)
+        for _ in range(faults):
+            await asyncio.sleep(random.uniform(*KILL_AFTER_S))
+            await lives.next(fault)
+        report = await run.finish()
+        lives.over()
+        assert "Traceback" not in hub.log(), hub.log()
+    conclude(test, report, faults=faults, up_s=lives.up_s, starts_s=lives.starts_s)
+    return report
+
+
+def assert_promises_kept(report: Report) -> None:
+    """Nothing acknowledged is lost, order holds, repeats are marked, everybody got an answer."""
+    assert report.anomalies == {}, report
+    assert "gave up" not in report.notes, report
+    assert report.unknown == 0, report
+
+
+@pytest.mark.timeout(ROUND_TIMEOUT_S)
+@pytest.mark.parametrize(("number", "cycles"), list(enumerate(ROUNDS)))
+async def test_a_hub_killed_under_load_loses_nothing_it_acknowledged(
+    number: int, cycles: int
+) -> None:
+    report = await run_through("kill", SEED + number, cycles, kill)
+
+    assert_promises_kept(report)
+    assert report.acked > cycles * 50
+    assert report.duplicates_marked > 0
+
+
+@pytest.mark.timeout(ROUND_TIMEOUT_S)
+async def test_planned_stops_under_load_lose_nothing() -> None:
+    report = await run_through("stop", SEED, PLANNED_STOPS, stop)
+
+    assert_promises_kept(report)
+    assert report.acked > PLANNED_STOPS * 50
+
+
+@pytest.mark.timeout(ROUND_TIMEOUT_S)
+async def test_a_hub_left_in_peace_shows_no_anomaly_of_any_kind() -> None:
+    async with (
+        spawn_hub(message_rate=0, connection_rate=0) as hub,
+        campaign(hub.port, SEED, peaceful(mixed())) as run,
+    ):
+        began_s = time.monotonic()
+        await asyncio.sleep(HEALTHY_S)
+        report = await run.finish()
+        up_s = run.answered_at_s - began_s
+        assert "Traceback" not in hub.log(), hub.log()
+    conclude("healthy", report, faults=0, up_s=up_s)
+
+    assert_promises_kept(report)
+    assert report.acked > HEALTHY_S * 50
+    assert report.sendings == report.attempted == report.acked
+    assert report.duplicates_marked == 0
+    assert report.notes == {}
+
+
+@pytest.mark.timeout(ROUND_TIMEOUT_S)
+async def test_a_hub_that_freezes_now_and_then_keeps_its_promises() -> None:
+    random = Random(SEED)
+    async with (
+        spawn_hub(message_rate=0, connection_rate=0) as hub,
+        campaign(hub.port, SEED, mixed()) as run,
+    ):
+        began_s = time.monotonic()
+        for _ in range(PAUSES):
+            await asyncio.sleep(random.uniform(*KILL_AFTER_S) / 3)
+            hub.pause()
+            await asyncio.sleep(random.uniform(*PAUSE_S))
+            hub.resume()
+        report = await run.finish()
+        up_s = run.answered_at_s - began_s
+        assert "Traceback" not in hub.log(), hub.log()
+    conclude("freeze", report, faults=PAUSES, up_s=up_s)
+
+    assert_promises_kept(report)
+    assert report.acked > PAUSES * 20
+
+
+@pytest.mark.timeout(ROUND_TIMEOUT_S)
+async def test_a_data_folder_set_back_in_time_is_found_out() -> None:
+    """The loop itself can fail: a hub that forgets a life of acknowledged entries is caught."""
+    async with (
+        spawn_hub(message_rate=0, connection_rate=0) as hub,
+        campaign(hub.port, SEED, mixed()) as run,
+    ):
+        lives = Lives(hub, run)
+        copy = hub.data.with_name("earlier")
+
+        async def keep(hub: HubProcess) -> None:
+            await hub.kill()
+            shutil.copytree(hub.data, copy)
+
+        async def set_back(hub: HubProcess) -> None:
+            await hub.kill()
+            shutil.rmtree(hub.data)
+            copy.rename(hub.data)
+
+        for fault in (keep, set_back):
+            await asyncio.sleep(1.0)
+            await lives.next(fault)
+        await asyncio.sleep(0.5)
+        report = await run.finish()
+
+    lost = {"lost_prefix", "lost_middle", "lost_postfix"} & set(report.anomalies)
+    assert lost, report
+    assert report.anomalies.get("seq_reuse"), report

@@ -1,0 +1,341 @@
+"""Whatever a crash makes of the end of the last segment: cut at the last good batch, kept aside.
+
+The tails here were written and never published, so cutting them keeps the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from signalhub.entry import Entry
+from signalhub.log.log import Log
+from signalhub.log.reader import Reader
+from signalhub.log.recovery import Recovery, recover
+from signalhub.testing import FakeClock, FaultyDisk, PowerCut
+from signalhub.testing.sectors import SECTOR_BYTES
+from tests.faults.workload import (
+    EPOCH,
+    Ledger,
+    Run,
+    as_submitted,
+    log_settings,
+    make_entries,
+    survive,
+)
+
+TAIL_BYTES = 8 * 1024
+SCRAMBLES = 20_000
+SHARES = 4
+ROOM = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A folder with a published beginning and an unpublished tail in its last segment."""
+
+    files: dict[str, bytes]
+    segment: str
+    entries: tuple[Entry, ...]
+    boundaries: tuple[tuple[int, int], ...]
+    """Where each batch of the tail begins, and the offset it begins with; then the end of all."""
+
+    @property
+    def content(self) -> bytes:
+        return self.files[self.segment]
+
+    @property
+    def end(self) -> int:
+        return self.boundaries[-1][0]
+
+    def batch_at(self, position: int) -> tuple[int, int]:
+        """The batch that holds a byte: where it begins, and its first offset."""
+        return max(one for one in self.boundaries if one[0] <= position)
+
+    def disk_with(self, content: bytes) -> FaultyDisk:
+        return FaultyDisk(self.files | {self.segment: content})
+
+
+def make_scene(batches: list[list[Entry]], published: int, *, is_prepared: bool = False) -> Scene:
+    """Write batches, of which only the first `published` have ever been shown to anybody."""
+    disk = FaultyDisk()
+    log = reopened(disk)
+    for entries in batches[:published]:
+        log.append(entries)
+    log.sync()
+    head = disk.files().get("head", b"")
+    boundaries = [(log.segments[-1].bytes, log.head)]
+    for entries in batches[published:]:
+        log.append(entries)
+        boundaries.append((log.segments[-1].bytes, log.head))
+    name = log.segments[-1].name
+    content = disk.files()[name][: boundaries[-1][0]] + bytes(ROOM // 8 if is_prepared else 0)
+    return Scene(
+        disk.files() | {"head": head, name: content},
+        name,
+        tuple(entry for entries in batches for entry in entries),
+        tuple(boundaries),
+    )
+
+
+@cache
+def long_tail(*, is_prepared: bool = False) -> Scene:
+    """More than 8 KiB of unpublished batches; the last three hold one, two and three entries."""
+    rng = Random(11)
+    ledger = Ledger()
+    batches = []
+    for count in (3, 1, 2, 8, 5, 8, 3, 8, 1, 4, 8, 2):
+        batches.append(make_entries(rng, ledger, count, 1_760_000_000_000))
+        ledger.submitted += batches[-1]
+    batches += [
+        [Entry(2, "orders", 9, seq, 5, rng.randbytes(60)) for seq in range(count)]
+        for count in (1, 2, 3)
+    ]
+    scene = make_scene(batches, 3, is_prepared=is_prepared)
+    assert scene.end - scene.boundaries[0][0] > TAIL_BYTES
+    return scene
+
+
+def assert_cut(scene: Scene, content: bytes, position: int, head: int) -> Recovery:
+    """Recovery cuts exactly there, keeps the cut bytes, and changes nothing else."""
+    disk = scene.disk_with(content)
+    before = disk.files()
+
+    found = recover(disk, repair=True)
+
+    after = disk.files()
+    assert found.damage is None
+    assert (found.head, found.epoch, found.epoch_changed) == (head, EPOCH, False)
+    rest = content[position:]
+    if not rest.strip(b"\0"):
+        assert found.torn is None
+        saved = {}
+    else:
+        assert found.torn is not None
+        assert found.torn.segment == scene.segment
+        assert found.torn.position == position
+        assert found.torn.saved_as is not None
+        kept = after[found.torn.saved_as]
+        assert len(kept) == found.torn.bytes
+        assert rest.rstrip(b"\0") == kept.rstrip(b"\0")
+        assert rest.startswith(kept)
+        saved = {found.torn.saved_as: kept}
+    assert after[scene.segment][:position] == content[:position]
+    assert not after[scene.segment][position:].strip(b"\0")
+    unchanged = {scene.segment, "head"}
+    assert {k: v for k, v in after.items() if k not in unchanged} == {
+        k: v for k, v in (before | saved).items() if k not in unchanged
+    }
+    return found
+
+
+def assert_holds(scene: Scene, disk: FaultyDisk, head: int) -> None:
+    """The log reads back as it was written, up to the head."""
+    log = reopened(disk)
+    stored = [*Reader(log).scan(0)]
+    assert [as_submitted(one) for one in stored] == [*scene.entries[:head]]
+    log.close()
+
+
+def first_difference(scene: Scene, content: bytes) -> int:
+    """The first byte that is not what was written, or missing; the end if there is none."""
+    end = min(len(content), scene.end)
+    at = next(at for at in range(0, end + 1, 64) if differs(scene, content, at, end))
+    return next((one for one in range(at, end) if content[one] != scene.content[one]), end)
+
+
+def differs(scene: Scene, content: bytes, at: int, end: int) -> bool:
+    piece = slice(at, min(at + 64, end))
+    return at + 64 > end or content[piece] != scene.content[piece]
+
+
+def reopened(disk: FaultyDisk) -> Log:
+    return Log(disk, log_settings("os", ROOM), recover(disk, repair=True), clock=FakeClock())
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_truncation_of_the_last_8_kib_is_cut_at_the_last_good_batch(share: int) -> None:
+    scene = long_tail()
+
+    for size in range(scene.end - TAIL_BYTES + share, scene.end, SHARES):
+        position, head = scene.batch_at(size)
+        assert_cut(scene, scene.content[:size], position, head)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_every_flipped_bit_of_the_last_three_records_is_noticed(is_prepared: bool) -> None:
+    scene = long_tail(is_prepared=is_prepared)
+    begin = scene.boundaries[-4][0]
+
+    for bit in range(8 * begin, 8 * scene.end):
+        position, head = scene.batch_at(bit // 8)
+        assert_cut(scene, flipped(scene.content, bit), position, head)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_an_untouched_tail_is_kept_whole(is_prepared: bool) -> None:
+    scene = long_tail(is_prepared=is_prepared)
+
+    assert_cut(scene, scene.content, *scene.boundaries[-1])
+    assert_holds(scene, scene.disk_with(scene.content), len(scene.entries))
+
+
+def scrambled(scene: Scene, rng: Random) -> bytes:
+    """The tail with some of its sectors lost, mixed up, misplaced or full of noise."""
+    begin = scene.boundaries[0][0]
+    content = bytearray(scene.content)
+    sectors = range(begin // SECTOR_BYTES, -(-scene.end // SECTOR_BYTES))
+    for at in rng.sample(sectors, rng.randint(1, 6)):
+        own = slice(max(begin, at * SECTOR_BYTES), min((at + 1) * SECTOR_BYTES, len(content)))
+        size = own.stop - own.start
+        other = rng.randrange(0, len(content) - size)
+        content[own] = rng.choice(
+            (
+                bytes(size),
+                rng.randbytes(size),
+                scene.content[other : other + size],
+                scene.content[other // SECTOR_BYTES * SECTOR_BYTES :][:size],
+                b"\xff" * size,
+            )
+        ).ljust(size, b"\0")
+    return bytes(content)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_scrambled_sectors_are_never_taken_for_entries(share: int) -> None:
+    scene = long_tail(is_prepared=True)
+    rng = Random(share)
+    seen = set()
+
+    for _ in range(SCRAMBLES // SHARES):
+        content = scrambled(scene, rng)
+        position, head = scene.batch_at(first_difference(scene, content))
+        assert_cut(scene, content, position, head)
+        seen.add(head)
+
+    assert len(seen) > 8
+
+
+def test_what_is_left_after_a_cut_is_read_back_as_it_was_written() -> None:
+    scene = long_tail()
+
+    for position, head in scene.boundaries:
+        assert_holds(scene, scene.disk_with(scene.content[: position + 7]), head)
+
+
+def equal_batches(count: int, mark: bytes) -> list[list[Entry]]:
+    """Batches of the same size, so that one fits exactly where another was."""
+    return [[Entry(2, "orders", 1, seq + 1, seq, mark * 100)] for seq in range(count)]
+
+
+def test_a_good_batch_in_a_wrong_place_ends_the_log() -> None:
+    scene = make_scene(equal_batches(6, b"x"), 1)
+    starts = [position for position, _ in scene.boundaries]
+    size = starts[1] - starts[0]
+
+    for place, (position, head) in enumerate(scene.boundaries[:-1]):
+        for source in [starts[0] - size, *starts[:-1]]:
+            content = bytearray(scene.content)
+            content[position : position + size] = scene.content[source : source + size]
+            if source != starts[place]:
+                assert_cut(scene, bytes(content), position, head)
+
+
+def test_what_was_cut_never_comes_back() -> None:
+    """New batches as large as the old ones, and power cuts at every operation after the cut."""
+    scene = make_scene(equal_batches(5, b"x"), 2)
+    broken = flipped(scene.content, 8 * (scene.boundaries[0][0] + 50))
+    fresh = equal_batches(5, b"y")
+    for operation in range(1, 200):
+        disk = scene.disk_with(broken)
+        disk.crash_at(operation)
+        ledger = Ledger([*scene.entries[:2]], acked=2)
+        try:
+            log = reopened(disk)
+            for entries in fresh[2:]:
+                ledger.submitted += entries
+                log.append(entries)
+            log.close()
+            break
+        except PowerCut:
+            pass
+        for seed in range(30):
+            found = reopened(disk.crash(seed))
+            stored = [as_submitted(one) for one in Reader(found).scan(0)]
+            assert stored == ledger.submitted[: found.head]
+    else:
+        pytest.fail("the log never came to an end")
+
+
+def test_a_torn_tail_is_saved_beside_what_was_saved_before() -> None:
+    """Tearing the same place twice keeps both."""
+    scene = make_scene(equal_batches(3, b"x"), 1)
+    disk = scene.disk_with(scene.content[:-10])
+    first = recover(disk, repair=True)
+    run = Run(disk, Ledger([*scene.entries[: first.head]], acked=first.head), Random(1))
+    run.append(1)
+    files = disk.files()
+    files[scene.segment] = files[scene.segment][: run.log.segments[-1].bytes - 5]
+    files["head"] = scene.files["head"]
+    disk = FaultyDisk(files)
+
+    second = recover(disk, repair=True)
+
+    assert first.torn is not None
+    assert second.torn is not None
+    assert first.torn.position == second.torn.position
+    assert first.torn.saved_as != second.torn.saved_as
+    assert {first.torn.saved_as, second.torn.saved_as} <= set(disk.names())
+
+
+bodies = st.one_of(st.binary(max_size=80), st.integers(0, 1_200).map(bytes), st.just(b"SH" * 40))
+written = st.lists(st.lists(bodies, min_size=1, max_size=3), min_size=1, max_size=6)
+wounds = st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=600)), max_size=3)
+
+
+@hypothesis_settings(max_examples=400)
+@given(written, wounds, st.floats(0, 1), st.booleans())
+def test_any_tail_is_cut_where_it_first_differs_from_what_was_written(
+    texts: list[list[bytes]],
+    hits: list[tuple[float, bytes]],
+    survived: float,
+    is_prepared: bool,
+) -> None:
+    batches = [[Entry(2, "s", 1, 0, 0, body) for body in batch] for batch in texts]
+    scene = make_scene(batches, 0, is_prepared=is_prepared)
+    begin = scene.boundaries[0][0]
+    content = bytearray(scene.content)
+    for where, noise in hits:
+        at = begin + int(where * (scene.end - begin))
+        content[at : at + len(noise)] = noise[: len(content) - at]
+    del content[begin + int(survived * (len(content) - begin)) :]
+    changed = first_difference(scene, bytes(content))
+    position, head = scene.batch_at(changed)
+    torn = scene.content[changed : scene.end]
+    if changed < scene.end and not torn.strip(b"\0") and not content[changed:].strip(b"\0"):
+        # Zeros written and lost are zeros again, if there is room for them.
+        position, head = scene.batch_at(len(content))
+
+    assert_cut(scene, bytes(content), position, head)
+
+
+def test_the_ledger_and_the_scenes_agree() -> None:
+    """A scene is a log like any other: what was published survives, the rest is a prefix."""
+    scene = long_tail()
+    ledger = Ledger([*scene.entries], acked=scene.boundaries[0][1])
+
+    survive(scene.disk_with(scene.content[:-1]), ledger, sync="os")
+
+    assert ledger.acked == scene.boundaries[-2][1]

@@ -1,0 +1,311 @@
+"""Entries and time: those that expire, those that wait for their hour, those retention took."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from signalhub.testing import FakeClock
+from tests.spec.durable_topics import (
+    TOPIC,
+    UNLIMITED,
+    Consumer,
+    Delivery,
+    create,
+    enter,
+    expect,
+    leave,
+    publish,
+    publish_all,
+    reenter,
+    replay,
+    seqs,
+    sub_info,
+    subscribe,
+    until,
+)
+from tests.spec.peer import Peer
+from tests.spec.stage import LOOK_AGAIN_S, InProcess, Stage, run_stage
+
+SOON_MS = 300
+FAR_MS = 3_600_000
+RETENTION_PATIENCE_S = 30.0
+CHUNK = "x" * 8_000
+
+
+async def test_r12_entry_that_expired_while_nobody_consumed_is_passed_over() -> None:
+    clock = FakeClock()
+    async with run_stage(clock) as stage:
+        publisher = await stage.join("@(local/a)")
+        await create(publisher)
+        consumer = await enter(stage, "b", start="earliest")
+        await leave(consumer)
+        await publish(publisher, "lasting")
+        await publish(publisher, "fleeting", members={"ttl": 1_000})
+        await publish(publisher, "longer", members={"ttl": 60_000})
+
+        clock.advance(2)
+        await publish(publisher, "new", members={"ttl": 1_000})
+        back = await subscribe(consumer.peer)
+        heard = await back.take(3)
+
+        assert [one.payload for one in heard] == ["lasting", "longer", "new"]
+        assert seqs(heard) == [1, 3, 4]
+        assert (await back.ack(1, 3, 4))["floor"] == 4
+        info = await back.info()
+        assert (info["lag"], info["deadLettered"]) == (0, 0)
+        await back.quiet()
+
+
+async def test_r12_entry_that_expires_behind_a_full_window_is_passed_over() -> None:
+    clock = FakeClock()
+    async with run_stage(clock) as stage:
+        publisher = await stage.join("@(local/a)")
+        await create(publisher)
+        consumer = await enter(stage, "b", window=1)
+        for data, ttl in (("first", None), ("fleeting", 1_000), ("last", None)):
+            await publish(publisher, data, members={"ttl": ttl})
+        assert (await consumer.next()).payload == "first"
+
+        clock.advance(2)
+        await consumer.ack(1)
+
+        assert (await consumer.next()).payload == "last"
+        assert (await consumer.ack(3))["floor"] == 3
+
+
+async def test_r12_repeat_of_an_entry_that_has_expired_meanwhile_does_not_come() -> None:
+    clock = FakeClock()
+    async with run_stage(clock) as stage:
+        publisher = await stage.join("@(local/a)")
+        await create(publisher)
+        consumer = await enter(stage, "b")
+        await publish(publisher, "fleeting", members={"ttl": 1_000})
+        await publish(publisher, "lasting")
+        await consumer.take(2)
+        await leave(consumer)
+
+        clock.advance(2)
+        back = await subscribe(consumer.peer)
+
+        again = await back.next()
+        assert (again.payload, again.attempt) == ("lasting", 2)
+        assert (await back.ack(2))["floor"] == 2
+
+
+async def arrival(stage: Stage, consumer: Consumer) -> tuple[Delivery, int]:
+    delivery = await consumer.next()
+    return delivery, stage.clock.now_ms()
+
+
+async def test_r23_delayed_entry_is_overtaken_and_comes_at_its_time(stage: InProcess) -> None:
+    publisher = await stage.join("@(local/a)")
+    await create(publisher)
+    consumer = await enter(stage, "b")
+    due = stage.clock.now_ms() + SOON_MS
+
+    await publish(publisher, "later", deliverAt=due)
+    await publish(publisher, "now")
+
+    first = await consumer.next()
+    assert (first.payload, first.seq) == ("now", 2)
+    assert (await consumer.ack(2))["accepted"] == 1
+    second, at = await arrival(stage, consumer)
+    assert (second.payload, second.seq, second.attempt) == ("later", 1, 1)
+    assert at >= due
+    assert (await consumer.ack(1))["accepted"] == 1
+    assert (await consumer.info())["floor"] == 2
+
+
+async def test_r23_delayed_entries_are_outside_window_floor_and_lag(stage: InProcess) -> None:
+    publisher = await stage.join("@(local/a)")
+    await create(publisher)
+    consumer = await enter(stage, "b", window=2)
+    later = stage.clock.now_ms() + FAR_MS
+
+    for _ in range(5):
+        await publish(publisher, "later", deliverAt=later)
+    await publish_all(publisher, ["now", "now"])
+
+    assert seqs(await consumer.take(2)) == [6, 7]
+    info = await consumer.info()
+    assert (info["lag"], info["inFlight"], info["waitingRetry"]) == (2, 2, 0)
+    settled = await consumer.settle("hub:ack", upTo=7)
+    assert settled["accepted"] == 2
+    assert settled["floor"] == 7
+    info = await consumer.info()
+    assert (info["floor"], info["lag"], info["head"]) == (7, 0, 7)
+
+
+async def test_r23_up_to_does_not_touch_delayed_entries(stage: InProcess) -> None:
+    publisher = await stage.join("@(local/a)")
+    await create(publisher)
+    consumer = await enter(stage, "b")
+    due = stage.clock.now_ms() + SOON_MS
+    await publish(publisher, "later", deliverAt=due)
+    await publish(publisher, "now")
+    await consumer.next()
+
+    await consumer.settle("hub:ack", upTo=2)
+
+    assert (await consumer.next()).payload == "later"
+
+
+async def test_r23_delayed_entries_come_in_order_of_their_times(stage: InProcess) -> None:
+    publisher = await stage.join("@(local/a)")
+    await create(publisher)
+    consumer = await enter(stage, "b")
+    base = stage.clock.now_ms() + SOON_MS
+    delays = (120, 0, 60)
+
+    for delay in delays:
+        await publish(publisher, delay, deliverAt=base + delay)
+
+    for wanted in sorted(delays):
+        heard, at = await arrival(stage, consumer)
+        assert heard.payload == wanted
+        assert at >= base + wanted
+
+
+@pytest.mark.parametrize("ago_ms", [0, 1, FAR_MS, 1_700_000_000_000])
+async def test_r23_time_in_the_past_means_at_once(stage: InProcess, ago_ms: int) -> None:
+    publisher = await stage.join("@(local/a)")
+    await create(publisher)
+    consumer = await enter(stage, "b")
+
+    await publish(publisher, "now", deliverAt=max(0, stage.clock.now_ms() - ago_ms))
+
+    assert (await consumer.next()).payload == "now"
+    assert (await consumer.ack(1))["floor"] == 1
+
+
+async def test_r23_every_subscription_waits_for_a_delayed_entry_also_a_later_one(
+    stage: InProcess,
+) -> None:
+    publisher = await stage.join("@(local/a)")
+    await create(publisher)
+    early = await enter(stage, "b", name="early")
+    due = stage.clock.now_ms() + SOON_MS
+    await publish(publisher, "later", deliverAt=due)
+    await publish(publisher, "now")
+
+    late = await enter(stage, "c", name="late")
+
+    for consumer in (early, late):
+        assert (await consumer.next()).payload == "now"
+        heard, at = await arrival(stage, consumer)
+        assert heard.payload == "later"
+        assert at >= due
+
+
+async def test_r23_nobody_gets_what_becomes_due_until_a_consumer_comes(stage: InProcess) -> None:
+    publisher = await stage.join("@(local/a)")
+    await create(publisher)
+    consumer = await enter(stage, "b")
+    await leave(consumer)
+    await publish(publisher, "later", deliverAt=stage.clock.now_ms() + 50)
+
+    # Once it is due it counts as behind like any other.
+    await until(publisher, lag=1)
+    back = await subscribe(consumer.peer)
+
+    assert (await back.next()).payload == "later"
+    assert (await back.ack(1))["floor"] == 1
+
+
+async def test_r23_delayed_entry_may_expire_before_its_time() -> None:
+    async with run_stage() as stage:
+        publisher = await stage.join("@(local/a)")
+        await create(publisher)
+        consumer = await enter(stage, "b")
+        now = stage.clock.now_ms()
+
+        await publish(publisher, "never", deliverAt=now + SOON_MS, members={"ttl": 50})
+        await publish(publisher, "later", deliverAt=now + SOON_MS + 50)
+
+        assert (await consumer.next()).payload == "later"
+        assert (await consumer.ack(2))["floor"] == 2
+
+
+async def oldest(peer: Peer) -> int:
+    """The first seq that can still be read."""
+    copies, _ = await replay(peer, limit=1)
+    seq: int = copies[0]["metadata"]["delivery"]["seq"]
+    return seq
+
+
+async def until_cut(peer: Peer, above: int) -> None:
+    """Publish until retention has taken more than the first `above` entries."""
+    await publish_all(peer, [CHUNK] * 60)
+    async with asyncio.timeout(RETENTION_PATIENCE_S):
+        while await oldest(peer) <= above:
+            await publish(peer, CHUNK)
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def test_r25_what_retention_took_is_reported_and_the_rest_arrives() -> None:
+    log = {"segment_bytes": 65_536, "retention_bytes": 262_144, "keep_unsettled": False}
+    async with run_stage(log=log, **UNLIMITED) as stage:
+        publisher = await stage.join("@(local/a)")
+        epoch = (await create(publisher))["epoch"]
+        consumer = await enter(stage, "b", window=10)
+        await publish_all(publisher, [CHUNK] * 10)
+        await consumer.take(10)
+        await consumer.ack(1, 2, 3)
+        await leave(consumer)
+
+        await until_cut(publisher, 10)
+        resume = {"epoch": epoch, "seq": 3}
+        back = await reenter(stage, "b", window=10, resume=resume)
+
+        assert back.joined["recovered"] is False
+        assert back.joined["lostFrom"] == 4
+        first = back.joined["lostTo"] + 1
+        assert first > 10
+        assert back.joined["next"] == first
+        info = await back.info()
+        assert info["floor"] == first - 1
+        assert info["lag"] == info["head"] - info["floor"]
+        await publish_all(publisher, ["after", "after"])
+        heard = await back.take_and_ack(info["head"] + 2 - info["floor"])
+        assert seqs(heard) == list(range(first, info["head"] + 3))
+        assert (await back.info())["lag"] == 0
+
+
+async def test_r25_earliest_is_the_oldest_entry_that_can_be_read() -> None:
+    log = {"segment_bytes": 65_536, "retention_bytes": 262_144, "keep_unsettled": False}
+    async with run_stage(log=log, **UNLIMITED) as stage:
+        publisher = await stage.join("@(local/a)")
+        await create(publisher)
+        await until_cut(publisher, 0)
+
+        consumer = await enter(stage, "b", window=5)
+
+        first = consumer.joined["next"]
+        assert first > 1
+        assert (consumer.joined["lostFrom"], consumer.joined["lostTo"]) == (1, first - 1)
+        assert seqs(await consumer.take(5)) == list(range(first, first + 5))
+        sought = await expect(
+            publisher,
+            "hub:seek",
+            {"topic": TOPIC, "subscription": "work", "to": {"seq": 1}, "dryRun": True},
+            "hub:sought",
+        )
+        assert sought["next"] == first
+
+
+async def test_rd_l6_retention_waits_for_the_slowest_subscription() -> None:
+    log = {"segment_bytes": 65_536, "retention_bytes": 131_072}
+    async with run_stage(log=log, **UNLIMITED) as stage:
+        publisher = await stage.join("@(local/a)")
+        await create(publisher)
+        consumer = await enter(stage, "b", window=10)
+        await leave(consumer)
+
+        await publish_all(publisher, [CHUNK] * 100)
+        back = await subscribe(consumer.peer, window=10)
+
+        assert back.joined["recovered"] is True
+        assert seqs(await back.take_and_ack(100)) == list(range(1, 101))
+        assert (await sub_info(publisher))["lag"] == 0

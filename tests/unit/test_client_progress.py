@@ -1,0 +1,149 @@
+"""How far a reader of a stream has come, by its own account."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from signalhub.client.progress import RETURNED_MAX, Progress
+
+
+def arrived(*seqs: int) -> Progress:
+    progress = Progress()
+    for seq in seqs:
+        progress.arrived("e", seq)
+    return progress
+
+
+def test_nothing_came_so_there_is_no_position() -> None:
+    assert Progress().position is None
+
+
+def test_the_position_is_before_the_first_that_is_not_settled() -> None:
+    progress = arrived(4, 5, 6)
+
+    assert progress.position == 3
+    progress.settled("e", 5)
+    assert progress.position == 3
+    progress.settled("e", 4)
+    assert progress.position == 5
+    progress.settled("e", 6)
+    assert progress.position == 6
+
+
+def test_settling_up_to_a_position_settles_all_before_it() -> None:
+    progress = arrived(1, 2, 3, 4)
+
+    progress.settled_up_to("e", 3)
+
+    assert progress.position == 3
+    assert not progress.is_open("e", 3)
+    assert progress.is_open("e", 4)
+
+
+def test_one_that_is_to_come_again_holds_the_position_until_it_is_settled() -> None:
+    progress = arrived(1, 2)
+    progress.settled("e", 2)
+    progress.returned("e", 1)
+
+    assert not progress.is_open("e", 1)
+    assert progress.position == 0
+    progress.arrived("e", 1)
+    assert progress.is_open("e", 1)
+    progress.settled("e", 1)
+    assert progress.position == 2
+
+
+def test_a_loss_closes_everything_and_moves_nothing() -> None:
+    progress = arrived(1, 2, 3)
+    progress.settled("e", 1)
+
+    progress.lost()
+
+    assert progress.position == 1
+    assert not any(progress.is_open("e", seq) for seq in (1, 2, 3))
+
+
+def test_what_was_in_hand_when_the_connection_broke_can_still_be_settled() -> None:
+    progress = arrived(1)
+    progress.lost()
+
+    progress.settled("e", 1)
+
+    assert progress.position == 1
+
+
+def test_a_copy_is_closed_by_settling_the_other() -> None:
+    progress = arrived(1)
+    progress.lost()
+    progress.arrived("e", 1)
+
+    progress.settled("e", 1)
+
+    assert not progress.is_open("e", 1)
+
+
+def test_another_epoch_begins_anew() -> None:
+    progress = arrived(7, 8)
+
+    progress.arrived("f", 1)
+    progress.settled("e", 7)
+
+    assert progress.position == 0
+    assert not progress.is_open("e", 8)
+    progress.settled("f", 1)
+    assert progress.position == 1
+
+
+def test_settlements_of_a_past_epoch_change_nothing() -> None:
+    progress = arrived(1, 2)
+
+    progress.settled("d", 1)
+    progress.settled_up_to("d", 2)
+    progress.returned("d", 1)
+
+    assert progress.is_open("e", 1)
+    assert progress.position == 0
+
+
+def test_what_goes_back_and_never_returns_is_forgotten_in_the_end() -> None:
+    progress = Progress()
+    for seq in range(1, RETURNED_MAX + 101):
+        progress.arrived("e", seq)
+        progress.returned("e", seq)
+
+    assert progress.position == 100
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["arrive", "settle", "return", "lose"]),
+        st.integers(min_value=1, max_value=6),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS)
+def test_everything_up_to_the_position_that_came_was_settled(events: list[tuple[str, int]]) -> None:
+    progress = Progress()
+    unsettled: set[int] = set()
+    seen: set[int] = set()
+    for event, seq in events:
+        if event == "arrive":
+            progress.arrived("e", seq)
+            seen.add(seq)
+            unsettled.add(seq)
+        elif event == "settle":
+            progress.settled("e", seq)
+            unsettled.discard(seq)
+        elif event == "return":
+            progress.returned("e", seq)
+        else:
+            progress.lost()
+
+        position = progress.position
+        assert (position is None) == (not seen)
+        if position is not None:
+            assert not any(one <= position for one in unsettled)
+            assert position == min(unsettled, default=max(seen) + 1) - 1
