@@ -36,7 +36,7 @@ async def main(url: str) -> None:
         answer = await anext(boss.messages())
         print(f"{answer.sender} says {answer.payload}")
 
-        readers = await boss.publish("sums/today", "sum:published", answer.payload)
+        readers = (await boss.publish("sums/today", "sum:published", answer.payload)).subscribers
         news = await anext(worker.messages())
         print(f"{readers} reader of {news.topic} got {news.payload}")
 

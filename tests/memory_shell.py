@@ -2,30 +2,58 @@
 
 A peer reads at once unless it is stalled; then what is sent to it waits, receipts included, until
 it reads on or its socket is dropped. Every frame that reaches a peer must be a complete envelope.
+
+Every event ends as a tick of the real runner does: bytes that have left are reported, what is woken
+or due is dispatched, and what was appended goes to the log, which commits at once unless its
+`is_prompt` is taken away. A pass that fails is an error of the test.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
 from signalhub.clock import Ids
-from signalhub.core.effects import Close, Deliver, Effect, FanOut, Forget, Persist, Reply
+from signalhub.core import flow
+from signalhub.core.effects import (
+    Append,
+    Close,
+    Deliver,
+    Dispatch,
+    Effect,
+    FanOut,
+    Fetch,
+    FindTime,
+    Forget,
+    Note,
+    Persist,
+    Reply,
+)
+from signalhub.core.flight import Attempt
 from signalhub.core.hub import Hub
-from signalhub.core.router import Receipt
+from signalhub.core.receipts import Receipt
+from signalhub.core.recovery import take_snapshot
 from signalhub.core.session import Session, State
 from signalhub.core.tally import Tally
 from signalhub.envelope import RAW_PONG
+from signalhub.errors import Refusal
 from signalhub.names import HUB_ADDRESS
 from signalhub.settings import Settings
 from signalhub.testing import FakeClock
 from signalhub.tokens import Authenticator, SessionTokens
+from tests.memory_engine import MemoryEngine, Shelf, restart
 
 Message = dict[str, Any]
+# Whoever is told that bytes have left.
+Waiter = Receipt | Attempt
+Shell = TypeVar("Shell", bound="MemoryShell")
+
+TURNS_MAX = 10_000
 
 MEMBERS = frozenset(
     {
@@ -43,6 +71,7 @@ MEMBERS = frozenset(
     }
 )
 HELLO = {"protocolVersion": "0.1.0", "capabilities": ["send", "receive"]}
+SETTLING_HELLO = {"protocolVersion": "0.1.0", "capabilities": ["send", "receive", "ack"]}
 
 
 class CountedIds(Ids):
@@ -91,7 +120,7 @@ class Peer:
         self.address = self.session.address
         self.received: list[Message] = []
         self.closed: tuple[int, str] | None = None
-        self.waiting: deque[tuple[bytes, Receipt | None]] = deque()
+        self.waiting: deque[tuple[bytes, Waiter | None]] = deque()
         self.is_stalled = False
         self._shell = shell
         self._taken = 0
@@ -157,9 +186,18 @@ class Peer:
         """Stop reading."""
         self.is_stalled = True
 
+    def block(self) -> None:
+        """Stop reading, and the hub knows it: the socket has taken all it can."""
+        self.is_stalled = True
+        bounds = self._shell.hub.settings.outbound
+        self.session.outbound = flow.Outbound(bounds, self._shell.now)
+
     def read_on(self) -> None:
         """Read all that waited and go on reading."""
         self.is_stalled = False
+        if self.session.outbound is not None:
+            self.session.outbound = None
+            self._shell.hub.unblocked(self.session)
         waiting, self.waiting = self.waiting, deque()
         for frame, receipt in waiting:
             self._shell.hand_over(self, frame, receipt)
@@ -181,21 +219,28 @@ class MemoryShell:
         *,
         clock: FakeClock | None = None,
         authenticator: Authenticator | None = None,
+        engine: MemoryEngine | None = None,
+        ids: Ids | None = None,
     ) -> None:
         self.clock = clock or FakeClock()
         self.tally = Tally()
+        self.engine = engine or MemoryEngine()
+        self.engine.report_to(self)
         self.hub = Hub(
             settings or Settings(),
-            ids=CountedIds(),
+            ids=ids or CountedIds(),
             authenticator=authenticator,
             session_tokens=SessionTokens(b"a secret of the tests"),
             tally=self.tally,
+            log_epoch=self.engine.epoch,
         )
         self.peers: list[Peer] = []
         self.rows: dict[str, Row] = {}
+        self.shelf = Shelf()
         self.written: list[tuple[str, str]] = []
-        self._handed_over: deque[Receipt] = deque()
-        self._ids = map("m{}".format, count(1))
+        self.notes: list[Note] = []
+        self._handed_over: deque[Waiter] = deque()
+        self._ids: Iterator[str] = map("m{}".format, count(1))
 
     @property
     def now(self) -> int:
@@ -239,35 +284,99 @@ class MemoryShell:
     def pass_time(self, seconds: int) -> None:
         """Let time go by, with the hub's tick in every second of it."""
         for _ in range(seconds):
-            self.clock.advance(1)
+            self.advance(1_000)
             self.tick()
+
+    def advance(self, ms: int) -> None:
+        """Let time go by, with everything that falls due in it."""
+        until = self.now + ms
+        for _ in range(TURNS_MAX):
+            due_ms = self.hub.next_dispatch_ms
+            if due_ms > until:
+                break
+            self.clock.advance(max(0, math.ceil(due_ms) - self.now) / 1000)
+            self.settle()
+        else:
+            raise AssertionError("something is due for ever")
+        self.clock.advance((until - self.now) / 1000)
 
     def tick(self) -> None:
         """The hub's regular work, at this moment."""
         self.perform(self.hub.tick(self.now))
 
-    def restarted(self) -> MemoryShell:
-        """Another hub on the same clock and the same rows; all sockets are gone."""
-        successor = MemoryShell(self.hub.settings, clock=self.clock)
+    # Stopping and starting.
+
+    def save_snapshot(self) -> None:
+        """Where the next start begins to read the log."""
+        self.shelf.save_snapshot(take_snapshot(self.hub, self.engine.head), self.engine.epoch)
+
+    def restarted(self: Shell, written: int = 0) -> Shell:
+        """Another hub after a crash: the rows, the shelf and what was committed are still there.
+
+        Of the entries that were not committed, `written` had reached the disk. All sockets are
+        gone.
+        """
+        engine = self.engine.crashed(written)
+        settings, ids = self.hub.settings, self.hub.ids
+        successor = type(self)(settings, clock=self.clock, engine=engine, ids=ids)
         successor.rows = dict(self.rows)
+        successor.shelf = self.shelf.copy()
+        successor._ids = self._ids
         successor.hub.restore(
             (row.address, row.version, row.expires_at_ms) for row in self.rows.values()
         )
+        restart(successor.hub, engine, successor.shelf, self.now)
+        for peer in self.peers:
+            peer.closed = peer.closed or (1006, "")
         return successor
+
+    # What the log says.
+
+    def committed(self, appends: list[Append], first: int) -> None:
+        """Entries are safe; the first one has the offset `first`."""
+        self.tally.appended += len(appends)
+        for offset, append in enumerate(appends, first):
+            self._carry_out(append.receipt.committed(self.hub, offset, self.now))
+
+    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
+        """The log took nothing."""
+        if is_final:
+            self.hub.storage_fault = refusal
+        self._carry_out(self.hub.refused(appends, refusal, self.now))
 
     # What the hub wants.
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects in order, then report the asks that were handed over."""
-        for effect in effects:
-            self._perform_one(effect)
+        """Carry out effects in order, and what follows from them."""
+        self._carry_out(effects)
         self.settle()
 
     def settle(self) -> None:
-        """Report the asks whose bytes have left."""
+        """Take turns until nothing is left to do at this moment."""
+        for _ in range(TURNS_MAX):
+            if not self._turn():
+                return
+        raise AssertionError("the hub never comes to rest")
+
+    def _turn(self) -> bool:
+        """One turn of the loop; `False` if nothing happened in it."""
+        has_moved = bool(self._handed_over)
         while self._handed_over:
             receipt = self._handed_over.popleft()
-            self.perform(self.hub.handed_over(receipt, self.now))
+            self._carry_out(self.hub.handed_over(receipt, self.now))
+        if self.hub.next_dispatch_ms <= self.now:
+            has_moved = True
+            self._carry_out(self.hub.dispatch(self.now))
+        self.engine.flush()
+        if self.engine.is_prompt:
+            has_moved |= self.engine.commit()
+        if self.engine.is_readable:
+            has_moved |= self.engine.read()
+        return has_moved
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._perform_one(effect)
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:
@@ -289,17 +398,31 @@ class MemoryShell:
                 for address in addresses:
                     self.rows.pop(address, None)
                     self.written.append(("forget", address))
+            case Append():
+                self.engine.append(effect)
+            case Dispatch(session=session, frame=frame, receipt=receipt):
+                self._send(_peer(session), frame, receipt)
+            case Fetch(then=handle):
+                self.engine.fetch(effect, lambda found: self._carry_out(handle(found, self.now)))
+            case FindTime(then=go_on):
+                self.engine.find_time(effect, lambda seq: self._carry_out(go_on(seq, self.now)))
+            case Note():
+                self.notes.append(effect)
+                if effect.error is not None:
+                    raise effect.error
             case _:
                 assert_never(effect)
 
     def deliver(self, effect: Deliver) -> None:
         """One actor's message to another."""
-        peer = _peer(effect.session)
+        self._send(_peer(effect.session), effect.frame, effect.receipt)
+
+    def _send(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         if peer.can_be_written:
             self.tally.deliveries += 1
-            self.write(peer, effect.frame, effect.receipt)
-        elif effect.receipt is not None:
-            self.perform(self.hub.undelivered(effect.receipt, self.now))
+            self.write(peer, frame, receipt)
+        elif receipt is not None:
+            self._carry_out(self.hub.undelivered(receipt, self.now))
 
     def _fan_out(self, effect: FanOut) -> None:
         failed = 0
@@ -309,9 +432,9 @@ class MemoryShell:
             self.write(peer, effect.head + recipient.address_json + effect.tail, None)
         queued = len(effect.audience.recipients) - failed
         self.tally.deliveries += queued
-        self.perform(self.hub.fanned_out(effect.receipt, queued, failed, self.now))
+        self._carry_out(self.hub.fanned_out(effect.receipt, queued, failed, self.now))
 
-    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    def write(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         """A frame for the peer, which waits if the peer does not read."""
         if not peer.can_be_written:
             return
@@ -320,8 +443,8 @@ class MemoryShell:
         else:
             self.hand_over(peer, frame, receipt)
 
-    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
-        """The bytes reach the peer; its receipt is reported with the next `settle`."""
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
+        """The bytes reach the peer; its receipt is reported in the next turn."""
         peer.session.sent += 1
         self.tally.sent += 1
         peer.received.append(decoded(frame))
@@ -337,6 +460,7 @@ class MemoryShell:
 
     def _abandon(self, peer: Peer) -> None:
         waiting, peer.waiting = peer.waiting, deque()
+        peer.session.outbound = None
         for _, receipt in waiting:
             if receipt is not None:
                 self.perform(self.hub.undelivered(receipt, self.now))

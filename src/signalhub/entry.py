@@ -151,6 +151,7 @@ class Cursor(Body):
     parked: dict[int, int]  # Seq to the time it is due.
     failures: dict[int, int]  # Seq to failed attempts.
     is_paused: bool = False
+    dead_lettered: int = 0
 
 
 class StreamDefinition(Body):

@@ -217,6 +217,10 @@ class Settings(Group, frozen=True, kw_only=True):
         Count, _about("Subscribers written at once; the others follow like a broadcast's.")
     ] = 500
 
+    metrics_subscriptions_max: Annotated[
+        Count, _about("Durable subscriptions with metrics of their own; the others share theirs.")
+    ] = 500
+
     auth: Auth = Auth()
     registry: Registry = Registry()
     outbound: Outbound = Outbound()

@@ -69,7 +69,7 @@ class Campaign:
     def __init__(self, port: int, seed: int, folder: Path, quiet_s: float) -> None:
         self._port = port
         self._seed = seed
-        self._folder = folder
+        self.folder = folder
         self._quiet_s = quiet_s
         self._lines: list[Line] = []
         self._workers: list[Worker] = []
@@ -124,7 +124,7 @@ class Campaign:
         readers: tuple[ReaderPlan, ...] = (),
     ) -> Worker:
         number = len(self._workers)
-        ledger, log = (self._folder / f"worker-{number}.{end}" for end in ("ledger", "log"))
+        ledger, log = (self.folder / f"worker-{number}.{end}" for end in ("ledger", "log"))
         plan = Plan(
             port=self._port,
             ledger=str(ledger),

@@ -61,7 +61,12 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """The verdict; `anomalies` is empty when every promise was kept."""
+    """The verdict; `anomalies` is empty when every promise was kept.
+
+    `fresh` counts copies that cannot be repeats: a lone consumer's first copy of a message that was
+    first sent after its session began. The more of them are marked, the less it means that no
+    duplicate was unmarked.
+    """
 
     seed: int
     attempted: int
@@ -72,6 +77,8 @@ class Report(msgspec.Struct, kw_only=True):
     readers: int
     received: int
     duplicates_marked: int
+    fresh: int
+    fresh_marked: int
     anomalies: dict[str, int]
     examples: dict[str, list[str]]
     unavailable_s: float
@@ -114,6 +121,7 @@ class _Reader:
     mode: Mode
     receipts: list[tuple[int, Received]] = field(default_factory=list)
     settled: dict[Position, tuple[int, float, str]] = field(default_factory=dict)
+    consumers: set[str] = field(default_factory=set)
     ids: set[str] = field(default_factory=set)
     seqs: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
@@ -137,7 +145,7 @@ class _Check:
         self._anomalies: Counter[str] = Counter()
         self._examples: defaultdict[str, list[str]] = defaultdict(list)
         self._notes: Counter[str] = Counter()
-        self._marked = 0
+        self._marked = self._fresh = self._fresh_marked = 0
         for line in lines:
             self._take(line)
         for reader in self._readers.values():
@@ -163,6 +171,8 @@ class _Check:
             readers=len(self._readers),
             received=sum(len(reader.receipts) for reader in self._readers.values()),
             duplicates_marked=self._marked,
+            fresh=self._fresh,
+            fresh_marked=self._fresh_marked,
             anomalies=dict(self._anomalies),
             examples=dict(self._examples),
             unavailable_s=_longest_wait_s(self._timeline),
@@ -202,8 +212,9 @@ class _Check:
                 reader.settled.setdefault((line.epoch, line.seq), settled)
             case Joined():
                 self._sessions[line.session] = bisect_right(self._starts, line.at), line
-                reader = _Reader(line.stream, line.subscription, line.mode)
-                self._readers.setdefault((line.stream, line.subscription), reader)
+                name = (line.stream, line.subscription)
+                reader = self._readers.setdefault(name, _Reader(*name, line.mode))
+                reader.consumers.add(line.consumer)
                 if not line.is_recovered:
                     self._flag("gap_admitted", f"{line.subscription} in session {line.session}")
             case Noted():
@@ -263,6 +274,12 @@ class _Check:
             self._flag("phantom", _shown(reader, receipt))
         elif message.is_refused:
             self._flag("refused_delivered", _shown(reader, receipt))
+        elif len(reader.consumers) == 1 and message.first.at > self._joined_at(receipt):
+            self._fresh += 1
+            self._fresh_marked += receipt.is_marked
+
+    def _joined_at(self, receipt: Received) -> float:
+        return self._sessions[receipt.session][1].at
 
     def _judge_order(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Sequence
 from math import ceil
@@ -14,6 +15,7 @@ import msgspec
 from tests.chaos.history import Report
 
 REPORT_VARIABLE = "SIGNALHUB_CHAOS_REPORT"
+KEEP_VARIABLE = "SIGNALHUB_CHAOS_KEEP"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -56,6 +58,15 @@ def conclude(
         with Path(name).open("ab") as file:
             file.write(msgspec.json.encode(outcome) + b"\n")
     return outcome
+
+
+def keep_evidence(report: Report, *folders: Path) -> None:
+    """Copy what a bad run left behind into the folder that the environment names."""
+    if not report.anomalies or not (name := os.environ.get(KEEP_VARIABLE)):
+        return
+    for folder in folders:
+        place = Path(name) / f"seed-{report.seed}" / folder.name
+        shutil.copytree(folder, place, dirs_exist_ok=True)
 
 
 def _commit() -> str:

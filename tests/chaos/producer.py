@@ -43,7 +43,8 @@ class Producer:
         self._refused: deque[tuple[float, Outgoing]] = deque()
         self._outbox: list[Outgoing] = []
         self._made = 0
-        self._since_s: float | None = None
+        self._paced_at_s = 0.0
+        self._budget = 0.0
         self._is_finishing = False
 
     @property
@@ -63,6 +64,7 @@ class Producer:
         while True:
             peer = await connect(self._port, self._plan.address, self._random)
             self._peer, self._must_repeat = peer, True
+            self._paced_at_s = time.monotonic()
             try:
                 while True:
                     self._hear(await peer.receive())
@@ -95,12 +97,15 @@ class Producer:
         self._outbox.clear()
 
     def _due(self, now_s: float) -> int:
+        """What the rate allows; time without a hub earns nothing, or each start meets a flood."""
+        self._budget += (now_s - self._paced_at_s) * self._plan.rate_s
+        self._paced_at_s = now_s
         if self._is_finishing:
             return 0
-        if self._since_s is None:
-            self._since_s = now_s
         room = self._plan.window - len(self._unanswered) - len(self._refused) - len(self._outbox)
-        return max(0, min(room, int((now_s - self._since_s) * self._plan.rate_s) - self._made))
+        due = max(0, min(room, int(self._budget)))
+        self._budget = min(self._budget - due, self._plan.window)
+        return due
 
     def _new(self) -> Outgoing:
         self._made += 1

@@ -93,6 +93,38 @@ def test_two_faults_are_both_named(seed: int) -> None:
     assert check(tale.lines).anomalies == expected
 
 
+def lone(session: str, at: float) -> Joined:
+    return Joined(at, session, "a", TOPIC, "ledger", "exclusive")
+
+
+def test_a_mark_on_what_cannot_be_a_repeat_is_counted() -> None:
+    lines: list[Line] = [
+        *(Started(1.0), lone("a#0", 1.1), Attempted(2.0, "p", TOPIC, "p-1", 1)),
+        *(Received(3.0, "a#0", EPOCH, 1, "p-1", True), Attempted(4.0, "p", TOPIC, "p-2", 2)),
+        *(Received(5.0, "a#0", EPOCH, 2, "p-2"), Received(6.0, "a#0", EPOCH, 2, "p-2", True)),
+    ]
+
+    report = check(lines)
+
+    assert report.anomalies == {}
+    assert (report.fresh, report.fresh_marked) == (2, 1)
+
+
+def test_what_was_sent_before_the_session_began_may_be_a_repeat() -> None:
+    lines: list[Line] = [
+        *(Started(1.0), lone("a#0", 1.1), Attempted(2.0, "p", TOPIC, "p-1", 1), Started(3.0)),
+        *(lone("a#1", 3.1), Received(4.0, "a#1", EPOCH, 1, "p-1", True)),
+    ]
+
+    assert check(lines).fresh == 0
+
+
+def test_what_another_consumer_may_have_had_may_be_a_repeat() -> None:
+    lines = [*shared_by("a", "b"), Received(4.0, "b#0", EPOCH, 1, "p-1", True)]
+
+    assert check(lines).fresh == 0
+
+
 # What looks like a fault and is none.
 
 

@@ -1,7 +1,8 @@
 """The real hub under load, killed, frozen, stopped and set back; clients keep the evidence.
 
 `SIGNALHUB_CHAOS_CYCLES` says how many kills (100 unless given), `SIGNALHUB_CHAOS_SEED` from which
-seed on, and `SIGNALHUB_CHAOS_REPORT` names a file that gets one line of JSON per run.
+seed on. `SIGNALHUB_CHAOS_REPORT` names a file that gets one line of JSON per run, and
+`SIGNALHUB_CHAOS_KEEP` a folder for the ledgers and the data of a run that shows an anomaly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 from signalhub.testing import HubProcess, spawn_hub
 from tests.chaos.campaign import Campaign, campaign
 from tests.chaos.history import Report
-from tests.chaos.outcome import conclude
+from tests.chaos.outcome import conclude, keep_evidence
 from tests.chaos.workload import mixed, peaceful
 
 CYCLES = int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100"))
@@ -83,6 +84,7 @@ async def run_through(test: str, seed: int, faults: int, fault: Fault) -> Report
             await lives.next(fault)
         report = await run.finish()
         lives.over()
+        keep_evidence(report, run.folder, hub.data.parent)
         assert "Traceback" not in hub.log(), hub.log()
     conclude(test, report, faults=faults, up_s=lives.up_s, starts_s=lives.starts_s)
     return report
@@ -132,6 +134,8 @@ async def test_a_hub_left_in_peace_shows_no_anomaly_of_any_kind() -> None:
     assert report.acked > HEALTHY_S * 50
     assert report.sendings == report.attempted == report.acked
     assert report.duplicates_marked == 0
+    assert report.fresh > 0
+    assert report.fresh_marked == 0
     assert report.notes == {}
 
 

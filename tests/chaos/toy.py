@@ -249,6 +249,9 @@ class ToyHub:
         holders = {stream.entries[seq - 1].key: link for seq, link in group.flights.items()}
         blocked: set[str] = set()
         for seq in group.ready[:: -1 if self._fault == "newest_first" else 1]:
+            if self._fault == "lose_one" and seq == LOST_SEQ:
+                group.settled.add(seq)
+                continue
             key = stream.entries[seq - 1].key
             link = self._chosen(group, seq, key)
             if group.mode == "key-shared" and holders.get(key, link) is not link:
@@ -272,8 +275,6 @@ class ToyHub:
         return group.members[0]
 
     def _send_copy(self, stream: Stream, group: Group, seq: int, link: Link) -> None:
-        if self._fault == "lose_one" and seq == LOST_SEQ:
-            return
         is_marked = seq in group.shown and self._fault != "no_marks"
         attempt = 2 if is_marked else 1
         delivery = {"epoch": EPOCH, "seq": seq, "attempt": attempt, "redelivered": is_marked}

@@ -40,7 +40,7 @@ MOMENTS: dict[Operation, range] = {
     "create": range(1, 13),
     "rename": range(1, 11),
 }
-CRASHES = range(6)
+CRASHES = range(4)
 SCRIPT = 7
 STEPS = 75
 
@@ -56,10 +56,8 @@ def assert_restart_is_clean(disk: FaultyDisk, ledger: Ledger, sync: Sync = "alwa
     run.sync()
     for seed in CRASHES:
         survive(after_kill.crash(seed), copy_of(found), sync=sync)
-        again = disk.crash(seed)
-        ledger_again = copy_of(ledger)
-        survive(again, ledger_again, sync=sync)
-        go_on(again, ledger_again, sync=sync)
+        survive(disk.crash(seed), copy_of(ledger), sync=sync)
+    go_on(after_kill.restart(), found, sync=sync)
 
 
 def run_until_error(disk: FaultyDisk, ledger: Ledger) -> Run | None:
@@ -109,7 +107,7 @@ def assert_refuses(run: Run) -> None:
     assert run.log.head <= len(run.ledger.submitted)
 
 
-@pytest.mark.parametrize("written", [1, 40, 300])
+@pytest.mark.parametrize("written", [1, 300])
 def test_a_short_write_that_ends_in_an_error_ends_the_log(written: int) -> None:
     for call in CALLS:
         disk, ledger = FaultyDisk(), Ledger()
@@ -120,7 +118,7 @@ def test_a_short_write_that_ends_in_an_error_ends_the_log(written: int) -> None:
         assert_restart_is_clean(disk, ledger)
 
 
-@pytest.mark.parametrize("written", [0, 1, 40, 300])
+@pytest.mark.parametrize("written", [0, 1, 300])
 def test_a_short_write_on_a_full_disk_leaves_nothing_of_the_batch(written: int) -> None:
     refusals = 0
     for call in CALLS:
@@ -128,19 +126,53 @@ def test_a_short_write_on_a_full_disk_leaves_nothing_of_the_batch(written: int) 
         run = Run(disk, ledger, Random(3))
         disk.fail("write", at=call, error=errno.ENOSPC, written=written, name="*.log")
         for _ in range(60):
-            submitted = len(ledger.submitted)
-            try:
-                run.append(2)
-            except LogFull:
-                refusals += 1
-                del ledger.submitted[submitted:]
-                assert run.log.head == submitted
-                assert_readable(run.log, ledger)
+            run.append(2)
             assert run.log.head == len(ledger.submitted)
+        assert_readable(run.log, ledger)
+        refusals += run.refusals
         run.upkeep()
         run.close()
         assert_sound(disk, ledger)
     assert refusals >= len(CALLS) // 2
+
+
+@pytest.mark.parametrize("operation", [*MOMENTS, "truncate", "remove"])
+def test_a_disk_that_is_full_at_any_moment_is_full_for_that_moment_only(
+    operation: Operation,
+) -> None:
+    """Some file systems notice late: when a file or even the folder is synced."""
+    for call in MOMENTS.get(operation, CALLS):
+        disk, ledger = FaultyDisk(), Ledger()
+        disk.fail(operation, at=call, error=errno.ENOSPC)
+        try:
+            run = live_on_a_full_disk(disk, ledger)
+            if run is not None:
+                assert_readable(run.log, ledger)
+                run.upkeep()
+                run.close()
+                assert_sound(disk, ledger)
+            assert_restart_is_clean(disk, ledger)
+        except BaseException as error:
+            error.add_note(f"no room for {operation} at call {call}")
+            raise
+
+
+def live_on_a_full_disk(disk: FaultyDisk, ledger: Ledger) -> Run | None:
+    """A life of small and large batches; None if the log had to fail."""
+    rng = Random(SCRIPT)
+    run = None
+    with suppress(LogFailed):
+        while run is None:
+            with suppress(LogFull):
+                run = Run(disk, ledger, rng)
+        for _ in range(STEPS // 2):
+            with suppress(LogFull):
+                run.append(rng.choice((1, 1, 2, 6)))
+                run.upkeep(slices=rng.choice((1, 5)))
+                if rng.random() < 0.1:
+                    run.retain()
+        return run
+    return None
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -186,7 +218,7 @@ def test_a_full_disk_refuses_and_resumes_at_every_fill_level() -> None:
         disk.capacity_bytes = used + room
         try:
             for _ in range(40):
-                append_or_be_refused(run)
+                run.append(2)
                 run.upkeep(slices=2)
             refusals += run.log.state == "full"
             assert_readable(run.log, ledger)
@@ -205,27 +237,19 @@ def test_a_full_disk_refuses_and_resumes_at_every_fill_level() -> None:
     assert refusals > 20
 
 
-def append_or_be_refused(run: Run) -> bool:
-    submitted = len(run.ledger.submitted)
-    try:
-        run.append(2)
-    except LogFull:
-        del run.ledger.submitted[submitted:]
-        return False
-    return True
-
-
 def test_space_that_comes_back_is_used_again() -> None:
     disk, ledger = FaultyDisk(), Ledger()
     run = Run(disk, ledger, Random(5))
     run.append(3)
     for _ in range(20):
         disk.capacity_bytes = sum(map(len, disk.files().values()))
-        while append_or_be_refused(run):
-            assert run.log.state == "open"
+        refusals = run.refusals
+        while run.refusals == refusals:
+            run.append(2)
         assert run.log.state == "full"
         disk.capacity_bytes += 5_000
-        assert append_or_be_refused(run)
+        run.append(2)
+        assert run.refusals == refusals + 1
 
     assert_readable(run.log, ledger)
 

@@ -20,6 +20,7 @@ from signalhub.log.reader import Reader
 from signalhub.log.recovery import Recovery, recover
 from signalhub.testing import FakeClock, FaultyDisk, PowerCut
 from signalhub.testing.sectors import SECTOR_BYTES
+from tests.faults.archive import flipped
 from tests.faults.workload import (
     EPOCH,
     Ledger,
@@ -157,12 +158,6 @@ def differs(scene: Scene, content: bytes, at: int, end: int) -> bool:
 
 def reopened(disk: FaultyDisk) -> Log:
     return Log(disk, log_settings("os", ROOM), recover(disk, repair=True), clock=FakeClock())
-
-
-def flipped(content: bytes, bit: int) -> bytes:
-    changed = bytearray(content)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)
 
 
 @pytest.mark.parametrize("share", range(SHARES))

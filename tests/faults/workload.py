@@ -15,6 +15,7 @@ from typing import Literal
 from signalhub import settings
 from signalhub.entry import Entry, Kind, Stored
 from signalhub.log.disk import Disk
+from signalhub.log.errors import LogFull
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.record import encode_batch, encode_entry
@@ -102,6 +103,8 @@ class Run:
         self.disk = disk
         self.ledger = ledger
         self.clock = clock or FakeClock()
+        self.refusals = 0
+        """How often the disk was full; what was refused never happened."""
         self._rng = rng
         self._sync = sync
         self._open()
@@ -116,7 +119,12 @@ class Run:
         entries = make_entries(self._rng, self.ledger, count, self.clock.now_ms())
         expected = len(self.ledger.submitted)
         self.ledger.submitted += entries
-        assert self.log.append(entries) == expected
+        try:
+            assert self.log.append(entries) == expected
+        except LogFull:
+            self.refusals += 1
+            del self.ledger.submitted[expected:]
+            return
         if self._sync == "always":
             self.ledger.acked = len(self.ledger.submitted)
 

@@ -8,6 +8,7 @@ Members = dict[str, bytes]  # Names and their values, already JSON.
 
 VICTIM = "@(fuzz/victim)"
 ATTACKER = "@(fuzz/attacker)"
+LOGGED = "orders"
 
 
 def members(**values: object) -> Members:
@@ -60,6 +61,97 @@ REQUESTS: list[tuple[str, Members | None, Members]] = [
     ("hub:unsubscribe", members(topic="prices/+", subscriptionId="sub-1"), NOTHING),
     ("hub:unsubscribe", members(subscriptionId="prices/eu"), NOTHING),
     ("hub:publish", members(topic="prices/eu", type="price", data={"v": 12}), NOTHING),
+    ("hub:register", members(actorAddress=ATTACKER, capabilities=[], durable=True), NOTHING),
+    ("hub:discover", members(pattern="*", includeAway=True), NOTHING),
+    (
+        "hub:topic_create",
+        members(
+            topic=LOGGED,
+            durable=True,
+            retention={"ageSeconds": 60, "bytes": 100_000},
+            poison="dead_letter",
+            deadLetter="graves",
+            heartbeatMs=500,
+        ),
+        NOTHING,
+    ),
+    ("hub:topic_update", members(topic=LOGGED, poison="drop"), NOTHING),
+    ("hub:topic_info", members(topic=LOGGED), NOTHING),
+    ("hub:topic_delete", members(topic=LOGGED), NOTHING),
+    ("hub:list_topics", members(pattern="*", limit=10, offset=0), NOTHING),
+    *[
+        (
+            "hub:publish",
+            members(
+                topic=LOGGED,
+                type="order",
+                data={"v": 1},
+                durable=True,
+                key="k",
+                headers={"a": "b"},
+                deliverAt=1_760_000_001_000,
+            ),
+            NOTHING,
+        ),
+        ("hub:publish", members(topic=LOGGED, type="order", data=[2], durable=True), NOTHING),
+    ]
+    * 2,
+    *[
+        (
+            "hub:subscribe",
+            members(
+                topic=LOGGED,
+                subscription=mode,
+                mode=mode,
+                consumer="one",
+                window=8,
+                ackTimeoutMs=50,
+                maxDeliveries=2,
+                backoffMs=5,
+                backoffCapMs=50,
+                heartbeatMs=100,
+                poison="dead_letter",
+                resume={"seq": 1},
+                **{"from": {"seq": 1}},
+            ),
+            NOTHING,
+        )
+        for mode in ("exclusive", "shared", "failover", "key-shared")
+    ],
+    (
+        "hub:subscribe",
+        members(topic=LOGGED, subscription="exclusive", strict=True, autoAck=True, ratePerSecond=5),
+        NOTHING,
+    ),
+    ("hub:unsubscribe", members(topic=LOGGED, subscription="shared"), NOTHING),
+    ("hub:ack", members(topic=LOGGED, subscription="exclusive", upTo=3), NOTHING),
+    ("hub:ack", members(topic=LOGGED, subscription="shared", seqs=[1, 2, 3]), NOTHING),
+    ("hub:ack", members(stream=ATTACKER, seq=1), NOTHING),
+    (
+        "hub:nack",
+        members(topic=LOGGED, subscription="shared", seq=2, delayMs=10, reason="no", id="1.2.1"),
+        NOTHING,
+    ),
+    ("hub:extend", members(topic=LOGGED, subscription="failover", seq=1, ms=1_000), NOTHING),
+    ("hub:term", members(topic=LOGGED, subscription="key-shared", seq=1, reason="x"), NOTHING),
+    ("hub:credit", members(subscriptionId="sub-1", messages=5, bytes=1_000), NOTHING),
+    ("hub:replay", members(topic=LOGGED, fromSeq=1, toSeq=9, limit=5), NOTHING),
+    ("hub:seek", members(topic=LOGGED, subscription="shared", to={"last": 2}), NOTHING),
+    (
+        "hub:seek",
+        members(topic=LOGGED, subscription="exclusive", to={"time": 1_760_000_000_500}),
+        NOTHING,
+    ),
+    ("hub:seek", members(topic=LOGGED, subscription="shared", to="earliest", dryRun=True), NOTHING),
+    ("hub:sub_info", members(topic=LOGGED, subscription="shared"), NOTHING),
+    ("hub:sub_update", members(topic=LOGGED, subscription="shared", window=3), NOTHING),
+    ("hub:sub_pause", members(topic=LOGGED, subscription="shared"), NOTHING),
+    ("hub:sub_resume", members(topic=LOGGED, subscription="shared"), NOTHING),
+    ("hub:sub_delete", members(topic=LOGGED, subscription="failover"), NOTHING),
+    ("hub:list_subs", members(topic=LOGGED, limit=5, offset=0), NOTHING),
+    ("hub:list_subs", None, NOTHING),
+    ("hub:redrive", members(topic="graves", all=True), NOTHING),
+    ("hub:purge", members(topic="graves", seqs=[1]), NOTHING),
     ("app:unknown", members(anything=True), NOTHING),
 ]
 
@@ -89,6 +181,7 @@ ODD_VALUES = [
     *(json.dumps(text).encode() for text in ("*", "#", "+", "+/#", "a/#/b", "/", "//", "hub:")),
     *(json.dumps(text).encode() for text in ("hub:send", "hub:connect", "hub:disconnect")),
     *(json.dumps(text).encode() for text in (VICTIM, ATTACKER, "@(cloudflare/signal-hub)")),
+    *(json.dumps(text).encode() for text in (LOGGED, "graves", "earliest", "latest", "shared")),
     *(json.dumps(text).encode() for text in ("tell", "ask", "TELL", "0", "0.1.0", "1.0", "-0")),
     json.dumps("é\U0001f600\u2028\ufffd", ensure_ascii=False).encode(),
     b'"\\ud800"',

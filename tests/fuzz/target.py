@@ -11,16 +11,31 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
-from signalhub.core.effects import Close, Deliver, Effect, FanOut, Reply
+from signalhub.core.effects import (
+    Append,
+    Close,
+    Deliver,
+    Dispatch,
+    Effect,
+    FanOut,
+    Fetch,
+    FindTime,
+    Note,
+    Reply,
+)
+from signalhub.core.flight import Attempt
 from signalhub.core.hub import Hub
+from signalhub.core.receipts import Receipt
 from signalhub.core.session import Session, State
 from signalhub.core.tally import Tally
 from signalhub.envelope import RAW_PONG
+from signalhub.errors import Refusal
 from signalhub.settings import Settings
 from signalhub.tokens import Authenticator, SessionTokens
 from signalhub.websocket import is_text
 from tests.fuzz.corpus import ATTACKER, VICTIM
-from tests.memory_shell import CountedIds, envelope
+from tests.memory_engine import MemoryEngine
+from tests.memory_shell import TURNS_MAX, CountedIds, envelope
 
 BYSTANDER = "@(quiet/bystander)"
 TOPIC = "a topic of the bystander's own"
@@ -56,7 +71,10 @@ class Target:
             session_tokens=SessionTokens(b"a secret of the tests"),
             tally=Tally(),
         )
+        self.engine = MemoryEngine()
+        self.engine.report_to(self)
         self.now = 1_760_000_000_000
+        self._written: list[tuple[Session, HubMessage]] = []
         self._token = token
         self.frames = 0
         self.bystander = self._join(BYSTANDER)
@@ -112,7 +130,7 @@ class Target:
         hello = {"protocolVersion": "0.1.0", "capabilities": ["x"], "authToken": self._token}
         self._ask(session, "hub:connect", None, address, hello)
         registration = {"actorAddress": address, "capabilities": ["x"], "ttlSeconds": 3_600}
-        (reply,) = self._ask(session, "hub:register", registration, address)
+        reply, *_ = self._ask(session, "hub:register", registration, address)
         assert reply.type == "hub:registered", bytes(reply.payload)
         return session
 
@@ -130,25 +148,68 @@ class Target:
         return [message for reader, message in written if reader is session]
 
     def _perform(self, effects: list[Effect]) -> list[tuple[Session, HubMessage]]:
-        """Do what is asked and check all that is written."""
-        written: list[tuple[Session, HubMessage]] = []
+        """Do what is asked and what follows from it, and check all that is written."""
+        self._carry_out(effects)
+        for _ in range(TURNS_MAX):
+            has_moved = False
+            if self.hub.next_dispatch_ms <= self.now:
+                has_moved = True
+                self._carry_out(self.hub.dispatch(self.now))
+            has_moved |= self.engine.commit()
+            has_moved |= self.engine.read()
+            if not has_moved:
+                break
+        else:
+            raise AssertionError("the hub never comes to rest")
+        written, self._written = self._written, []
+        return written
+
+    def committed(self, appends: list[Append], first: int) -> None:
+        for offset, append in enumerate(appends, first):
+            self._carry_out(append.receipt.committed(self.hub, offset, self.now))
+
+    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
+        raise AssertionError("this log refuses nothing")
+
+    def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Reply(session=session, frame=frame):
-                    written.append((session, _checked(frame)))
+                    self._written.append((session, _checked(frame)))
                 case Deliver(session=session, frame=frame, receipt=receipt):
-                    written.append((session, _checked(frame)))
-                    if receipt is not None:
-                        written += self._perform(self.hub.handed_over(receipt, self.now))
+                    self._send(session, frame, receipt)
+                case Dispatch(session=session, frame=frame, receipt=attempt):
+                    self._send(session, frame, attempt)
                 case FanOut(audience=audience, head=head, tail=tail, receipt=fan_receipt):
                     for one in audience.recipients:
-                        written.append((one.session, _checked(head + one.address_json + tail)))
+                        self._written.append(
+                            (one.session, _checked(head + one.address_json + tail))
+                        )
                     count = len(audience.recipients)
-                    written += self._perform(self.hub.fanned_out(fan_receipt, count, 0, self.now))
+                    self._carry_out(self.hub.fanned_out(fan_receipt, count, 0, self.now))
                 case Close(session=session):
                     assert session.state is State.CLOSED
                     assert session is not self.bystander
-        return written
+                case Append():
+                    self.engine.append(effect)
+                case Fetch():
+                    self._fetch(effect)
+                case FindTime():
+                    self._find_time(effect)
+                case Note(error=error):
+                    if error is not None:
+                        raise error
+
+    def _send(self, session: Session, frame: bytes, receipt: Receipt | Attempt | None) -> None:
+        self._written.append((session, _checked(frame)))
+        if receipt is not None:
+            self._carry_out(self.hub.handed_over(receipt, self.now))
+
+    def _fetch(self, effect: Fetch) -> None:
+        self.engine.fetch(effect, lambda found: self._carry_out(effect.then(found, self.now)))
+
+    def _find_time(self, effect: FindTime) -> None:
+        self.engine.find_time(effect, lambda seq: self._carry_out(effect.then(seq, self.now)))
 
 
 _PONG = HubMessage("", "", "", "pong", Raw(), "tell", None, 0, {}, None, None)

@@ -44,6 +44,7 @@ async def take_and_ack(consumer: Consumer, count: int) -> list[Any]:
 
 
 async def publish_all(client: Client, topic: str, count: int) -> None:
+    """Publish numbers in order; a hub with a message rate might see them in another."""
     await asyncio.gather(*(client.publish(topic, "n", n, durable=True) for n in range(count)))
 
 
@@ -216,7 +217,11 @@ async def test_topics_are_made_shown_changed_and_deleted() -> None:
 
 
 async def test_a_consumer_gets_everything_from_the_beginning_in_order() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice, connect(hub.url, BOB) as bob:
+    async with (
+        run_hub(message_rate=0) as hub,
+        connect(hub.url, ALICE) as alice,
+        connect(hub.url, BOB) as bob,
+    ):
         await publish_all(alice, "orders", 600)
 
         async with bob.consume("orders", "billing") as orders:
@@ -235,7 +240,7 @@ async def test_a_consumer_gets_everything_from_the_beginning_in_order() -> None:
 
 
 async def test_where_a_new_subscription_begins_can_be_chosen() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice:
+    async with run_hub(message_rate=0) as hub, connect(hub.url, ALICE) as alice:
         await publish_all(alice, "orders", 3)
         await asyncio.sleep(0.01)
         between = datetime.now(UTC)
@@ -260,7 +265,11 @@ async def test_where_a_new_subscription_begins_can_be_chosen() -> None:
 
 
 async def test_shared_consumers_get_every_message_once_between_them() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice, connect(hub.url, BOB) as bob:
+    async with (
+        run_hub(message_rate=0) as hub,
+        connect(hub.url, ALICE) as alice,
+        connect(hub.url, BOB) as bob,
+    ):
         await alice.create_topic("work")
         received: dict[str, list[Any]] = {ALICE: [], BOB: []}
         done = asyncio.Event()
@@ -351,7 +360,7 @@ async def test_a_handler_that_fails_for_ever_makes_a_dead_letter() -> None:
 
 async def test_a_cut_connection_loses_nothing_and_marks_what_may_be_a_repeat() -> None:
     async with (
-        run_hub() as hub,
+        run_hub(message_rate=0) as hub,
         ChaosProxy(hub.port) as proxy,
         connect(hub.url, ALICE) as alice,
         connect(proxy.url, BOB) as bob,
@@ -402,7 +411,7 @@ async def test_what_was_published_is_there_after_the_hub_was_killed() -> None:
 
 
 async def test_a_subscription_is_paused_moved_and_looked_at() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice:
+    async with run_hub(message_rate=0) as hub, connect(hub.url, ALICE) as alice:
         await publish_all(alice, "orders", 10)
         async with alice.consume("orders", "billing") as orders:
             await take_and_ack(orders, 10)
@@ -424,8 +433,23 @@ async def test_a_subscription_is_paused_moved_and_looked_at() -> None:
             await alice.subscription("orders", "billing")
 
 
+async def test_acks_from_before_a_seek_settle_nothing_after_it() -> None:
+    async with run_hub(message_rate=0) as hub, connect(hub.url, ALICE) as alice:
+        await publish_all(alice, "orders", 10)
+        async with alice.consume("orders", "billing") as orders:
+            before = await take(orders, 10)
+            await alice.seek("orders", "billing", "earliest")
+            await until(alice, "billing", lambda info: info.in_flight == 10)
+
+            for message in before:
+                await message.ack()
+
+            assert await take_and_ack(orders, 10) == list(range(10))
+            await until(alice, "billing", lambda info: info.floor == 10)
+
+
 async def test_a_range_can_be_read_again_beside_all_subscriptions() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice:
+    async with run_hub(message_rate=0) as hub, connect(hub.url, ALICE) as alice:
         await publish_all(alice, "orders", 1200)
 
         everything = alice.replay("orders")
@@ -473,7 +497,7 @@ async def test_credit_halts_a_consumer_and_lets_it_go_on() -> None:
 
 
 async def test_what_the_hub_acknowledges_itself_needs_nothing() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice:
+    async with run_hub(message_rate=0) as hub, connect(hub.url, ALICE) as alice:
         await publish_all(alice, "orders", 600)
         async with alice.consume("orders", "tail", auto_ack=True) as orders:
             messages = await take(orders, 600)
@@ -497,7 +521,7 @@ async def test_deleting_a_topic_ends_its_consumers() -> None:
 
 async def test_a_topic_made_anew_while_away_ends_the_consumer_instead_of_guessing() -> None:
     async with (
-        run_hub() as hub,
+        run_hub(message_rate=0) as hub,
         ChaosProxy(hub.port) as proxy,
         connect(hub.url, ALICE) as alice,
         connect(proxy.url, BOB) as bob,
@@ -518,7 +542,7 @@ async def test_a_topic_made_anew_while_away_ends_the_consumer_instead_of_guessin
 
 
 async def test_a_plain_subscription_to_a_durable_topic_hears_what_is_published_now() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice:
+    async with run_hub(message_rate=0) as hub, connect(hub.url, ALICE) as alice:
         await publish_all(alice, "orders", 2)
         await alice.subscribe("orders")
 

@@ -122,7 +122,9 @@ def test_a_forwarded_copy_is_valid_complete_and_faithful(
     frame = send_frame(data, metadata, sender, message_id, ttl)
     message = wire.decode(frame)
 
-    copy = wire.forwarded(MESSAGE_ID, message, wire.encode(to), type, message.payload, NOW)
+    copy = wire.forwarded(
+        MESSAGE_ID, message, wire.encode(to), type, message.payload, NOW, message.metadata
+    )
 
     seen = read(copy)
     assert (seen["from"], seen["to"], seen["type"]) == (sender, to, type)
@@ -143,7 +145,9 @@ def test_metadata_without_the_hubs_own_members_is_passed_on_byte_for_byte(metada
     assume(not any(key in metadata for key in ('"via"', '"forwarded"', '"originalMessageId"')))
     message = wire.decode(send_frame("1", metadata, "@(a)", "m", None))
 
-    copy = wire.forwarded(MESSAGE_ID, message, b'"@(b)"', "t", message.payload, NOW)
+    copy = wire.forwarded(
+        MESSAGE_ID, message, b'"@(b)"', "t", message.payload, NOW, message.metadata
+    )
 
     inner = metadata[1:-1].strip().encode()
     assert bytes(raw_members(copy).metadata).startswith(b"{" + inner)
@@ -257,7 +261,9 @@ def test_deep_nesting_is_refused_or_forwarded_but_never_raises(depth: int, membe
         assert depth > 500
         return
 
-    copy = wire.forwarded(MESSAGE_ID, message, b'"@(b)"', "t", message.payload, NOW)
+    copy = wire.forwarded(
+        MESSAGE_ID, message, b'"@(b)"', "t", message.payload, NOW, message.metadata
+    )
 
     assert deep[1:-1].encode() in copy
 

@@ -41,6 +41,8 @@ class Ask:
     """One ask of one sender, over all its repeats; `target` is where its copy was sent."""
 
     target: Peer | None = None
+    # Who asked first, until it is told.
+    first: Peer | None = None
     unanswered: list[Peer] = field(default_factory=list)
     handed_at_ms: int | None = None
     handed_elapsed_ms: int = 0
@@ -64,10 +66,6 @@ class Asks:
     def __init__(self) -> None:
         self._asks: dict[Key, Ask] = {}
         self.repeats = 0
-
-    def restarted(self) -> None:
-        """The hub has forgotten all of it."""
-        self._asks.clear()
 
     def unanswered(self) -> list[Key]:
         """Asks whose asker is still there and still waits."""
@@ -102,7 +100,7 @@ class Asks:
             is_repeat = ask.handed_at_ms is not None
             age_ms = exchange.elapsed_ms - ask.handed_elapsed_ms
             assert not is_repeat or age_ms > WINDOW_MS, "delivered twice within the window"
-            self._asks[key] = Ask(copies[0].peer, [exchange.peer])
+            self._asks[key] = Ask(copies[0].peer, exchange.peer, [exchange.peer])
         else:
             replies = exchange.replies()
             assert replies, "an ask was neither delivered nor answered"
@@ -125,8 +123,12 @@ class Asks:
         assert ask.handed_at_ms is not None, "acknowledged before it was handed over"
         delivered_at_ms = message["payload"]["deliveredAt"]
         assert delivered_at_ms == ask.handed_at_ms, "acknowledged with another time"
-        ask.ack = ask.ack or message["payload"]
-        assert message["payload"] == ask.ack, "another answer than the first time"
+        payload = dict(message["payload"])
+        is_repeat = payload.pop("duplicate", False)
+        assert is_repeat is (peer is not ask.first), "a repeat is not marked, or a first answer is"
+        ask.first = None
+        ask.ack = ask.ack or payload
+        assert payload == ask.ack, "another answer than the first time"
         self._answered(ask, peer)
 
     def _refused(self, peer: Peer, message: Message) -> None:

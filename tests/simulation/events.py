@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from signalhub.core.router import Receipt
 from signalhub.names import HUB_ADDRESS
-from tests.memory_shell import MemoryShell, Message, Peer, decoded
+from tests.memory_shell import MemoryShell, Message, Peer, Waiter, decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,21 @@ class Exchange:
 class RecordingShell(MemoryShell):
     """A shell that writes down what it does into the running exchange."""
 
-    log: list[Event]
+    def __init__(self, *args: Any, **members: Any) -> None:
+        super().__init__(*args, **members)
+        self.log: list[Event] = []
+        self.plant(self)
 
-    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    @staticmethod
+    def plant(shell: RecordingShell) -> None:
+        """What is wrong with this one, and with all its successors."""
+
+    def write(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         if peer.can_be_written:
             self.log.append(Emitted(peer, decoded(frame)))
         super().write(peer, frame, receipt)
 
-    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         super().hand_over(peer, frame, receipt)
         self.log.append(Handed(peer, peer.received[-1]))
 

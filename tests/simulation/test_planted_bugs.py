@@ -11,11 +11,12 @@ import pytest
 from signalhub.core.dedup import Ack, Dedup
 from signalhub.core.effects import Deliver, Effect, FanOut, Forget
 from signalhub.core.limits import TokenBucket
+from signalhub.core.receipts import PublishReceipt, Receipt
 from signalhub.core.registry import Registration, Registry
-from signalhub.core.router import Receipt
+from signalhub.core.router import Told
 from signalhub.core.session import Session
 from signalhub.core.topics import Audience, Topics
-from tests.memory_shell import Peer
+from tests.memory_shell import Peer, Waiter
 from tests.simulation.events import RecordingShell
 from tests.simulation.world import Plant, World
 
@@ -26,7 +27,7 @@ STEPS = 500
 class AcksTooEarly(RecordingShell):
     """Takes a queued frame for a delivered one."""
 
-    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    def write(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         super().write(peer, frame, None)
         if receipt is not None and peer.can_be_written:
             self._handed_over.append(receipt)
@@ -35,7 +36,7 @@ class AcksTooEarly(RecordingShell):
 class AcksTwice(RecordingShell):
     """Reports every hand-over a second time."""
 
-    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         super().hand_over(peer, frame, receipt)
         if receipt is not None:
             self._handed_over.append(receipt)
@@ -44,7 +45,7 @@ class AcksTwice(RecordingShell):
 class SwallowsAReceipt(RecordingShell):
     """Hands one ask over without telling anybody."""
 
-    def hand_over(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    def hand_over(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         is_swallowed = self.tally.ask_latency.count == 10 and len(self.hub.asks) == 1
         super().hand_over(peer, frame, None if is_swallowed else receipt)
 
@@ -60,7 +61,7 @@ class LosesReceipts(RecordingShell):
 class Overtakes(RecordingShell):
     """Lets the newest waiting frame out first."""
 
-    def write(self, peer: Peer, frame: bytes, receipt: Receipt | None) -> None:
+    def write(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
         super().write(peer, frame, receipt)
         peer.waiting.rotate(1)
 
@@ -186,7 +187,7 @@ def with_forgotten_asks(shell: RecordingShell) -> None:
     shell.hub.asks = Amnesia()
 
 
-class Amnesia(dict[tuple[str, str], Receipt]):
+class Amnesia(dict[tuple[str, str], Receipt | PublishReceipt | Told]):
     def pop(self, *args: object) -> None:  # type: ignore[override]
         pass
 

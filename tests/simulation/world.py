@@ -23,6 +23,10 @@ WILDCARDS = ["#", "+", "prices/#", "prices/+", "+/eu", "+/+/#", "orders/+"]
 Plant = Callable[[RecordingShell], None]
 
 
+def nothing(shell: RecordingShell) -> None:
+    """The hub as it is."""
+
+
 class Actor:
     """Somebody with a socket, a few addresses and a clock of its own."""
 
@@ -51,8 +55,6 @@ class World:
         self.steps = 0
         self.actors: list[Actor] = []
         self._crowd = self.random.choice([8, 20, 40, 100, 300])
-        self._shell_type = shell_type
-        self._plant = plant
         self._serial = 0
         self._true_ms = self.clock.now_ms()
         self._asked: list[tuple[str, str, str]] = []
@@ -64,20 +66,14 @@ class World:
             Order().check,
             Bounds(self.settings).check,
         ]
-        self.shell = self._make_shell()
+        planted = type("Planted", (shell_type,), {"plant": staticmethod(plant or nothing)})
+        self.shell: RecordingShell = planted(self.settings, clock=self.clock)
 
     def _choose_settings(self) -> Settings:
         pick = self.random.choice
         rate, burst = pick([(0.0, 1_000), (0.0, 1_000), (1.0, 5), (20.0, 40)])
         limits = Registry(limit=pick([10, 50, 50_000]), lease_s=pick([60.0, 300.0, 300.0]))
         return Settings(message_rate=rate, message_burst=burst, registry=limits)
-
-    def _make_shell(self) -> RecordingShell:
-        shell = self._shell_type(self.settings, clock=self.clock)
-        shell.log = []
-        if self._plant is not None:
-            self._plant(shell)
-        return shell
 
     # One thing after another.
 
@@ -213,17 +209,9 @@ class World:
             self._happen(actor.peer.read_on)
 
     def _restart(self) -> None:
-        rows = self.shell.rows
-        for actor in self.actors:
-            actor.peer.closed = (1006, "")
         self.actors = []
-        self.shell = self._make_shell()
-        self.shell.rows = dict(rows)
-        self.shell.hub.restore(
-            (row.address, row.version, row.expires_at_ms) for row in rows.values()
-        )
-        self.reference.restarted(rows)
-        self.asks.restarted()
+        self.shell = self.shell.restarted()
+        self.reference.restarted(self.shell.rows)
 
     # Talking.
 

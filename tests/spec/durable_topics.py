@@ -49,6 +49,17 @@ _INFO = {
     "deadLettered",
     "paused",
 }
+_STORY = {
+    "topic",
+    "subscription",
+    "epoch",
+    "seq",
+    "attempts",
+    "reason",
+    "firstFailure",
+    "lastFailure",
+    "consumers",
+}
 _SETTLED = {
     "hub:ack": "hub:acked",
     "hub:nack": "hub:nacked",
@@ -325,31 +336,29 @@ async def replay(peer: Peer, topic: str = TOPIC, **payload: Any) -> tuple[list[E
     return copies, message["payload"]
 
 
+async def read_all(peer: Peer, topic: str = TOPIC) -> list[Envelope]:
+    """Everything a topic holds, in order, in as many pages as the hub likes."""
+    copies, summary = await replay(peer, topic)
+    while not summary["complete"]:
+        page, summary = await replay(peer, topic, fromSeq=summary["next"])
+        copies += page
+    found = [copy["metadata"]["delivery"]["seq"] for copy in copies]
+    assert found == sorted(set(found))
+    return copies
+
+
 async def stored(peer: Peer, topic: str = TOPIC) -> list[Any]:
-    """Everything a topic holds, in order."""
-    copies, _ = await replay(peer, topic)
-    assert [copy["metadata"]["delivery"]["seq"] for copy in copies] == list(
-        range(1, len(copies) + 1)
-    )
+    """The payloads of everything a topic holds, from its first seq to its last."""
+    copies = await read_all(peer, topic)
+    assert len(copies) == await head_of(peer, topic)
     return [copy["payload"] for copy in copies]
 
 
 async def dead_letters(peer: Peer, topic: str = f"{TOPIC}.dlq") -> list[Envelope]:
     """What is in a dead-letter topic, each with the story of its failure."""
-    copies, _ = await replay(peer, topic)
+    copies = await read_all(peer, topic)
     for copy in copies:
-        letter = copy["metadata"]["deadLetter"]
-        assert letter.keys() >= {
-            "topic",
-            "subscription",
-            "epoch",
-            "seq",
-            "attempts",
-            "reason",
-            "firstFailure",
-            "lastFailure",
-            "consumers",
-        }, letter
+        assert copy["metadata"]["deadLetter"].keys() >= _STORY, copy
     return copies
 
 

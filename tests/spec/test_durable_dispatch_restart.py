@@ -19,7 +19,7 @@ from tests.spec.durable_topics import (
     publish,
     publish_all,
     reenter,
-    replay,
+    refusal,
     seqs,
     stored,
     sub_info,
@@ -72,21 +72,22 @@ async def test_rd_s5_what_was_settled_stays_settled_and_the_rest_comes_marked(ho
         assert (await back.ack(*seqs(heard)))["floor"] == 15
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest"])
-async def test_rd_d2_subscription_exists_from_the_moment_it_was_confirmed(start: str) -> None:
+async def test_rd_d2_subscription_exists_from_the_moment_it_was_confirmed() -> None:
     async with spawn_stage() as stage:
         publisher = await stage.join("@(local/a)")
         await create(publisher)
         await publish_all(publisher, range(1, 6))
-        consumer = await enter(stage, "b", start=start)
-        first = consumer.joined["next"]
+        for start, first in (("earliest", 1), ("latest", 6)):
+            consumer = await enter(stage, start, name=start, start=start)
+            assert consumer.joined["next"] == first
         await publish_all(publisher, range(6, 11))
 
         await end(stage)
 
-        back = await enter(stage, "b", start="latest")
-        assert back.joined["next"] == first
-        assert seqs(await back.take_and_ack(11 - first)) == list(range(first, 11))
+        for name, first in (("earliest", 1), ("latest", 6)):
+            back = await enter(stage, name, name=name, start="latest")
+            assert back.joined["next"] == first
+            assert seqs(await back.take_and_ack(11 - first)) == list(range(first, 11))
 
 
 async def test_rd_d1_caught_up_subscription_needs_no_traffic_after_a_kill() -> None:
@@ -129,19 +130,19 @@ async def test_r6_duplicate_is_known_across_a_kill() -> None:
 async def test_rd_l3_log_goes_on_counting_through_many_lives() -> None:
     async with spawn_stage() as stage:
         epoch = ""
-        for life in range(4):
+        for life in range(3):
             publisher = await stage.join("@(local/a)")
             created = await create(publisher)
             epoch = epoch or created["epoch"]
             assert (created["epoch"], created["head"]) == (epoch, life * 5)
             found = await publish_all(publisher, range(life * 5, life * 5 + 5))
             assert found == list(range(life * 5 + 1, life * 5 + 6))
-            if life < 3:
+            if life < 2:
                 await end(stage)
 
-        assert await stored(publisher) == list(range(20))
+        assert await stored(publisher) == list(range(15))
         consumer = await enter(stage, "b")
-        assert [one.payload for one in await consumer.take_and_ack(20)] == list(range(20))
+        assert [one.payload for one in await consumer.take_and_ack(15)] == list(range(15))
 
 
 async def test_r19_topic_made_again_has_its_new_epoch_also_after_a_kill() -> None:
@@ -237,20 +238,24 @@ async def test_rd_s8_dead_letters_survive_a_kill_and_can_be_redriven() -> None:
         assert [one.key for one in heard] == ["k-3", "k-0", "k-2"]
 
 
-async def test_wire_definition_pause_and_seek_survive_a_kill() -> None:
+async def test_wire_definition_pause_seek_and_deletion_survive_a_kill() -> None:
     async with spawn_stage() as stage:
         publisher = await stage.join("@(local/a)")
         await create(publisher, poison="drop", retention={"ageSeconds": 3_600})
         consumer = await enter(stage, "b", mode="shared")
-        await publish_all(publisher, range(1, 11))
+        await subscribe(publisher, name="deleted")
+        await publish_all(await stage.join("@(local/p)"), range(1, 11))
         await consumer.take_and_ack(10)
-        await expect(publisher, "hub:sub_pause", OF_WORK, "hub:sub_info_response")
-        await expect(publisher, "hub:seek", OF_WORK | {"to": {"seq": 8}}, "hub:sought")
+        await expect(consumer.peer, "hub:sub_pause", OF_WORK, "hub:sub_info_response")
+        await expect(consumer.peer, "hub:seek", OF_WORK | {"to": {"seq": 8}}, "hub:sought")
+        gone = OF_WORK | {"subscription": "deleted"}
+        await expect(consumer.peer, "hub:sub_delete", gone, "hub:sub_info_response")
 
         await end(stage)
 
         peer = await stage.join("@(local/c)")
         await create(peer, poison="drop", retention={"ageSeconds": 3_600})
+        assert await refusal(peer, "hub:sub_info", gone) == "unknown_subscription"
         info = await sub_info(peer)
         assert (info["mode"], info["paused"]) == ("shared", True)
         assert (info["floor"], info["next"], info["lag"]) == (7, 8, 3)
@@ -260,42 +265,26 @@ async def test_wire_definition_pause_and_seek_survive_a_kill() -> None:
         assert sorted(seqs(await back.take_and_ack(3))) == [8, 9, 10]
 
 
-async def test_wire_deleted_subscription_stays_deleted_after_a_kill() -> None:
-    async with spawn_stage() as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        await publish_all(publisher, range(3))
-        await enter(stage, "b")
-        await subscribe(publisher, name="kept", start="latest")
-        await expect(publisher, "hub:sub_delete", OF_WORK, "hub:sub_info_response")
-
-        await end(stage)
-
-        peer = await stage.join("@(local/c)")
-        assert (await sub_info(peer, name="kept"))["floor"] == 3
-        again = await enter(stage, "b", mode="shared", start={"last": 1})
-        assert again.joined["next"] == 3
-
-
-@pytest.mark.parametrize("mode", ["exclusive", "key-shared"])
-async def test_rd_d11_backlog_drains_after_a_kill(mode: str) -> None:
+async def test_rd_d11_backlog_drains_after_a_kill() -> None:
     async with spawn_stage(**UNLIMITED) as stage:
         publisher = await stage.join("@(local/a)")
         await create(publisher)
-        consumer = await enter(stage, "b", mode=mode)
+        modes = ("exclusive", "key-shared")
+        for mode in modes:
+            await enter(stage, mode, name=mode, mode=mode)
         keys = {number: f"k-{number % 50}" for number in range(BACKLOG)}
         await publish_all(publisher, range(BACKLOG), key=keys)
-        await consumer.take(20)
 
         await end(stage)
 
-        back = await enter(stage, "b", mode=mode)
-        heard = await back.take_and_ack(BACKLOG)
-        assert sorted(seqs(heard)) == list(range(1, BACKLOG + 1))
-        for key in ("k-0", "k-7", "k-49"):
-            of_key = [one.seq for one in heard if one.key == key]
-            assert of_key == sorted(of_key)
-        assert (await back.info())["lag"] == 0
+        for mode in modes:
+            back = await enter(stage, mode, name=mode, mode=mode)
+            heard = await back.take_and_ack(BACKLOG)
+            assert sorted(seqs(heard)) == list(range(1, BACKLOG + 1))
+            for key in ("k-0", "k-7", "k-49"):
+                of_key = [one.seq for one in heard if one.key == key]
+                assert of_key == sorted(of_key)
+            assert (await back.info())["lag"] == 0
 
 
 async def test_rd_9_5_kill_at_every_index_of_the_window_skips_nothing() -> None:
@@ -305,7 +294,7 @@ async def test_rd_9_5_kill_at_every_index_of_the_window_skips_nothing() -> None:
         await publish_all(publisher, range(1, 31))
         settled: set[int] = set()
 
-        for index in (0, 1, 3, 5):
+        for index in (0, 2, 5):
             consumer = await enter(stage, "b", window=5)
             heard = await consumer.take(5)
             assert seqs(heard) == [seq for seq in range(1, 31) if seq not in settled][:5]
@@ -339,10 +328,7 @@ async def test_rd_9_kill_in_the_middle_of_a_burst_loses_no_acknowledged_publish(
         await end(stage)
 
         peer = await stage.join("@(local/a)")
-        copies, summary = await replay(peer)
-        assert summary["complete"] is True
-        found = {copy["metadata"]["delivery"]["seq"]: copy["payload"] for copy in copies}
-        assert sorted(found) == list(range(1, len(found) + 1))
+        found = dict(enumerate(await stored(peer), 1))
         assert {seq: number for number, seq in acked.items()}.items() <= found.items()
         # What was not answered is repeated under its id: stored once, whatever had become of it.
         for number in range(2_000):

@@ -224,9 +224,11 @@ async def test_r9_new_asks_queue_behind_the_backlog_and_tells_do_not() -> None:
         assert ack["seq"] == 6
         await target.receive("urgent")
         await target.nothing_more()
+        rest = []
         for seq in range(1, 5):
             target.send("hub:ack", {"stream": A, "seq": seq})
-        assert data_of(await take(target, 4)) == [2, 3, 4, 5]
+            rest += await take(target, 1)
+        assert data_of(rest) == [2, 3, 4, 5]
 
 
 async def test_r8_durable_actor_is_queued_for_after_a_restart() -> None:

@@ -90,17 +90,15 @@ async def test_wire_epoch_may_be_left_out_and_means_the_current_one(stage: InPro
     assert (await consumer.settle("hub:ack", epoch=current, seq=2))["floor"] == 2
 
 
-@pytest.mark.parametrize(("how", "what"), SETTLES)
-async def test_wire_position_of_a_foreign_epoch_settles_nothing(
-    stage: InProcess, how: str, what: dict[str, Any]
-) -> None:
+async def test_wire_position_of_a_foreign_epoch_settles_nothing(stage: InProcess) -> None:
     _, consumer = await prepared(stage, 1)
-    payload = {"subscriptionId": consumer.id, "epoch": "of another log", "seq": 1} | what
+    position = {"subscriptionId": consumer.id, "epoch": "of another log", "seq": 1}
 
-    reply = await consumer.peer.ask(how, payload)
+    for how, what in SETTLES:
+        reply = await consumer.peer.ask(how, position | what)
 
-    assert code_of(reply) == "wrong_epoch"
-    assert reply["payload"]["details"]["current"] == consumer.joined["epoch"]
+        assert code_of(reply) == "wrong_epoch", how
+        assert reply["payload"]["details"]["current"] == consumer.joined["epoch"]
     assert (await consumer.info())["inFlight"] == 1
 
 
@@ -135,19 +133,14 @@ async def test_wire_up_to_does_not_settle_what_was_never_delivered(stage: InProc
 
 
 @pytest.mark.parametrize("mode", ["shared", "key-shared"])
-@pytest.mark.parametrize(("how", "what"), SETTLES)
 async def test_wire_up_to_is_refused_where_others_share_the_order(
-    stage: InProcess, mode: str, how: str, what: dict[str, Any]
+    stage: InProcess, mode: str
 ) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b", mode=mode)
-    await publish(publisher, 1)
-    await consumer.next()
+    _, consumer = await prepared(stage, 1, mode=mode)
 
-    reply = await consumer.peer.ask(how, {"subscriptionId": consumer.id, "upTo": 1} | what)
+    for how, what in SETTLES:
+        code_of(await consumer.peer.ask(how, {"subscriptionId": consumer.id, "upTo": 1} | what))
 
-    code_of(reply)
     assert (await consumer.info())["inFlight"] == 1
 
 
@@ -209,36 +202,33 @@ async def test_rd_7_3_late_ack_while_waiting_for_a_retry_spares_it(stage: InProc
     assert (await consumer.ack(1))["floor"] == 2
 
 
-@pytest.mark.parametrize(("how", "what"), SETTLES)
-async def test_wire_only_consumers_of_the_subscription_may_settle(
-    stage: InProcess, how: str, what: dict[str, Any]
-) -> None:
+async def test_wire_only_consumers_of_the_subscription_may_settle(stage: InProcess) -> None:
     _, consumer = await prepared(stage, 1)
     stranger = await stage.join("@(local/stranger)")
     elsewhere = await subscribe(stranger, name="other")
     await elsewhere.next()
 
-    by_name = {"topic": TOPIC, "subscription": "work", "seq": 1} | what
-    by_id = {"subscriptionId": consumer.id, "seq": 1} | what
+    for how, what in SETTLES:
+        by_name = {"topic": TOPIC, "subscription": "work", "seq": 1} | what
+        by_id = {"subscriptionId": consumer.id, "seq": 1} | what
 
-    assert await refusal(stranger, how, by_name) == "not_a_consumer"
-    assert await refusal(stranger, how, by_id) in ("not_a_consumer", "unknown_subscription")
+        assert await refusal(stranger, how, by_name) == "not_a_consumer", how
+        assert await refusal(stranger, how, by_id) in ("not_a_consumer", "unknown_subscription")
     assert (await consumer.info())["inFlight"] == 1
 
 
-@pytest.mark.parametrize(("how", "what"), SETTLES)
-async def test_wire_unknown_subscription_cannot_be_settled(
-    stage: InProcess, how: str, what: dict[str, Any]
-) -> None:
+async def test_wire_unknown_subscription_cannot_be_settled(stage: InProcess) -> None:
     _, consumer = await prepared(stage, 1)
-    unknown = {"topic": TOPIC, "subscription": "nobody's", "seq": 1} | what
 
-    assert await refusal(consumer.peer, how, unknown) == "unknown_subscription"
-    elsewhere = unknown | {"topic": "nowhere"}
-    assert await refusal(consumer.peer, how, elsewhere) in (
-        "unknown_topic",
-        "unknown_subscription",
-    )
+    for how, what in SETTLES:
+        unknown = {"topic": TOPIC, "subscription": "nobody's", "seq": 1} | what
+        elsewhere = unknown | {"topic": "nowhere"}
+
+        assert await refusal(consumer.peer, how, unknown) == "unknown_subscription", how
+        assert await refusal(consumer.peer, how, elsewhere) in (
+            "unknown_topic",
+            "unknown_subscription",
+        )
     assert (await consumer.info())["inFlight"] == 1
 
 

@@ -41,6 +41,8 @@ NOT_NAMES: list[Any] = ["", LONG, "a\x00b", "a\nb", "\x1b[2J", "a\x7fb", 7, None
 NOT_TOPICS: list[Any] = [*NOT_NAMES, "orders/+", "orders/#", "#", "+", "a/+/b", "#/a"]
 NOT_SEQS: list[Any] = ["1", "", [1], {}, 1.5, True, -1]
 NOT_COUNTS: list[Any] = ["1", [], {}, 1.5, True, -1]
+NOT_TIMES: list[Any] = ["now", "1", [], {}, True]
+NOT_PAUSES: list[Any] = [*NOT_TIMES, -1]
 NOT_FLAGS: list[Any] = ["yes", 1, [], {}]
 NOT_STARTS: list[Any] = [
     "middle",
@@ -51,7 +53,7 @@ NOT_STARTS: list[Any] = [
     {},
     {"offset": 1},
     *({"seq": seq} for seq in [*NOT_SEQS, 0, None]),
-    *({"time": moment} for moment in ["now", [], True, None]),
+    *({"time": moment} for moment in [*NOT_TIMES, None]),
     *({"last": count} for count in [*NOT_COUNTS, None]),
 ]
 
@@ -117,7 +119,7 @@ REFUSED: dict[str, list[Any]] = {
         *each(PUBLISHED, "durable", NOT_FLAGS),
         *each(PUBLISHED, "key", [7, [], {}, True]),
         *each(PUBLISHED, "headers", ["x", 7, [], {"a": 1}, {"a": None}, {"a": ["b"]}]),
-        *each(PUBLISHED, "deliverAt", ["now", [], {}, True, -1]),
+        *each(PUBLISHED, "deliverAt", NOT_TIMES),
     ],
     "hub:subscribe": [
         *each(subscription(name="new"), "topic", [*NOT_TOPICS, "nowhere"]),
@@ -126,28 +128,28 @@ REFUSED: dict[str, list[Any]] = {
         *each(subscription(name="new"), "from", NOT_STARTS),
         *each(subscription(name="new"), "consumer", ["", LONG, "a\nb", "a\x00b", 7, []]),
         *each(subscription(name="new"), "window", [*NOT_COUNTS, 0]),
-        *each(subscription(name="new"), "ackTimeoutMs", [*NOT_COUNTS, 0]),
+        *each(subscription(name="new"), "ackTimeoutMs", [*NOT_PAUSES, 0]),
         *each(subscription(name="new"), "maxDeliveries", NOT_COUNTS),
-        *each(subscription(name="new"), "backoffMs", NOT_COUNTS),
-        *each(subscription(name="new"), "backoffCapMs", NOT_COUNTS),
-        *each(subscription(name="new"), "heartbeatMs", NOT_COUNTS),
+        *each(subscription(name="new"), "backoffMs", NOT_PAUSES),
+        *each(subscription(name="new"), "backoffCapMs", NOT_PAUSES),
+        *each(subscription(name="new"), "heartbeatMs", NOT_PAUSES),
         *each(subscription(name="new"), "ratePerSecond", ["5", [], True, -1]),
         *each(subscription(name="new"), "strict", NOT_FLAGS),
         *each(subscription(name="new"), "autoAck", NOT_FLAGS),
-        *each(subscription(name="new"), "resume", ["x", 7, [], {}, {"seq": 1}, {"epoch": "x"}]),
+        *each(subscription(name="new"), "resume", ["x", 7, [], {}, {"epoch": "x"}]),
         *each(subscription(name="new"), "resume", [{"epoch": "foreign", "seq": 1}]),
         *each(subscription(name="new"), "resume", [{"epoch": 1, "seq": 1}]),
     ],
     "hub:ack": settles(),
     "hub:nack": [
         *settles(),
-        *each(OF_WORK | {"seq": 1}, "delayMs", NOT_COUNTS),
+        *each(OF_WORK | {"seq": 1}, "delayMs", NOT_PAUSES),
         *each(OF_WORK | {"seq": 1}, "reason", [7, [], {}]),
     ],
     "hub:extend": [
         *settles(ms=1_000),
         OF_WORK | {"seq": 1},
-        *each(OF_WORK | {"seq": 1}, "ms", [*NOT_COUNTS, None]),
+        *each(OF_WORK | {"seq": 1}, "ms", [*NOT_PAUSES, None]),
     ],
     "hub:term": [*settles(), *each(OF_WORK | {"seq": 1}, "reason", [7, [], {}])],
     "hub:credit": [

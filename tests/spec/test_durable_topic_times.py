@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -19,13 +20,11 @@ from tests.spec.durable_topics import (
     publish,
     publish_all,
     reenter,
-    replay,
     seqs,
     sub_info,
     subscribe,
     until,
 )
-from tests.spec.peer import Peer
 from tests.spec.stage import LOOK_AGAIN_S, InProcess, Stage, run_stage
 
 SOON_MS = 300
@@ -228,34 +227,38 @@ async def test_r23_delayed_entry_may_expire_before_its_time() -> None:
         assert (await consumer.ack(2))["floor"] == 2
 
 
-async def oldest(peer: Peer) -> int:
-    """The first seq that can still be read."""
-    copies, _ = await replay(peer, limit=1)
-    seq: int = copies[0]["metadata"]["delivery"]["seq"]
-    return seq
-
-
-async def until_cut(peer: Peer, above: int) -> None:
+async def until_cut(stage: Stage, above: int) -> None:
     """Publish until retention has taken more than the first `above` entries."""
+    peer = await stage.join("@(local/probe)")
+    await leave(await subscribe(peer, name="probe", start="latest"))
     await publish_all(peer, [CHUNK] * 60)
+    look = {"topic": TOPIC, "subscription": "probe", "to": "earliest", "dryRun": True}
     async with asyncio.timeout(RETENTION_PATIENCE_S):
-        while await oldest(peer) <= above:
+        while (await expect(peer, "hub:seek", look, "hub:sought"))["next"] <= above + 1:
             await publish(peer, CHUNK)
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def test_r25_what_retention_took_is_reported_and_the_rest_arrives() -> None:
-    log = {"segment_bytes": 65_536, "retention_bytes": 262_144, "keep_unsettled": False}
-    async with run_stage(log=log, **UNLIMITED) as stage:
+# Whose retention it is → what the topic and what the log is told.
+RETENTION: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "of the topic": ({"retention": {"bytes": 100_000}}, {}),
+    "of the log": ({}, {"retention_bytes": 262_144, "keep_unsettled": False}),
+}
+
+
+@pytest.mark.parametrize("whose", RETENTION)
+async def test_r25_what_retention_took_is_reported_and_the_rest_arrives(whose: str) -> None:
+    definition, log = RETENTION[whose]
+    async with run_stage(log={"segment_bytes": 65_536} | log, **UNLIMITED) as stage:
         publisher = await stage.join("@(local/a)")
-        epoch = (await create(publisher))["epoch"]
+        epoch = (await create(publisher, **definition))["epoch"]
         consumer = await enter(stage, "b", window=10)
         await publish_all(publisher, [CHUNK] * 10)
         await consumer.take(10)
         await consumer.ack(1, 2, 3)
         await leave(consumer)
 
-        await until_cut(publisher, 10)
+        await until_cut(stage, 10)
         resume = {"epoch": epoch, "seq": 3}
         back = await reenter(stage, "b", window=10, resume=resume)
 
@@ -273,12 +276,13 @@ async def test_r25_what_retention_took_is_reported_and_the_rest_arrives() -> Non
         assert (await back.info())["lag"] == 0
 
 
-async def test_r25_earliest_is_the_oldest_entry_that_can_be_read() -> None:
-    log = {"segment_bytes": 65_536, "retention_bytes": 262_144, "keep_unsettled": False}
-    async with run_stage(log=log, **UNLIMITED) as stage:
+@pytest.mark.parametrize("whose", RETENTION)
+async def test_r25_earliest_is_the_oldest_entry_that_can_be_read(whose: str) -> None:
+    definition, log = RETENTION[whose]
+    async with run_stage(log={"segment_bytes": 65_536} | log, **UNLIMITED) as stage:
         publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        await until_cut(publisher, 0)
+        await create(publisher, **definition)
+        await until_cut(stage, 0)
 
         consumer = await enter(stage, "b", window=5)
 

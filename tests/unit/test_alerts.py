@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from signalhub.observe.metrics import DECLARATIONS, PROCESS
+from signalhub.observe.declarations import DECLARATIONS, PROCESS, SUBSCRIPTIONS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
@@ -24,7 +24,7 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not in
 
 def exported_series() -> set[str]:
     series = set(PROCESS)
-    for declaration in DECLARATIONS:
+    for declaration in (*DECLARATIONS, *SUBSCRIPTIONS):
         is_histogram = declaration.kind == "histogram"
         suffixes = ("_bucket", "_count", "_sum") if is_histogram else ("",)
         series |= {declaration.name + suffix for suffix in suffixes}
@@ -69,6 +69,8 @@ def test_every_rule_reads_exported_metrics() -> None:
         ("SignalHubBroadcastSlow", "> 120"),
         ("SignalHubErrorRateHigh", "> 0.05"),
         ("SignalHubConnectionRateHigh", "> 150"),
+        ("SignalHubWatchdogBusy", "> 0.05"),
+        ("SignalHubWakesMissed", "> 0.05"),
     ],
 )
 def test_the_thresholds_asked_for_are_kept(alert: str, threshold: str) -> None:
@@ -114,33 +116,35 @@ def test_prometheus_accepts_the_rules() -> None:
     assert f"{len(rules())} rules found" in output
 
 
-# Per alert: series with one value per minute that must fire it, and the same that must not.
-SCENARIOS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "SignalHubDown": ({}, {"signal_hub_actors_total": "1x30"}),
-    "SignalHubNearCapacity": (
-        {"signal_hub_capacity_utilization": "0.91x30"},
-        {"signal_hub_capacity_utilization": "0.9x30"},
-    ),
+SUBSCRIPTION = '{instance="a",topic="orders",subscription="billing",mode="shared"}'
+
+Series = dict[str, str]
+
+
+def buckets(name: str, counts: Series) -> Series:
+    """The buckets of a histogram by their bounds."""
+    return {
+        f'signal_hub_{name}_seconds_bucket{{le="{bound}"}}': values
+        for bound, values in counts.items()
+    }
+
+
+def subscription(**series: str) -> Series:
+    """Series of one subscription by the end of their names."""
+    return {f"signal_hub_{name}{SUBSCRIPTION}": values for name, values in series.items()}
+
+
+# Per alert: scenarios that must set it off, as series with one value per minute.
+FIRES: dict[str, tuple[Series, ...]] = {
+    "SignalHubDown": ({},),
+    "SignalHubNearCapacity": ({"signal_hub_capacity_utilization": "0.91x30"},),
     "SignalHubBroadcastSlow": (
-        {
-            'signal_hub_broadcast_latency_seconds_bucket{le="120.0"}': "0+90x30",
-            'signal_hub_broadcast_latency_seconds_bucket{le="300.0"}': "0+100x30",
-            'signal_hub_broadcast_latency_seconds_bucket{le="+Inf"}': "0+100x30",
-        },
-        {
-            'signal_hub_broadcast_latency_seconds_bucket{le="120.0"}': "0+100x30",
-            'signal_hub_broadcast_latency_seconds_bucket{le="300.0"}': "0+100x30",
-            'signal_hub_broadcast_latency_seconds_bucket{le="+Inf"}': "0+100x30",
-        },
+        buckets("broadcast_latency", {"120.0": "0+90x30", "300.0": "0+100x30", "+Inf": "0+100x30"}),
     ),
     "SignalHubErrorRateHigh": (
         {
             'signal_hub_errors_total{code="unauthorized"}': "0+3x30",
             'signal_hub_errors_total{code="rate_limited"}': "0+3x30",
-            "signal_hub_messages_received_total": "0+100x30",
-        },
-        {
-            'signal_hub_errors_total{code="unauthorized"}': "0+5x30",
             "signal_hub_messages_received_total": "0+100x30",
         },
     ),
@@ -149,52 +153,209 @@ SCENARIOS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "signal_hub_connections_opened_total": "0+6000x30",
             "signal_hub_connections_refused_total": "0+3600x30",
         },
+    ),
+    "SignalHubTellsDropped": ({"signal_hub_tells_dropped_total": "0+1x30"},),
+    "SignalHubDedupWindowShortened": ({"signal_hub_dedup_window_seconds": "300x10 200x20"},),
+    "SignalHubStorageFailed": (
+        {'signal_hub_log_state{state="failed"}': "0x20 1x10"},
+        {'signal_hub_log_state{state="damaged"}': "1x30"},
+    ),
+    "SignalHubStorageFull": ({'signal_hub_log_state{state="full"}': "0x20 1x10"},),
+    "SignalHubMessagesLost": (
+        {"signal_hub_messages_lost_total": "0x20 3x10"},
+        {"signal_hub_log_epoch_changes_total": "1x30"},
+    ),
+    "SignalHubWritesRefused": (
+        {"signal_hub_log_refused_total": "0+2x30", "signal_hub_log_entries_total": "0+98x30"},
+        {"signal_hub_log_refused_total": "0+2x30", "signal_hub_log_entries_total": "9x30"},
+    ),
+    "SignalHubSyncSlow": (
+        buckets("log_fsync", {"0.25": "0+98x30", "0.5": "0+100x30", "+Inf": "0+100x30"}),
+    ),
+    "SignalHubCursorsNotWritten": ({"signal_hub_cursor_age_seconds": "0x5 30+60x30"},),
+    "SignalHubLogUnreadable": ({"signal_hub_log_read_errors_total": "0x5 0+1x30"},),
+    "SignalHubSubscriptionBehind": (
+        # Nobody consumes: the oldest message gets older, though nothing new comes.
+        subscription(subscription_lag_seconds="0+60x30", subscription_lag_messages="12x30"),
+        # Consumers are too slow for what is published.
+        subscription(subscription_lag_seconds="400x30", subscription_lag_messages="900+5x30"),
+    ),
+    "SignalHubSubscriptionBlocked": (
+        subscription(subscription_blocked="0x15 1x15", subscription_blocked_keys="0x30"),
+        subscription(subscription_blocked="0x30", subscription_blocked_keys="0x15 2x15"),
+    ),
+    "SignalHubMessageUnacknowledged": (
+        subscription(subscription_oldest_unacked_seconds="0+60x30"),
+    ),
+    "SignalHubDeadLettersGrow": (
+        subscription(subscription_dead_lettered_total="0x20 1x10"),
+        {"signal_hub_mailbox_dead_lettered_total": "0x20 1x10"},
+    ),
+    "SignalHubWakesMissed": (
+        subscription(dispatcher_recovered_wakes_total="0+4x30"),
+        {"signal_hub_mailbox_recovered_wakes_total": "0+4x30"},
+    ),
+    "SignalHubWatchdogBusy": (
+        subscription(
+            dispatcher_heartbeat_polls_total="0+20x30", dispatcher_notifier_polls_total="0+100x30"
+        ),
+        # Wakes have died altogether.
+        subscription(
+            dispatcher_heartbeat_polls_total="0+4x30", dispatcher_notifier_polls_total="70x30"
+        ),
+    ),
+    "SignalHubDispatcherRestarts": (
+        subscription(dispatcher_restarts_total="0x20 1x10"),
+        {"signal_hub_mailbox_restarts_total": "0x20 1x10"},
+    ),
+}
+
+# And scenarios that look alike and must not.
+QUIET: dict[str, tuple[Series, ...]] = {
+    "SignalHubDown": ({"signal_hub_actors_total": "1x30"},),
+    "SignalHubNearCapacity": ({"signal_hub_capacity_utilization": "0.9x30"},),
+    "SignalHubBroadcastSlow": (
+        buckets(
+            "broadcast_latency", {"120.0": "0+100x30", "300.0": "0+100x30", "+Inf": "0+100x30"}
+        ),
+    ),
+    "SignalHubErrorRateHigh": (
+        {
+            'signal_hub_errors_total{code="unauthorized"}': "0+5x30",
+            "signal_hub_messages_received_total": "0+100x30",
+        },
+    ),
+    "SignalHubConnectionRateHigh": (
         {
             "signal_hub_connections_opened_total": "0+6000x30",
             "signal_hub_connections_refused_total": "0+2400x30",
         },
     ),
-    "SignalHubTellsDropped": (
-        {"signal_hub_tells_dropped_total": "0+1x30"},
-        {"signal_hub_tells_dropped_total": "7x30"},
+    "SignalHubTellsDropped": ({"signal_hub_tells_dropped_total": "7x30"},),
+    "SignalHubDedupWindowShortened": ({"signal_hub_dedup_window_seconds": "300x30"},),
+    "SignalHubStorageFailed": (
+        {
+            'signal_hub_log_state{state="open"}': "1x30",
+            'signal_hub_log_state{state="failed"}': "0x30",
+            'signal_hub_log_state{state="damaged"}': "0x30",
+        },
+        {'signal_hub_log_state{state="full"}': "1x30"},
     ),
-    "SignalHubDedupWindowShortened": (
-        {"signal_hub_dedup_window_seconds": "300x10 200x20"},
-        {"signal_hub_dedup_window_seconds": "300x30"},
+    "SignalHubStorageFull": ({'signal_hub_log_state{state="full"}': "1x20 0x10"},),
+    "SignalHubMessagesLost": (
+        {"signal_hub_messages_lost_total": "0x30", "signal_hub_log_epoch_changes_total": "0x30"},
     ),
+    "SignalHubWritesRefused": (
+        {"signal_hub_log_refused_total": "0+1x30", "signal_hub_log_entries_total": "0+99x30"},
+        # It was bad, and is over.
+        {"signal_hub_log_refused_total": "0+9x15 135x15", "signal_hub_log_entries_total": "0+9x30"},
+        {"signal_hub_log_refused_total": "0x30", "signal_hub_log_entries_total": "0x30"},
+    ),
+    "SignalHubSyncSlow": (
+        buckets("log_fsync", {"0.25": "0+100x30", "0.5": "0+100x30", "+Inf": "0+100x30"}),
+    ),
+    "SignalHubCursorsNotWritten": ({"signal_hub_cursor_age_seconds": "0x10 15x20"},),
+    "SignalHubLogUnreadable": ({"signal_hub_log_read_errors_total": "4x30"},),
+    "SignalHubSubscriptionBehind": (
+        # Very many, but all of them young.
+        subscription(subscription_lag_seconds="20x30", subscription_lag_messages="0+9000x30"),
+        # Far behind, but catching up.
+        subscription(
+            subscription_lag_seconds="9000-200x30", subscription_lag_messages="90000-2000x30"
+        ),
+    ),
+    "SignalHubSubscriptionBlocked": (
+        subscription(subscription_blocked="0x30", subscription_blocked_keys="0x30"),
+        subscription(subscription_blocked="0x15 1x5 0x10", subscription_blocked_keys="0x30"),
+    ),
+    "SignalHubMessageUnacknowledged": (subscription(subscription_oldest_unacked_seconds="599x30"),),
+    "SignalHubDeadLettersGrow": (
+        subscription(subscription_dead_lettered_total="8x30"),
+        subscription(subscription_dead_lettered_total="0 8x29"),
+    ),
+    "SignalHubWakesMissed": (
+        # A wake or two a minute may be late on a busy machine.
+        subscription(dispatcher_recovered_wakes_total="0+2x30"),
+        subscription(dispatcher_heartbeat_polls_total="0+600x30"),
+    ),
+    "SignalHubWatchdogBusy": (
+        # Quiet topics: one pass of the watchdog outweighs few wakes, and means nothing.
+        subscription(
+            dispatcher_heartbeat_polls_total="0+1x30", dispatcher_notifier_polls_total="0+1x30"
+        ),
+        # Busy ones: some are nothing against many wakes.
+        subscription(
+            dispatcher_heartbeat_polls_total="0+50x30", dispatcher_notifier_polls_total="0+900x30"
+        ),
+    ),
+    "SignalHubDispatcherRestarts": (subscription(dispatcher_restarts_total="2x30"),),
 }
 
 
-def firing(folder: Path, alert: str, series: dict[str, str]) -> bool:
-    """Does the alert fire after 25 minutes? promtool only compares, so ask for silence."""
-    test = {
-        "rule_files": [str(RULES)],
-        "evaluation_interval": "15s",
-        "tests": [
+def count_of_firing(alert: str, series: Series, *, is_firing: bool) -> dict[str, Any]:
+    """A test of promtool: after 25 minutes the alert has or has not been set off."""
+    alerts = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+    expected = {"labels": "{}", "value": int(is_firing)}
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
             {
-                "interval": "1m",
-                "input_series": [
-                    {"series": name, "values": values} for name, values in series.items()
-                ],
-                "alert_rule_test": [{"eval_time": "25m", "alertname": alert, "exp_alerts": []}],
+                "expr": f"count({alerts}) > bool 0 or vector(0)",
+                "eval_time": "25m",
+                "exp_samples": [expected],
             }
         ],
     }
-    path = folder / "test.yml"
-    path.write_text(yaml.safe_dump(test))
-    code, output = promtool("test", "rules", str(path))
-    assert code == 0 or f"alertname: {alert}" in output, output
-    return code != 0
 
 
-def test_every_rule_has_a_scenario() -> None:
-    assert SCENARIOS.keys() == {rule["alert"] for rule in rules()}
+def run_scenarios(folder: Path, tests: list[dict[str, Any]]) -> tuple[int, str]:
+    path = folder / "scenarios.yml"
+    facts = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    path.write_text(yaml.safe_dump(facts))
+    return promtool("test", "rules", str(path))
+
+
+def test_every_rule_has_scenarios() -> None:
+    assert FIRES.keys() == QUIET.keys() == {rule["alert"] for rule in rules()}
 
 
 @needs_promtool
-@pytest.mark.parametrize("alert", SCENARIOS)
-def test_an_alert_fires_when_it_should_and_only_then(alert: str, tmp_path: Path) -> None:
-    bad, good = SCENARIOS[alert]
+def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+    tests = [
+        count_of_firing(alert, series, is_firing=is_firing)
+        for scenarios, is_firing in ((FIRES, True), (QUIET, False))
+        for alert in scenarios
+        for series in scenarios[alert]
+    ]
 
-    assert firing(tmp_path, alert, bad)
-    assert not firing(tmp_path, alert, good)
+    code, output = run_scenarios(tmp_path, tests)
+
+    assert code == 0, output
+
+
+@needs_promtool
+def test_a_scenario_that_goes_wrong_is_noticed(tmp_path: Path) -> None:
+    series = {"signal_hub_actors_total": "1x30"}
+
+    code, output = run_scenarios(
+        tmp_path, [count_of_firing("SignalHubDown", series, is_firing=True)]
+    )
+
+    assert code != 0
+    assert "SignalHubDown" in output
+
+
+@needs_promtool
+def test_prometheus_accepts_the_queries_of_the_board(tmp_path: Path) -> None:
+    queries = [target["expr"] for panel in board()["panels"] for target in panel["targets"]]
+    records = [
+        {"record": f"query_{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, query in enumerate(queries)
+    ]
+    path = tmp_path / "queries.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": records}]}))
+
+    code, output = promtool("check", "rules", str(path))
+
+    assert code == 0, output

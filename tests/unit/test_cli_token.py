@@ -42,7 +42,7 @@ def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int,
 def test_a_minted_token_is_valid_and_says_what_was_asked_for(
     config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    permissions = ["--send", "demo/*", "--send", "ops/*", "--publish", "*"]
+    permissions = ["--send", "demo/*", "--send", "ops/*", "--publish", "*", "--create", "orders*"]
     token = minted(capsys, "demo/alice", *permissions, "--config", config)
 
     code, facts = inspected(capsys, token, "--config", config)
@@ -53,6 +53,7 @@ def test_a_minted_token_is_valid_and_says_what_was_asked_for(
     assert claims["actorId"] == "demo/alice"
     assert claims["sub"] == "demo/alice"
     assert claims["permissions"]["send"] == ["demo/*", "ops/*"]
+    assert claims["permissions"]["create"] == ["orders*"]
     assert claims["permissions"].get("subscribe", []) == []
     assert claims["exp"] - claims["iat"] == 3600
     assert actor_of(token) == actor_of(f"Bearer {token}\n") == "@(demo/alice)"

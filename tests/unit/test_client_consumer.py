@@ -226,6 +226,7 @@ async def test_after_a_loss_it_goes_on_after_what_was_processed() -> None:
 
         peer.abort()
         peer, asked = await _back(hub, next=2, head=9, lag=8)
+        assert not second.is_open
         peer.deliver(2, "again", attempt=2)
 
         assert asked["resume"] == {"epoch": "e1", "seq": 1}
@@ -410,6 +411,9 @@ async def test_closing_the_client_sends_the_acks_first() -> None:
         with pytest.raises(StopAsyncIteration):
             await anext(consumer)
         await consumer.wait_closed()
+        for settling in (message.ack(), message.nack()):
+            with pytest.raises(signalhub.Unavailable, match="closed"):
+                await settling
 
 
 @pytest.mark.parametrize("code", ["not_a_consumer", "unknown_subscription"])

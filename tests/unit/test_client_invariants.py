@@ -72,9 +72,9 @@ class ClientModel(RuleBasedStateMachine):
     def ask(self, timeout_s: float, attempts: int) -> None:
         self.made(self.scene.ask("a", timeout_s=timeout_s, attempts=attempts))
 
-    @rule()
-    def publish(self) -> None:
-        self.made(self.scene.publish("p"))
+    @rule(durable=st.booleans(), attempts=st.integers(1, 3))
+    def publish(self, durable: bool, attempts: int) -> None:
+        self.made(self.scene.publish("p", durable=durable, attempts=attempts))
 
     @precondition(lambda self: self.phase is Phase.READY and self.open)
     @rule(data=st.data())
@@ -87,7 +87,9 @@ class ClientModel(RuleBasedStateMachine):
     @precondition(lambda self: self.phase is Phase.READY and self.open)
     @rule(
         data=st.data(),
-        code=st.sampled_from(["rate_limited", "actor_reconnecting", "unauthorized", "timeout"]),
+        code=st.sampled_from(
+            ["rate_limited", "actor_reconnecting", "storage_full", "unauthorized", "timeout"]
+        ),
     )
     def refuse(self, data: st.DataObject, code: str) -> None:
         message = self.open.pop(data.draw(st.sampled_from(sorted(self.open))))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from signalhub.client.delivery import Delivery
 from signalhub.client.progress import RETURNED_MAX, Progress
+
+
+def of(seq: int, epoch: str = "e", *, attempt: int = 1, generation: int = 1) -> Delivery:
+    return Delivery(epoch=epoch, seq=seq, attempt=attempt, id=f"{generation}.{seq}.{attempt}")
 
 
 def arrived(*seqs: int) -> Progress:
     progress = Progress()
     for seq in seqs:
-        progress.arrived("e", seq)
+        progress.arrived(of(seq))
     return progress
 
 
@@ -23,11 +28,11 @@ def test_the_position_is_before_the_first_that_is_not_settled() -> None:
     progress = arrived(4, 5, 6)
 
     assert progress.position == 3
-    progress.settled("e", 5)
+    progress.settled(of(5))
     assert progress.position == 3
-    progress.settled("e", 4)
+    progress.settled(of(4))
     assert progress.position == 5
-    progress.settled("e", 6)
+    progress.settled(of(6))
     assert progress.position == 6
 
 
@@ -37,80 +42,106 @@ def test_settling_up_to_a_position_settles_all_before_it() -> None:
     progress.settled_up_to("e", 3)
 
     assert progress.position == 3
-    assert not progress.is_open("e", 3)
-    assert progress.is_open("e", 4)
+    assert not progress.is_open(of(3))
+    assert progress.is_open(of(4))
 
 
 def test_one_that_is_to_come_again_holds_the_position_until_it_is_settled() -> None:
     progress = arrived(1, 2)
-    progress.settled("e", 2)
-    progress.returned("e", 1)
+    progress.settled(of(2))
+    progress.returned(of(1))
 
-    assert not progress.is_open("e", 1)
+    assert not progress.is_open(of(1))
     assert progress.position == 0
-    progress.arrived("e", 1)
-    assert progress.is_open("e", 1)
-    progress.settled("e", 1)
+    progress.arrived(of(1))
+    assert progress.is_open(of(1))
+    progress.settled(of(1))
     assert progress.position == 2
 
 
 def test_a_loss_closes_everything_and_moves_nothing() -> None:
     progress = arrived(1, 2, 3)
-    progress.settled("e", 1)
+    progress.settled(of(1))
 
     progress.lost()
 
     assert progress.position == 1
-    assert not any(progress.is_open("e", seq) for seq in (1, 2, 3))
+    assert not any(progress.is_open(of(seq)) for seq in (1, 2, 3))
 
 
 def test_what_was_in_hand_when_the_connection_broke_can_still_be_settled() -> None:
     progress = arrived(1)
     progress.lost()
 
-    progress.settled("e", 1)
+    progress.settled(of(1))
 
     assert progress.position == 1
 
 
-def test_a_copy_is_closed_by_settling_the_other() -> None:
+def test_a_later_copy_is_closed_by_settling_the_earlier() -> None:
     progress = arrived(1)
     progress.lost()
-    progress.arrived("e", 1)
+    progress.arrived(of(1, attempt=2))
 
-    progress.settled("e", 1)
+    progress.settled(of(1))
 
-    assert not progress.is_open("e", 1)
+    assert not progress.is_open(of(1, attempt=2))
+
+
+def test_what_a_seek_sends_anew_stays_open_when_the_old_copy_is_settled() -> None:
+    progress = arrived(1)
+    anew = of(1, generation=2)
+    progress.arrived(anew)
+
+    progress.settled(of(1))
+    progress.returned(of(1))
+
+    assert progress.is_open(anew)
+    assert progress.position == 0
+    progress.settled(anew)
+    assert progress.position == 1
+
+
+def test_attempts_without_names_are_told_apart_by_their_number() -> None:
+    progress = Progress()
+    first = Delivery(epoch="m", seq=1, stream="@(demo/alice)")
+    second = Delivery(epoch="m", seq=1, stream="@(demo/alice)", attempt=2)
+    progress.arrived(first)
+    progress.arrived(second)
+
+    progress.settled(first)
+
+    assert not progress.is_open(second)
 
 
 def test_another_epoch_begins_anew() -> None:
     progress = arrived(7, 8)
 
-    progress.arrived("f", 1)
-    progress.settled("e", 7)
+    progress.arrived(of(1, "f"))
+    progress.settled(of(7))
 
     assert progress.position == 0
-    assert not progress.is_open("e", 8)
-    progress.settled("f", 1)
+    assert not progress.is_open(of(8))
+    progress.settled(of(1, "f"))
     assert progress.position == 1
 
 
 def test_settlements_of_a_past_epoch_change_nothing() -> None:
     progress = arrived(1, 2)
 
-    progress.settled("d", 1)
+    progress.settled(of(1, "d"))
     progress.settled_up_to("d", 2)
-    progress.returned("d", 1)
+    progress.returned(of(1, "d"))
 
-    assert progress.is_open("e", 1)
+    assert progress.is_open(of(1))
     assert progress.position == 0
 
 
 def test_what_goes_back_and_never_returns_is_forgotten_in_the_end() -> None:
     progress = Progress()
     for seq in range(1, RETURNED_MAX + 101):
-        progress.arrived("e", seq)
-        progress.returned("e", seq)
+        progress.arrived(of(seq))
+        progress.returned(of(seq))
 
     assert progress.position == 100
 
@@ -131,14 +162,14 @@ def test_everything_up_to_the_position_that_came_was_settled(events: list[tuple[
     seen: set[int] = set()
     for event, seq in events:
         if event == "arrive":
-            progress.arrived("e", seq)
+            progress.arrived(of(seq))
             seen.add(seq)
             unsettled.add(seq)
         elif event == "settle":
-            progress.settled("e", seq)
+            progress.settled(of(seq))
             unsettled.discard(seq)
         elif event == "return":
-            progress.returned("e", seq)
+            progress.returned(of(seq))
         else:
             progress.lost()
 

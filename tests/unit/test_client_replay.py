@@ -70,6 +70,8 @@ async def test_a_replay_given_up_does_not_spill_into_the_next() -> None:
         request = await peer.receive("hub:replay")
         given_up.cancel()
         reading = asyncio.ensure_future(anext(client.replay("orders", 2, 2)))
+        for _ in range(10):
+            await asyncio.sleep(0)
         metadata = {"topic": "orders", "replay": True, "delivery": {"epoch": "e1", "seq": 1}}
         peer.send("order", 1, sender="@(demo/shop)", metadata=metadata)
         peer.answer(request, "hub:replayed", {"count": 1, "complete": True, "next": 2})

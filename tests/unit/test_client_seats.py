@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from signalhub.client.delivery import Delivery
 from signalhub.client.effects import Answered, Arrived, Ended, Failed, Ready, Stop, Warned
 from signalhub.client.protocol import Phase
 from signalhub.client.streams import Lost
@@ -86,9 +87,9 @@ def test_a_seat_that_has_seen_nothing_asks_as_before(scene: Scene) -> None:
 def test_a_seat_goes_on_after_what_was_processed_whole(scene: Scene) -> None:
     seat = scene.consume()
     for seq in (5, 6, 7):
-        seat.progress.arrived("e1", seq)
-    seat.progress.settled("e1", 5)
-    seat.progress.settled("e1", 7)
+        seat.progress.arrived(Delivery(epoch="e1", seq=seq))
+    seat.progress.settled(Delivery(epoch="e1", seq=5))
+    seat.progress.settled(Delivery(epoch="e1", seq=7))
 
     asked = restored(scene)["payload"]
 
@@ -98,7 +99,7 @@ def test_a_seat_goes_on_after_what_was_processed_whole(scene: Scene) -> None:
 
 def test_there_is_nothing_to_resume_before_the_first_is_processed(scene: Scene) -> None:
     seat = scene.consume()
-    seat.progress.arrived("e1", 1)
+    seat.progress.arrived(Delivery(epoch="e1", seq=1))
 
     asked = restored(scene)["payload"]
 
@@ -108,7 +109,7 @@ def test_there_is_nothing_to_resume_before_the_first_is_processed(scene: Scene) 
 
 def test_a_seat_taken_again_in_another_epoch_forgets_the_old_positions(scene: Scene) -> None:
     seat = scene.consume()
-    seat.progress.arrived("e1", 8)
+    seat.progress.arrived(Delivery(epoch="e1", seq=8))
 
     scene.hear("hub:subscribed", {"epoch": "e2"}, restored(scene))
 

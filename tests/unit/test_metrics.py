@@ -1,21 +1,35 @@
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from signalhub.core.tally import BROADCAST_BOUNDS_S, Histogram, Tally
+from signalhub.core.tally import (
+    BROADCAST_BOUNDS_S,
+    SYNC_BOUNDS_S,
+    Histogram,
+    LogTally,
+    SubscriptionTally,
+    Tally,
+)
 from signalhub.errors import Code
-from signalhub.observe.metrics import DECLARATIONS, PROCESS, Metrics, page
+from signalhub.observe.declarations import DECLARATIONS, PROCESS, SUBSCRIPTIONS
+from signalhub.observe.metrics import Metrics, page
+from signalhub.observe.subscriptions import Reading
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "metrics.md"
 
 
 class Readings:
     """A hub at a standstill."""
+
+    def __init__(self, *subscriptions: Reading, log_state: str = "open") -> None:
+        self.readings = list(subscriptions)
+        self._log_state = log_state
 
     def actors(self) -> int:
         return 45_000
@@ -44,15 +58,54 @@ class Readings:
     def storage_bytes(self) -> int:
         return 4_096
 
+    def log_state(self) -> str:
+        return self._log_state
 
-def families(tally: Tally) -> dict[str, Metric]:
+    def log_head(self) -> int:
+        return 70
+
+    def log_durable_head(self) -> int:
+        return 64
+
+    def log_durable_distance(self) -> int:
+        return 6
+
+    def log_segments(self) -> int:
+        return 3
+
+    def log_bytes(self) -> int:
+        return 8_192
+
+    def loss_events(self) -> int:
+        return 0
+
+    def cursor_age_ms(self) -> int:
+        return 1_500
+
+    def mailboxes(self) -> int:
+        return 9
+
+    def mailbox_waiting(self) -> int:
+        return 33
+
+    def subscriptions(self) -> list[Reading]:
+        return self.readings
+
+
+def make_metrics(tally: Tally, readings: Readings | None = None, named_max: int = 10) -> Metrics:
+    return Metrics(tally, readings or Readings(), subscriptions_max=named_max)
+
+
+def scrape(metrics: Metrics) -> dict[str, Metric]:
     """The page as a scraper reads it, by full metric name."""
-    body, content_type = Metrics(tally, Readings()).render()
-    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     return {
         family.name + ("_total" if family.type == "counter" else ""): family
-        for family in text_string_to_metric_families(body.decode())
+        for family in text_string_to_metric_families(b"".join(metrics.pieces()).decode())
     }
+
+
+def families(tally: Tally) -> dict[str, Metric]:
+    return scrape(make_metrics(tally))
 
 
 def value_of(metrics: dict[str, Metric], name: str, **labels: str) -> float:
@@ -67,7 +120,7 @@ def value_of(metrics: dict[str, Metric], name: str, **labels: str) -> float:
 
 
 def test_exactly_what_is_declared_is_exported() -> None:
-    declared = {declaration.name: declaration.kind for declaration in DECLARATIONS}
+    declared = {one.name: one.kind for one in (*DECLARATIONS, *SUBSCRIPTIONS)}
     declared |= {name: kind for name, (kind, _) in PROCESS.items()}
 
     exported = {name: metric.type for name, metric in families(Tally()).items()}
@@ -76,16 +129,28 @@ def test_exactly_what_is_declared_is_exported() -> None:
 
 
 def test_names_are_declared_once_and_explained() -> None:
-    names = [declaration.name for declaration in DECLARATIONS]
+    declarations = (*DECLARATIONS, *SUBSCRIPTIONS)
+    names = [declaration.name for declaration in declarations]
 
     assert len(names) == len(set(names))
-    assert all(declaration.help.endswith(".") for declaration in DECLARATIONS)
+    assert all(declaration.help.endswith(".") for declaration in declarations)
 
 
 def test_every_counter_and_histogram_of_the_tally_is_exported() -> None:
     sources = {declaration.source for declaration in DECLARATIONS if declaration.kind != "gauge"}
+    counted = {field.name for field in dataclasses.fields(Tally)} - {"mailboxes", "log"}
+    counted |= {f"log.{field.name}" for field in dataclasses.fields(LogTally)}
+    counted |= {f"mailboxes.{field.name}" for field in dataclasses.fields(SubscriptionTally)}
 
-    assert sources == {field.name for field in dataclasses.fields(Tally)}
+    # Losses are shown together with those the log itself has met; mailboxes drop nothing else.
+    assert counted - sources == {"loss_events", "mailboxes.dropped"}
+    assert sources <= counted
+
+
+def test_every_counter_of_a_subscription_is_exported() -> None:
+    sources = {one.source for one in SUBSCRIPTIONS if one.kind == "counter"}
+
+    assert sources == {f"tally.{field.name}" for field in dataclasses.fields(SubscriptionTally)}
 
 
 @pytest.mark.parametrize(
@@ -104,16 +169,17 @@ def test_names_known_to_dashboards_stay(name: str, kind: str) -> None:
 
 def test_counters_show_the_tally() -> None:
     tally = Tally()
-    metrics = Metrics(tally, Readings())
+    metrics = make_metrics(tally)
     counters = [
         declaration
         for declaration in DECLARATIONS
         if declaration.kind == "counter" and not declaration.labels
     ]
     for number, declaration in enumerate(counters, start=1):
-        setattr(tally, declaration.source, number)
+        *path, name = declaration.source.split(".")
+        setattr(attrgetter(path[0])(tally) if path else tally, name, number)
 
-    lines = metrics.render()[0].decode().splitlines()
+    lines = b"".join(metrics.pieces()).decode().splitlines()
 
     for number, declaration in enumerate(counters, start=1):
         assert f"{declaration.name} {float(number)}" in lines
@@ -129,6 +195,24 @@ def test_gauges_are_read_when_somebody_looks() -> None:
     assert value_of(metrics, "signal_hub_dedup_ids") == 1_000
     assert value_of(metrics, "signal_hub_dedup_window_seconds") == 250.5
     assert value_of(metrics, "signal_hub_storage_usage_bytes") == 4_096
+    assert value_of(metrics, "signal_hub_log_head_offset") == 70
+    assert value_of(metrics, "signal_hub_log_durable_head_offset") == 64
+    assert value_of(metrics, "signal_hub_log_durable_distance") == 6
+    assert value_of(metrics, "signal_hub_log_segments") == 3
+    assert value_of(metrics, "signal_hub_log_size_bytes") == 8_192
+    assert value_of(metrics, "signal_hub_cursor_age_seconds") == 1.5
+    assert value_of(metrics, "signal_hub_mailboxes") == 9
+    assert value_of(metrics, "signal_hub_mailbox_waiting") == 33
+
+
+@pytest.mark.parametrize("state", ["open", "full", "failed", "damaged"])
+def test_exactly_one_state_of_the_log_is_shown_as_true(state: str) -> None:
+    metrics = scrape(make_metrics(Tally(), Readings(log_state=state)))
+
+    shown = {
+        sample.labels["state"]: sample.value for sample in metrics["signal_hub_log_state"].samples
+    }
+    assert shown == {one: one == state for one in ("open", "full", "failed", "damaged")}
 
 
 def test_errors_are_labelled_by_code_from_a_closed_set() -> None:
@@ -147,10 +231,12 @@ def test_errors_are_labelled_by_code_from_a_closed_set() -> None:
     assert {sample.labels["code"] for sample in metrics[name].samples} == {*Code, "other"}
 
 
-def test_no_other_metric_has_labels() -> None:
+def test_no_metric_has_labels_that_are_not_declared() -> None:
+    declared = {one.name: {*one.labels} for one in (*DECLARATIONS, *SUBSCRIPTIONS)}
+
     for name, metric in families(Tally()).items():
         labels = {label for sample in metric.samples for label in sample.labels}
-        assert labels <= ({"code"} if name == "signal_hub_errors_total" else {"le"})
+        assert labels - {"le"} == declared.get(name, set())
 
 
 def test_histograms_are_cumulative_with_sum_and_count() -> None:
@@ -169,8 +255,9 @@ def test_histograms_are_cumulative_with_sum_and_count() -> None:
     assert value_of(metrics, f"{name}_sum") == pytest.approx(1_119.801)
 
 
-def test_the_alert_threshold_is_a_bucket_of_its_own() -> None:
+def test_alert_thresholds_are_buckets_of_their_own() -> None:
     assert 120.0 in BROADCAST_BOUNDS_S
+    assert 0.25 in SYNC_BOUNDS_S
 
 
 def test_a_duration_belongs_to_the_first_bound_it_does_not_exceed() -> None:

@@ -8,7 +8,19 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
-from signalhub.cli import actors, messages, serve, settings, token, topics
+from signalhub.cli import (
+    actors,
+    dlq,
+    log,
+    messages,
+    publish,
+    serve,
+    settings,
+    sub,
+    subscribe,
+    token,
+    topic,
+)
 from signalhub.cli.arguments import options_of
 from signalhub.cli.failures import EXIT_CODES, Exit, Failure, report, usage
 from signalhub.errors import SettingsError
@@ -23,17 +35,37 @@ _TOPICS = Group.create_ordered("Topics")
 _ACTORS = Group.create_ordered("Actors")
 _OPTIONS = Group.create_ordered("Options")
 
-_NOUNS: dict[str, tuple[str, tuple[Command, ...]]] = {
-    "settings": (
-        "Check, show and explain the settings.",
-        (settings.check, settings.show, settings.reference),
-    ),
-    "token": ("Make and read tokens for authentication.", (token.mint, token.inspect)),
+_NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
+    _HUB: {
+        "settings": (
+            "Check, show and explain the settings.",
+            (settings.check, settings.show, settings.reference),
+        ),
+        "token": ("Make and read tokens for authentication.", (token.mint, token.inspect)),
+        "log": (
+            "Look into the log on disk, whether its hub runs or not.",
+            (log.ls, log.info, log.verify, log.view),
+        ),
+    },
+    _TOPICS: {
+        "topic": (
+            "Make, read and delete durable topics.",
+            (topic.create, topic.ls, topic.info, topic.set, topic.read, topic.delete),
+        ),
+        "sub": (
+            "Look at durable subscriptions, pause and move them.",
+            (sub.ls, sub.info, sub.pause, sub.resume, sub.seek, sub.set, sub.delete),
+        ),
+        "dlq": (
+            "Look at dead letters, put them back or throw them away.",
+            (dlq.ls, dlq.show, dlq.redrive, dlq.purge),
+        ),
+    },
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
     _HUB: (serve.serve,),
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
-    _TOPICS: (topics.publish, topics.subscribe),
+    _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (actors.discover, actors.ls, actors.ping),
 }
 _WITH_DATA = {("tell",), ("ask",), ("broadcast",), ("publish",)}
@@ -49,11 +81,12 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for name, (help, commands) in _NOUNS.items():
-        noun = App(name=name, help=help, group=_HUB)
-        for command in commands:
-            noun.command(command)
-        app.command(noun)
+    for group, nouns in _NOUNS.items():
+        for name, (help, commands) in nouns.items():
+            noun = App(name=name, help=help, group=group)
+            for command in commands:
+                noun.command(command)
+            app.command(noun)
     for group, commands in _VERBS.items():
         for command in commands:
             app.command(command, group=group)

@@ -47,6 +47,11 @@ AsText = Annotated[
     ),
 ]
 Type = Annotated[str, Parameter(help="The message type.")]
+Topic = Annotated[str, Parameter(name="TOPIC", help="The topic, such as prices/eu.")]
+MessageId = Annotated[
+    str | None,
+    Parameter(name="--id", help="An id of your own: sent again with it, a message counts once."),
+]
 
 
 def address(text: str) -> str:
@@ -80,6 +85,11 @@ def data(text: str, *, as_text: bool) -> Any:
         )
     if text == STDIN and not is_verbatim:
         text = standard_input()
+    return decoded(text, as_text=as_text)
+
+
+def decoded(text: str, *, as_text: bool) -> Any:
+    """JSON if it reads as JSON, else the text itself."""
     if as_text:
         return text
     try:
@@ -114,6 +124,27 @@ def checked_subscription(text: str) -> str:
     return _checked(
         arguments.checked_subscription, text, "write it like prices/eu, prices/+ or 'prices/#'"
     )
+
+
+def optional_topic(text: str | None) -> str | None:
+    """A topic that may be left out."""
+    return None if text is None else checked_topic(text)
+
+
+def checked_name(text: str, of_what: str) -> str:
+    """The name of a subscription or a consumer."""
+    from signalhub.client import arguments
+
+    return _checked(lambda name: arguments.checked_name(name, of_what), text, "name it, as billing")
+
+
+def checked_message_id(text: str | None) -> str | None:
+    """An id the user gives to a message."""
+    from signalhub.client import arguments
+
+    if text is not None:
+        _checked(lambda one: arguments.checked_message_id(one) or one, text, "choose another --id")
+    return text
 
 
 def half_wildcard(topic: str) -> str | None:

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, TypeVar, Unpack
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.arguments import URL_VARIABLE, checked_url
+from signalhub.cli.arguments import URL_VARIABLE, checked_message_id, checked_url
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.output import Output
 from signalhub.errors import (
@@ -29,6 +29,7 @@ from signalhub.errors import (
     Refused,
     Unavailable,
     UnknownActor,
+    Unsubscribed,
 )
 
 if TYPE_CHECKING:
@@ -92,6 +93,12 @@ class Connection:
             raise usage(f"the token file {self.token_file} is empty", resolution)
         return token
 
+    def checked_id(self, message_id: str | None, sender: str | None) -> str | None:
+        """An id of the user's own; the hub knows it again only from the same sender."""
+        if message_id is not None and sender is None and self.token() is None:
+            raise usage("an id counts only together with its sender", "name one with --from")
+        return checked_message_id(message_id)
+
     async def in_time(self, step: Awaitable[T]) -> T:
         """Wait for one answer of the hub, as long as the user allows."""
         import asyncio
@@ -113,6 +120,15 @@ class Connection:
 
 
 LOCAL = Connection()
+
+
+class Registering(TypedDict, total=False):
+    """How an address is registered."""
+
+    capabilities: Sequence[str]
+    durable: bool | None
+    acknowledge: bool
+
 
 Sender = Annotated[
     str | None,
@@ -147,7 +163,7 @@ def stay(
     work: Work[None],
     *,
     address: str | None = None,
-    capabilities: Sequence[str] = (),
+    **options: Unpack[Registering],
 ) -> None:
     """Connect and stay, through losses, until the work is done or interrupted.
 
@@ -169,9 +185,9 @@ def stay(
                 connection,
                 work,
                 address,
-                capabilities=capabilities,
                 register=address is not None,
                 reconnect=reconnect,
+                **options,
             )
         )
     except GaveUp as error:
@@ -187,9 +203,9 @@ async def _talk(
     work: Work[T],
     address: str | None = None,
     *,
-    capabilities: Sequence[str] = (),
     register: bool = True,
     reconnect: Reconnect | None = None,
+    **options: Unpack[Registering],
 ) -> T:
     from signalhub.client import connect
 
@@ -197,10 +213,10 @@ async def _talk(
     connecting = connect(
         checked_url(connection.url),
         address or _own_address(token),
-        capabilities=capabilities,
         register=register,
         token=token,
         reconnect=reconnect,
+        **options,
     )
     try:
         me = await connection.in_time(connecting)
@@ -232,6 +248,8 @@ def failure_of(error: ClientError) -> Failure:
             action = error.details.get("action")
             resolution = {None: _MINT, "speak as": _SPEAK_AS}.get(action, _PERMISSION)
             return Failure(Exit.FAILED, error.code, error.message, resolution)
+        case Refused() if error.code in _BY_CODE:
+            return Failure(Exit.FAILED, error.code, error.message, _BY_CODE[error.code])
         case Refused(retryable=True):
             return Failure(Exit.FAILED, error.code, error.message, _AGAIN)
         case Refused():
@@ -244,6 +262,10 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
         case OutcomeUnknown():
             return Failure(Exit.UNKNOWN, error.code, str(error), _UNKNOWN)
+        case Unsubscribed(code="taken_over"):
+            return Failure(Exit.FAILED, error.code, str(error), _TAKEN_OVER)
+        case Unsubscribed():
+            return Failure(Exit.FAILED, error.code, str(error), _ENDED)
         case _:
             return Failure(Exit.FAILED, error.code, str(error), _HUB_LOG)
 
@@ -266,11 +288,23 @@ _MINT = "make a token with `signalhub token mint`, and give it with --token-file
 _PERMISSION = "use a token that allows it, with --token-file or SIGNALHUB_TOKEN"
 _SPEAK_AS = "leave --from out, or use a token whose register permission covers it"
 _AGAIN = "it did not happen; try again in a few seconds"
+_TAKEN_OVER = "choose another --consumer, or end the program that took this one"
+_ENDED = "see with `signalhub sub ls` and `signalhub topic ls` what is left"
 _HUB_LOG = "look into the hub's log"
 _NO_HUB = "start one with `signalhub serve`, or name another with --url"
 _NOT_THERE = "something else answers there: correct --url or SIGNALHUB_URL; a hub's path is /ws"
 _LATER = "the hub takes no connection now; nothing was sent, so repeat the command later"
 _UNKNOWN = "it may have happened: look before you repeat it, or wait longer with --timeout"
+# The hub's own advice names messages of the protocol; here it names commands.
+_BY_CODE: Mapping[str, str] = {
+    Code.UNKNOWN_TOPIC: "see with `signalhub topic ls` which there are; `topic create` makes one",
+    Code.TOPIC_CONFLICT: "see it with `signalhub topic info`, change it with `signalhub topic set`",
+    Code.UNKNOWN_SUBSCRIPTION: "see with `signalhub sub ls` which there are",
+    Code.SUBSCRIPTION_BUSY: "end that consumer, take over from it with --consumer and its name, or"
+    " choose another --as",
+    Code.SUBSCRIPTION_CONFLICT: "give its own --type, or choose another name with --as",
+    Code.STORAGE_FULL: "it did not happen; the hub's operator has to make room on its disk",
+}
 _DISMISSALS = {
     "duplicate_connection": "choose another address, or end the program that took this one",
     "unauthorized": "make a new token with `signalhub token mint`, and start the command again",

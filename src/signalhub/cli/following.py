@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -13,7 +13,11 @@ from signalhub.cli.failures import Exit, Failure
 from signalhub.cli.output import Output, shown
 
 if TYPE_CHECKING:
-    from signalhub.client import Message
+    from signalhub.cli.connection import Connection
+    from signalhub.client import Delivery, Message, Replay
+
+# Says what became of a message; `True` for the last one, of which nothing may be left in the air.
+Settle = Callable[["Message", bool], Awaitable[object]]
 
 Count = Annotated[int | None, Parameter(validator=Number(gte=1), help="End after N messages.")]
 For = Annotated[
@@ -22,9 +26,15 @@ For = Annotated[
 
 
 async def follow(
-    messages: AsyncIterable[Message], output: Output, *, count: int | None, for_s: float | None
+    messages: AsyncIterable[Message],
+    output: Output,
+    *,
+    count: int | None,
+    for_s: float | None,
+    settle: Settle | None = None,
+    has_positions: bool = False,
 ) -> None:
-    """Print each message; fewer than `count` when time is up is a failure."""
+    """Print each message, then settle it; fewer than `count` when time is up is a failure."""
     import asyncio
 
     seen = 0
@@ -33,7 +43,9 @@ async def follow(
         async with timer:
             async for message in messages:
                 seen += 1
-                output.line(facts(message), parts(message, is_terminal=output.is_terminal))
+                print_message(message, output, has_position=has_positions)
+                if settle is not None:
+                    await settle(message, seen == count)
                 if seen == count:
                     return
     except TimeoutError:
@@ -48,9 +60,21 @@ async def follow(
         )
 
 
-def facts(message: Message) -> dict[str, Any]:
+async def each(replay: Replay, connection: Connection) -> AsyncIterator[Message]:
+    """The messages of a replay, none of which may let the user wait too long."""
+    while (message := await connection.in_time(anext(replay, None))) is not None:
+        yield message
+
+
+def print_message(message: Message, output: Output, *, has_position: bool) -> None:
+    """One message as one line; its place in its topic is a column of its own."""
+    line = parts(message, is_terminal=output.is_terminal, has_position=has_position)
+    output.line(message_facts(message), line)
+
+
+def message_facts(message: Message) -> dict[str, Any]:
     """A message as one JSON object, in the words of the wire."""
-    return {
+    members = {
         "id": message.original_id,
         "from": message.sender,
         "to": message.to,
@@ -59,18 +83,41 @@ def facts(message: Message) -> dict[str, Any]:
         "payload": message.payload,
         "timestamp": message.timestamp,
     }
+    delivery = message.delivery
+    if delivery is not None:
+        members |= {
+            "epoch": delivery.epoch,
+            "seq": delivery.seq,
+            "attempt": delivery.attempt,
+            "redelivered": delivery.redelivered,
+            "publishedAt": delivery.published_at,
+            "key": message.key,
+            "headers": message.headers,
+        }
+    return members
 
 
-def parts(message: Message, *, is_terminal: bool) -> list[tuple[str, str]]:
+def parts(
+    message: Message, *, is_terminal: bool, has_position: bool = False
+) -> list[tuple[str, str]]:
     """A message as one line, each part with its style; only people are shown the time."""
     line = [
         (shown(message.sender), "cyan"),
         (shown(message.type), "yellow"),
         (shown(message.payload), ""),
     ]
+    if has_position and message.delivery is not None:
+        line[:0] = _position(message.delivery, is_terminal=is_terminal)
     if message.topic is not None:
         line.insert(0, (shown(message.topic), "green"))
     if is_terminal:
         clock = time.strftime("%H:%M:%S", time.localtime(message.timestamp / 1000))
         line.insert(0, (f"{clock}.{message.timestamp % 1000:03d}", "dim"))
     return line
+
+
+def _position(delivery: Delivery, *, is_terminal: bool) -> list[tuple[str, str]]:
+    attempt = str(delivery.attempt)
+    if is_terminal:
+        attempt = f"attempt {attempt}" if delivery.attempt > 1 else ""
+    return [(str(delivery.seq), "bold"), (attempt, "magenta")]

@@ -11,6 +11,7 @@ from signalhub.cli.arguments import (
     Address,
     AsText,
     Data,
+    MessageId,
     Type,
     address,
     checked_type,
@@ -21,7 +22,7 @@ from signalhub.cli.connection import LOCAL, Connection, Sender, run, stay
 from signalhub.cli.following import Count, For, follow
 
 if TYPE_CHECKING:
-    from signalhub.client import BroadcastResult, Client, Receipt
+    from signalhub.client import BroadcastResult, Client, Message, Receipt
 
 Lifetime = Annotated[
     float | None,
@@ -65,12 +66,17 @@ def ask(
     type: Type = "text",
     ttl_s: Lifetime = None,
     as_text: AsText = False,
+    message_id: MessageId = None,
     sender: Sender = None,
     connection: Connection = LOCAL,
 ) -> None:
-    """Send a message and print what became of it."""
+    """Send a message and print what became of it: delivered, or queued.
+
+    It is queued for an actor that is away and has a mailbox. With a mailbox,
+    the position in it is printed, and how safe it is there.
+    """
     target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
-    speaker = optional_address(sender)
+    speaker, own = optional_address(sender), connection.checked_id(message_id, sender)
 
     async def work(me: Client) -> Receipt:
         return await me.ask(
@@ -79,13 +85,23 @@ def ask(
             value,
             ttl_ms=_milliseconds(ttl_s),
             sender=speaker,
+            message_id=own,
             timeout_s=connection.timeout_s,
             attempts=1,
         )
 
     receipt = run(connection, work)
-    facts = {"to": target, "type": kind, "status": receipt.status, "id": receipt.message_id}
-    connection.output.fact(facts, receipt.status)
+    facts = {
+        "to": target,
+        "type": kind,
+        "status": receipt.status,
+        "id": receipt.message_id,
+        "epoch": receipt.epoch,
+        "seq": receipt.seq,
+        "durability": receipt.durability,
+        "duplicate": receipt.duplicate,
+    }
+    connection.output.fact(facts, _fate(receipt))
 
 
 def broadcast(
@@ -123,21 +139,58 @@ def listen(
         tuple[str, ...],
         Parameter(help="A word to be found by; repeatable.", negative=(), show_default=False),
     ] = (),
+    durable: Annotated[
+        bool | None,
+        Parameter(
+            negative="--no-durable",
+            help="Keep asks to the address while nobody listens; or drop those that were kept.",
+        ),
+    ] = None,
+    ack: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Settle what comes from the mailbox after printing, not when it is written to us.",
+        ),
+    ] = False,
     count: Count = None,
     for_s: For = None,
     connection: Connection = LOCAL,
 ) -> None:
     """Register an address and print every message to it.
 
-    The address is taken from whoever had it. Ctrl-C ends.
+    The address is taken from whoever had it. With --durable it has a mailbox,
+    which stays when the command ends. Ctrl-C ends.
     """
     own = address(name)
 
     async def work(me: Client) -> None:
         connection.note(f"listening as {own}; Ctrl-C ends")
-        await follow(me.messages(), connection.output, count=count, for_s=for_s)
+        settle = _acknowledge if ack else None
+        await follow(me.messages(), connection.output, count=count, for_s=for_s, settle=settle)
 
-    stay(connection, work, address=own, capabilities=capability)
+    stay(
+        connection,
+        work,
+        address=own,
+        capabilities=capability,
+        durable=durable,
+        acknowledge=ack,
+    )
+
+
+async def _acknowledge(message: Message, is_last: bool) -> None:
+    if message.is_settleable:
+        await message.ack(wait=is_last)
+
+
+def _fate(receipt: Receipt) -> str:
+    """What became of an ask, in a few words."""
+    fate = receipt.status
+    if receipt.seq is not None:
+        fate += f", seq {receipt.seq} of epoch {receipt.epoch}, {receipt.durability}"
+    return f"{fate}; it was there already" if receipt.duplicate else fate
 
 
 def _milliseconds(seconds: float | None) -> float | None:

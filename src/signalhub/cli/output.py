@@ -74,13 +74,26 @@ class Output:
         self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, if_empty: str = ""
     ) -> None:
         """Rows of the same members; people are also told that there are none."""
-        if self.as_json or not self.is_terminal:
+        if self.as_json:
+            for row in rows:
+                self.line(row, [])
+        elif not self.is_terminal:
             for row in rows:
                 self.line(row, [(shown(row[column.name]), "") for column in columns])
         elif rows:
             self._draw(columns, rows)
         elif if_empty:
             self.line({}, [(if_empty, "dim")])
+
+    def sheet(self, facts: Mapping[str, Any]) -> None:
+        """One thing with its properties: an object for programs, a row for each for people."""
+        if self.as_json:
+            self.line(facts, [])
+            return
+        rows = [
+            {"name": name, "value": "" if value is None else value} for name, value in facts.items()
+        ]
+        self.table((Column("name", style="bold"), Column("value")), rows)
 
     def _draw(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
         from rich.box import SIMPLE_HEAD
@@ -96,6 +109,11 @@ class Output:
 
     def _print(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def shown(value: Any) -> str:

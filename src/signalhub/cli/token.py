@@ -37,6 +37,9 @@ class Permissions:
     publish: Annotated[tuple[str, ...], _patterns("Topics it may publish to.")] = ()
     subscribe: Annotated[tuple[str, ...], _patterns("Topics it may subscribe to.")] = ()
     register: Annotated[tuple[str, ...], _patterns("Addresses it may register.")] = ()
+    create: Annotated[
+        tuple[str, ...], _patterns("Durable topics it may make, change and delete.")
+    ] = ()
 
 
 NOTHING = Permissions()

@@ -79,6 +79,11 @@ class Runner:
         return self.protocol.phase is Phase.READY
 
     @property
+    def is_over(self) -> bool:
+        """Has it left the hub, or given it up?"""
+        return self.protocol.phase in (Phase.LEAVING, Phase.STOPPED)
+
+    @property
     def streams(self) -> StreamComposer:
         return self.protocol.compose.streams
 

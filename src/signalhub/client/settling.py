@@ -37,6 +37,10 @@ class Outlet(Protocol):
         """Is there a connection now?"""
 
     @property
+    def is_over(self) -> bool:
+        """Will there never be one again?"""
+
+    @property
     def streams(self) -> StreamComposer: ...
 
     def now(self) -> Instant: ...
@@ -71,24 +75,24 @@ class Settler:
 
     def bound(self, message: Message, delivery: Delivery) -> Message:
         """A message that has just arrived, with the means to settle it."""
-        self._progress.arrived(delivery.epoch, delivery.seq)
+        self._progress.arrived(delivery)
         if self.is_automatic:
-            self._progress.settled(delivery.epoch, delivery.seq)
+            self._progress.settled(delivery)
             return message
         return msgspec.structs.replace(message, _settler=self)
 
     def is_open(self, delivery: Delivery) -> bool:
-        return self._progress.is_open(delivery.epoch, delivery.seq)
+        return self._progress.is_open(delivery)
 
     async def settle(
         self, verb: Verb, delivery: Delivery, facts: dict[str, Any], *, wait: bool
     ) -> Settled | None:
-        if self.is_closed:
+        if self.is_closed or self._outlet.is_over:
             raise Unavailable(f"{verb.type} was not sent: the consumer is closed")
         if verb is Verb.NACK:
-            self._progress.returned(delivery.epoch, delivery.seq)
+            self._progress.returned(delivery)
         elif verb is not Verb.EXTEND:
-            self._progress.settled(delivery.epoch, delivery.seq)
+            self._progress.settled(delivery)
         if verb is Verb.ACK and not wait:
             self._gather(delivery)
             return None

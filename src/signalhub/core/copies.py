@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 from msgspec import Raw
 
@@ -27,18 +28,20 @@ def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int)
 
 
 def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
-    """The name of one attempt."""
-    return f"{subscription.position.generation}.{seq}.{attempt}"
+    """The name of one attempt, unlike that of any other."""
+    return f"{_tag(subscription)}.{subscription.position.generation}.{seq}.{attempt}"
+
+
+def _tag(subscription: Subscription) -> str:
+    return f"{crc32(subscription.name.encode()):08x}"
 
 
 def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
     """Is this the name of an attempt of the present generation?"""
-    generation, _, rest = given.partition(".")
-    seq, _, attempt = rest.partition(".")
+    name, _, attempt = given.rpartition(".")
     return (
-        generation == str(subscription.position.generation)
-        and seq == str(flight.seq)
-        and attempt.isdigit()
+        name == f"{_tag(subscription)}.{subscription.position.generation}.{flight.seq}"
+        and attempt.isdecimal()
         and len(attempt) < 10
         and 1 <= int(attempt) <= flight.deliveries
     )

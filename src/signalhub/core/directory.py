@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PAGE_MAX = 100
 # Mailboxes are many; their watchdog looks so many times less often.
 MAILBOX_HEARTBEAT = 10
+UNBOUNDED = 10**9
 CAPABILITIES_MAX = 64
 CAPABILITY_CHARS_MAX = 128
 # What a registration says about itself; a page of a hundred stays below the message limit.
@@ -160,6 +161,7 @@ def make_mailbox(hub: Hub, address: str, stream_id: int, now: int) -> Mailbox:
     )
     heartbeat_ms = hub.settings.dispatch.heartbeat_ms * MAILBOX_HEARTBEAT
     mailbox.subscription = Subscription(mailbox, definition, heartbeat_ms, now)
+    mailbox.subscription.stats = hub.tally.mailboxes
     hub.streams.mailboxes[address] = mailbox
     return mailbox
 
@@ -175,7 +177,8 @@ def _attach(hub: Hub, session: Session, mailbox: Mailbox, now: int) -> None:
         session,
         mailbox.name,
         subscription,
-        window=hub.settings.mailbox.window,
+        # A write settles at once where the session does not; then only bytes bound it.
+        window=hub.settings.mailbox.window if session.settles_mail else UNBOUNDED,
         bytes_max=hub.settings.dispatch.window_bytes,
         auto_ack=not session.settles_mail,
     )

@@ -128,7 +128,7 @@ class Dispatcher:
     def _expect_heartbeat(self, subscription: Subscription, now: int) -> None:
         period_ms = subscription.heartbeat_ms
         if period_ms and len(subscription.consumers) and not subscription.is_deleted:
-            slot = (now + period_ms) // _GRAIN_MS
+            slot = max(now + period_ms, now + _GRAIN_MS) // _GRAIN_MS
             subscription.heartbeat_slot = slot
             if slot not in self._heartbeats:
                 self._heartbeats[slot] = []

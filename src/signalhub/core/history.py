@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from signalhub import envelope as wire
-from signalhub.core import copies, publishing, refusals, requests
+from signalhub.core import copies, letters, publishing, refusals, requests
 from signalhub.core.effects import Effect, Fetch, Reply
 from signalhub.core.session import Session, State
 from signalhub.core.streams import Topic, held_of
@@ -15,7 +15,6 @@ from signalhub.envelope import Envelope
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
 
-LIMIT = 1_000
 LIMIT_MAX = 10_000
 PAGE_MESSAGES = 256
 PAGE_BYTES = 2**20
@@ -30,7 +29,7 @@ def replay(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
         raise refusals.wrong_epoch(topic.name, request.epoch, topic.epoch)
     first = int(request.from_seq)
     last = topic.head if request.to_seq is None else min(int(request.to_seq), topic.head)
-    limit = LIMIT if request.limit is None else min(max(1, int(request.limit)), LIMIT_MAX)
+    limit = min(request.limit or LIMIT_MAX, LIMIT_MAX)
     return _Replaying(hub, session, message, topic, first, last, limit).go_on(now)
 
 
@@ -72,6 +71,8 @@ class _Replaying:
         if not found:
             return [self._end(now)]
         copied: list[Effect] = []
+        if found[0].seq > self._next:
+            copied += letters.lose_before(self._hub, self._topic, found[0].seq, now)
         for stored in found:
             if stored.seq > self._last or self._left <= 0:
                 break

@@ -116,6 +116,7 @@ class CursorWritten(msgspec.Struct):
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         subscription, position = self.subscription, self.subscription.position
+        subscription.stats.cursors += 1
         if subscription.is_reserving and self.body.generation == position.generation:
             subscription.is_reserving = False
             position.reserved = max(position.reserved, self.body.reserved)

@@ -129,6 +129,7 @@ def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list
             continue
         subscription.stats.lost += lost
         hub.tally.lost += lost
+        hub.tally.loss_events += 1
         body = Lost(subscription.name, from_seq, first - 1)
         effects.append(Append(journal.entry(Kind.LOST, stream, body, now), journal.UNWATCHED))
         facts: dict[str, object] = {

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from signalhub import envelope as wire
 from signalhub.core import refusals, requests
-from signalhub.core.dedup import Ack
+from signalhub.core.dedup import Ack, Status
 from signalhub.core.effects import Append, Deliver, Effect, Reply
 from signalhub.core.flight import SENT, Attempt
 from signalhub.core.receipts import Receipt
@@ -202,24 +202,26 @@ def answer_fresh(hub: Hub, mailbox: Mailbox, now: int) -> list[Effect]:
 def queued(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
     """It waits for its recipient; the time in the answer is that of its acceptance."""
     hub.tally.queued_asks += 1
-    return _answer(hub, receipt, Ack(receipt.received_at_ms, QUEUED, seq=receipt.seq), now)
+    return _answer(hub, receipt, _ack(receipt, receipt.received_at_ms, QUEUED), now)
 
 
 def delivered(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
     """The recipient's bytes are the kernel's."""
     hub.tally.ask_latency.observe((now - receipt.received_at_ms) / 1000)
-    return _answer(hub, receipt, Ack(now, DELIVERED, seq=receipt.seq), now)
+    return _answer(hub, receipt, _ack(receipt, now, DELIVERED), now)
+
+
+def _ack(receipt: Receipt, at_ms: int, status: Status) -> Ack:
+    stream = 0 if receipt.mailbox is None else receipt.mailbox.id
+    return Ack(at_ms, status, seq=receipt.seq, stream=stream)
 
 
 def _answer(hub: Hub, receipt: Receipt, ack: Ack, now: int) -> list[Effect]:
     message = receipt.message
     hub.asks.pop((message.sender, message.id), None)
     hub.dedup.remember(message.sender, message.id, now, ack)
-    epoch = None if receipt.mailbox is None else receipt.mailbox.epoch
     return [
-        delivery_ack(
-            hub, asker, message, ack, epoch, now, is_duplicate=asker is not receipt.session
-        )
+        delivery_ack(hub, asker, message, ack, now, is_duplicate=asker is not receipt.session)
         for asker in receipt.listening
     ]
 
@@ -229,7 +231,6 @@ def delivery_ack(
     session: Session,
     message: Envelope,
     ack: Ack,
-    epoch: str | None,
     now: int,
     *,
     is_duplicate: bool = False,
@@ -240,8 +241,8 @@ def delivery_ack(
         "deliveredAt": ack.at_ms,
         "status": ack.status,
     }
-    if epoch is not None and ack.seq:
-        payload["epoch"] = epoch
+    if ack.seq:
+        payload["epoch"] = hub.streams.epoch_of(ack.stream)
         payload["seq"] = ack.seq
     payload["durability"] = hub.durability
     if is_duplicate:
@@ -308,7 +309,7 @@ def attempt_handed_over(hub: Hub, attempt: Attempt, now: int) -> list[Effect]:
     if is_current and subscription.position.generation == attempt.generation:
         assert flight.consumer is not None
         if receipt is not None:
-            subscription.note_handed_over(flight)
+            subscription.note_handed_over(flight, now)
         if flight.consumer.auto_ack:
             subscription.settle(flight, Outcome.WRITTEN)
         hub.dispatcher.wake(subscription)

@@ -19,6 +19,7 @@ class Position:
 
     __slots__ = (
         "above",
+        "dead_lettered",
         "doubtful",
         "failures",
         "floor",
@@ -41,6 +42,8 @@ class Position:
         # A seek begins a new one; acks for an older one mean nothing.
         self.generation = 1
         self.is_paused = False
+        # How many of its messages became dead letters, ever.
+        self.dead_lettered = 0
 
     def is_settled(self, seq: int) -> bool:
         """Parked ones are not."""
@@ -97,7 +100,8 @@ class Position:
         """Apply what the log says about one delivery."""
         if one.outcome == Outcome.FAILED:
             self.failures[one.seq] = one.failures
-        elif one.outcome != Outcome.HANDED_OVER:
+        elif one.outcome != Outcome.HANDED_OVER and not self.is_settled(one.seq):
+            self.dead_lettered += one.outcome == Outcome.DEAD_LETTERED
             self.settle(one.seq)
 
     def cursor(self, name: str) -> Cursor:
@@ -111,6 +115,7 @@ class Position:
             dict(self.parked),
             dict(self.failures),
             self.is_paused,
+            self.dead_lettered,
         )
 
     def restore(self, cursor: Cursor) -> None:
@@ -122,3 +127,4 @@ class Position:
         self.parked = dict(cursor.parked)
         self.failures = dict(cursor.failures)
         self.is_paused = cursor.is_paused
+        self.dead_lettered = cursor.dead_lettered

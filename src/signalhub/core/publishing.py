@@ -104,7 +104,7 @@ def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[
     answer: dict[str, object] | None = None
     if message is not None:
         hub.asks.pop((message.sender, message.id), None)
-        ack = Ack(receipt.at_ms, "queued", seq=receipt.seq)
+        ack = Ack(receipt.at_ms, "queued", seq=receipt.seq, stream=topic.id)
         hub.dedup.remember(message.sender, message.id, now, ack)
         answer = position(hub, topic, receipt.seq)
     audience = hub.topics.audience(topic.name)
@@ -154,11 +154,18 @@ def answers(
     ]
 
 
-def published_before(
-    hub: Hub, session: Session, message: Envelope, topic: Topic, ack: Ack, now: int
-) -> Reply:
+def published_before(hub: Hub, session: Session, message: Envelope, ack: Ack, now: int) -> Reply:
     """The original answer again."""
-    answer = position(hub, topic, ack.seq) | {"duplicate": True}
+    name = requests.parse(requests.Publish, message.payload).topic
+    topic = hub.streams.topics.get(name)
+    answer = {
+        "topic": name,
+        "subscriberCount": 0 if topic is None else len(topic.subscriptions),
+        "epoch": hub.streams.epoch_of(ack.stream),
+        "seq": ack.seq,
+        "durability": hub.durability,
+        "duplicate": True,
+    }
     return hub.reply(session, message, "hub:published", wire.encode(answer), now)
 
 

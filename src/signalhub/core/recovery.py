@@ -239,7 +239,7 @@ class Recovery:
             return
         if entry.kind == Kind.MAIL:
             self._asks[entry.stream_epoch, entry.seq] = (message.sender, message.id)
-        ack = Ack(entry.at_ms, "queued", seq=entry.seq)
+        ack = Ack(entry.at_ms, "queued", seq=entry.seq, stream=entry.stream_epoch)
         self._hub.dedup.remember(message.sender, message.id, entry.at_ms, ack)
 
     def _remember_outcomes(self, entry: Stored, settled: Settled) -> None:
@@ -249,7 +249,7 @@ class Recovery:
             elif one.outcome == Outcome.HANDED_OVER:
                 ask = self._asks.pop((entry.stream_epoch, one.seq), None)
                 if ask is not None:
-                    ack = Ack(one.last_sent, "delivered", seq=one.seq)
+                    ack = Ack(one.last_sent, "delivered", b"", one.seq, entry.stream_epoch)
                     self._hub.dedup.remember(*ask, entry.at_ms, ack)
 
     def _remember_loose(self, entry: Stored, one: Settlement) -> None:

@@ -24,6 +24,7 @@ _ABSENT = Raw(b"")
 
 SEQS_MAX = 10_000
 Position = Annotated[int, Meta(ge=1, le=2**53)]
+Duration = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
 Poison = Literal["block", "drop", "dead_letter"]
 _DAY_MS = 86_400_000
 
@@ -260,9 +261,10 @@ class Settle(Request):
     seqs: Annotated[list[Position], Meta(max_length=SEQS_MAX)] | None = None
     up_to: Position | None = None
     id: str | None = None
-    delay_ms: Number | None = None
+    ids: Annotated[list[str], Meta(max_length=SEQS_MAX)] | None = None
+    delay_ms: Duration | None = None
     reason: str | None = None
-    ms: Number | None = None
+    ms: Duration | None = None
 
 
 class Credit(Request):

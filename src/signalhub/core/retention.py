@@ -35,6 +35,18 @@ def _find_expired(hub: Hub, topic: Topic, oldest_ms: float) -> FindTime:
     return FindTime(topic.name, topic.id, oldest_ms, then)
 
 
+def cut(hub: Hub, firsts: dict[str, int], now: int) -> list[Effect]:
+    """Old segments are gone: these are the oldest positions left, 0 where none is."""
+    effects: list[Effect] = []
+    for name, first in firsts.items():
+        topic = hub.streams.topics.get(name)
+        if topic is not None:
+            first = first or topic.head + 1
+            if first > topic.first:
+                effects += letters.lose_before(hub, topic, first, now)
+    return effects
+
+
 def unsettled(hub: Hub) -> list[tuple[str, int, int]]:
     """The oldest position each subscription and mailbox still needs: stream, its epoch, seq."""
     needed: list[tuple[str, int, int]] = []

@@ -114,7 +114,7 @@ def _answer_again(hub: Hub, session: Session, message: Envelope, now: int) -> li
     pending = hub.asks.get((message.sender, message.id))
     if pending is not None:
         hub.tally.duplicates += 1
-        if session not in pending.askers:
+        if session not in pending.askers or message.type == "hub:publish":
             pending.askers.append(session)
         return []
     ack = hub.dedup.find(message.sender, message.id, now)
@@ -124,12 +124,8 @@ def _answer_again(hub: Hub, session: Session, message: Envelope, now: int) -> li
     if ack.extra:
         return [hub.reply(session, message, "hub:broadcast_ack", ack.extra, now)]
     if message.type == "hub:publish":
-        topic = publishing.find(hub, requests.parse(requests.Publish, message.payload).topic)
-        return [publishing.published_before(hub, session, message, topic, ack, now)]
-    target = requests.parse(requests.Send, message.payload).to or message.to
-    box = hub.streams.mailboxes.get(target)
-    epoch = None if box is None else box.epoch
-    return [mailbox.delivery_ack(hub, session, message, ack, epoch, now, is_duplicate=True)]
+        return [publishing.published_before(hub, session, message, ack, now)]
+    return [mailbox.delivery_ack(hub, session, message, ack, now, is_duplicate=True)]
 
 
 def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:

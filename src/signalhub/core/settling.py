@@ -107,39 +107,50 @@ class _Given:
             raise refusals.wrong_epoch(stream.name, request.epoch, stream.epoch)
         self._accepted = 0
         self._ignored: list[int] = []
+        self._is_burying = False
 
     def flights(self, phases: tuple[object, ...]) -> list[Flight]:
         """The messages meant that are in one of these phases; the others are ignored, counted."""
         found: list[Flight] = []
-        for seq in self._seqs():
+        for seq, attempt in self._seqs():
             flight = self.subscription.window.flights.get(seq)
-            is_meant = flight is not None and flight.phase in phases and flight.deliveries > 0
-            if is_meant and self._request.id is not None:
-                assert flight is not None
-                is_meant = copies.is_attempt(self.subscription, flight, self._request.id)
-            if is_meant and flight is not None and not flight.is_burying:
+            if (
+                flight is not None
+                and flight.phase in phases
+                and flight.deliveries > 0
+                and not flight.is_burying
+                and (attempt is None or copies.is_attempt(self.subscription, flight, attempt))
+            ):
                 found.append(flight)
             else:
                 self._ignored.append(seq)
+                self._is_burying |= flight is not None and flight.is_burying
         self._accepted = len(found)
         self.subscription.stats.ignored += len(self._ignored)
         return found
 
-    def _seqs(self) -> list[int]:
+    def _seqs(self) -> list[tuple[int, str | None]]:
+        """The positions named, each with the attempt that is meant, if that is said."""
         request, subscription = self._request, self.subscription
         named = [one for one in (request.seq, request.seqs, request.up_to) if one is not None]
         if len(named) != 1:
             raise refusals.structural("the payload needs exactly one of seq, seqs and upTo")
         if request.seq is not None:
-            return [request.seq]
+            return [(request.seq, request.id)]
         if request.seqs is not None:
-            return list(dict.fromkeys(request.seqs))
+            ids = request.ids
+            if ids is None:
+                return [(seq, request.id) for seq in dict.fromkeys(request.seqs)]
+            if len(ids) != len(request.seqs):
+                raise refusals.structural("payload.ids needs one name for each of payload.seqs")
+            return list(dict(zip(request.seqs, ids, strict=True)).items())
         assert request.up_to is not None
         if subscription.definition.mode not in (EXCLUSIVE, FAILOVER):
             raise refusals.structural("payload.upTo is for the modes exclusive and failover")
         parked = subscription.position.parked
         flights = subscription.window.flights
-        return sorted(seq for seq in flights if seq <= request.up_to and seq not in parked)
+        up_to = sorted(seq for seq in flights if seq <= request.up_to and seq not in parked)
+        return [(seq, request.id) for seq in up_to]
 
     def answer(self, type: str, now: int) -> list[Effect]:
         """An ask is answered when what it did is on disk."""
@@ -154,8 +165,11 @@ class _Given:
             self._accepted,
             self._ignored,
         )
-        if not self._accepted:
+        if not self._accepted and not self._is_burying:
             return settled.committed(self._hub, 0, now)
+        if not self._accepted:
+            # Dead letters are on their way to the log: the answer follows them.
+            self.subscription.write_cursor_soon()
         self.subscription.waiters.append(settled)
         return []
 

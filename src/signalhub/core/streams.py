@@ -149,11 +149,10 @@ class Mailbox(Stream):
         position = self.subscription.position
         for seq in list(self.expiries):
             expires_at, offset = self.expiries[seq]
-            if position.is_settled(seq):
+            if position.is_settled(seq) or (
+                expires_at < now_ms and self.subscription.expire(seq, offset)
+            ):
                 del self.expiries[seq]
-            elif expires_at < now_ms and seq not in self.subscription.window.flights:
-                del self.expiries[seq]
-                self.subscription.expire_unread(seq, offset)
 
 
 class Streams:
@@ -172,6 +171,10 @@ class Streams:
         self._tail: deque[tuple[Stream, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
+
+    def epoch_of(self, stream_id: int) -> str:
+        """The epoch of a stream, which may be gone."""
+        return f"{self.log_epoch}.{stream_id}"
 
     def take_id(self) -> int:
         """A number no other stream has or had."""

@@ -41,16 +41,21 @@ def subscribe(
     topic = publishing.find(hub, request.topic)
     name = request.subscription
     assert name is not None
-    for member, text in (("subscription", name), ("consumer", request.consumer or "x")):
+    for member, text in (("subscription", name), ("consumer", request.consumer)):
+        if text is None:
+            continue
         if not text or len(text) > NAME_CHARS_MAX or not text.isprintable():
             raise refusals.structural(
                 f"payload.{member} must have 1 to {NAME_CHARS_MAX} printable characters"
             )
+    if request.mode is not None and request.mode not in MODES:
+        raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
+    _check_start(request.start)
     _check_resume(topic, request)
     joining = _Joining(hub, session, message, request, address, topic)
     found = topic.subscriptions.get(name)
     if found is not None:
-        return joining.join(found, now)
+        return joining.rejoin(found, now)
     count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
     if count + len(session.consumers) >= hub.settings.subscriptions_max:
         raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
@@ -58,6 +63,18 @@ def subscribe(
     if request.resume is not None:
         return joining.make(_within(topic, int(request.resume.seq)), now)
     return find_start(hub, topic, request.start, joining.make, now)
+
+
+def _check_start(start: requests.Start | None) -> None:
+    if start is None or start in ("earliest", "latest"):
+        return
+    if isinstance(start, str):
+        raise refusals.structural(
+            "a position is `earliest`, `latest` or an object with seq, time or last"
+        )
+    given = [one for one in (start.seq, start.time, start.last) if one is not None]
+    if len(given) != 1:
+        raise refusals.structural("a position needs exactly one of seq, time and last")
 
 
 def _check_resume(topic: Topic, request: requests.Subscribe) -> None:
@@ -82,13 +99,8 @@ def find_start(
         return then(topic.first - 1, now)
     if start == "latest":
         return then(topic.head, now)
-    if isinstance(start, str):
-        raise refusals.structural(
-            "a position is `earliest`, `latest` or an object with seq, time or last"
-        )
-    given = [one for one in (start.seq, start.time, start.last) if one is not None]
-    if len(given) != 1:
-        raise refusals.structural("a position needs exactly one of seq, time and last")
+    _check_start(start)
+    assert isinstance(start, requests.Point)
     if start.epoch is not None and start.epoch != topic.epoch:
         raise refusals.wrong_epoch(topic.name, start.epoch, topic.epoch)
     if start.seq is not None:
@@ -121,6 +133,8 @@ class _Joining:
         self._request = request
         self._address = address
         self._topic = topic
+        # The floor a new subscription wanted, if it said so by position.
+        self._wanted = _wanted(request)
 
     def make(self, floor: int, now: int) -> list[Effect]:
         """A new subscription; it exists for good once its entry is on disk."""
@@ -129,18 +143,22 @@ class _Joining:
         assert name is not None
         found = topic.subscriptions.get(name)
         if found is not None:
-            return self.join(found, now)
+            return self.rejoin(found, now)
         if hub.count_subscriptions() >= hub.settings.dispatch.limit:
             raise refusals.too_many("subscriptions", hub.settings.dispatch.limit)
         mode = self._request.mode or EXCLUSIVE
-        if mode not in MODES:
-            raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
         defaults = _defaults(hub, name, mode, floor)
         definition = changed(defaults, self._request)
         subscription = Subscription(topic, definition, hub.settings.dispatch.heartbeat_ms, now)
         topic.subscriptions[name] = subscription
         entry = journal.entry(Kind.SUBSCRIPTION_CREATED, topic, definition, now)
         return [Append(entry, Made(subscription, self))]
+
+    def rejoin(self, subscription: Subscription, now: int) -> list[Effect]:
+        """It is not new: where it started does not count, only what the consumer has."""
+        resume = self._request.resume
+        self._wanted = None if resume is None else int(resume.seq)
+        return self.join(subscription, now)
 
     def join(self, subscription: Subscription, now: int) -> list[Effect]:
         """Become a consumer of it."""
@@ -178,7 +196,7 @@ class _Joining:
         return [*effects, reply]
 
     def _welcome(self, subscription: Subscription, consumer: Consumer) -> dict[str, object]:
-        topic, resume = self._topic, self._request.resume
+        topic = self._topic
         floor = subscription.position.floor
         payload: dict[str, object] = {
             "topic": topic.name,
@@ -186,13 +204,13 @@ class _Joining:
             "subscriptionId": consumer.id,
             "mode": subscription.definition.mode,
             "epoch": topic.epoch,
-            "next": first_unsettled(subscription),
+            "next": subscription.next_to_send,
             "head": topic.head,
             "lag": subscription.lag,
             "recovered": True,
         }
-        processed = floor if resume is None else int(resume.seq)
-        if processed + 1 < topic.first and (resume is not None or floor + 1 < topic.first):
+        processed = floor if self._wanted is None else self._wanted
+        if processed + 1 < topic.first:
             payload |= {
                 "recovered": False,
                 "lostFrom": processed + 1,
@@ -213,6 +231,16 @@ class _Joining:
         if self._session.state is not State.CONNECTED:
             return []
         return [self._hub.refuse(self._session, self._message, refusal, now)]
+
+
+def _wanted(request: requests.Subscribe) -> int | None:
+    """Up to where somebody wants to have everything behind."""
+    if request.resume is not None:
+        return int(request.resume.seq)
+    start = request.start
+    if start is None or start == "earliest":
+        return 0
+    return int(start.seq) - 1 if isinstance(start, requests.Point) and start.seq else None
 
 
 class Made(msgspec.Struct):
@@ -378,7 +406,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
             for one in subscription.consumers
         ],
         "floor": position.floor,
-        "next": first_unsettled(subscription),
+        "next": subscription.next_to_send,
         "head": stream.head,
         "first": stream.first,
         "lag": lag,
@@ -388,7 +416,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "exhausted": window.exhausted,
         "settledAboveFloor": position.above.count,
         "parked": len(position.parked),
-        "deadLettered": stats.dead_lettered,
+        "deadLettered": position.dead_lettered,
         "redelivered": stats.redelivered,
         "lost": stats.lost,
         "paused": position.is_paused,
@@ -430,7 +458,7 @@ def list_subscriptions(hub: Hub, session: Session, message: Envelope, now: int) 
         "limit": limit,
         "hasMore": len(shown) > limit,
     }
-    return [hub.reply(session, message, "hub:sub_list", wire.encode(payload), now)]
+    return [hub.reply(session, message, "hub:sub_info_response", wire.encode(payload), now)]
 
 
 def pause(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -477,11 +505,11 @@ def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     """`hub:sub_delete`."""
     subscription = _named(hub, session, message)
     hub.check_storage()
-    payload = {"topic": subscription.stream.name, "subscription": subscription.name}
+    payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
     body = msgspec.structs.replace(subscription.definition)
     entry = journal.entry(Kind.SUBSCRIPTION_DELETED, subscription.stream, body, now)
     effects = remove(hub, subscription, "deleted", now)
-    return [*effects, Append(entry, Then(session, message, "hub:sub_deleted", payload))]
+    return [*effects, Append(entry, Then(session, message, "hub:sub_info_response", payload))]
 
 
 def remove(hub: Hub, subscription: Subscription, reason: str, now: int) -> list[Effect]:

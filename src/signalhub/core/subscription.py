@@ -121,6 +121,12 @@ class Subscription:
         return self.position.unsettled(self.stream.head)
 
     @property
+    def next_to_send(self) -> int:
+        """The next position to be delivered: one that came back, or one not read yet."""
+        ready = self.window.next_ready()
+        return self.next_seq if ready is None else min(ready.seq, self.next_seq)
+
+    @property
     def is_behind(self) -> bool:
         """Is there anything left to read?"""
         return self.stream.head >= self.next_seq
@@ -208,9 +214,7 @@ class Subscription:
         if not self.consumers:
             position = self.position
             position.reserved = max(position.floor, min(position.reserved, self.next_seq - 1))
-            # Its cursor is written at once.
-            self.cursor_at_ms = 0
-            self.changed()
+            self.write_cursor_soon()
         elif grace_ms and self.definition.mode == FAILOVER:
             self.not_before_ms = now + grace_ms
 
@@ -221,6 +225,7 @@ class Subscription:
         self.window.remove(flight)
         self._note(flight, outcome, consumer)
         self.position.settle(flight.seq)
+        self.position.dead_lettered += outcome is Outcome.DEAD_LETTERED
         self.settled_since_cursor += 1
         self.changed()
 
@@ -244,6 +249,18 @@ class Subscription:
         else:
             self.settle(flight, Outcome.DROPPED)
 
+    def expire(self, seq: int, offset: int) -> bool:
+        """Its time has passed; `False` if it is at a consumer, who may still settle it."""
+        flight = self.window.flights.get(seq)
+        if flight is None:
+            self.expire_unread(seq, offset)
+            return True
+        if flight.phase is SENT:
+            return False
+        self.stats.expired += 1
+        self.settle(flight, Outcome.EXPIRED)
+        return True
+
     def expire_unread(self, seq: int, offset: int) -> None:
         """Its time passed before it was read."""
         self.stats.expired += 1
@@ -257,13 +274,19 @@ class Subscription:
             if flight.phase is EXHAUSTED:
                 self._apply_poison_policy(flight)
 
-    def note_handed_over(self, flight: Flight) -> None:
-        """The log shall know that an ask was answered as delivered."""
+    def note_handed_over(self, flight: Flight, now: int) -> None:
+        """The log shall know that an ask was answered as delivered, and when."""
+        flight.last_sent = now
         self._note(flight, Outcome.HANDED_OVER)
 
     def changed(self) -> None:
         """Its position has to be written again."""
         self.is_cursor_dirty = self.is_dirty = True
+
+    def write_cursor_soon(self) -> None:
+        """With the next turn, whether it is time or not."""
+        self.cursor_at_ms = 0
+        self.changed()
 
     def _failed(self, flight: Flight, reason: str, now: int) -> None:
         flight.failures += 1
@@ -339,7 +362,11 @@ class Subscription:
     def lose_before(self, first: int) -> int:
         """Nothing before `first` can be read any more; how many unsettled ones that costs."""
         before = self.position.unsettled(self.stream.head)
-        kept = [seq for seq, flight in self.window.flights.items() if flight.held is not None]
+        for flight in [one for seq, one in self.window.flights.items() if seq < first]:
+            if flight.phase is not SENT:
+                self.window.remove(flight)
+        # What consumers have got they may still settle.
+        kept = [seq for seq in self.window.flights if seq < first]
         self.position.skip_to(min([first - 1, *(seq - 1 for seq in kept)]))
         for seq in [seq for seq in self.position.parked if seq < first and seq not in kept]:
             del self.position.parked[seq]
@@ -424,7 +451,7 @@ class Subscription:
         capacity = 1 if definition.strict else self.consumers.capacity
         while budget > 0 and self.next_seq <= head and len(window) < capacity:
             seq = self.next_seq
-            if seq in position.above or seq in position.parked:
+            if seq <= position.floor or seq in position.above or seq in position.parked:
                 self.next_seq += 1
                 continue
             if seq > position.reserved or self.is_blocked:

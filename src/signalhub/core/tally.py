@@ -7,7 +7,7 @@ uncounted. Nothing here is ever reset; whoever wants a rate compares two reading
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
 DELIVERY_BOUNDS_S = (
@@ -30,6 +30,11 @@ DELIVERY_BOUNDS_S = (
 ASK_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.2, 1.0, 5.0, 30.0)
 # A broadcast is allowed minutes, and the alert on it fires at 120 s.
 BROADCAST_BOUNDS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# From memory that calls itself a disk to a spinning one that struggles; the alert fires at 0.25 s.
+SYNC_BOUNDS_S = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
+)
 
 
 class Histogram:
@@ -59,9 +64,12 @@ class Histogram:
         return sum(self.counts)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SubscriptionTally:
-    """What happened to the messages of one subscription since the process started."""
+    """What happened to the messages of one subscription since the process started.
+
+    All mailboxes share one: they are many, and their addresses are nobody's business.
+    """
 
     delivered: int = 0
     settled: int = 0
@@ -80,6 +88,25 @@ class SubscriptionTally:
     recovered_wakes: int = 0  # Heartbeat polls that found what a wake should have brought.
     empty_reads: int = 0
     restarts: int = 0
+    cursors: int = 0  # Cursors that reached the log.
+
+    def add(self, other: SubscriptionTally) -> None:
+        """Count everything the other one has counted, too."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(slots=True)
+class LogTally:
+    """What the log has done since the process opened it; written by the thread that commits."""
+
+    batches: int = 0
+    bytes: int = 0
+    read_errors: int = 0
+    # What opening it found: at most one of each.
+    torn_tails: int = 0
+    epoch_changes: int = 0
+    sync_latency: Histogram = field(default_factory=lambda: Histogram(SYNC_BOUNDS_S))
 
 
 @dataclass(slots=True)
@@ -118,8 +145,11 @@ class Tally:
     mailbox_full: int = 0
     mailbox_dropped: int = 0  # Messages that went with their mailbox.
     lost: int = 0  # Removed by retention before they were settled.
+    loss_events: int = 0
     appended: int = 0  # Entries committed to the log.
     append_refused: int = 0
+    mailboxes: SubscriptionTally = field(default_factory=SubscriptionTally)
+    log: LogTally = field(default_factory=LogTally)
 
     errors: dict[str, int] = field(default_factory=dict)  # By code.
 

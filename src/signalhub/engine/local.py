@@ -72,8 +72,8 @@ class LocalEngine:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="signalhub-read")
         self._commit = GroupCommit(self.log, self._reported)
         self._upkeep = Upkeep(self.log)
-        self.read_errors = 0
         self._is_written = asyncio.Event()
+        self._is_closed = False
 
     def report_to(self, outcomes: Outcomes) -> None:
         """Who hears what became of appended entries; before the first one."""
@@ -86,6 +86,11 @@ class LocalEngine:
     @property
     def head(self) -> int:
         return self.log.head
+
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return len(self.log.segments)
 
     @property
     def first(self) -> int:
@@ -106,7 +111,7 @@ class LocalEngine:
         self._taken.append(append)
 
     def flush(self) -> None:
-        if not self._taken:
+        if not self._taken or self._is_closed:
             return
         taken, self._taken = self._taken, []
         fault = self.log.fault
@@ -177,21 +182,34 @@ class LocalEngine:
 
     def _failed(self, error: Exception, done: Callable[[T], None], otherwise: T) -> None:
         """Whoever asked hears it after a while, so that a broken disk is not asked in a circle."""
-        self.read_errors += 1
+        self.log.tally.read_errors += 1
         log_lines.error("the log could not be read", exc_info=error)
         self._loop.call_later(_RETRY_S, done, otherwise)
 
     # Upkeep.
 
-    def retain(self, unsettled: list[tuple[str, int, int]], guard: int) -> None:
+    def retain(
+        self,
+        unsettled: list[tuple[str, int, int]],
+        guard: int,
+        streams: list[tuple[str, int]],
+        cut: Callable[[dict[str, int]], None],
+    ) -> None:
         """Delete the segments nobody needs any more, soon.
 
         `unsettled` are the oldest unsettled positions: stream, its epoch, seq. Nothing from the
-        offset `guard` on is deleted either.
+        offset `guard` on is deleted either. If something was, `cut` hears the oldest position that
+        is left of each of `streams`, 0 if none is.
         """
-        self._threads.submit(self._retain, unsettled, guard)
+        self._threads.submit(self._retain, unsettled, guard, streams, cut)
 
-    def _retain(self, unsettled: list[tuple[str, int, int]], guard: int) -> None:
+    def _retain(
+        self,
+        unsettled: list[tuple[str, int, int]],
+        guard: int,
+        streams: list[tuple[str, int]],
+        cut: Callable[[dict[str, int]], None],
+    ) -> None:
         try:
             floor = guard
             for stream, epoch, seq in unsettled:
@@ -202,7 +220,7 @@ class LocalEngine:
             log_lines.exception("retention failed")
             return
         if chosen.segments:
-            self._upkeep.run(lambda: self._delete(chosen))
+            self._upkeep.run(lambda: self._delete(chosen, streams, cut))
         elif self._index is not None:
             index = self._index
             self._threads.submit(lambda: list(index.update(self.log.segments)))
@@ -218,13 +236,24 @@ class LocalEngine:
             keep_unsettled=self._settings.keep_unsettled,
         )
 
-    def _delete(self, chosen: Expendable) -> None:
+    def _delete(
+        self,
+        chosen: Expendable,
+        streams: list[tuple[str, int]],
+        cut: Callable[[dict[str, int]], None],
+    ) -> None:
         self.log.remove(chosen.segments)
+        nothing: dict[str, int] = {}
+        self._in_thread(lambda: self._earliest(streams), cut, nothing)
         names = [info.name for info in chosen.segments]
         log_lines.info("old segments were deleted", extra={"segments": names})
 
+    def _earliest(self, streams: list[tuple[str, int]]) -> dict[str, int]:
+        return {name: self._reader.earliest(name, epoch) or 0 for name, epoch in streams}
+
     def close(self) -> None:
         self.flush()
+        self._is_closed = True
         self._commit.close()
         self._upkeep.close()
         self._threads.shutdown(wait=True)

@@ -69,6 +69,7 @@ class GroupCommit:
         self._changed = threading.Condition(threading.Lock())
         self._entries: list[Entry] = []
         self._next = log.head
+        self._reported = log.head
         self._is_waiting = False
         self._is_refusing = False
         self._is_closed = False
@@ -112,7 +113,8 @@ class GroupCommit:
             try:
                 if entries:
                     first = self._log.append(entries)
-                    self._report(Committed(first, first + len(entries)))
+                    self._reported = first + len(entries)
+                    self._tell(Committed(first, self._reported))
                 self._sync_if_due()
             except (LogFull, LogFailed) as error:
                 self._refuse(error)
@@ -142,8 +144,14 @@ class GroupCommit:
         with self._changed:
             self._entries = []
             self._is_refusing = True
-            outcome = NotCommitted(self._log.head, self._next, error)
-        self._report(outcome)
+            outcome = NotCommitted(self._reported, self._next, error)
+        self._tell(outcome)
+
+    def _tell(self, outcome: Outcome) -> None:
+        try:
+            self._report(outcome)
+        except Exception:
+            log_lines.exception("Nobody heard what became of entries")
 
     def _sync_wait_s(self) -> float | None:
         """How long until a sync is due; None if there is nothing to sync by the clock."""

@@ -99,7 +99,7 @@ class SystemDisk:
         self.path = Path(path)
         self._is_read_only = read_only
         if not read_only:
-            self.path.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.path)
 
     def names(self) -> list[str]:
         return sorted(one.name for one in os.scandir(self.path) if one.is_file())
@@ -120,12 +120,23 @@ class SystemDisk:
             os.remove(self.path / name)
 
     def sync(self) -> None:
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync_folder(self.path)
 
     def free_bytes(self) -> int:
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
+
+
+def _make_folder(path: Path) -> None:
+    if not path.is_dir():
+        _make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -165,6 +165,15 @@ def _read_trailer(file: File) -> _Place:
     return place
 
 
+def has_trailer(file: File) -> bool:
+    """Whether a file ends like a sealed segment, even if its footer is damaged."""
+    data = file.read(TRAILER_BYTES, max(0, file.size() - TRAILER_BYTES))
+    if len(data) < TRAILER_BYTES:
+        return False
+    crc: int = _TRAILER_END.unpack_from(data, _TRAILER.size)[0]
+    return data.endswith(TRAILER_MAGIC) or crc32c(data[: _TRAILER.size]) == crc
+
+
 def read_summary(file: File) -> Summary:
     """The summary of a sealed segment, without the rest of its footer; raises `Unreadable`."""
     place = _read_trailer(file)
@@ -213,10 +222,9 @@ class Footer:
             at += 1
         return sorted(found, key=lambda run: run.first_seq)
 
-    def all_runs(self) -> list[tuple[tuple[str, int], list[Run]]]:
-        """All runs by stream and stream epoch."""
-        runs = map(self._run, range(len(self._hashes)))
-        return [((name.decode(), stream_epoch), [run]) for name, stream_epoch, run in runs]
+    def parts(self) -> list[object]:
+        """Nothing: a footer is one piece."""
+        return []
 
     def last_seqs(self, count: int) -> Iterator[list[tuple[str, int, int]]]:
         """Stream, stream epoch and last position of every run, so many at a time."""

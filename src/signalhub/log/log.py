@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from signalhub import settings
 from signalhub.clock import Clock
+from signalhub.core.tally import LogTally
 from signalhub.entry import Entry
 from signalhub.log.active import Active
 from signalhub.log.disk import Disk, File
@@ -75,6 +76,10 @@ class Log:
         self.epoch = recovery.epoch
         self.on_upkeep: Callable[[], None] = lambda: None
         """Called by `append` when there is something new for `upkeep`."""
+        self.tally: Final = LogTally(
+            torn_tails=int(recovery.torn is not None),
+            epoch_changes=int(recovery.epoch_changed),
+        )
         self._settings = log_settings
         self._reserve_bytes = min(_RESERVE_BYTES_MAX, log_settings.segment_bytes // 4)
         self._clock = clock
@@ -122,7 +127,8 @@ class Log:
     @property
     def first(self) -> int:
         """The oldest offset that can still be read."""
-        return next(iter(self._segments), self.head)
+        bases = list(self._segments)
+        return bases[0] if bases else self.head
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
@@ -156,12 +162,12 @@ class Log:
                 encoded, first=first, epoch=self.epoch, durable=self.durable_head, time_ms=time_ms
             ),
         )
+        end = first + len(entries)
+        durable = end if self._settings.sync == "always" else self.durable_head
+        self._publish(durable, end)
         active.keep(entries, encoded, time_ms)
-        self.head = first + len(entries)
-        if self._settings.sync == "always":
-            self.durable_head = self.head
+        self.head, self.durable_head = end, durable
         self._is_full = False
-        self._publish()
         self._ask_for_next(active)
         return first
 
@@ -173,12 +179,12 @@ class Log:
         if active is None or self.durable_head == self.head:
             return
         try:
-            active.sync()
+            self._sync(active)
         except OSError as error:
             # Some of it was reported as committed, so even for want of room there is no way back.
             raise self._fail(error) from error
         self.durable_head = self.head
-        self._publish()
+        self._publish(self.head, self.head)
 
     def fail(self, reason: str) -> LogFailed:
         """Take no more entries until the next start."""
@@ -214,7 +220,7 @@ class Log:
             info, file = new_segment(header), create_segment(self.disk, header)
         self._activate(file, info, age_s=max(0, now_ms - info.created_ms) / 1000)
         self._published = open_head(self.disk)
-        self._publish()
+        self._publish(self.head, self.head)
         keep_reserve(self.disk, self._reserve_bytes)
 
     def _activate(self, file: File, info: SegmentInfo, *, age_s: float = 0.0) -> Active:
@@ -234,6 +240,8 @@ class Log:
             return active
         # Only the last segment may have a torn end, so this one is finished before the next.
         self.sync()
+        # In this order, so that `upkeep` does not prepare another one in its place meanwhile.
+        active.has_asked_for_next = False
         prepared, self._prepared = self._prepared, None
         header = Header(self.epoch, self.head, self._clock.now_ms())
         try:
@@ -252,12 +260,19 @@ class Log:
             active.write(batch)
             is_written = True
             if self._settings.sync == "always":
-                active.sync()
+                self._sync(active)
         except OSError as error:
             refusal = self._refuse(error)
             if isinstance(refusal, LogFull):
                 self._cut_back(active, is_written=is_written)
             raise refusal from error
+        self.tally.batches += 1
+        self.tally.bytes += len(batch)
+
+    def _sync(self, active: Active) -> None:
+        began_s = self._clock.mono_s()
+        active.sync()
+        self.tally.sync_latency.observe(self._clock.mono_s() - began_s)
 
     def _cut_back(self, active: Active, *, is_written: bool) -> None:
         try:
@@ -278,10 +293,9 @@ class Log:
     def _fail(self, error: OSError) -> LogFailed:
         return self.fail(error.strerror or str(error))
 
-    def _publish(self) -> None:
-        head = Head(self.epoch, self.durable_head, self.head)
+    def _publish(self, durable: int, shown: int) -> None:
         try:
-            self._published.write(encode_head(head), 0)
+            self._published.write(encode_head(Head(self.epoch, durable, shown)), 0)
         except OSError as error:
             # Without room for its first few bytes readers know less, but nothing wrong.
             if isinstance(storage_error(error), LogFailed):
@@ -340,8 +354,9 @@ class Log:
 
     @property
     def _wants_next(self) -> bool:
-        active = self._active
-        return active is not None and active.has_asked_for_next and self._prepared is None
+        # Whether one is prepared comes first: see where it is taken.
+        active = self._active if self._prepared is None else None
+        return active is not None and active.has_asked_for_next
 
     def _prepare(self) -> Slices:
         try:
@@ -364,7 +379,7 @@ class Log:
         self._segments[info.base] = yield from seal(self.disk, info, chain, expected)
         # Freeing everything at once would take too long.
         known = self._lookups.pop(info.base, ())
-        doomed = [runs for lookup in known for runs in lookup.all_runs()]
+        doomed = [part for lookup in known for part in lookup.parts()]
         del known
         while doomed:
             del doomed[-_DOOMED_SLICE:]

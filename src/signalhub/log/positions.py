@@ -26,23 +26,30 @@ from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batc
 BLOCK_BYTES: Final = 2**16
 
 
-class Run:
-    """Entries `first_seq`, `first_seq + 1`, … of a stream, and where each is in the file."""
+class Run(msgspec.Struct, gc=False):
+    """Entries `first_seq`, `first_seq + 1`, … of a stream, and where each is in the file.
 
-    __slots__ = ("first_seq", "max_ms", "positions")
+    There are very many of these, so they are hidden from the garbage collector.
+    """
 
-    def __init__(
-        self, first_seq: int, positions: array[int] | memoryview[int], max_ms: int
-    ) -> None:
-        self.first_seq = first_seq
-        self.positions = positions
-        self.max_ms = max_ms
-        """When the latest of them was accepted."""
+    first_seq: int
+    positions: array[int] | memoryview[int]
+    max_ms: int
+    """When the latest of them was accepted."""
+    before: Run | None = None
+    """The run of the same stream that was begun earlier, in the same part of the segment."""
 
     @property
     def end_seq(self) -> int:
         """The position after the last."""
         return self.first_seq + len(self.positions)
+
+    def all(self) -> list[Run]:
+        """This run and those before it, by position in the stream."""
+        runs = [self]
+        while (run := runs[-1].before) is not None:
+            runs.append(run)
+        return sorted(runs, key=lambda run: run.first_seq)
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -65,8 +72,8 @@ class Lookup(Protocol):
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
         """Where the entries of a stream are, by position in the stream."""
 
-    def all_runs(self) -> Sequence[tuple[tuple[str, int], list[Run]]]:
-        """All runs by stream and stream epoch."""
+    def parts(self) -> list[object]:
+        """Everything there is very much of, for whoever lets go of it piece by piece."""
 
     def span_of_offset(self, offset: int) -> Span:
         """The block that holds an offset."""
@@ -94,7 +101,7 @@ class Positions:
         """Where the last known batch ends."""
         self.mark_offsets = array("Q")
         self.mark_positions = array("I")
-        self._runs: dict[tuple[str, int], list[Run]] = {}
+        self._runs: dict[tuple[str, int], Run] = {}
 
     def add(self, entries: Sequence[Entry], encoded: Sequence[bytes]) -> None:
         """Note a batch just committed, which begins where the last one ended."""
@@ -112,7 +119,7 @@ class Positions:
         self.mark()
         shift = located.position - located.at
         heads = read_entry_heads(located.data, located.batch, located.at)
-        for at, stream, stream_epoch, seq, at_ms in heads:
+        for at, _, stream, stream_epoch, seq, at_ms in heads:
             if seq:
                 self.note(stream, stream_epoch, seq, at_ms, at + shift)
         self.move(located.batch.end, located.end)
@@ -126,30 +133,32 @@ class Positions:
 
     def note(self, stream: str, stream_epoch: int, seq: int, at_ms: int, position: int) -> None:
         """An entry with a position in its stream."""
-        runs = self._runs.get((stream, stream_epoch))
-        if runs is not None:
-            run = runs[-1]
-            if seq == run.first_seq + len(run.positions):
-                if at_ms > run.max_ms:
-                    run.max_ms = at_ms
-                run.positions.append(position)  # type: ignore[union-attr]
-                return
+        run = self._runs.get((stream, stream_epoch))
+        if run is not None and seq == run.first_seq + len(run.positions):
+            if at_ms > run.max_ms:
+                run.max_ms = at_ms
+            run.positions.append(position)  # type: ignore[union-attr]
         else:
-            runs = self._runs[stream, stream_epoch] = []
-        runs.append(Run(seq, array("I", (position,)), at_ms))
+            self._runs[stream, stream_epoch] = Run(seq, array("I", (position,)), at_ms, run)
 
     def move(self, end: int, size: int) -> None:
         """The batch that was marked and noted ends here."""
         self.end = end
         self.size = size
 
-    def all_runs(self) -> list[tuple[tuple[str, int], list[Run]]]:
-        """All runs by stream and stream epoch."""
-        return list(self._runs.items())
+    def take_runs(self) -> dict[tuple[str, int], Run]:
+        """The latest run of every stream, by stream and stream epoch; they are forgotten here."""
+        taken, self._runs = self._runs, {}
+        return taken
+
+    def parts(self) -> list[object]:
+        """Everything there is very much of, for whoever lets go of it piece by piece."""
+        return [*self._runs, *self._runs.values()]
 
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
         """Where the entries of a stream are, by position in the stream."""
-        return sorted(self._runs.get((stream, stream_epoch), ()), key=lambda run: run.first_seq)
+        run = self._runs.get((stream, stream_epoch))
+        return run.all() if run else []
 
     def span_of_offset(self, offset: int) -> Span:
         """The block that holds an offset."""
@@ -189,9 +198,9 @@ class LatePositions:
         """The block that holds a position."""
         return self.positions.span_of_position(position)
 
-    def all_runs(self) -> Sequence[tuple[tuple[str, int], list[Run]]]:
-        """All runs by stream and stream epoch, as far as they were asked for."""
-        return self._read.all_runs() if self._read else []
+    def parts(self) -> list[object]:
+        """Everything there is very much of, if it was asked for."""
+        return self._read.parts() if self._read else []
 
     @property
     def positions(self) -> Positions:

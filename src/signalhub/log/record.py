@@ -36,7 +36,6 @@ _GUARD: Final = Struct("<II")
 _HEAD: Final = Struct("<HBBIIQQQ")
 _ENTRY: Final = Struct("<IBBHIQQ")
 _LENGTH: Final = Struct("<I")
-_FLAGS_AT: Final = 5
 
 HEADER_BYTES: Final = _GUARD.size + _HEAD.size
 ENTRY_HEADER_BYTES: Final = _ENTRY.size + SALT_BYTES
@@ -138,12 +137,20 @@ def read_entries(data: bytes | memoryview, batch: Batch, position: int = 0) -> I
 
 def read_entry_heads(
     data: bytes | memoryview, batch: Batch, position: int = 0
-) -> Iterator[tuple[int, str, int, int, int]]:
-    """Where the entries of a verified batch begin, their stream, its epoch, seq and time."""
-    for at in entry_positions(data, batch, position):
-        _, _, _, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, at)
+) -> Iterator[tuple[int, int, str, int, int, int]]:
+    """Where the entries of a verified batch begin, their flags, stream, its epoch, seq and time."""
+    at = position + HEADER_BYTES
+    end = position + batch.length
+    for _ in range(batch.count):
+        if at + ENTRY_HEADER_BYTES > end:
+            break
+        length, _, flags, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, at)
         begin = at + ENTRY_HEADER_BYTES
-        yield at, str(data[begin : begin + stream_bytes], "utf-8"), stream_epoch, seq, at_ms
+        stream = str(data[begin : begin + stream_bytes], "utf-8")
+        yield at, flags, stream, stream_epoch, seq, at_ms
+        at += _LENGTH.size + length
+    if at != end:
+        raise Unreadable("the entries do not fill their batch")
 
 
 def entry_positions(data: bytes | memoryview, batch: Batch, position: int = 0) -> Iterator[int]:
@@ -155,15 +162,8 @@ def entry_positions(data: bytes | memoryview, batch: Batch, position: int = 0) -
             break
         yield at
         at += _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-    else:
-        if at == end:
-            return
-    raise Unreadable("the entries do not fill their batch")
-
-
-def is_erased(data: bytes | memoryview, position: int) -> bool:
-    """Whether the entry at a position only left its digest."""
-    return bool(data[position + _FLAGS_AT] & ERASED)
+    if at != end:
+        raise Unreadable("the entries do not fill their batch")
 
 
 def entry_digest(data: bytes | memoryview, position: int) -> bytes:

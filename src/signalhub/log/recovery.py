@@ -100,6 +100,8 @@ def _torn(tail: Tail) -> TornTail:
 def _repair(disk: Disk, found: Survey, recovery: Recovery) -> Recovery:
     for name in found.leftovers:
         disk.remove(name)
+    # The process before may have ended between naming a segment and syncing its name.
+    disk.sync()
     tail = found.tail
     if tail is None:
         return msgspec.structs.replace(recovery, is_repaired=True)

@@ -26,14 +26,14 @@ from signalhub.log.footer import (
     sealed_segment,
 )
 from signalhub.log.positions import Positions, Run
-from signalhub.log.record import Unreadable, entry_digest, is_erased, read_entry_heads
-from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
+from signalhub.log.record import ERASED, Unreadable, entry_digest, read_entry_heads
+from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batches
 
 Slices = Generator[None, None, None]
 
 # An entry takes about two microseconds, a run about four.
-_SLICE_ENTRIES: Final = 150
-_SLICE_RUNS: Final = 75
+_SLICE_ENTRIES: Final = 120
+_SLICE_RUNS: Final = 60
 _BUCKETS: Final = 256
 _PIECE_BYTES: Final = 2**16
 
@@ -53,30 +53,38 @@ class Sealing:
 
     def read(self, file: File) -> Slices:
         """Verify all batches and learn where the entries are; raises `LogDamaged`."""
-        positions, info = self._positions, self._info
+        info = self._info
         digests: list[bytes] = []
         try:
             for located in scan_batches(file, BATCHES_BEGIN, info.bytes):
-                positions.mark()
-                shift = located.position - located.at
-                heads = read_entry_heads(located.data, located.batch, located.at)
-                for at, stream, stream_epoch, seq, at_ms in heads:
-                    if seq:
-                        positions.note(stream, stream_epoch, seq, at_ms, at + shift)
-                    digests.append(entry_digest(located.data, at))
-                    self.erased += is_erased(located.data, at)
-                    self._min_ms = min(self._min_ms, at_ms)
-                    self._max_ms = max(self._max_ms, at_ms)
-                    if len(digests) == _SLICE_ENTRIES:
-                        self._chain.update(b"".join(digests))
-                        digests.clear()
-                        yield
-                positions.move(located.batch.end, located.end)
+                yield from self._read_batch(located, digests)
         except Unreadable as error:
-            raise LogDamaged(info.name, positions.size, str(error)) from error
-        if positions.end != info.end:
-            raise LogDamaged(info.name, positions.size, f"its end at {info.end} is missing")
+            raise LogDamaged(info.name, self._positions.size, str(error)) from error
+        if self._positions.end != info.end:
+            raise LogDamaged(info.name, info.bytes, f"it does not reach offset {info.end}")
         self._chain.update(b"".join(digests))
+
+    def _read_batch(self, located: Located, digests: list[bytes]) -> Slices:
+        positions, data = self._positions, located.data
+        positions.mark()
+        shift = located.position - located.at
+        for at, flags, stream, stream_epoch, seq, at_ms in read_entry_heads(
+            data, located.batch, located.at
+        ):
+            if seq:
+                positions.note(stream, stream_epoch, seq, at_ms, at + shift)
+            if at_ms < self._min_ms:
+                self._min_ms = at_ms
+            if at_ms > self._max_ms:
+                self._max_ms = at_ms
+            if flags & ERASED:
+                self.erased += 1
+            digests.append(entry_digest(data, at))
+            if len(digests) == _SLICE_ENTRIES:
+                self._chain.update(b"".join(digests))
+                digests.clear()
+                yield
+        positions.move(located.batch.end, located.end)
 
     @property
     def chain(self) -> bytes:
@@ -108,31 +116,34 @@ class Sealing:
     def _encode_runs(self) -> Generator[None, None, tuple[array[int], array[int], list[bytes]]]:
         # Sorting everything at once would take too long; buckets come in the order of the hashes.
         buckets: list[list[tuple[int, bytes]]] = [[] for _ in range(_BUCKETS)]
-        remaining = self._positions.all_runs()
+        remaining = self._positions.take_runs()
         while remaining:
-            for (stream, stream_epoch), runs in remaining[-_SLICE_RUNS:]:
-                _encode_stream(buckets, stream.encode(), stream_epoch, runs)
-            del remaining[-_SLICE_RUNS:]
+            for _ in range(min(len(remaining), _SLICE_RUNS)):
+                (stream, stream_epoch), run = remaining.popitem()
+                _encode_stream(buckets, stream.encode(), stream_epoch, run)
             yield
         hashes, places, pieces, place = array("Q"), array("I"), [], 0
+        done = 0
         for bucket in buckets:
             bucket.sort(key=lambda one: one[0])
-            for run_hash_, piece in bucket:
-                hashes.append(run_hash_)
+            for found, piece in bucket:
+                hashes.append(found)
                 places.append(place)
                 place += len(piece)
             pieces.append(b"".join(piece for _, piece in bucket))
             bucket.clear()
-            yield
+            if len(hashes) - done >= _SLICE_RUNS:
+                done = len(hashes)
+                yield
         return hashes, places, pieces
 
 
 def _encode_stream(
-    buckets: list[list[tuple[int, bytes]]], stream: bytes, stream_epoch: int, runs: list[Run]
+    buckets: list[list[tuple[int, bytes]]], stream: bytes, stream_epoch: int, run: Run
 ) -> None:
     found = run_hash(stream, stream_epoch)
     bucket = buckets[found * _BUCKETS >> 64]
-    bucket.extend((found, encode_run(stream, stream_epoch, run)) for run in runs)
+    bucket.extend((found, encode_run(stream, stream_epoch, one)) for one in run.all())
 
 
 def _gathered(pieces: list[bytes]) -> list[bytes]:

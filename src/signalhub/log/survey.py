@@ -99,12 +99,14 @@ class _Fault(Exception):
 
 def survey(disk: Disk) -> Survey:
     """Examine all segments."""
+    # The head comes first: the log may grow meanwhile, and must not seem to have lost something.
+    published = read_head(disk)
     names = disk.names()
     found = Survey(
         segments=[],
         tail=None,
         previous_chain=GENESIS,
-        published=read_head(disk),
+        published=published,
         damages=[],
         leftovers=[name for name in names if _LEFTOVER_NAME.fullmatch(name)],
         foreign=[name for name in names if not _is_ours(name)],
@@ -185,7 +187,7 @@ def _examine_inner(file: File, base: int, next_base: int, chain: bytes) -> Segme
     try:
         summary = read_summary(file)
     except Unreadable:
-        # Its sealing was interrupted; the batches must show that nothing else is wrong.
+        # Its sealing was interrupted, or its footer is damaged; the batches tell what it was.
         return _examine_unsealed(file, header, next_base)
     if (summary.base, summary.epoch) != (base, header.epoch):
         raise _Fault(name, summary.bytes, "its footer belongs to another segment")

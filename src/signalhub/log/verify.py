@@ -5,12 +5,21 @@ Nothing is written. The log may be in use: what its hub appends or deletes meanw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from signalhub.log.disk import Disk, File
 from signalhub.log.errors import LogDamaged, storage_error
 from signalhub.log.folder import look
-from signalhub.log.footer import GENESIS, decode_summary, footer_base, read_footer
+from signalhub.log.footer import (
+    GENESIS,
+    decode_summary,
+    footer_base,
+    has_trailer,
+    read_footer,
+    read_summary,
+)
 from signalhub.log.record import Unreadable
 from signalhub.log.recovery import TornTail, judge
 from signalhub.log.seal import Sealing
@@ -55,6 +64,7 @@ def verify(disk: Disk) -> Report:
         audit.check_footers()
         for info in recovery.segments:
             audit.check_segment(info)
+        audit.check_seals(recovery.segments)
     except OSError as error:
         raise storage_error(error) from error
     return Report(
@@ -137,6 +147,26 @@ class _Audit:
         self._chain = sealing.chain if previous is not None else None
         if footer and footer.data != _made_again(sealing):
             self.problems.append(f"{info.name}: its footer does not fit its entries")
+
+    def check_seals(self, segments: Sequence[SegmentInfo]) -> None:
+        """Segments are sealed in order, and a footer that was begun is finished."""
+        is_later_sealed = False
+        for info in reversed(segments):
+            is_later_sealed |= info.is_sealed
+            if info is segments[-1] or info.is_sealed:
+                continue
+            if is_later_sealed or self._has_bad_footer(info):
+                self.problems.append(f"{info.name}: its footer is damaged, but not its entries")
+
+    def _has_bad_footer(self, info: SegmentInfo) -> bool:
+        file = self._disk.open(info.name, read_only=True)
+        try:
+            read_summary(file)
+        except Unreadable:
+            return has_trailer(file)
+        finally:
+            file.close()
+        return False
 
     def _break(self, where: str, reason: str) -> None:
         self.problems.append(f"{where}: {reason}")

@@ -1,16 +1,16 @@
-"""What the hub exports to Prometheus; every name is declared here, once.
+"""The page at `/metrics`, in the text format of Prometheus, and its reference for people.
 
-Counters and histograms come from the core's tally, gauges are asked for when somebody looks.
-Labels have closed sets of values; no actor, topic or address ever becomes one.
+Counters and histograms come from the tally, gauges are asked for when somebody looks. The page is
+made in pieces, so that whoever serves it can do something else in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final, Literal, Protocol
+from operator import attrgetter
+from typing import Protocol
 
-import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -24,11 +24,18 @@ from prometheus_client.registry import Collector
 
 from signalhub.core.tally import Histogram, Tally
 from signalhub.errors import Code
+from signalhub.observe.declarations import (
+    DECLARATIONS,
+    LOG_STATES,
+    NAMESPACE,
+    OTHER,
+    PROCESS,
+    SUBSCRIPTIONS,
+    Declaration,
+)
+from signalhub.observe.subscriptions import Reading, SubscriptionSeries
 
-NAMESPACE: Final = "signal_hub"
-OTHER_CODE: Final = "other"
-
-Kind = Literal["counter", "gauge", "histogram"]
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Gauges(Protocol):
@@ -52,115 +59,43 @@ class Gauges(Protocol):
 
     def storage_errors(self) -> int: ...
 
+    def log_state(self) -> str: ...
 
-class Declaration(msgspec.Struct, frozen=True):
-    """One exported metric: its name, what it means, and what of the hub it shows."""
+    def log_head(self) -> int: ...
 
-    name: str
-    kind: Kind
-    source: str  # A member of `Tally`, or of `Gauges` for a gauge.
-    help: str
-    labels: tuple[str, ...] = ()
-    divisor: int = 1
+    def log_durable_head(self) -> int: ...
 
+    def log_durable_distance(self) -> int: ...
 
-def _gauge(name: str, source: str, text: str, divisor: int = 1) -> Declaration:
-    return Declaration(f"{NAMESPACE}_{name}", "gauge", source, text, divisor=divisor)
+    def log_segments(self) -> int: ...
 
+    def log_bytes(self) -> int: ...
 
-def _counter(name: str, source: str, text: str, labels: tuple[str, ...] = ()) -> Declaration:
-    return Declaration(f"{NAMESPACE}_{name}_total", "counter", source, text, labels)
+    def loss_events(self) -> int: ...
 
+    def cursor_age_ms(self) -> int: ...
 
-def _histogram(name: str, source: str, text: str) -> Declaration:
-    return Declaration(f"{NAMESPACE}_{name}_seconds", "histogram", source, text)
+    def mailboxes(self) -> int: ...
 
+    def mailbox_waiting(self) -> int: ...
 
-DECLARATIONS: Final = (
-    # A gauge despite its suffix: dashboards know it by this name.
-    _gauge("actors_total", "actors", "Registered actors."),
-    _gauge(
-        "capacity_utilization",
-        "capacity_utilization",
-        "Share of the registry in use, 0 to 1.",
-    ),
-    _counter("registrations", "registrations", "Registrations and re-registrations accepted."),
-    _counter("registrations_refused", "registry_refused", "Registrations refused: registry full."),
-    _gauge("connections_active", "connections", "Open WebSocket connections."),
-    _counter("connections_opened", "connections_opened", "WebSocket connections accepted."),
-    _counter("connections_closed", "connections_closed", "WebSocket connections ended."),
-    _counter(
-        "connections_refused",
-        "connections_refused",
-        "Upgrades refused: too many per second, or no capacity.",
-    ),
-    _counter(
-        "handshakes_refused",
-        "handshakes_refused",
-        "Connections refused for a bad request or origin, or for being late or too big.",
-    ),
-    _counter("reconnections", "reconnections", "Actors that came back."),
-    _counter("messages_received", "received", "Messages received from clients."),
-    _counter("messages_sent", "sent", "Messages handed over for clients, replies included."),
-    _gauge("message_queue_depth", "queue_depth", "Messages waiting for slow readers, all sockets."),
-    _counter("deliveries", "deliveries", "Messages forwarded from one actor to another."),
-    _counter("publications", "published", "Messages published to topics."),
-    _counter("broadcasts", "broadcasts", "Broadcasts accepted."),
-    _counter("broadcast_copies", "broadcast_copies", "Copies of broadcasts queued for recipients."),
-    _counter("broadcast_failures", "broadcast_failed", "Copies of broadcasts lost on the way."),
-    _counter("duplicates", "duplicates", "Repeated messages answered without a second delivery."),
-    _counter("tells_expired", "expired_tells", "Tells dropped because their time had passed."),
-    _counter("asks_expired", "expired_asks", "Asks refused because their time had passed."),
-    _counter("tells_dropped", "dropped_tells", "Tells dropped: the recipient is too slow or gone."),
-    _counter("unknown_targets", "unknown_targets", "Messages to addresses nobody has registered."),
-    _counter("rate_limited", "rate_limited", "Messages refused: sent faster than allowed."),
-    _counter("pauses", "paused", "Times a sender was asked to pause."),
-    _counter("resumes", "resumed", "Times a sender was told to go on."),
-    _counter("slow_connections_closed", "slow_closed", "Connections closed: nothing was read."),
-    _counter("errors", "errors", "Refusals sent, by code.", labels=("code",)),
-    _histogram(
-        "delivery_latency",
-        "delivery_latency",
-        "From receipt of frames to the hand-over of what they caused, per turn of the event loop.",
-    ),
-    _histogram("ask_latency", "ask_latency", "From receipt of an ask to its acknowledgement."),
-    _histogram(
-        "broadcast_latency", "broadcast_latency", "From receipt of a broadcast to its last copy."
-    ),
-    _gauge("dedup_ids", "dedup_entries", "Accepted messages remembered to recognise repeats."),
-    _gauge(
-        "dedup_window_seconds",
-        "dedup_window_ms",
-        "How far back repeats are recognised; shrinks when memory runs out.",
-        divisor=1000,
-    ),
-    _gauge("dedup_memory_bytes", "dedup_memory_bytes", "Memory used to recognise repeats."),
-    _gauge("storage_errors", "storage_errors", "Writes of the durable registry that failed."),
-    _gauge("storage_usage_bytes", "storage_bytes", "Disk used by the durable registry."),
-)
-
-# Exported by prometheus-client under `NAMESPACE`, where /proc exists.
-PROCESS: Final[dict[str, tuple[Kind, str]]] = {
-    f"{NAMESPACE}_process_cpu_seconds_total": ("counter", "CPU time used, user and system."),
-    f"{NAMESPACE}_process_resident_memory_bytes": ("gauge", "Memory in use (RSS)."),
-    f"{NAMESPACE}_process_virtual_memory_bytes": ("gauge", "Address space in use."),
-    f"{NAMESPACE}_process_start_time_seconds": ("gauge", "When the process started."),
-    f"{NAMESPACE}_process_open_fds": ("gauge", "Open file descriptors."),
-    f"{NAMESPACE}_process_max_fds": ("gauge", "How many file descriptors may be open."),
-}
+    def subscriptions(self) -> Sequence[Reading]: ...
 
 
 class Metrics:
     """The page at `/metrics`."""
 
-    def __init__(self, tally: Tally, gauges: Gauges) -> None:
+    def __init__(self, tally: Tally, gauges: Gauges, *, subscriptions_max: int) -> None:
+        self._gauges = gauges
+        self._subscriptions = SubscriptionSeries(subscriptions_max)
         self._registry = CollectorRegistry()
         self._registry.register(_HubCollector(tally, gauges))
         ProcessCollector(namespace=NAMESPACE, registry=self._registry)
 
-    def render(self) -> tuple[bytes, str]:
-        """The page in the text format, and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+    def pieces(self) -> Iterator[bytes]:
+        """The page, a few milliseconds of work at a time."""
+        yield generate_latest(self._registry)
+        yield from self._subscriptions.pieces(self._gauges.subscriptions())
 
 
 class _HubCollector(Collector):
@@ -179,11 +114,17 @@ class _HubCollector(Collector):
                     yield self._histogram(declaration)
 
     def _gauge(self, declaration: Declaration) -> Metric:
-        value = getattr(self._gauges, declaration.source)() / declaration.divisor
-        return GaugeMetricFamily(declaration.name, declaration.help, value=value)
+        value: float | str = getattr(self._gauges, declaration.source)()
+        if not isinstance(value, str):
+            value /= declaration.divisor
+            return GaugeMetricFamily(declaration.name, declaration.help, value=value)
+        family = GaugeMetricFamily(declaration.name, declaration.help, labels=declaration.labels)
+        for state in LOG_STATES:
+            family.add_metric([state], state == value)
+        return family
 
     def _counter(self, declaration: Declaration) -> Metric:
-        counted: int | dict[str, int] = getattr(self._tally, declaration.source)
+        counted: int | dict[str, int] = attrgetter(declaration.source)(self._tally)
         if isinstance(counted, int):
             return CounterMetricFamily(declaration.name, declaration.help, value=counted)
         family = CounterMetricFamily(declaration.name, declaration.help, labels=declaration.labels)
@@ -192,7 +133,7 @@ class _HubCollector(Collector):
         return family
 
     def _histogram(self, declaration: Declaration) -> Metric:
-        histogram: Histogram = getattr(self._tally, declaration.source)
+        histogram: Histogram = attrgetter(declaration.source)(self._tally)
         bounds = [*map(str, histogram.bounds_s), "+Inf"]
         buckets = list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
         return HistogramMetricFamily(
@@ -202,9 +143,9 @@ class _HubCollector(Collector):
 
 def _by_known_code(errors: dict[str, int]) -> dict[str, int]:
     """A series per code from the start, so that rates see the first error, and one for the rest."""
-    counts = dict.fromkeys([*Code, OTHER_CODE], 0)
+    counts = dict.fromkeys([*Code, OTHER], 0)
     for code, count in errors.items():
-        counts[code if code in counts else OTHER_CODE] += count
+        counts[code if code in counts else OTHER] += count
     return counts
 
 
@@ -222,6 +163,39 @@ Counters begin at zero with the process and only grow; rates come from the query
 This page is printed by `python -m signalhub.observe.metrics`.
 """
 
+_SUBSCRIPTIONS = f"""
+## Subscriptions
+
+These have the labels `topic`, `subscription` and `mode`, with or without a consumer attached. Only
+`metrics_subscriptions_max` subscriptions have series of their own; all others share the series
+`topic="{OTHER}"` with an empty `subscription`, where a gauge in seconds or of a share is the worst
+of them and everything else the sum. Mailboxes never have series of their own: what they count is
+above, for all together.
+
+Lag is judged by its seconds and by whether it grows, not by the number of messages. Dispatch passes
+that the watchdog begins are harmless; `signal_hub_dispatcher_recovered_wakes_total` counts those
+that should not have been necessary.
+"""
+
+_HEALTH = """
+## Health
+
+`GET /health` answers with `"status": "ok"`, or `"degraded"` and the reasons in `degradations`. The
+status of the answer is 503 when the log takes no more entries until a restart: asks and durable
+publishes are refused then, while everything else goes on.
+
+| reason | status | what it means |
+|---|---|---|
+| `registry_near_capacity` | 200 | More actors than `registry.warn_above` of the limit. |
+| `dedup_window_shortened` | 200 | Repeats are recognised for less than `dedup.window_s`. |
+| `registry_not_written` | 200 | The durable registry could not be written. |
+| `storage_full` | 200 | The disk is full: durable messages are refused until there is room. |
+| `storage_failed` | 503 | The disk failed: restart the hub, which checks the log. |
+| `storage_damaged` | 503 | The log is damaged, read-only: `signalhub log verify` says where. |
+
+A subscription that is blocked or behind is not the hub's illness; its metrics tell of it.
+"""
+
 
 def page() -> str:
     """The reference of all metrics as a Markdown page, ending with a newline."""
@@ -230,13 +204,17 @@ def page() -> str:
         for declaration in DECLARATIONS
     ]
     rows += [(name, kind, text, ()) for name, (kind, text) in PROCESS.items()]
-    codes = ", ".join(f"`{code}`" for code in (*Code, OTHER_CODE))
-    lines = [_INTRODUCTION, "| metric | kind | what it shows |", "|---|---|---|"]
+    codes = ", ".join(f"`{code}`" for code in (*Code, OTHER))
+    states = ", ".join(f"`{state}`" for state in LOG_STATES)
+    table = ["| metric | kind | what it shows |", "|---|---|---|"]
+    lines = [_INTRODUCTION, *table]
     for name, kind, text, labels in rows:
         labelled = f"{name}{{{','.join(labels)}}}" if labels else name
         lines.append(f"| `{labelled}` | {kind} | {text} |")
-    lines += ["", f"The label `code` is one of {codes}."]
-    return "\n".join(lines) + "\n"
+    lines += ["", f"The label `code` is one of {codes}.", "", f"`state` is one of {states}."]
+    lines += [_SUBSCRIPTIONS, *table]
+    lines += [f"| `{one.name}` | {one.kind} | {one.help} |" for one in SUBSCRIPTIONS]
+    return "\n".join(lines) + "\n" + _HEALTH
 
 
 if __name__ == "__main__":

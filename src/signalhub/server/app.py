@@ -26,9 +26,10 @@ from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
 from signalhub.core.tally import Tally
 from signalhub.engine.local import LocalEngine
-from signalhub.observe.metrics import Metrics
+from signalhub.observe.metrics import CONTENT_TYPE, Metrics
 from signalhub.server import restart
 from signalhub.server.connection import Connection
+from signalhub.server.gauges import Gauges
 from signalhub.server.http import Request, Response, Routes
 from signalhub.server.listener import (
     Door,
@@ -78,10 +79,12 @@ class App:
         self._store: Store
         self._engine: LocalEngine
         self._checkpointed = 0
+        self._known_segments = 0
         self._checkpoint = Period(_CHECKPOINT_MS)
         self._retention = Period(_RETENTION_MS)
         self.runner: Runner
         self._listener: Listener
+        self._gauges: Gauges
         self._metrics: Metrics
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -124,7 +127,11 @@ class App:
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self.runner = Runner(self.hub, self._store, self._engine, self._clock, loop)
         self._engine.report_to(self.runner)
-        self._metrics = Metrics(self._tally, self)
+        self._tally.log = self._engine.log.tally
+        self._gauges = Gauges(self.hub, self.runner, self._store, self._engine, self._clock)
+        self._metrics = Metrics(
+            self._tally, self._gauges, subscriptions_max=self.settings.metrics_subscriptions_max
+        )
         routes = Routes()
         routes.add("/health", self._health)
         routes.add("/metrics", self._serve_metrics)
@@ -189,39 +196,14 @@ class App:
         """The connection of an admitted WebSocket."""
         return Connection(self.runner, door)
 
-    # What the metrics read.
-
-    def actors(self) -> int:
-        return len(self.hub.registry)
-
-    def capacity_utilization(self) -> float:
-        return self.hub.registry.utilization
-
-    def connections(self) -> int:
-        return len(self.runner.connections)
-
-    def queue_depth(self) -> int:
-        return self.runner.writer.depth()
-
-    def dedup_entries(self) -> int:
-        return self.hub.dedup.count
-
-    def dedup_window_ms(self) -> int:
-        return self.hub.dedup.window_ms
-
-    def dedup_memory_bytes(self) -> int:
-        return self.hub.dedup.memory_bytes
-
-    def storage_errors(self) -> int:
-        return self._store.errors
-
-    def storage_bytes(self) -> int:
-        return self._store.size_bytes()
+    # What operators ask.
 
     def _degradations(self) -> list[str]:
         found = self.hub.degradations()
         if self._store.errors > self._known_store_errors:
             found.append("registry_not_written")
+        if self._engine.log.state != "open":
+            found.append(f"storage_{self._engine.log.state}")
         return found
 
     def _health(self, request: Request) -> Response:
@@ -233,12 +215,18 @@ class App:
             "timestamp": self._clock.now_ms(),
             "degradations": degradations,
         }
-        return Response(200, wire.encode(body), content_type="application/json")
+        status = 503 if self._engine.log.fault else 200
+        return Response(status, wire.encode(body), content_type="application/json")
 
-    def _serve_metrics(self, request: Request) -> Response:
+    async def _serve_metrics(self, request: Request) -> Response:
         self._tally.handshakes_refused = self._listener.refusals.total()
-        body, content_type = self._metrics.render()
-        return Response(200, body, content_type=content_type)
+        await self._gauges.refresh()
+        pieces: list[bytes] = []
+        for piece in self._metrics.pieces():
+            pieces.append(piece)
+            # Messages go first.
+            await asyncio.sleep(0)
+        return Response(200, b"".join(pieces), content_type=CONTENT_TYPE)
 
     def _tick(self) -> None:
         now = self._clock.now_ms()
@@ -246,7 +234,9 @@ class App:
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
             self._save_snapshot()
-        if self._retention.is_due(now):
+        segments = self._engine.segments
+        if self._retention.is_due(now) or segments != self._known_segments:
+            self._known_segments = segments
             self._retain(now)
         if self._clean.is_due(now):
             self._known_store_errors = self._store.errors
@@ -261,7 +251,13 @@ class App:
 
     def _retain(self, now: int) -> None:
         self.runner.perform(retention.expire_topics(self.hub, now), now)
-        self._engine.retain(retention.unsettled(self.hub), self._checkpointed)
+        streams = [(one.name, one.id) for one in self.hub.streams.topics.values()]
+        needed = retention.unsettled(self.hub)
+        self._engine.retain(needed, self._checkpointed, streams, self._cut)
+
+    def _cut(self, firsts: dict[str, int]) -> None:
+        now = self._clock.now_ms()
+        self.runner.perform(retention.cut(self.hub, firsts, now), now)
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:
         """A timer that survives a failing turn."""

@@ -118,6 +118,8 @@ class Runner:
         """Carry out effects in order."""
         for effect in effects:
             self._perform_one(effect, now)
+        if self.hub.has_woken and not self.writer.tick_ms:
+            self.writer.begin_tick()
 
     def _perform_one(self, effect: Effect, now: int) -> None:
         match effect:

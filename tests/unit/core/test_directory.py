@@ -43,7 +43,8 @@ def test_the_facts_of_a_registration_are_in_payload_and_metadata() -> None:
         "renewalToken": reply["payload"]["renewalToken"],
         "version": 1,
     }
-    assert reply["payload"] == {"actorAddress": "@(local/a)", **facts}
+    expected = {"actorAddress": "@(local/a)", **facts, "durable": False, "waiting": 0}
+    assert reply["payload"] == expected
     assert reply["metadata"] == facts
 
 

@@ -28,7 +28,8 @@ def test_a_repeated_ask_gets_the_same_ack_and_is_delivered_once() -> None:
     shell.clock.advance(30)
     (second,) = ask(alice)
 
-    assert first["payload"] == second["payload"]
+    assert second["payload"] == first["payload"] | {"duplicate": True}
+    assert "duplicate" not in first["payload"]
     assert len(bob.heard()) == 1
     assert shell.tally.duplicates == 1
 
@@ -56,7 +57,7 @@ def test_a_repeat_is_recognised_before_its_ttl_is_looked_at() -> None:
     (second,) = ask(alice, ttl=1_000, timestamp=sent_at)
 
     assert second["type"] == "hub:delivery_ack"
-    assert second["payload"] == first["payload"]
+    assert second["payload"] == first["payload"] | {"duplicate": True}
     assert len(bob.heard()) == 1
 
 
@@ -173,7 +174,7 @@ def test_a_repeat_from_a_reconnected_asker_gets_the_first_ack() -> None:
 
     (again,) = ask(back)
 
-    assert again["payload"] == first["payload"]
+    assert again["payload"] == first["payload"] | {"duplicate": True}
     assert len(bob.heard()) == 1
 
 
@@ -206,5 +207,5 @@ def test_ids_are_known_across_a_clock_set_back() -> None:
     bob.tell("hub:heartbeat")
     (second,) = ask(alice)
 
-    assert second["payload"] == first["payload"]
+    assert second["payload"] == first["payload"] | {"duplicate": True}
     assert len(bob.heard()) == 1

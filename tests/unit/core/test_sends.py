@@ -167,7 +167,12 @@ def test_an_ask_is_acknowledged_after_its_copy_even_to_oneself() -> None:
     assert copy["payload"] == "me"
     assert ack["type"] == "hub:delivery_ack"
     assert ack["correlationId"] == "a1"
-    assert ack["payload"] == {"messageId": "a1", "deliveredAt": shell.now, "status": "delivered"}
+    assert ack["payload"] == {
+        "messageId": "a1",
+        "deliveredAt": shell.now,
+        "status": "delivered",
+        "durability": "fsync",
+    }
 
 
 def test_an_ask_is_not_acknowledged_before_the_bytes_are_handed_over() -> None:

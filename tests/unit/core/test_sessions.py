@@ -51,6 +51,8 @@ def test_the_welcome_tells_the_client_what_it_needs_to_know() -> None:
             "supportedContentTypes": ["application/json"],
             "messageRate": 50.0,
             "messageBurst": 70,
+            "durable": True,
+            "durability": "fsync",
         },
     }
 

@@ -2,7 +2,8 @@
 
 `Runner`, `Writer`, `Connection` and the hub are the real ones. The kernel takes as many bytes as
 its script says, and the transport behaves as uvloop's does: it tries once to write what it is
-given, reports the first byte it has to keep, and reports again when the last one has left.
+given, reports the first byte it has to keep, and reports again when the last one has left. The log
+is in memory and commits a turn after it was given something.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
@@ -19,8 +21,10 @@ from typing import Any, cast
 import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
+from signalhub.core.effects import Fetch, FindTime
 from signalhub.core.hub import Hub
 from signalhub.core.tally import Tally
+from signalhub.entry import Stored
 from signalhub.server import connection as connection_module
 from signalhub.server.connection import Connection
 from signalhub.server.listener import Door
@@ -30,23 +34,53 @@ from signalhub.state.store import RegistrationRow, Store
 from signalhub.testing import FakeClock
 from signalhub.tokens import SessionTokens
 from signalhub.websocket import Opcode, close_frame
+from tests.memory_engine import MemoryEngine
 from tests.memory_shell import HELLO, CountedIds, Message, decoded, envelope
 
 EVERYTHING = math.inf
 TURNS_MAX = 10_000
 
 
+@dataclass(eq=False)
+class Timer:
+    """Something to do later."""
+
+    at_s: float
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 class HandLoop:
     """An event loop whose turns are taken by the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self.ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.timers: list[Timer] = []
+        self._clock = clock
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         self.ready.append((callback, args))
 
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
+        timer = Timer(self._clock.mono_s() + delay_s, callback, args)
+        self.timers.append(timer)
+        return timer
+
+    def ring(self) -> None:
+        """Make ready what was asked for at a time that has come."""
+        due = [timer for timer in self.timers if timer.at_s <= self._clock.mono_s() + 1e-9]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for timer in due:
+            if not timer.is_cancelled:
+                self.call_soon(timer.callback, *timer.args)
+
     def turn(self) -> None:
         """Run what is ready now; what becomes ready meanwhile waits for the next turn."""
+        self.ring()
         for _ in range(len(self.ready)):
             callback, args = self.ready.popleft()
             callback(*args)
@@ -54,6 +88,7 @@ class HandLoop:
     def run_dry(self) -> None:
         """Take turns until nothing is left to do."""
         for _ in range(TURNS_MAX):
+            self.ring()
             if not self.ready:
                 return
             self.turn()
@@ -254,6 +289,27 @@ class Frame:
         return self._payload
 
 
+class TurningEngine(MemoryEngine):
+    """A log that commits in the turn after the one that gave it something."""
+
+    def __init__(self, loop: HandLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def flush(self) -> None:
+        super().flush()
+        if self.pending and self.is_prompt:
+            self._loop.call_soon(self.commit)
+
+    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
+        super().fetch(fetch, done)
+        self._loop.call_soon(self.read)
+
+    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
+        super().find_time(find, done)
+        self._loop.call_soon(self.read)
+
+
 class Doorkeeper:
     """The door a connection opens with its hello."""
 
@@ -369,7 +425,7 @@ class Stage:
 
     def __init__(self, **settings: Any) -> None:
         self.clock = FakeClock()
-        self.loop = HandLoop()
+        self.loop = HandLoop(self.clock)
         self.tally = Tally()
         self.hub = Hub(
             Settings(**({"message_rate": 0.0} | settings)),
@@ -379,7 +435,9 @@ class Stage:
             tally=self.tally,
         )
         loop = cast(asyncio.AbstractEventLoop, self.loop)
-        self.runner = Runner(self.hub, cast(Store, Rows()), self.clock, loop)
+        self.engine = TurningEngine(self.loop)
+        self.runner = Runner(self.hub, cast(Store, Rows()), self.engine, self.clock, loop)
+        self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()
         self.peers: list[Peer] = []

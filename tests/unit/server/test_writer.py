@@ -169,7 +169,8 @@ def test_an_ask_behind_a_pong_that_breaks_the_socket_is_answered(stage: Stage) -
 # Asks and ticks.
 
 
-def test_an_ask_costs_one_flush(stage: Stage) -> None:
+def test_an_ask_costs_four_flushes(stage: Stage) -> None:
+    """To the log; to its target and the asker; its settlement to the log; which is committed."""
     a = stage.join("@(a/a)")
     stage.join("@(a/b)")
     before = stage.tally.delivery_latency.count
@@ -177,7 +178,7 @@ def test_an_ask_costs_one_flush(stage: Stage) -> None:
         ask = a.ask("@(a/b)", number)
         stage.loop.run_dry()
         assert len(a.replies(ask)) == 1
-    assert stage.tally.delivery_latency.count - before == 10
+    assert stage.tally.delivery_latency.count - before == 40
 
 
 def test_whatever_happens_in_one_tick_is_flushed_together(stage: Stage) -> None:
@@ -186,8 +187,12 @@ def test_whatever_happens_in_one_tick_is_flushed_together(stage: Stage) -> None:
     for number in range(10):
         a.ask("@(a/b)", number)
         b.tell("@(a/a)", number)
-    stage.loop.run_dry()
+    stage.loop.turn()
     assert stage.tally.delivery_latency.count - before == 1
+    assert a.heard() == list(range(10))
+    stage.loop.run_dry()
+    assert stage.tally.delivery_latency.count - before == 4
+    assert b.heard() == list(range(10))
 
 
 # Readers that do not keep up.
@@ -289,6 +294,7 @@ def test_a_tell_whose_lifetime_ends_while_it_waits_is_not_written_when_its_targe
     a.tell("@(a/b)", "brief", ttl=200)
     a.tell("@(a/b)", "lasting")
     ask = a.ask("@(a/b)", "brief question", ttl=200)
+    stage.loop.run_dry()
     stage.clock.advance(1)
     b.request("hub:disconnect", pattern="tell")
     settle(stage, b)
@@ -340,12 +346,27 @@ def test_a_peer_that_says_close_and_reads_on_gets_what_was_on_its_way(stage: Sta
 
 def test_a_peer_that_says_close_gets_what_was_queued_in_the_same_tick(stage: Stage) -> None:
     a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
-    a.tell("@(a/b)", 1)
-    ask = a.ask("@(a/b)", 2)
+    ask = a.ask("@(a/b)", 1)
+    while not b.connection.queue:
+        stage.loop.turn()
+    a.tell("@(a/b)", 2)
     b.say_close()
     stage.loop.run_dry()
     assert b.heard() == [1, 2]
     assert [reply["type"] for reply in a.replies(ask)] == ["hub:delivery_ack"]
+
+
+def test_an_ask_to_a_peer_that_says_close_before_it_is_on_disk_is_answered_as_gone(
+    stage: Stage,
+) -> None:
+    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
+    ask = a.ask("@(a/b)", 1)
+    b.say_close()
+    stage.loop.run_dry()
+    assert b.heard() == []
+    (reply,) = a.replies(ask)
+    assert reply["type"] == "hub:unknown_actor"
+    assert reply["payload"]["retryable"] is True
 
 
 def test_a_peer_that_vanishes_is_gone_from_discovery(stage: Stage) -> None:
@@ -362,6 +383,7 @@ def test_asks_of_a_reader_dropped_while_closing_are_answered_by_what_it_took(sta
     stage.loop.run_dry()
     missing = b.transport.get_write_buffer_size()
     left = a.ask("@(a/b)", 2)
+    stage.loop.run_dry()
     b.request("hub:disconnect", pattern="tell")
     b.read(missing)
     stage.pass_time(GRACE_S - 1)

@@ -1,0 +1,217 @@
+"""What the metrics show of the hub as it stands.
+
+Most of it is at hand. Subscriptions and mailboxes are many, so they are looked at in slices before
+a scrape is answered, and what the memory does not know of the oldest unsettled messages is read
+from the log, a few at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from signalhub.clock import Clock
+from signalhub.core.consumers import KEY_SHARED
+from signalhub.core.effects import Fetch
+from signalhub.core.flight import EXHAUSTED, SENT, WAITING
+from signalhub.core.hub import Hub
+from signalhub.core.subscribing import first_unsettled
+from signalhub.core.subscription import BLOCK, Subscription
+from signalhub.engine.local import LocalEngine
+from signalhub.entry import Stored
+from signalhub.observe.subscriptions import Reading
+from signalhub.server.runner import Runner
+from signalhub.state.store import Store
+
+_SUBSCRIPTIONS_SLICE: Final = 64
+_MAILBOXES_SLICE: Final = 1_024
+# Beyond it the age of what is not in memory is known a scrape later.
+_LOOKUPS_MAX: Final = 64
+
+
+class _Noted(msgspec.Struct):
+    """What one scrape remembers of a subscription for the next."""
+
+    cursors: int
+    unwritten_since_ms: int
+    """When a scrape first saw progress that the same number of cursors had not written."""
+    oldest_seq: int = 0
+    oldest_ms: int | None = None
+    """When the message at `oldest_seq` was accepted, if that had to be read."""
+
+
+class Gauges:
+    """The hub, as `observe.metrics` asks for it; `refresh` first."""
+
+    def __init__(
+        self, hub: Hub, runner: Runner, store: Store, engine: LocalEngine, clock: Clock
+    ) -> None:
+        self._hub = hub
+        self._runner = runner
+        self._store = store
+        self._engine = engine
+        self._clock = clock
+        self._readings: list[Reading] = []
+        self._noted: dict[Subscription, _Noted] = {}
+        self._cursor_age_ms = 0
+        self._mailbox_waiting = 0
+
+    def actors(self) -> int:
+        return len(self._hub.registry)
+
+    def capacity_utilization(self) -> float:
+        return self._hub.registry.utilization
+
+    def connections(self) -> int:
+        return len(self._runner.connections)
+
+    def queue_depth(self) -> int:
+        return self._runner.writer.depth()
+
+    def dedup_entries(self) -> int:
+        return self._hub.dedup.count
+
+    def dedup_window_ms(self) -> int:
+        return self._hub.dedup.window_ms
+
+    def dedup_memory_bytes(self) -> int:
+        return self._hub.dedup.memory_bytes
+
+    def storage_errors(self) -> int:
+        return self._store.errors
+
+    def storage_bytes(self) -> int:
+        return self._store.size_bytes()
+
+    def log_state(self) -> str:
+        return self._engine.log.state
+
+    def log_head(self) -> int:
+        return self._engine.log.head
+
+    def log_durable_head(self) -> int:
+        return self._engine.log.durable_head
+
+    def log_durable_distance(self) -> int:
+        # Read in this order the distance is never negative while another thread commits.
+        durable = self._engine.log.durable_head
+        return self._engine.log.head - durable
+
+    def log_segments(self) -> int:
+        return len(self._engine.log.segments)
+
+    def log_bytes(self) -> int:
+        return sum(info.bytes for info in self._engine.log.segments)
+
+    def loss_events(self) -> int:
+        return self._hub.tally.loss_events + self._engine.log.tally.epoch_changes
+
+    def mailboxes(self) -> int:
+        return len(self._hub.streams.mailboxes)
+
+    def mailbox_waiting(self) -> int:
+        return self._mailbox_waiting
+
+    def cursor_age_ms(self) -> int:
+        return self._cursor_age_ms
+
+    def subscriptions(self) -> Sequence[Reading]:
+        return self._readings
+
+    async def refresh(self) -> None:
+        """Look at everything there are many of."""
+        await self._look_at_subscriptions(self._clock.now_ms())
+        waiting = 0
+        for number, box in enumerate(list(self._hub.streams.mailboxes.values()), 1):
+            waiting += box.subscription.lag
+            if number % _MAILBOXES_SLICE == 0:
+                await asyncio.sleep(0)
+        self._mailbox_waiting = waiting
+
+    async def _look_at_subscriptions(self, now: int) -> None:
+        topics = list(self._hub.streams.topics.values())
+        found = [one for topic in topics for one in topic.subscriptions.values()]
+        readings: list[Reading] = []
+        noted: dict[Subscription, _Noted] = {}
+        for number, subscription in enumerate(found, 1):
+            noted[subscription] = self._note(subscription, now)
+            readings.append(_read(subscription, noted[subscription], now))
+            if number % _SUBSCRIPTIONS_SLICE == 0:
+                await asyncio.sleep(0)
+        unknown = [
+            (noted[subscription], subscription, reading)
+            for subscription, reading in zip(found, readings, strict=True)
+            if reading.lag_s is None
+        ]
+        await asyncio.gather(*(self._look_up(*one, now) for one in unknown[:_LOOKUPS_MAX]))
+        self._readings, self._noted = readings, noted
+        self._cursor_age_ms = max(
+            (now - one.unwritten_since_ms for one in noted.values()), default=0
+        )
+
+    def _note(self, subscription: Subscription, now: int) -> _Noted:
+        cursors = subscription.stats.cursors
+        note = self._noted.get(subscription) or _Noted(cursors, now)
+        if not subscription.is_cursor_dirty or cursors != note.cursors:
+            note.unwritten_since_ms = now
+        note.cursors = cursors
+        return note
+
+    async def _look_up(
+        self, note: _Noted, subscription: Subscription, reading: Reading, now: int
+    ) -> None:
+        """Read when the oldest unsettled message was accepted; it is remembered until it moves."""
+        answered: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
+
+        def done(found: list[Stored]) -> None:
+            if not answered.done():
+                answered.set_result(found)
+
+        stream, seq = subscription.stream, first_unsettled(subscription)
+        self._engine.fetch(Fetch(stream.name, stream.id, seq, 1, 1, lambda *_: []), done)
+        for one in await answered:
+            note.oldest_seq, note.oldest_ms = seq, one.at_ms
+            reading.lag_s = max(0, now - one.at_ms) / 1000
+
+
+def _read(subscription: Subscription, note: _Noted, now: int) -> Reading:
+    window, consumers = subscription.window, subscription.consumers
+    capacity = 1 if subscription.definition.strict else consumers.capacity
+    sent = [
+        flight.first_sent
+        for flight in window.flights.values()
+        if flight.phase in (SENT, WAITING) and flight.first_sent
+    ]
+    return Reading(
+        subscription.stream.name,
+        subscription.name,
+        subscription.definition.mode,
+        subscription.stats,
+        lag=subscription.lag,
+        lag_s=_lag_s(subscription, note, now),
+        unacked_s=max(0, now - min(sent, default=now)) / 1000,
+        utilization=min(1.0, len(window) / capacity) if capacity else 0.0,
+        is_blocked=subscription.is_blocked,
+        blocked_keys=_blocked_keys(subscription),
+        consumers=len(consumers),
+    )
+
+
+def _lag_s(subscription: Subscription, note: _Noted, now: int) -> float | None:
+    if not subscription.lag:
+        return 0.0
+    oldest_ms = subscription.oldest_ms()
+    if oldest_ms is None and note.oldest_seq == first_unsettled(subscription):
+        oldest_ms = note.oldest_ms
+    return None if oldest_ms is None else max(0, now - oldest_ms) / 1000
+
+
+def _blocked_keys(subscription: Subscription) -> int:
+    is_possible = subscription.definition.mode == KEY_SHARED and subscription.window.exhausted
+    if not is_possible or subscription.poison_policy != BLOCK:
+        return 0
+    lanes = subscription.window.lanes.values()
+    return sum(lane.queue[0].phase is EXHAUSTED for lane in lanes if lane.queue)

@@ -1,0 +1,108 @@
+"""The look-up index is a convenience: whatever happens to it, nobody reads anything else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from signalhub.log.disk import SystemDisk
+from signalhub.log.index import Index
+from signalhub.log.log import Log
+from signalhub.log.reader import Reader
+from signalhub.log.recovery import recover
+from signalhub.testing import FakeClock
+from tests.faults.archive import archive, flipped
+from tests.faults.workload import STREAMS, assert_stream, log_settings
+
+FLIPS = 400
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an index of all its sealed segments."""
+    for name, content in archive().files.items():
+        (tmp_path / name).write_bytes(content)
+    assert_reads_right(tmp_path)
+    return tmp_path
+
+
+def assert_reads_right(folder: Path) -> None:
+    """Open the log as a hub does, bring the index up to date, read every stream through it."""
+    disk = SystemDisk(folder)
+    log = Log(disk, log_settings(), recover(disk, repair=True), clock=FakeClock())
+    index = Index(disk)
+    for _ in index.update(log.segments):
+        pass
+    reader = Reader(log, index)
+    stored = [*reader.scan(log.first)]
+    assert len(stored) == log.head - log.first
+    for stream in STREAMS:
+        assert_stream(reader, stream, stored)
+    known, _ = index.find(*STREAMS[0], 1)
+    assert known == {int(name[:20]) for name in archive().sealed}
+    reader.close()
+    index.close()
+    log.close()
+
+
+def replace_index(folder: Path, content: bytes) -> None:
+    for name in ("index.db-wal", "index.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "index.db").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "hurt",
+    [
+        lambda whole: b"",
+        lambda whole: whole[:100],
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: bytes(len(whole)),
+        lambda whole: b"no database at all",
+        lambda whole: whole[:4096] + bytes(len(whole) - 4096),
+        lambda whole: whole + Random(1).randbytes(4096),
+    ],
+    ids=["empty", "header only", "half", "zeros", "foreign", "zeroed pages", "too long"],
+)
+def test_a_broken_index_is_made_again(folder: Path, hurt: Callable[[bytes], bytes]) -> None:
+    replace_index(folder, hurt((folder / "index.db").read_bytes()))
+
+    assert_reads_right(folder)
+
+
+def test_a_missing_index_is_made_again(folder: Path) -> None:
+    (folder / "index.db").unlink()
+
+    assert_reads_right(folder)
+
+    assert (folder / "index.db").exists()
+
+
+def test_an_index_that_cannot_be_made_costs_nothing_but_time(folder: Path) -> None:
+    """Without an index the reader asks the footers."""
+    disk = SystemDisk(folder, read_only=True)
+    reader = Reader.of_folder(disk)
+    stored = [*reader.scan(archive().first)]
+
+    for stream in STREAMS:
+        assert_stream(reader, stream, stored)
+
+
+def test_no_flipped_bit_of_the_index_makes_anybody_miss_an_entry(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, logger="signalhub.log")
+    whole = (folder / "index.db").read_bytes()
+    rng = Random(1)
+    for _ in range(FLIPS):
+        bit = rng.randrange(8 * len(whole))
+        replace_index(folder, flipped(whole, bit))
+        try:
+            assert_reads_right(folder)
+        except AssertionError as error:
+            error.add_note(f"bit {bit} of the index was flipped")
+            raise

@@ -1,0 +1,219 @@
+"""A log in memory: it commits when the test says so, refuses when told to, and survives crashes.
+
+It is an `Engine`, so the real runner can use it, too. Nothing is reported before `commit`; what is
+not committed is gone after a crash, except as much of it as had reached the disk unreported.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from signalhub.core import refusals
+from signalhub.core.effects import Append, Fetch, FindTime
+from signalhub.core.hub import Hub
+from signalhub.core.recovery import Snapshot
+from signalhub.engine.local import LocalEngine
+from signalhub.engine.port import Outcomes
+from signalhub.entry import Entry, Stored
+from signalhub.errors import Refusal
+from signalhub.server.restart import recover
+from signalhub.state.store import SnapshotRow, Store
+
+
+class MemoryEngine:
+    """Entries in one total order; `entries[0]` has the offset `first`."""
+
+    def __init__(self, epoch: int = 1) -> None:
+        self.epoch = epoch
+        self.first = 0
+        self.entries: list[Stored] = []
+        # Without being told otherwise it is as fast as a log can be.
+        self.is_prompt = True
+        self.is_readable = True
+        self.is_full = False
+        self.fault: Refusal | None = None
+        self._outcomes: Outcomes
+        self._taken: list[Append] = []
+        self._pending: deque[Append] = deque()
+        self._reads: deque[Callable[[], None]] = deque()
+        self._streams: dict[tuple[str, int], list[Stored]] = {}
+
+    def report_to(self, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
+
+    @property
+    def head(self) -> int:
+        return self.first + len(self.entries)
+
+    @property
+    def pending(self) -> int:
+        """How many entries wait for a commit."""
+        return len(self._pending) + len(self._taken)
+
+    # Writing.
+
+    def append(self, append: Append) -> None:
+        self._taken.append(append)
+
+    def flush(self) -> None:
+        taken, self._taken = self._taken, []
+        if taken and self.fault is not None:
+            self._outcomes.refused(taken, self.fault, is_final=True)
+        else:
+            self._pending.extend(taken)
+
+    def commit(self, count: int | None = None) -> bool:
+        """The disk has the oldest entries, all of them or `count`; `False` if there were none."""
+        self.flush()
+        if not self._pending:
+            return False
+        if self.is_full:
+            self.refuse(refusals.storage_full())
+            return True
+        size = len(self._pending) if count is None else min(count, len(self._pending))
+        done = [self._pending.popleft() for _ in range(size)]
+        first = self.head
+        for one in done:
+            self._store(one.entry)
+        self._outcomes.committed(done, first)
+        return bool(done)
+
+    def refuse(self, refusal: Refusal, *, is_final: bool = False) -> None:
+        """Nothing that is on its way gets to the disk; finally: nor will anything else."""
+        lost = [*self._pending, *self._taken]
+        self._pending.clear()
+        self._taken = []
+        if is_final:
+            self.fault = refusal
+        self._outcomes.refused(lost, refusal, is_final=is_final)
+
+    def _store(self, entry: Entry) -> None:
+        stored = Stored(
+            self.head,
+            entry.kind,
+            entry.stream,
+            entry.stream_epoch,
+            entry.seq,
+            entry.at_ms,
+            entry.body,
+        )
+        self.entries.append(stored)
+        if entry.seq:
+            stream = self._streams.setdefault((entry.stream, entry.stream_epoch), [])
+            assert not stream or entry.seq == stream[-1].seq + 1, f"{entry.stream} has a hole"
+            stream.append(stored)
+
+    # Reading.
+
+    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
+        self._reads.append(lambda: done(self._found(fetch)))
+
+    def _found(self, fetch: Fetch) -> list[Stored]:
+        stream = self._streams.get((fetch.stream, fetch.stream_epoch), [])
+        at = bisect_left(stream, fetch.from_seq, key=lambda one: one.seq)
+        found: list[Stored] = []
+        size = 0
+        for one in stream[at : at + fetch.count_max]:
+            size += len(one.body)
+            if found and size > fetch.bytes_max:
+                break
+            found.append(one)
+        return found
+
+    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
+        def look() -> None:
+            stream = self._streams.get((find.stream, find.stream_epoch), [])
+            done(next((one.seq for one in stream if one.at_ms >= find.time_ms), 0))
+
+        self._reads.append(look)
+
+    def read(self) -> bool:
+        """Answer what was asked for; `False` if nothing was."""
+        reads, self._reads = self._reads, deque()
+        for one in reads:
+            one()
+        return bool(reads)
+
+    def scan(self, from_offset: int) -> Iterator[Stored]:
+        yield from self.entries[max(0, from_offset - self.first) :]
+
+    def offset_at_time(self, time_ms: int) -> int:
+        return next((one.offset for one in self.entries if one.at_ms >= time_ms), self.head)
+
+    # What happens to logs.
+
+    def cut(self, offset: int) -> None:
+        """Retention has deleted everything before an offset."""
+        count = max(0, offset - self.first)
+        gone, self.entries = self.entries[:count], self.entries[count:]
+        self.first += len(gone)
+        for one in gone:
+            if one.seq:
+                self._streams[one.stream, one.stream_epoch].pop(0)
+
+    def crashed(self, written: int = 0) -> MemoryEngine:
+        """What a new process finds: what was committed, and `written` entries never reported."""
+        found = MemoryEngine(self.epoch)
+        found.first = self.first
+        found.entries = list(self.entries)
+        found._streams = {key: list(stream) for key, stream in self._streams.items()}
+        for one in [*self._pending, *self._taken][:written]:
+            found._store(one.entry)
+        found.is_prompt, found.is_readable = self.is_prompt, self.is_readable
+        found.is_full = self.is_full
+        return found
+
+    def close(self) -> None:
+        self.commit()
+
+
+class Shelf:
+    """Snapshots of durable streams, as the store keeps them."""
+
+    def __init__(self) -> None:
+        self._head: tuple[int, int, int] | None = None
+        self._streams: dict[str, bytes] = {}
+        self._subscriptions: dict[tuple[str, str], bytes] = {}
+
+    def save_snapshot(self, snapshot: Snapshot, epoch: int) -> None:
+        self._head = (epoch, snapshot.offset, snapshot.next_id)
+        for name, state in snapshot.streams.items():
+            if state is None:
+                self._streams.pop(name, None)
+                for key in [key for key in self._subscriptions if key[0] == name]:
+                    del self._subscriptions[key]
+            else:
+                self._streams[name] = state
+        for key, state in snapshot.subscriptions.items():
+            if state is None:
+                self._subscriptions.pop(key, None)
+            else:
+                self._subscriptions[key] = state
+
+    def load_snapshot(self) -> SnapshotRow | None:
+        if self._head is None:
+            return None
+        epoch, offset, next_id = self._head
+        streams, subscriptions = [*self._streams.values()], [*self._subscriptions.values()]
+        return SnapshotRow(epoch, offset, next_id, streams, subscriptions)
+
+    def forget_snapshot(self) -> None:
+        self._head = None
+        self._streams.clear()
+        self._subscriptions.clear()
+
+    def copy(self) -> Shelf:
+        """What is on it now."""
+        other = Shelf()
+        other._head = self._head
+        other._streams = dict(self._streams)
+        other._subscriptions = dict(self._subscriptions)
+        return other
+
+
+def restart(hub: Hub, engine: MemoryEngine, shelf: Shelf, now_ms: int) -> None:
+    """Put a new hub into the state that the log and the shelf hold."""
+    recover(hub, cast(LocalEngine, engine), cast(Store, shelf), now_ms)

@@ -1,0 +1,410 @@
+"""One subscription's life as a list of steps: consumers come, go, settle, stall and lie about it.
+
+The same seed gives the same run. In the end everybody behaves for a while, and then everything that
+could be delivered must have been.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from signalhub.core import letters
+from signalhub.core.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from signalhub.core.flight import EXHAUSTED, SENT
+from signalhub.settings import Dispatch, Log, Settings
+from tests.memory_shell import Message, Peer
+from tests.property.dispatch_watch import NAME, TOPIC, Watch, WatchedShell
+
+STEPS_MIN, STEPS_MAX = 10, 45
+SEATS = 3
+KEYS = ["a", "b", "c", None]
+MODES = [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED]
+ROUNDS_MAX = 60
+
+Step = tuple[str, int, int]
+
+OPS = {
+    "publish": 20,
+    "ack": 20,
+    "ack_many": 5,
+    "ack_up_to": 3,
+    "ack_of_another": 3,
+    "ack_of_nothing": 2,
+    "nack": 8,
+    "extend": 3,
+    "term": 3,
+    "moment": 12,
+    "while_": 4,
+    "join": 10,
+    "drop": 5,
+    "leave": 3,
+    "take_over": 2,
+    "credit": 3,
+    "block": 4,
+    "read_on": 5,
+    "pause": 2,
+    "resume": 4,
+    "seek": 2,
+    "update": 2,
+    "lose": 1,
+    "hold": 4,
+    "commit": 8,
+    "release": 5,
+    "fill": 2,
+    "empty": 4,
+    "blind": 2,
+    "see": 4,
+    "snapshot": 3,
+    "crash": 4,
+}
+
+
+def drawn(seed: int) -> tuple[dict[str, Any], list[Step]]:
+    """What the subscription is like, and what happens to it."""
+    dice = random.Random(seed)
+    pick = dice.choice
+    mode = MODES[seed % len(MODES)]
+    traits: dict[str, Any] = {
+        "mode": mode,
+        "from": pick(["earliest", "earliest", "latest"]),
+        "window": pick([1, 2, 3, 256]),
+        "strict": mode in (EXCLUSIVE, FAILOVER) and dice.random() < 0.25,
+        "autoAck": dice.random() < 0.1,
+        "ackTimeoutMs": pick([50, 1_000, 30_000]),
+        "maxDeliveries": pick([1, 2, 6]),
+        "backoffMs": pick([0, 10, 500]),
+        "backoffCapMs": pick([1, 1_000]),
+        "poison": pick(["block", "drop", "dead_letter", "dead_letter"]),
+        "ratePerSecond": pick([0, 0, 0, 20]),
+        "heartbeatMs": pick([0, 50, 500]),
+        "wakes": dice.random() < 0.9,
+        "cache": pick([1, 700, 2**20]),
+        "failover": pick([0, 100]),
+    }
+    if not traits["wakes"]:
+        traits["heartbeatMs"] = 50
+    length = dice.randint(STEPS_MIN, STEPS_MAX)
+    names = dice.choices(list(OPS), list(OPS.values()), k=length)
+    return traits, [(name, dice.randrange(SEATS), dice.randrange(1_000)) for name in names]
+
+
+class Run:
+    """One life."""
+
+    def __init__(self, traits: dict[str, Any]) -> None:
+        self.options = {
+            name: value for name, value in traits.items() if name not in ("wakes", "cache", "failover")
+        }
+        dispatch = Dispatch(
+            wakes=traits["wakes"],
+            cursor_ms=200,
+            cursor_settles=5,
+            failover_ms=traits["failover"],
+            heartbeat_ms=50,
+        )
+        settings = Settings(message_rate=0.0, dispatch=dispatch, log=Log(cache_bytes=traits["cache"]))
+        self.shell = WatchedShell(settings)
+        self.watch = Watch(self.shell)
+        self.watch.max_deliveries_min = traits["maxDeliveries"]
+        self.seats: list[Peer | None] = [None] * SEATS
+        self.serial = 0
+        self.accepted: dict[int, int] = {}
+        self.writer = self.shell.connect("@(a/writer)")
+        self.writer.ask("hub:topic_create", {"topic": TOPIC, "durable": True})
+        self.do_join(0, 0)
+
+    def play(self, steps: list[Step]) -> None:
+        self.watch.look()
+        for name, seat, number in steps:
+            getattr(self, f"do_{name}")(seat, number)
+            self.listen()
+            self.watch.look()
+        self.wind_down()
+
+    def listen(self) -> None:
+        """What the writer was told about its messages must be true on disk."""
+        self.watch.read_log()
+        for message in self.writer.take():
+            if message["type"] == "hub:published":
+                seq, serial = message["payload"]["seq"], int(message["correlationId"][1:])
+                assert message["payload"]["durability"] == "fsync"
+                stored = self.watch.published.get(seq)
+                assert stored is not None, "acknowledged before it was on disk"
+                assert int(stored.data) == serial, "acknowledged with another position"
+                self.accepted[seq] = serial
+
+    # Whom and what.
+
+    def consumer_of(self, peer: Peer) -> str | None:
+        consumers = peer.session.consumers
+        return next(iter(consumers), None)
+
+    def settle(self, seat: int, type: str, seqs: list[int], number: int, **more: Any) -> None:
+        peer = self.seats[seat]
+        if peer is None or not peer.can_be_written or not seqs:
+            return
+        name = self.consumer_of(peer)
+        if name is None:
+            return
+        payload: dict[str, Any] = {"subscriptionId": name, **more}
+        if "upTo" not in more:
+            payload |= {"seq": seqs[0]} if len(seqs) == 1 else {"seqs": seqs}
+        watch = self.watch
+        position = watch.subscription.position
+        expected = {seq for seq in seqs if watch.must_accept(seq)}
+        generation = position.generation
+        ignored = watch.subscription.stats.ignored
+        if type == "hub:ack":
+            watch.acked |= expected
+        elif type == "hub:term":
+            watch.termed |= expected
+        peer.request(type, payload, pattern="ask" if number % 2 else "tell")
+        if type == "hub:ack":
+            missing = {seq for seq in expected if not position.is_settled(seq)}
+            assert not missing or position.generation != generation, f"{missing} were not settled"
+            assert watch.subscription.stats.ignored - ignored == len(seqs) - len(expected)
+
+    def unsettled(self) -> list[int]:
+        return sorted(self.watch.subscription.window.flights)
+
+    def held_by(self, seat: int) -> list[int]:
+        """What a seat has been sent and has not settled."""
+        peer = self.seats[seat]
+        return [
+            seq
+            for seq, flight in self.watch.subscription.window.flights.items()
+            if flight.phase is SENT
+            and flight.consumer is not None
+            and flight.consumer.session.link is peer
+        ]
+
+    # Steps.
+
+    def do_publish(self, seat: int, number: int) -> None:
+        for _ in range(1 + number % 3):
+            self.serial += 1
+            payload: Message = {"topic": TOPIC, "type": "news", "data": self.serial}
+            key = KEYS[(number + self.serial) % len(KEYS)]
+            if key is not None:
+                payload["key"] = key
+            if number % 11 == 0:
+                payload["deliverAt"] = self.shell.now + number
+            ttl = 400 if number % 13 == 0 else None
+            self.writer.request("hub:publish", payload, id=f"p{self.serial}", ttl=ttl)
+
+    def do_ack(self, seat: int, number: int) -> None:
+        held = self.held_by(seat)
+        if held:
+            self.settle(seat, "hub:ack", [held[number % len(held)]], number)
+
+    def do_ack_many(self, seat: int, number: int) -> None:
+        self.settle(seat, "hub:ack", self.held_by(seat), number)
+
+    def do_ack_up_to(self, seat: int, number: int) -> None:
+        held = self.held_by(seat)
+        if held and self.options["mode"] in (EXCLUSIVE, FAILOVER):
+            up_to = held[number % len(held)]
+            parked = self.watch.subscription.position.parked
+            meant = [seq for seq in self.unsettled() if seq <= up_to and seq not in parked]
+            self.settle(seat, "hub:ack", meant, number, upTo=up_to)
+
+    def do_ack_of_another(self, seat: int, number: int) -> None:
+        """Late, of something that came back or went to somebody else."""
+        seqs = self.unsettled()
+        if seqs:
+            self.settle(seat, "hub:ack", [seqs[number % len(seqs)]], number)
+
+    def do_ack_of_nothing(self, seat: int, number: int) -> None:
+        self.settle(seat, "hub:ack", [self.watch.topic.head + 1 + number], number)
+
+    def do_nack(self, seat: int, number: int) -> None:
+        held = self.held_by(seat)
+        if held:
+            delay_ms = number if number % 3 else 0
+            self.settle(seat, "hub:nack", [held[number % len(held)]], number, delayMs=delay_ms)
+
+    def do_extend(self, seat: int, number: int) -> None:
+        self.settle(seat, "hub:extend", self.held_by(seat)[:1], number, ms=1 + number * 50)
+
+    def do_term(self, seat: int, number: int) -> None:
+        self.settle(seat, "hub:term", self.held_by(seat)[:1], number, reason="no")
+
+    def do_moment(self, seat: int, number: int) -> None:
+        self.shell.advance(1 + number % 97)
+
+    def do_while_(self, seat: int, number: int) -> None:
+        self.shell.advance(number * 40)
+
+    def do_join(self, seat: int, number: int) -> None:
+        peer = self.seats[seat]
+        if peer is None or not peer.can_be_written:
+            peer = self.seats[seat] = self.shell.connect(f"@(a/{seat})")
+        if not peer.is_stalled and self.consumer_of(peer) is None:
+            self.subscribe(peer, f"seat {seat}")
+
+    def subscribe(self, peer: Peer, consumer: str) -> None:
+        given = {"topic": TOPIC, "subscription": NAME, "consumer": consumer}
+        has_it = NAME in self.watch.topic.subscriptions
+        options = {"mode": self.options["mode"]} if has_it else self.options
+        peer.request("hub:subscribe", given | options)
+
+    def do_drop(self, seat: int, number: int) -> None:
+        peer = self.seats[seat]
+        if peer is not None and peer.can_be_written:
+            peer.drop()
+
+    def do_leave(self, seat: int, number: int) -> None:
+        peer = self.seats[seat]
+        if peer is not None and peer.can_be_written and not peer.is_stalled:
+            peer.request("hub:unsubscribe", {"topic": TOPIC, "subscription": NAME})
+
+    def do_take_over(self, seat: int, number: int) -> None:
+        """Another session comes with the same consumer's name."""
+        if self.seats[seat] is not None:
+            self.seats[seat] = self.shell.connect(f"@(b/{seat}/{self.shell.next_id()})")
+            self.subscribe(self.seats[seat], f"seat {seat}")  # type: ignore[arg-type]
+
+    def do_credit(self, seat: int, number: int) -> None:
+        peer = self.seats[seat]
+        if peer is not None and peer.can_be_written and (name := self.consumer_of(peer)):
+            payload: Message = {"subscriptionId": name, "messages": number % 4}
+            peer.request("hub:credit", payload)
+
+    def do_block(self, seat: int, number: int) -> None:
+        peer = self.seats[seat]
+        if peer is not None and peer.can_be_written and not peer.is_stalled:
+            peer.block()
+
+    def do_read_on(self, seat: int, number: int) -> None:
+        peer = self.seats[seat]
+        if peer is not None and peer.can_be_written:
+            peer.read_on()
+
+    def do_pause(self, seat: int, number: int) -> None:
+        self.writer.request("hub:sub_pause", {"topic": TOPIC, "subscription": NAME})
+
+    def do_resume(self, seat: int, number: int) -> None:
+        self.writer.request("hub:sub_resume", {"topic": TOPIC, "subscription": NAME})
+
+    def do_seek(self, seat: int, number: int) -> None:
+        to: object = ["earliest", "latest", {"seq": 1 + number % 9}, {"last": 1 + number % 5}][
+            number % 4
+        ]
+        self.writer.request("hub:seek", {"topic": TOPIC, "subscription": NAME, "to": to})
+
+    def do_update(self, seat: int, number: int) -> None:
+        change = [{"window": 1 + number % 5}, {"poison": "drop"}, {"maxDeliveries": 3}][number % 3]
+        if "poison" in change and self.watch.subscription.poison_policy == "dead_letter":
+            return
+        if "maxDeliveries" in change:
+            self.watch.max_deliveries_min = min(3, self.watch.max_deliveries_min)
+        payload = {"topic": TOPIC, "subscription": NAME} | change
+        self.writer.request("hub:sub_update", payload)
+
+    def do_lose(self, seat: int, number: int) -> None:
+        """Retention gives up the oldest messages."""
+        topic = self.watch.topic
+        if topic.head < 3:
+            return
+        first = topic.first + 1 + number % (topic.head - 1)
+        if first <= topic.head + 1:
+            self.shell.perform(letters.lose_before(self.shell.hub, topic, first, self.shell.now))
+
+    # The disk.
+
+    def do_hold(self, seat: int, number: int) -> None:
+        self.shell.engine.is_prompt = False
+
+    def do_commit(self, seat: int, number: int) -> None:
+        if not self.shell.engine.is_prompt:
+            self.shell.engine.commit(1 + number % 4)
+            self.shell.settle()
+
+    def do_release(self, seat: int, number: int) -> None:
+        self.shell.engine.is_prompt = True
+        self.shell.settle()
+
+    def do_fill(self, seat: int, number: int) -> None:
+        self.shell.engine.is_full = True
+
+    def do_empty(self, seat: int, number: int) -> None:
+        self.shell.engine.is_full = False
+
+    def do_blind(self, seat: int, number: int) -> None:
+        self.shell.engine.is_readable = False
+
+    def do_see(self, seat: int, number: int) -> None:
+        self.shell.engine.is_readable = True
+        self.shell.settle()
+
+    def do_snapshot(self, seat: int, number: int) -> None:
+        self.shell.save_snapshot()
+
+    def do_crash(self, seat: int, number: int) -> None:
+        pending = self.shell.engine.pending
+        self.shell = self.shell.restarted(number % (pending + 1))
+        self.watch.restarted(self.shell)
+        self.seats = [None] * SEATS
+        self.writer = self.shell.connect("@(a/writer)")
+
+    # The end.
+
+    def wind_down(self) -> None:
+        """Everybody behaves; then everything that could be delivered must have been."""
+        engine = self.shell.engine
+        engine.is_prompt = engine.is_readable = True
+        engine.is_full = False
+        self.shell.advance(2_000)
+        self.watch.look()
+        for peer in self.seats:
+            if peer is not None and peer.can_be_written:
+                peer.drop()
+        self.shell.settle()
+        if NAME not in self.watch.topic.subscriptions:
+            self.seats[0] = None
+        self.do_resume(0, 0)
+        self.seats = [None] * SEATS
+        self.do_join(0, 0)
+        self.do_credit_all()
+        for _ in range(ROUNDS_MAX):
+            self.listen()
+            self.watch.look()
+            if self.is_done():
+                break
+            self.settle(0, "hub:ack", self.held_by(0), 1)
+            self.settle(0, "hub:ack", self.stuck(), 1)
+            self.watch.look()
+            self.shell.advance(1_500)
+        self.check_end()
+
+    def do_credit_all(self) -> None:
+        peer = self.seats[0]
+        assert peer is not None
+        payload = {"subscriptionId": self.consumer_of(peer), "messages": 100}
+        peer.request("hub:credit", payload)
+
+    def stuck(self) -> list[int]:
+        """What the poison policy holds; an operator acknowledges it."""
+        flights = self.watch.subscription.window.flights.values()
+        return [one.seq for one in flights if one.phase is EXHAUSTED and not one.is_burying]
+
+    def is_done(self) -> bool:
+        subscription = self.watch.subscription
+        return not subscription.lag and not subscription.position.parked
+
+    def check_end(self) -> None:
+        subscription, topic = self.watch.subscription, self.watch.topic
+        position = subscription.position
+        assert self.is_done(), (
+            f"{subscription.lag} were never delivered: floor {position.floor}, head {topic.head},"
+            f" next {subscription.next_seq}, parked {position.parked},"
+            f" window { {s: f.phase.value for s, f in subscription.window.flights.items()} }"
+        )
+        assert position.floor == topic.head
+        assert not subscription.window.flights
+        assert not subscription.settlements
+        assert not subscription.letters
+        assert topic.head == len(self.watch.published)
+        for seq, serial in self.accepted.items():
+            assert int(self.watch.published[seq].data) == serial, "an acknowledged message is gone"

@@ -1,0 +1,308 @@
+"""What must hold of one subscription at every moment, whatever happens to it.
+
+The watch reads the log as it grows, sees every copy that is sent, and after each event looks at
+where the subscription stands. It keeps its own books; of the hub's it only asks what they say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import msgspec
+
+from signalhub.core.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED
+from signalhub.core.effects import Dispatch, Effect
+from signalhub.core.flight import EXHAUSTED, READY, SENT
+from signalhub.core.streams import Topic
+from signalhub.core.subscription import Subscription
+from signalhub.entry import Cursor, Kind, Message, Outcome, Settled, decode_body
+from tests.memory_shell import MemoryShell
+
+TOPIC = "t"
+NAME = "s"
+
+
+class WatchedShell(MemoryShell):
+    """A shell that shows its watch every copy before it is sent."""
+
+    watch: Watch | None = None
+
+    def _perform_one(self, effect: Effect) -> None:
+        if isinstance(effect, Dispatch) and self.watch is not None:
+            self.watch.sending(effect)
+        super()._perform_one(effect)
+
+
+class Watch:
+    """The books about one subscription, over all processes that had it."""
+
+    def __init__(self, shell: WatchedShell) -> None:
+        self.shell = shell
+        shell.watch = self
+        # From the log.
+        self._read = 0
+        self.published: dict[int, Message] = {}
+        self.letters: set[int] = set()
+        self.written: set[int] = set()
+        self.cursor: Cursor | None = None
+        # From the wire, of the present generation.
+        self.generation = 1
+        self.copies: Counter[int] = Counter()
+        self.sent_here: set[int] = set()
+        self.arrived: set[int] = set()
+        self.first_copies: list[int] = []
+        # What somebody said.
+        self.acked: set[int] = set()
+        self.termed: set[int] = set()
+        # Since the last look.
+        self.settled: set[int] = set()
+        self.floor = 0
+        self.max_deliveries_min = 1_000
+        self.deliveries = 0
+
+    @property
+    def topic(self) -> Topic:
+        return self.shell.hub.streams.topics[TOPIC]
+
+    @property
+    def subscription(self) -> Subscription:
+        return self.topic.subscriptions[NAME]
+
+    def holder_of(self, seq: int) -> str | None:
+        """Who has been sent a message and has not settled it."""
+        flight = self.subscription.window.flights.get(seq)
+        if flight is None or flight.phase is not SENT or flight.consumer is None:
+            return None
+        return flight.consumer.name
+
+    # What is sent.
+
+    def sending(self, effect: Dispatch) -> None:
+        """One copy is about to leave."""
+        copy = msgspec.json.decode(effect.frame)
+        delivery = copy["metadata"]["delivery"]
+        if delivery.get("subscription") != NAME or copy["metadata"].get("topic") != TOPIC:
+            return
+        self.read_log()
+        self._follow_generation()
+        seq, attempt = delivery["seq"], delivery["attempt"]
+        self.deliveries += 1
+        assert seq in self.published, "a message was sent that is not on disk"
+        assert copy["payload"] == msgspec.json.decode(self.published[seq].data), "another message"
+        assert delivery["redelivered"] is (attempt > 1)
+        assert attempt > 1 or not self.copies[seq], f"a repeat of {seq} is not marked"
+        assert self.cursor is not None, "sent before it was reserved"
+        assert seq <= self.cursor.reserved, f"{seq} was sent before it was reserved"
+        assert seq not in self.settled, f"{seq} was settled and sent again"
+        self._check_receiver(effect, seq)
+        self.copies[seq] += 1
+        self.sent_here.add(seq)
+        if attempt == 1:
+            self.first_copies.append(seq)
+
+    def _check_receiver(self, effect: Dispatch, seq: int) -> None:
+        subscription = self.subscription
+        mode, flights = subscription.definition.mode, subscription.window.flights
+        flight = flights[seq]
+        consumer = flight.consumer
+        assert consumer is not None
+        assert consumer.session is effect.session, "sent to somebody else than it says"
+        assert not subscription.position.is_paused, "sent while it is paused"
+        assert consumer in list(subscription.consumers), "sent to somebody who has left"
+        assert consumer.flights <= consumer.window, "more in flight than the consumer takes"
+        assert effect.session.outbound is None, "sent to a socket that does not read"
+        sent = [other for other in flights.values() if other.phase is SENT]
+        if mode in (EXCLUSIVE, FAILOVER):
+            active = next(iter(subscription.consumers))
+            assert consumer is active, "sent to somebody who stands by"
+            assert all(other.consumer is active for other in sent), "two receive at a time"
+        if subscription.definition.strict:
+            assert len(sent) == 1, "strict, and more than one in flight"
+        if mode == KEY_SHARED:
+            self._check_key(seq)
+
+    def _check_key(self, seq: int) -> None:
+        key = self.published[seq].key
+        flights = self.subscription.window.flights
+        for other, message in self.published.items():
+            if other == seq or message.key != key or other in self.settled:
+                continue
+            flight = flights.get(other)
+            if flight is not None:
+                assert flight.phase is not SENT, f"two messages of {key} are in flight"
+            is_plain = message.deliver_at is None and self.published[seq].deliver_at is None
+            if other < seq and is_plain and not self.subscription.position.is_settled(other):
+                raise AssertionError(f"{seq} overtook {other}, which has the same key")
+
+    # What is on disk.
+
+    def read_log(self) -> None:
+        """Look at the entries that were committed since."""
+        engine = self.shell.engine
+        for entry in engine.entries[max(0, self._read - engine.first) :]:
+            if entry.kind == Kind.PUBLISHED:
+                self._published(entry.stream, entry.seq, decode_body(Message, entry.body))
+            elif entry.kind == Kind.SETTLED and entry.stream == TOPIC:
+                self._settled(decode_body(Settled, entry.body))
+            elif entry.kind == Kind.CURSOR and entry.stream == TOPIC:
+                self._cursor(decode_body(Cursor, entry.body))
+        self._read = engine.head
+
+    def _published(self, stream: str, seq: int, message: Message) -> None:
+        if stream == TOPIC:
+            assert seq == len(self.published) + 1, "a position was left out or used twice"
+            self.published[seq] = message
+        elif message.dead is not None:
+            assert message.dead.topic == TOPIC
+            assert message.dead.reason, "nobody knows why it died"
+            assert message.key == self.published[message.dead.seq].key
+            self.letters.add(message.dead.seq)
+
+    def _settled(self, body: Settled) -> None:
+        if body.generation != self.generation:
+            return
+        for one in body.deliveries:
+            if one.outcome == Outcome.DEAD_LETTERED:
+                assert one.seq in self.letters, f"{one.seq} was settled before its letter was safe"
+            if one.outcome not in (Outcome.FAILED, Outcome.HANDED_OVER):
+                self.written.add(one.seq)
+
+    def _cursor(self, cursor: Cursor) -> None:
+        if self.cursor is not None and cursor.generation == self.cursor.generation:
+            assert cursor.floor >= self.cursor.floor, "a cursor went back"
+        if cursor.generation == self.generation:
+            for seq in range(1, cursor.floor + 1):
+                if seq not in cursor.parked:
+                    self.written.add(seq)
+        self.cursor = cursor
+
+    # What somebody says.
+
+    def must_accept(self, seq: int) -> bool:
+        """Does an ack of this message count? It does if a copy of it is out and unsettled."""
+        flight = self.subscription.window.flights.get(seq)
+        is_burying = flight is not None and flight.is_burying
+        is_open = not self.subscription.position.is_settled(seq)
+        return seq in self.sent_here and is_open and not is_burying
+
+    # Where the subscription stands.
+
+    def look(self) -> None:
+        """After every event."""
+        self.read_log()
+        if TOPIC not in self.shell.hub.streams.topics or NAME not in self.topic.subscriptions:
+            return
+        self._follow_generation()
+        self._note_arrivals()
+        self._check_positions()
+        self._check_window()
+        self._check_settled()
+
+    def _follow_generation(self) -> None:
+        position = self.subscription.position
+        if position.generation != self.generation:
+            self._begin(position.generation)
+            self.floor = position.floor
+            self.settled = self._settled_now()
+
+    def _begin(self, generation: int) -> None:
+        self.generation = generation
+        self.copies.clear()
+        self.sent_here.clear()
+        self.arrived.clear()
+        self.first_copies.clear()
+        self.acked.clear()
+        self.termed.clear()
+        self.written.clear()
+
+    def _settled_now(self) -> set[int]:
+        position = self.subscription.position
+        return {seq for seq in range(1, self.topic.head + 1) if position.is_settled(seq)}
+
+    def _note_arrivals(self) -> None:
+        for peer in self.shell.peers:
+            for message in peer.take():
+                delivery = message["metadata"].get("delivery", {})
+                if delivery.get("subscription") == NAME:
+                    self.arrived.add(delivery["seq"])
+
+    def _check_positions(self) -> None:
+        subscription, topic = self.subscription, self.topic
+        position, flights = subscription.position, subscription.window.flights
+        assert position.floor >= self.floor, "the floor went back"
+        self.floor = position.floor
+        assert position.floor < subscription.next_seq <= topic.head + 1, "read beyond the head"
+        for seq in range(position.floor + 1, subscription.next_seq):
+            is_open = seq in flights or seq in position.parked
+            assert (seq in position.above) is not is_open, f"{seq} is in no state, or in two"
+        assert all(seq >= subscription.next_seq or seq > 0 for seq in flights)
+        unsettled = [
+            seq
+            for seq in range(1, topic.head + 1)
+            if not position.is_settled(seq) and seq not in position.parked
+        ]
+        assert subscription.lag == len(unsettled), "the lag is not what is unsettled"
+
+    def _check_window(self) -> None:
+        window, consumers = self.subscription.window, self.subscription.consumers
+        by_consumer: dict[str, int] = defaultdict(int)
+        for seq, flight in window.flights.items():
+            assert flight.seq == seq
+            if flight.phase is SENT:
+                assert flight.consumer in list(consumers), "in flight to somebody who has left"
+                by_consumer[flight.consumer.id] += 1
+            if flight.lane is not None and flight.lane.queue[0] is flight and flight.phase is READY:
+                assert flight.lane in window.keyed, f"{seq} is ready and nobody knows"
+        for consumer in consumers:
+            assert consumer.flights == by_consumer[consumer.id], "flights are miscounted"
+        assert window.exhausted == sum(
+            flight.phase is EXHAUSTED for flight in window.flights.values()
+        )
+
+    def _check_settled(self) -> None:
+        settled = self._settled_now()
+        for seq in settled - self.settled:
+            assert self._is_explained(seq), f"nothing explains why {seq} is settled"
+        again = self.settled - settled
+        assert not again, f"{again} were settled and are not any more"
+        self.settled = settled
+
+    def _is_explained(self, seq: int) -> bool:
+        message, now = self.published[seq], self.shell.now
+        subscription = self.subscription
+        has_failed = self.copies[seq] >= self.max_deliveries_min
+        return (
+            seq in self.acked
+            or seq in self.letters
+            or seq < self.topic.first
+            or (message.expires_at is not None and message.expires_at < now)
+            or (subscription.definition.auto_ack and seq in self.arrived)
+            or (seq in self.termed and subscription.poison_policy != "dead_letter")
+            or (has_failed and subscription.poison_policy == "drop")
+        )
+
+    # Starting again.
+
+    def restarted(self, shell: WatchedShell) -> None:
+        """Another process has taken over; what was written is known, the rest may come again."""
+        self.shell = shell
+        shell.watch = self
+        generation = self.generation
+        self.read_log()
+        self.sent_here.clear()
+        self.arrived.clear()
+        self.first_copies.clear()
+        if TOPIC not in shell.hub.streams.topics or NAME not in self.topic.subscriptions:
+            return
+        position = self.subscription.position
+        if position.generation != generation:
+            copies = Counter(self.copies)
+            self._begin(position.generation)
+            # A seek that never reached the disk did not happen, but its copies were sent.
+            self.copies = copies
+        settled = self._settled_now()
+        forgotten = {seq for seq in self.written if seq <= self.topic.head} - settled
+        assert not forgotten, f"{forgotten} were settled on disk and are not any more"
+        assert settled <= self.settled | self.written, "recovered as settled, and nobody said so"
+        self.settled = settled
+        self.floor = position.floor

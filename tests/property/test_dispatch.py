@@ -1,0 +1,73 @@
+"""Whatever consumers, the disk and the clock do, a subscription keeps its promises.
+
+A schedule is a list of steps drawn from a seed. The invariants are in `dispatch_watch.py`, the
+steps in `dispatch_run.py`. A schedule that fails is cut down before it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.property.dispatch_run import Run, Step, drawn
+
+GROUPS = 8
+SEEDS = 4_000
+
+
+@pytest.fixture(autouse=True)
+def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that no short life would reach."""
+    for module in ("subscription", "journal"):
+        monkeypatch.setattr(f"signalhub.core.{module}.RESERVE", 8)
+    monkeypatch.setattr("signalhub.core.subscription.PASS_MESSAGES_MAX", 5)
+    monkeypatch.setattr("signalhub.core.dispatch.FETCH_MESSAGES", 3)
+
+
+def failure_of(traits: dict[str, Any], steps: list[Step]) -> Exception | None:
+    """What is wrong with a life."""
+    try:
+        Run(traits).play(steps)
+    except Exception as failure:
+        return failure
+    return None
+
+
+def cut_down(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
+    """A schedule that still fails, and from which no step can be left out."""
+    size = max(1, len(steps) // 2)
+    while size:
+        at = 0
+        while at < len(steps):
+            shorter = steps[:at] + steps[at + size :]
+            if fails(shorter):
+                steps = shorter
+            else:
+                at += size
+        size //= 2
+    return steps
+
+
+def explained(seed: int) -> str | None:
+    """What is wrong with the life of a seed, and the shortest way to see it."""
+    traits, steps = drawn(seed)
+    failure = failure_of(traits, steps)
+    if failure is None:
+        return None
+
+    def fails(shorter: list[Step]) -> bool:
+        found = failure_of(traits, shorter)
+        return type(found) is type(failure) and str(found)[:30] == str(failure)[:30]
+
+    steps = cut_down(steps, fails)
+    lines = "\n".join(map(repr, steps))
+    return f"seed {seed}, {traits}, cut down to\n{lines}\n{failure_of(traits, steps)!r}"
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_life_of_a_subscription_keeps_the_promises(group: int) -> None:
+    for seed in range(group, SEEDS, GROUPS):
+        fault = explained(seed)
+        assert fault is None, fault

@@ -1,0 +1,126 @@
+"""A log on a disk in memory, and entries to put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from msgspec.structs import replace
+
+from signalhub import settings
+from signalhub.entry import Entry, Kind, Stored
+from signalhub.log.disk import Disk
+from signalhub.log.footer import read_summary
+from signalhub.log.log import Log
+from signalhub.log.reader import Reader
+from signalhub.log.record import (
+    ENTRY_HEADER_BYTES,
+    ERASED,
+    SALT_BYTES,
+    encode_batch,
+    entry_digest,
+    entry_positions,
+)
+from signalhub.log.recovery import recover
+from signalhub.log.seal import seal
+from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
+from signalhub.testing import FakeClock, FaultyDisk
+
+NOW_MS = FakeClock().now_ms()
+
+
+def entry(seq: int, stream: str = "orders", *, body: bytes = b"x" * 100, **changes: int) -> Entry:
+    return Entry(
+        kind=changes.get("kind", Kind.PUBLISHED),
+        stream=stream,
+        stream_epoch=changes.get("stream_epoch", 1),
+        seq=seq,
+        at_ms=changes.get("at_ms", NOW_MS + seq),
+        body=body,
+    )
+
+
+def open_log(disk: Disk, clock: FakeClock | None = None, **values: Any) -> Log:
+    """Recover and open; the settings are those of `[log]`, with smaller segments."""
+    chosen = settings.Log(**{"segment_bytes": 2**18} | values)
+    return Log(disk, chosen, recover(disk, repair=True), clock=clock or FakeClock())
+
+
+def fill(log: Log, count: int, stream: str = "orders", *, first_seq: int = 1) -> list[Entry]:
+    """Append one batch per entry."""
+    entries = [entry(seq, stream) for seq in range(first_seq, first_seq + count)]
+    for one in entries:
+        log.append([one])
+    return entries
+
+
+def fill_segments(log: Log, count: int) -> list[Entry]:
+    """Append until there are so many segments, the last of them with one entry."""
+    entries: list[Entry] = []
+    while len(log.segments) < count:
+        entries += fill(log, 1, first_seq=len(entries) + 1)
+    return entries
+
+
+def do_upkeep(log: Log) -> int:
+    """Everything that can wait; returns in how many slices."""
+    return sum(1 for _ in log.upkeep())
+
+
+def as_entry(stored: Stored) -> Entry:
+    return Entry(
+        stored.kind, stored.stream, stored.stream_epoch, stored.seq, stored.at_ms, stored.body
+    )
+
+
+def contents(log: Log) -> list[Entry]:
+    """All entries of a log, as they were appended."""
+    reader = Reader(log)
+    try:
+        return [as_entry(stored) for stored in reader.scan(log.first)]
+    finally:
+        reader.close()
+
+
+def seqs(found: Sequence[Stored]) -> list[int]:
+    return [stored.seq for stored in found]
+
+
+def erase(disk: FaultyDisk, info: SegmentInfo, offset: int) -> None:
+    """Take the body and the salt out of one entry of a sealed segment, and seal it again."""
+    content = disk.files()[info.name]
+    batches = []
+    for located in scan_batches(disk.open(info.name), BATCHES_BEGIN, info.bytes):
+        batch, data = located.batch, located.data
+        starts = [*entry_positions(data, batch, located.at), located.at + batch.length]
+        encoded = [data[begin:end] for begin, end in pairwise(starts)]
+        if batch.first <= offset < batch.end:
+            at = offset - batch.first
+            encoded[at] = _erased(encoded[at])
+        batches.append(
+            encode_batch(
+                encoded,
+                first=batch.first,
+                epoch=batch.epoch,
+                durable=batch.durable,
+                time_ms=batch.time_ms,
+            )
+        )
+    previous_chain = read_summary(disk.open(info.name)).previous_chain
+    written = content[:BATCHES_BEGIN] + b"".join(batches)
+    disk.remove(info.name)
+    disk.create(info.name).write(written, 0)
+    for _ in seal(disk, replace(info, bytes=len(written)), previous_chain):
+        pass
+
+
+def _erased(encoded: bytes) -> bytes:
+    head = bytearray(encoded[:ENTRY_HEADER_BYTES])
+    stream_bytes = int.from_bytes(head[6:8], "little")
+    stream = encoded[ENTRY_HEADER_BYTES : ENTRY_HEADER_BYTES + stream_bytes]
+    digest = entry_digest(encoded, 0)
+    head[5] |= ERASED
+    head[-SALT_BYTES:] = bytes(SALT_BYTES)
+    head[:4] = (len(head) - 4 + len(stream) + len(digest)).to_bytes(4, "little")
+    return bytes(head) + stream + digest

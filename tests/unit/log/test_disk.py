@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from signalhub.log.disk import SystemDisk
+from signalhub.log.recovery import recover
+from signalhub.log.verify import verify
+from tests.unit.log.scene import contents, do_upkeep, fill, fill_segments, open_log
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> SystemDisk:
+    return SystemDisk(tmp_path / "data" / "log")
+
+
+def test_the_folder_is_made_if_it_is_missing(disk: SystemDisk) -> None:
+    assert disk.path.is_dir()
+    assert disk.names() == []
+    assert disk.free_bytes() > 0
+
+
+def test_a_folder_that_is_only_read_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SystemDisk(tmp_path / "nowhere", read_only=True).names()
+
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_is_read_and_written_by_position(disk: SystemDisk) -> None:
+    file = disk.create("a")
+    file.write(b"world", 6)
+    file.write(b"hello ", 0)
+    file.sync()
+
+    assert file.read(100, 0) == b"hello world"
+    assert file.read(3, 4) == b"o w"
+    assert file.read(3, 100) == b""
+    file.truncate(5)
+    assert (file.size(), file.read(100, 0)) == (5, b"hello")
+    file.close()
+
+
+def test_names_are_created_replaced_and_removed(disk: SystemDisk) -> None:
+    disk.create("b").close()
+    disk.create("a").close()
+    with pytest.raises(FileExistsError):
+        disk.create("a")
+    assert disk.names() == ["a", "b"]
+
+    disk.rename("a", "b")
+    disk.sync()
+    assert disk.names() == ["b"]
+
+    disk.remove("b")
+    disk.remove("b")
+    assert disk.names() == []
+    with pytest.raises(FileNotFoundError):
+        disk.open("b")
+
+
+def test_what_is_opened_to_be_read_cannot_be_written(disk: SystemDisk) -> None:
+    disk.create("a").close()
+    for file in (disk.open("a", read_only=True), SystemDisk(disk.path, read_only=True).open("a")):
+        with pytest.raises(OSError, match="descriptor"):
+            file.write(b"x", 0)
+        file.close()
+
+
+def test_a_log_lives_on_a_real_disk(disk: SystemDisk) -> None:
+    log = open_log(disk, segment_bytes=3_000)
+    entries = fill_segments(log, 5)
+    do_upkeep(log)
+    log.remove(log.segments[:1])
+    log.close()
+
+    log = open_log(disk, segment_bytes=3_000)
+    entries += fill(log, 20, first_seq=len(entries) + 1)
+
+    assert contents(log) == entries[log.first :]
+    assert verify(SystemDisk(disk.path, read_only=True)).problems == ()
+    log.close()
+    assert recover(disk, repair=False).head == len(entries)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from signalhub.entry import Entry, Kind
+from signalhub.log import record
+from signalhub.log.record import (
+    ENTRY_HEADER_BYTES,
+    HEADER_BYTES,
+    UnknownVersion,
+    Unreadable,
+    encode_batch,
+    encode_entry,
+    entry_digest,
+    entry_positions,
+    read_batch,
+    read_entries,
+    read_entry_heads,
+)
+from tests.unit.log.scene import as_entry, entry
+
+SALT = bytes(range(16))
+
+entries = st.builds(
+    Entry,
+    kind=st.sampled_from(list(Kind)).map(int),
+    stream=st.text(max_size=40),
+    stream_epoch=st.integers(0, 2**32 - 1),
+    seq=st.integers(0, 2**64 - 1),
+    at_ms=st.integers(0, 2**64 - 1),
+    body=st.binary(max_size=200),
+)
+
+
+def batch_of(*some: Entry, first: int = 7) -> bytes:
+    encoded = [encode_entry(one, SALT) for one in some]
+    return encode_batch(encoded, first=first, epoch=3, durable=5, time_ms=99)
+
+
+@given(st.lists(entries, min_size=1, max_size=5), st.binary(max_size=50))
+def test_a_batch_reads_back_as_it_was_written_wherever_it_lies(
+    some: list[Entry], before: bytes
+) -> None:
+    data = before + batch_of(*some) + b"after"
+
+    batch = read_batch(data, len(before))
+    found = list(read_entries(data, batch, len(before)))
+
+    assert (batch.first, batch.end, batch.epoch) == (7, 7 + len(some), 3)
+    assert (batch.durable, batch.time_ms, batch.count) == (5, 99, len(some))
+    assert [as_entry(one) for one in found] == some
+    assert [one.offset for one in found] == list(range(7, 7 + len(some)))
+
+
+def test_every_flipped_bit_of_a_batch_is_noticed() -> None:
+    data = batch_of(entry(1), entry(2, body=b""))
+
+    for bit in range(len(data) * 8):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Unreadable):
+            read_batch(bytes(changed))
+
+
+def test_every_cut_of_a_batch_is_noticed() -> None:
+    data = batch_of(entry(1))
+
+    for size in range(len(data)):
+        with pytest.raises(Unreadable):
+            read_batch(data[:size])
+
+
+def test_the_length_is_not_believed_beyond_reason() -> None:
+    data = b"\xff\xff\xff\xff" + batch_of(entry(1))[4:]
+
+    with pytest.raises(Unreadable, match="cannot have 4294967295 bytes"):
+        read_batch(data)
+
+
+def test_a_batch_of_another_version_is_told_from_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(record, "VERSION", 2)
+        data = batch_of(entry(1))
+
+    with pytest.raises(UnknownVersion, match="version 2"):
+        read_batch(data)
+
+
+def test_entries_must_fill_their_batch_exactly() -> None:
+    whole = encode_entry(entry(1), SALT)
+    too_long = encode_batch([whole, b"more"], first=0, epoch=1, durable=0, time_ms=0)
+    too_short = encode_batch([whole, whole[:20]], first=0, epoch=1, durable=0, time_ms=0)
+
+    for data in (too_long, too_short):
+        with pytest.raises(Unreadable, match="do not fill"):
+            list(entry_positions(data, read_batch(data)))
+
+
+def test_heads_say_where_an_entry_is_and_whose_it_is() -> None:
+    data = batch_of(entry(4, "größe", stream_epoch=9), entry(0, "b"))
+
+    heads = list(read_entry_heads(data, read_batch(data)))
+
+    second = HEADER_BYTES + ENTRY_HEADER_BYTES + len("größe".encode()) + 100
+    assert heads == [
+        (HEADER_BYTES, 0, "größe", 9, 4, entry(4).at_ms),
+        (second, 0, "b", 1, 0, entry(0).at_ms),
+    ]
+
+
+def test_the_digest_covers_the_salt_and_everything_else_of_an_entry() -> None:
+    one, other = encode_entry(entry(1), SALT), encode_entry(entry(1), bytes(16))
+
+    assert entry_digest(one, 0) == sha256(one).digest()
+    assert entry_digest(one, 0) != entry_digest(other, 0)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from signalhub.log.disk import File
+from signalhub.log.record import Unreadable, encode_batch, encode_entry
+from signalhub.log.segment import (
+    BATCHES_BEGIN,
+    PREPARED_NAME,
+    Header,
+    base_of,
+    create_segment,
+    encode_header,
+    prepare_segment,
+    read_header,
+    scan_batches,
+    segment_name,
+    used_bytes,
+)
+from signalhub.testing import FaultyDisk
+from signalhub.testing.disk import PowerCut
+from tests.unit.log.scene import entry
+
+HEADER = Header(epoch=4, base=12, created_ms=99)
+
+
+def batch(first: int, size: int = 50) -> bytes:
+    encoded = encode_entry(entry(first, body=bytes(size)), bytes(16))
+    return encode_batch([encoded], first=first, epoch=4, durable=0, time_ms=0)
+
+
+def file_with(content: bytes) -> File:
+    return FaultyDisk({"a": content}).open("a")
+
+
+def test_the_name_of_a_segment_is_its_base() -> None:
+    assert segment_name(12) == "00000000000000000012.log"
+    assert base_of(segment_name(12)) == 12
+    assert base_of("12.log") is None
+    assert base_of("00000000000000000012.footer") is None
+
+
+def test_a_header_reads_back() -> None:
+    assert read_header(file_with(encode_header(HEADER))) == HEADER
+
+
+@pytest.mark.parametrize("size", [0, 1, BATCHES_BEGIN - 1])
+def test_a_header_that_is_cut_short_is_noticed(size: int) -> None:
+    with pytest.raises(Unreadable, match="cut short"):
+        read_header(file_with(encode_header(HEADER)[:size]))
+
+
+def test_a_created_segment_survives_a_power_cut() -> None:
+    disk = FaultyDisk()
+    create_segment(disk, HEADER).close()
+
+    for seed in range(20):
+        after = disk.crash(seed)
+        assert after.names() == [segment_name(12)]
+        assert read_header(after.open(segment_name(12))) == HEADER
+
+
+def test_a_segment_is_named_only_after_its_header_is_on_the_disk() -> None:
+    for operation in range(1, 6):
+        disk = FaultyDisk()
+        disk.crash_at(operation)
+        with pytest.raises(PowerCut):
+            create_segment(disk, HEADER)
+        for seed in range(20):
+            after = disk.crash(seed)
+            if segment_name(12) in after.names():
+                assert read_header(after.open(segment_name(12))) == HEADER
+
+
+def test_a_segment_that_cannot_be_made_leaves_nothing_behind() -> None:
+    disk = FaultyDisk(capacity_bytes=10)
+
+    with pytest.raises(OSError, match="space"):
+        create_segment(disk, HEADER)
+
+    assert disk.names() == []
+
+
+def test_a_prepared_segment_is_made_in_steps_and_keeps_its_size() -> None:
+    disk = FaultyDisk()
+    slices = prepare_segment(disk, 3 * 2**18)
+    assert [next(slices) for _ in range(3)] == [None] * 3
+    with pytest.raises(StopIteration) as end:
+        next(slices)
+
+    create_segment(disk, HEADER, prepared=end.value.value).close()
+
+    assert disk.names() == [segment_name(12)]
+    assert disk.crash(1).open(segment_name(12)).size() == 3 * 2**18
+
+
+def test_preparing_on_a_full_disk_gives_the_space_back() -> None:
+    disk = FaultyDisk(capacity_bytes=2**18)
+
+    with pytest.raises(OSError, match="space") as caught:
+        list(prepare_segment(disk, 2**20))
+
+    assert caught.value.errno == errno.ENOSPC
+    assert PREPARED_NAME not in disk.names()
+
+
+def test_a_scan_finds_batches_of_all_sizes_in_place() -> None:
+    batches = [batch(0, 10), batch(1, 3 * 2**20), batch(2, 0), *(batch(n, 2**18) for n in (3, 4))]
+    content = b"head" + b"".join(batches) + bytes(100)
+
+    found = list(scan_batches(file_with(content), 4, len(content) - 100))
+
+    assert [one.batch.first for one in found] == [0, 1, 2, 3, 4]
+    assert [content[one.position : one.end] for one in found] == batches
+    assert [one.data[one.at : one.at + one.batch.length] for one in found] == batches
+
+
+def test_a_scan_stops_at_the_first_bad_batch() -> None:
+    content = batch(0) + batch(1)[:-1] + b"?" + batch(2)
+    scan = scan_batches(file_with(content), 0, len(content))
+
+    assert next(scan).batch.first == 0
+    with pytest.raises(Unreadable, match="checksum"):
+        next(scan)
+
+
+@pytest.mark.parametrize(
+    ("content", "used"),
+    [
+        (b"", 0),
+        (bytes(3 * 2**20), 0),
+        (b"a" + bytes(100), 1),
+        (bytes(2**21) + b"a" + bytes(2**21), 2**21 + 1),
+        (b"abc", 3),
+    ],
+)
+def test_prepared_space_does_not_count_as_used(content: bytes, used: int) -> None:
+    data = b"before" + content
+
+    assert used_bytes(file_with(data), 6, len(data)) == used
