@@ -27,10 +27,12 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Messages from one socket to one or more others.
+    """Messages from one socket to others, or only to the server, which then has to answer.
 
     `window` messages are in flight, refilled when only `refill_at` are; a window of 0 follows the
-    run's schedule. The run does not wait for a background lane.
+    run's schedule. With an `answer`, its text in what comes back to the sender is counted, and the
+    window is in answers. With `acks`, a frame for each copy, the receiver acknowledges. The run
+    does not wait for a background lane.
     """
 
     sender: int
@@ -39,15 +41,21 @@ class Lane:
     messages: int
     window: int = 0
     refill_at: int = 0
+    answer: bytes = b""
+    acks: bytes = b""
     is_background: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one lane achieved; `took_s` holds each completed message's time to its last copy."""
+    """What one lane achieved.
+
+    `took_s` holds each completed message's time to its last copy, `answered_s` to its answer.
+    """
 
     deliveries: int
     took_s: list[float]
+    answered_s: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,10 @@ class Drive:
     @property
     def deliveries(self) -> int:
         return sum(lane.deliveries for lane in self.lanes)
+
+    @property
+    def answers(self) -> int:
+        return sum(len(lane.answered_s) for lane in self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +139,17 @@ class Generator:
             len(lanes),
             receivers,
             len(receivers),
-            MARKER,
-            len(MARKER),
             rate_s,
             seconds_max,
             pointer(outcome),
         )
         _check(code, "sending", outcome)
-        done = [Traffic(lane.deliveries, lane.took[: lane.complete]) for lane in prepared]
+        done = [
+            Traffic(lane.deliveries, lane.took[: lane.complete], lane.answered[: lane.answers])
+            for lane in prepared
+        ]
         drive = Drive(outcome.seconds, outcome.cpu, outcome.lag, done)
-        if not drive.deliveries:
+        if not drive.deliveries and not drive.answers:
             raise LoadFailed(f"nothing arrived; the sender was told {_answer(outcome)}")
         return drive
 
@@ -148,6 +161,7 @@ def _prepare(lane: Lane) -> native.Lane:
         sender=lane.sender,
         receivers=len(lane.receivers),
         messages=count,
+        is_answered=bool(lane.answer),
         frame_bytes=len(lane.frames) // count,
         window=lane.window,
         refill_at=lane.refill_at,
@@ -156,15 +170,37 @@ def _prepare(lane: Lane) -> native.Lane:
         frames=lane.frames,
         began=(c_double * count)(),
         took=(c_double * count)(),
+        answered=(c_double * count)(),
     )
 
 
 def _receivers(lanes: Sequence[Lane]) -> ctypes.Array[native.Receiver]:
-    """Counted sockets, then the senders', which are read only to keep them from filling up."""
-    counted = [(fd, index, 1) for index, lane in enumerate(lanes) for fd in lane.receivers]
-    drained = [(lane.sender, index, 0) for index, lane in enumerate(lanes)]
-    all_of_them = [native.Receiver(*each) for each in counted + drained]
-    return (native.Receiver * len(all_of_them))(*all_of_them)
+    """The sockets to read: those copies arrive at, and the senders'."""
+    found: list[native.Receiver] = []
+    for index, lane in enumerate(lanes):
+        found += [_receiver(fd, index, native.COPIES, MARKER, lane) for fd in lane.receivers]
+        if lane.answer:
+            assert lane.sender not in lane.receivers, "a socket counts copies or answers, not both"
+            found.append(_receiver(lane.sender, index, native.ANSWERS, lane.answer))
+        elif lane.sender not in lane.receivers:
+            found.append(_receiver(lane.sender, index, native.DRAINED))
+    return (native.Receiver * len(found))(*found)
+
+
+def _receiver(
+    fd: int, index: int, role: int, marker: bytes = b"", acknowledged: Lane | None = None
+) -> native.Receiver:
+    acks = acknowledged.acks if acknowledged else b""
+    ack_bytes = len(acks) // acknowledged.messages if acknowledged else 0
+    return native.Receiver(
+        fd=fd,
+        lane=index,
+        role=role,
+        marker_bytes=len(marker),
+        ack_bytes=ack_bytes,
+        marker=marker,
+        acks=acks,
+    )
 
 
 def _check(code: int, doing: str, outcome: native.Outcome) -> None:

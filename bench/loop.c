@@ -1,7 +1,7 @@
 /* The generator's hot loops: open many connections, and drive messages through them.
 
-   Nothing is built, masked or allocated per message here. `drive` sends slices of ready buffers and
-   counts a marker in the bytes that come back; `open_all` walks every connection through its script
+   Nothing is built, masked or allocated per message here. `drive` sends slices of ready buffers,
+   messages and acknowledgements alike, and counts markers in what comes back; `open_all` walks every connection through its script
    of requests and awaited answers. Both are bounded in time and return 0 or a negative errno. */
 
 #define _GNU_SOURCE
@@ -29,31 +29,46 @@ enum {
     PER_SOURCE = 20000,         /* connections from one loopback address; it has 28 232 ports */
 };
 
-/* A stream of messages from one socket to one or many. Message m is complete when its last copy has
-   arrived. Copies keep their order on every socket, so messages complete in order, too. */
+/* A stream of messages from one socket to none, one or many. Message m is complete when its last
+   copy has arrived, and answered when the server's word for it has come back to the sender. Copies
+   and answers keep their order on every socket, so messages complete in order, too. */
 struct lane {
     int sender;
     int receivers;
     int messages;
+    int is_answered;            /* the sender's socket is counted, and the window is in answers */
     int frame_bytes;
     int window;                 /* messages in flight; 0 = sent when the schedule says so */
     int refill_at;              /* more are sent when this few are left in flight */
     int background;             /* the run does not wait for this lane */
     int allowed;                /* messages released for sending */
     int complete;
+    int answers;
     int *left;                  /* by message: copies still to arrive */
     const char *frames;
     double *began;              /* by message: when it was sent, or should have been */
     double *took;               /* by message: seconds until its last copy */
+    double *answered;           /* by message: seconds until its answer */
     long sent_bytes;
     long deliveries;
+};
+
+enum role {
+    DRAINED,                    /* a sender's own socket, read only to keep it from filling up */
+    COPIES,
+    ANSWERS,
 };
 
 struct receiver {
     int fd;
     int lane;
-    int counts;                 /* 0 for a sender's own socket, which is only drained */
+    int role;
     int got;
+    int marker_bytes;
+    int ack_bytes;              /* 0: copies are not acknowledged */
+    const char *marker;
+    const char *acks;           /* ready frames, one for each copy in its order */
+    long acked_bytes;
     int carried;
     char carry[CARRY_BYTES];
 };
@@ -62,18 +77,17 @@ struct outcome {
     double seconds;
     double cpu;                 /* what the generator itself used of them */
     double lag;                 /* how late the worst scheduled message was sent */
-    char answer[ANSWER_BYTES];  /* the first bytes a drained socket received */
+    char answer[ANSWER_BYTES];  /* the first bytes a sender received that were no answer */
 };
 
 struct run {
     struct lane *lanes;
     struct receiver *receivers;
     struct outcome *outcome;
-    const char *marker;
     int lane_count;
-    int marker_bytes;
-    int is_stalled;             /* some lane has bytes the kernel did not take */
-    long remaining;             /* messages of foreground lanes not yet complete */
+    int receiver_count;
+    int is_stalled;             /* some socket has bytes the kernel did not take */
+    long remaining;             /* of foreground lanes: last copies and answers still to arrive */
 };
 
 static char arrivals[CARRY_BYTES + ARRIVAL_BYTES];
@@ -114,21 +128,33 @@ static int count(char *carry, int *carried, long fresh, const char *marker, int 
     return hits;
 }
 
-static int push(struct run *run, struct lane *lane)
+/* Sends what is due of `frames`, of which `*sent` bytes have left already. */
+static int push_bytes(struct run *run, int fd, const char *frames, long due, long *sent)
 {
-    long due = (long)lane->allowed * lane->frame_bytes - lane->sent_bytes;
     ssize_t taken;
 
-    if (!due)
+    if (due == *sent)
         return 0;
-    taken = send(lane->sender, lane->frames + lane->sent_bytes, due, MSG_DONTWAIT | MSG_NOSIGNAL);
+    taken = send(fd, frames + *sent, due - *sent, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (taken < 0 && errno != EAGAIN)
         return -errno;
     if (taken > 0)
-        lane->sent_bytes += taken;
-    if (taken < due)
+        *sent += taken;
+    if (*sent < due)
         run->is_stalled = 1;
     return 0;
+}
+
+static int push(struct run *run, struct lane *lane)
+{
+    long due = (long)lane->allowed * lane->frame_bytes;
+    return push_bytes(run, lane->sender, lane->frames, due, &lane->sent_bytes);
+}
+
+static int push_acks(struct run *run, struct receiver *receiver)
+{
+    long due = (long)receiver->got * receiver->ack_bytes;
+    return push_bytes(run, receiver->fd, receiver->acks, due, &receiver->acked_bytes);
 }
 
 static void release(struct lane *lane, double began)
@@ -143,11 +169,14 @@ static void release(struct lane *lane, double began)
    release messages in bursts and flatter servers that write bursts at once. */
 static int refill(struct run *run, struct lane *lane)
 {
-    int arrived = lane->deliveries / lane->receivers;
-    int limit = arrived + lane->window;
+    int arrived, limit;
     double t;
 
-    if (!lane->window || lane->allowed - arrived > lane->refill_at)
+    if (!lane->window)
+        return 0;
+    arrived = lane->is_answered ? lane->answers : lane->deliveries / lane->receivers;
+    limit = arrived + lane->window;
+    if (lane->allowed - arrived > lane->refill_at)
         return 0;
     if (limit > lane->messages)
         limit = lane->messages;
@@ -156,25 +185,10 @@ static int refill(struct run *run, struct lane *lane)
     return push(run, lane);
 }
 
-static int receive(struct run *run, struct receiver *receiver)
+static int take_copies(struct run *run, struct receiver *receiver, int copies, double t)
 {
     struct lane *lane = &run->lanes[receiver->lane];
-    ssize_t fresh = recv(receiver->fd, arrivals + CARRY_BYTES, ARRIVAL_BYTES, MSG_DONTWAIT);
-    double t;
-    int copies;
 
-    if (fresh == 0)
-        return -ECONNRESET;
-    if (fresh < 0)
-        return errno == EAGAIN ? 0 : -errno;
-    if (!receiver->counts) {
-        if (!run->outcome->answer[0])
-            memcpy(run->outcome->answer, arrivals + CARRY_BYTES,
-                   fresh < ANSWER_BYTES ? fresh : ANSWER_BYTES);
-        return 0;
-    }
-    t = now();
-    copies = count(receiver->carry, &receiver->carried, fresh, run->marker, run->marker_bytes);
     lane->deliveries += copies;
     for (; copies; copies--) {
         int message = receiver->got++;
@@ -186,7 +200,43 @@ static int receive(struct run *run, struct receiver *receiver)
             run->remaining -= !lane->background;
         }
     }
-    return refill(run, lane);
+    return push_acks(run, receiver);
+}
+
+static int take_answers(struct run *run, struct lane *lane, int answers, double t)
+{
+    for (; answers; answers--) {
+        int message = lane->answers++;
+        if (message >= lane->allowed)
+            return -EPROTO;
+        lane->answered[message] = t - lane->began[message];
+        run->remaining -= !lane->background;
+    }
+    return 0;
+}
+
+static int receive(struct run *run, struct receiver *receiver)
+{
+    struct lane *lane = &run->lanes[receiver->lane];
+    ssize_t fresh = recv(receiver->fd, arrivals + CARRY_BYTES, ARRIVAL_BYTES, MSG_DONTWAIT);
+    double t = now();
+    int hits = 0, error;
+
+    if (fresh == 0)
+        return -ECONNRESET;
+    if (fresh < 0)
+        return errno == EAGAIN ? 0 : -errno;
+    if (receiver->role != DRAINED)
+        hits = count(receiver->carry, &receiver->carried, fresh, receiver->marker,
+                     receiver->marker_bytes);
+    if (receiver->role != COPIES && !hits && !run->outcome->answer[0])
+        memcpy(run->outcome->answer, arrivals + CARRY_BYTES,
+               fresh < ANSWER_BYTES ? fresh : ANSWER_BYTES);
+    if (!hits)
+        return 0;
+    error = receiver->role == COPIES ? take_copies(run, receiver, hits, t)
+                                     : take_answers(run, lane, hits, t);
+    return error ? error : refill(run, lane);
 }
 
 static int receive_ready(struct run *run, int ep, int events_max, int wait_ms)
@@ -232,6 +282,9 @@ static int push_stalled(struct run *run)
     for (int i = 0; i < run->lane_count; i++)
         if ((error = push(run, &run->lanes[i])))
             return error;
+    for (int i = 0; i < run->receiver_count; i++)
+        if ((error = push_acks(run, &run->receivers[i])))
+            return error;
     return 0;
 }
 
@@ -270,27 +323,28 @@ static int run_until(struct run *run, int foreground, int background, int schedu
 
 /* Scheduled lanes, if any, come first in `lanes`. */
 int drive(struct lane *lanes, int lane_count, struct receiver *receivers, int receiver_count,
-          const char *marker, int marker_bytes, double rate, double seconds,
-          struct outcome *outcome)
+          double rate, double seconds, struct outcome *outcome)
 {
-    struct run run = {.lanes = lanes, .receivers = receivers, .outcome = outcome, .marker = marker,
-                      .lane_count = lane_count, .marker_bytes = marker_bytes};
+    struct run run = {.lanes = lanes, .receivers = receivers, .outcome = outcome,
+                      .lane_count = lane_count, .receiver_count = receiver_count};
     int foreground = epoll_create1(EPOLL_CLOEXEC);
     int background = epoll_create1(EPOLL_CLOEXEC);
     int scheduled = 0, is_mixed = 0, error = 0;
 
     if (foreground < 0 || background < 0)
         error = -errno;
-    if (marker_bytes > CARRY_BYTES)
-        error = -EINVAL;
     for (int i = 0; i < lane_count; i++) {
         scheduled += !lanes[i].window;
         is_mixed |= lanes[i].background;
-        run.remaining += lanes[i].background ? 0 : lanes[i].messages;
+        int awaited = (lanes[i].receivers > 0) + lanes[i].is_answered;
+        run.remaining += lanes[i].background ? 0 : (long)awaited * lanes[i].messages;
     }
     for (int i = 0; i < receiver_count && !error; i++) {
+        if (receivers[i].marker_bytes > CARRY_BYTES)
+            error = -EINVAL;
         int ep = lanes[receivers[i].lane].background ? background : foreground;
-        error = watch(ep, receivers[i].fd, EPOLLIN, i, EPOLL_CTL_ADD);
+        if (!error)
+            error = watch(ep, receivers[i].fd, EPOLLIN, i, EPOLL_CTL_ADD);
     }
     if (!error)
         error = run_until(&run, foreground, background, scheduled, is_mixed, rate, seconds);

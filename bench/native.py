@@ -18,6 +18,7 @@ SOURCE = Path(__file__).with_name("loop.c")
 RESULTS = Path(__file__).with_name("results")
 
 MARKER_BYTES_MAX = 32
+DRAINED, COPIES, ANSWERS = range(3)  # `enum role`.
 ANSWER_BYTES = 256
 
 
@@ -32,16 +33,19 @@ class Lane(Structure):
         ("sender", c_int),
         ("receivers", c_int),
         ("messages", c_int),
+        ("is_answered", c_int),
         ("frame_bytes", c_int),
         ("window", c_int),
         ("refill_at", c_int),
         ("background", c_int),
         ("allowed", c_int),
         ("complete", c_int),
+        ("answers", c_int),
         ("left", POINTER(c_int)),
         ("frames", c_char_p),
         ("began", POINTER(c_double)),
         ("took", POINTER(c_double)),
+        ("answered", POINTER(c_double)),
         ("sent_bytes", c_long),
         ("deliveries", c_long),
     )
@@ -53,8 +57,13 @@ class Receiver(Structure):
     _fields_ = (
         ("fd", c_int),
         ("lane", c_int),
-        ("counts", c_int),
+        ("role", c_int),
         ("got", c_int),
+        ("marker_bytes", c_int),
+        ("ack_bytes", c_int),
+        ("marker", c_char_p),
+        ("acks", c_char_p),
+        ("acked_bytes", c_long),
         ("carried", c_int),
         ("carry", c_char * MARKER_BYTES_MAX),
     )
@@ -108,8 +117,6 @@ def load_loop() -> ctypes.CDLL:
         POINTER(Lane),
         c_int,
         POINTER(Receiver),
-        c_int,
-        c_char_p,
         c_int,
         c_double,
         c_double,

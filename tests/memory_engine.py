@@ -23,6 +23,12 @@ from signalhub.server.restart import recover
 from signalhub.state.store import SnapshotRow, Store
 
 
+class Undamaged:
+    """What a start looks at in the log itself."""
+
+    fault = None
+
+
 class MemoryEngine:
     """Entries in one total order; `entries[0]` has the offset `first`."""
 
@@ -35,6 +41,7 @@ class MemoryEngine:
         self.is_readable = True
         self.is_full = False
         self.fault: Refusal | None = None
+        self.log = Undamaged()
         self._outcomes: Outcomes
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()

@@ -163,6 +163,9 @@ class StreamDefinition(Body):
     poison: str | None = None
     dead_letter: str | None = None
     heartbeat_ms: int | None = None
+    # Where the stream stood when its definition was written again, because the log was to be cut.
+    first: int = 1
+    head: int = 0
 
 
 class SubscriptionDefinition(Body):

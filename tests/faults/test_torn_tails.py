@@ -274,6 +274,29 @@ def test_what_was_cut_never_comes_back() -> None:
         pytest.fail("the log never came to an end")
 
 
+def test_torn_bytes_are_safe_before_they_are_cut() -> None:
+    """Wherever recovery is interrupted, they are in the segment or in a file of their own."""
+    scene = make_scene(equal_batches(4, b"x"), 1)
+    content = scene.content[:-40]
+    position, _ = scene.batch_at(len(content))
+    torn = content[position:]
+    for operation in range(1, 100):
+        disk = scene.disk_with(content)
+        disk.crash_at(operation)
+        is_complete = True
+        try:
+            recover(disk, repair=True)
+        except PowerCut:
+            is_complete = False
+        for seed in range(40):
+            files = disk.crash(seed).files()
+            saved = [files[name] for name in files if name.endswith(".torn")]
+            assert files[scene.segment] == content or torn in saved
+        if is_complete:
+            return
+    pytest.fail("the recovery never came to an end")
+
+
 def test_a_torn_tail_is_saved_beside_what_was_saved_before() -> None:
     """Tearing the same place twice keeps both."""
     scene = make_scene(equal_batches(3, b"x"), 1)

@@ -110,6 +110,10 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
         return [await anext(consumer) for _ in range(count)]
 
 
+def no_room(descriptor: int, data: bytes, position: int) -> int:
+    raise OSError(errno.ENOSPC, "no space left")
+
+
 def spoil(log: Path) -> None:
     """Write over the beginning of its only segment."""
     (segment,) = log.glob("*.log")
@@ -356,13 +360,10 @@ async def test_a_failed_disk_is_503_and_says_so(
 async def test_a_full_disk_is_degraded_until_there_is_room(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(descriptor: int, data: bytes, position: int) -> int:
-        raise OSError(errno.ENOSPC, "no space left")
-
     async with run_hub() as hub, connect(hub) as alice:
         await publish(alice, 1)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", full)
+            patch.setattr(os, "pwrite", no_room)
             with pytest.raises(signalhub.Refused) as caught:
                 await alice.publish("orders", "order", 2, durable=True, timeout_s=0.1, attempts=1)
         assert caught.value.code == "storage_full"
@@ -376,6 +377,28 @@ async def test_a_full_disk_is_degraded_until_there_is_room(
 
     assert page.value("log_state", state="full") == 1
     assert page.value("log_refused_total") >= 1
+
+
+async def test_progress_that_the_log_does_not_take_shows_its_age(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    async with run_hub(clock) as hub, connect(hub) as alice:
+        await publish(alice, 1)
+        async with await alice.consume("orders", "billing") as consumer:
+            (message,) = await take(consumer, 1)
+            clock.advance(5.0)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "pwrite", no_room)
+                await message.ack()
+                await scrape_until(hub, lambda page: page.value("log_refused_total") > 0)
+                clock.advance(90.0)
+                page = await scrape_until(hub, lambda page: page.value("cursor_age_seconds") >= 90)
+            clock.advance(2.0)
+            await scrape_until(hub, lambda page: page.value("cursor_age_seconds") == 0)
+    caplog.clear()
+
+    assert page.value("subscription_settled_total", topic="orders") >= 1
 
 
 async def test_a_damaged_log_is_503_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -94,7 +94,9 @@ class Run:
 
     def __init__(self, traits: dict[str, Any]) -> None:
         self.options = {
-            name: value for name, value in traits.items() if name not in ("wakes", "cache", "failover")
+            name: value
+            for name, value in traits.items()
+            if name not in ("wakes", "cache", "failover")
         }
         dispatch = Dispatch(
             wakes=traits["wakes"],
@@ -103,7 +105,9 @@ class Run:
             failover_ms=traits["failover"],
             heartbeat_ms=50,
         )
-        settings = Settings(message_rate=0.0, dispatch=dispatch, log=Log(cache_bytes=traits["cache"]))
+        settings = Settings(
+            message_rate=0.0, dispatch=dispatch, log=Log(cache_bytes=traits["cache"])
+        )
         self.shell = WatchedShell(settings)
         self.watch = Watch(self.shell)
         self.watch.max_deliveries_min = traits["maxDeliveries"]
@@ -294,7 +298,12 @@ class Run:
         self.writer.request("hub:seek", {"topic": TOPIC, "subscription": NAME, "to": to})
 
     def do_update(self, seat: int, number: int) -> None:
-        change = [{"window": 1 + number % 5}, {"poison": "drop"}, {"maxDeliveries": 3}][number % 3]
+        changes: list[Message] = [
+            {"window": 1 + number % 5},
+            {"poison": "drop"},
+            {"maxDeliveries": 3},
+        ]
+        change = changes[number % 3]
         if "poison" in change and self.watch.subscription.poison_policy == "dead_letter":
             return
         if "maxDeliveries" in change:

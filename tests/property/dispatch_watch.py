@@ -183,7 +183,9 @@ class Watch:
         flight = self.subscription.window.flights.get(seq)
         is_burying = flight is not None and flight.is_burying
         is_open = not self.subscription.position.is_settled(seq)
-        return seq in self.sent_here and is_open and not is_burying
+        # What an earlier process may have sent can be acknowledged once it is read again.
+        is_out = seq in self.sent_here or (flight is not None and flight.deliveries > 0)
+        return is_out and is_open and not is_burying
 
     # Where the subscription stands.
 
@@ -295,14 +297,16 @@ class Watch:
         if TOPIC not in shell.hub.streams.topics or NAME not in self.topic.subscriptions:
             return
         position = self.subscription.position
+        settled = self._settled_now()
         if position.generation != generation:
+            # A seek that never reached the disk did not happen, but its copies were sent.
             copies = Counter(self.copies)
             self._begin(position.generation)
-            # A seek that never reached the disk did not happen, but its copies were sent.
             self.copies = copies
-        settled = self._settled_now()
+            self.settled = settled
         forgotten = {seq for seq in self.written if seq <= self.topic.head} - settled
         assert not forgotten, f"{forgotten} were settled on disk and are not any more"
-        assert settled <= self.settled | self.written, "recovered as settled, and nobody said so"
+        unsaid = {seq for seq in settled - self.settled - self.written if seq >= self.topic.first}
+        assert not unsaid, f"{unsaid} were recovered as settled, and nobody said so"
         self.settled = settled
         self.floor = position.floor

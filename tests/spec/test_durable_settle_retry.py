@@ -97,12 +97,12 @@ async def test_wire_nack_may_ask_for_a_longer_pause_than_the_policy(stage: InPro
     await consumer.take(2)
     began = time.monotonic()
 
-    await consumer.nack(1, delayMs=300)
+    await consumer.nack(1, delayMs=800)
     await consumer.nack(2, delayMs=0)
     heard = await consumer.take(2)
 
     assert seqs(heard) == [2, 1]
-    assert time.monotonic() - began >= 0.3 * JITTERED
+    assert time.monotonic() - began >= 0.8 * JITTERED
 
 
 async def test_wire_nack_may_not_ask_for_a_shorter_pause_than_the_policy(
@@ -164,7 +164,8 @@ async def test_rd_23_unanswered_message_comes_again_after_its_deadline(
 
     assert (again.seq, again.attempt) == (1, 2)
     assert time.monotonic() - began >= 0.09
-    assert (await consumer.ack(1))["accepted"] == 1
+    # By its id, because on a busy machine the next deadline may have passed already.
+    assert (await consumer.settle("hub:ack", seq=1, id=again.id))["accepted"] == 1
 
 
 async def test_rd_8_deadlines_are_exact_without_the_watchdog() -> None:
@@ -183,7 +184,7 @@ async def test_wire_extended_deadline_is_waited_for(stage: InProcess) -> None:
     publisher = await stage.join("@(local/a)")
     await create(publisher)
     consumer = await enter(
-        stage, "b", ackTimeoutMs=200, backoffMs=10, backoffCapMs=20, maxDeliveries=100
+        stage, "b", ackTimeoutMs=500, backoffMs=10, backoffCapMs=20, maxDeliveries=100
     )
     await publish_all(publisher, range(2))
     await consumer.take(2)
@@ -192,8 +193,8 @@ async def test_wire_extended_deadline_is_waited_for(stage: InProcess) -> None:
 
     assert extended == {"floor": 0, "accepted": 1, "ignored": []}
     # The other one tells the time: it comes again and again before the first does.
-    heard = await consumer.take(3)
-    assert [(one.seq, one.attempt) for one in heard] == [(2, 2), (2, 3), (2, 4)]
+    heard = await consumer.take(2)
+    assert [(one.seq, one.attempt) for one in heard] == [(2, 2), (2, 3)]
     assert (await consumer.ack(1))["accepted"] == 1
 
 

@@ -27,7 +27,7 @@ from tests.spec.durable_topics import (
 )
 from tests.spec.stage import LOOK_AGAIN_S, InProcess, Stage, run_stage
 
-SOON_MS = 300
+SOON_MS = 500
 FAR_MS = 3_600_000
 RETENTION_PATIENCE_S = 30.0
 CHUNK = "x" * 8_000
@@ -220,7 +220,7 @@ async def test_r23_delayed_entry_may_expire_before_its_time() -> None:
         consumer = await enter(stage, "b")
         now = stage.clock.now_ms()
 
-        await publish(publisher, "never", deliverAt=now + SOON_MS, members={"ttl": 50})
+        await publish(publisher, "never", deliverAt=now + SOON_MS, members={"ttl": 400})
         await publish(publisher, "later", deliverAt=now + SOON_MS + 50)
 
         assert (await consumer.next()).payload == "later"

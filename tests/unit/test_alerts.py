@@ -85,6 +85,30 @@ def test_every_panel_reads_exported_metrics() -> None:
         assert series_in(expression) <= exported_series()
 
 
+def test_the_board_shows_lag_dispatch_and_the_log() -> None:
+    shown = set().union(*map(series_in, expressions_of_the_board()))
+
+    assert shown >= {
+        "signal_hub_subscription_lag_messages",
+        "signal_hub_subscription_lag_seconds",
+        "signal_hub_dispatcher_notifier_polls_total",
+        "signal_hub_dispatcher_heartbeat_polls_total",
+        "signal_hub_dispatcher_recovered_wakes_total",
+        "signal_hub_subscription_redelivered_total",
+        "signal_hub_subscription_dead_lettered_total",
+        "signal_hub_log_fsync_seconds_bucket",
+        "signal_hub_log_size_bytes",
+        "signal_hub_log_state",
+        "signal_hub_loss_events",
+    }
+
+
+def test_panels_have_numbers_of_their_own() -> None:
+    numbers = [panel["id"] for panel in board()["panels"]]
+
+    assert len(numbers) == len(set(numbers))
+
+
 def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in board()["panels"]:
@@ -161,6 +185,12 @@ FIRES: dict[str, tuple[Series, ...]] = {
         {'signal_hub_log_state{state="damaged"}': "1x30"},
     ),
     "SignalHubStorageFull": ({'signal_hub_log_state{state="full"}': "0x20 1x10"},),
+    "SignalHubLogStalled": (
+        {
+            "signal_hub_log_waiting_entries": "5x30",
+            "signal_hub_log_entries_total": "0+100x20 2000x10",
+        },
+    ),
     "SignalHubMessagesLost": (
         {"signal_hub_messages_lost_total": "0x20 3x10"},
         {"signal_hub_log_epoch_changes_total": "1x30"},
@@ -242,6 +272,10 @@ QUIET: dict[str, tuple[Series, ...]] = {
         {'signal_hub_log_state{state="full"}': "1x30"},
     ),
     "SignalHubStorageFull": ({'signal_hub_log_state{state="full"}': "1x20 0x10"},),
+    "SignalHubLogStalled": (
+        {"signal_hub_log_waiting_entries": "5x30", "signal_hub_log_entries_total": "0+100x30"},
+        {"signal_hub_log_waiting_entries": "0x30", "signal_hub_log_entries_total": "100x30"},
+    ),
     "SignalHubMessagesLost": (
         {"signal_hub_messages_lost_total": "0x30", "signal_hub_log_epoch_changes_total": "0x30"},
     ),

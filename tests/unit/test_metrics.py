@@ -70,6 +70,9 @@ class Readings:
     def log_durable_distance(self) -> int:
         return 6
 
+    def log_waiting(self) -> int:
+        return 2
+
     def log_segments(self) -> int:
         return 3
 
@@ -198,6 +201,7 @@ def test_gauges_are_read_when_somebody_looks() -> None:
     assert value_of(metrics, "signal_hub_log_head_offset") == 70
     assert value_of(metrics, "signal_hub_log_durable_head_offset") == 64
     assert value_of(metrics, "signal_hub_log_durable_distance") == 6
+    assert value_of(metrics, "signal_hub_log_waiting_entries") == 2
     assert value_of(metrics, "signal_hub_log_segments") == 3
     assert value_of(metrics, "signal_hub_log_size_bytes") == 8_192
     assert value_of(metrics, "signal_hub_cursor_age_seconds") == 1.5

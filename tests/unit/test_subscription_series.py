@@ -48,7 +48,7 @@ def test_a_subscription_is_labelled_by_topic_name_and_mode() -> None:
 
 
 def test_every_number_of_a_reading_is_shown() -> None:
-    one = Reading("t", "s", "shared", SubscriptionTally(), 1, 2.5, 3.5, 0.4, True, 5, 6)
+    one = Reading("t", "s", "shared", SubscriptionTally(), 1, 2.5, 3.5, 0.4, 1, 5, 6)
     for number, field in enumerate(dataclasses.fields(SubscriptionTally), 100):
         setattr(one.tally, field.name, number)
 

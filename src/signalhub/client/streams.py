@@ -38,6 +38,8 @@ class Topic(_Answer, frozen=True):
     retention: Retention | None = None
     poison: str | None = None
     dead_letter: str | None = None
+    heartbeat_ms: int | None = None
+    removed: int | None = None  # Positions redriven or purged.
     subscriptions: tuple[str, ...] = ()
 
 
@@ -89,6 +91,19 @@ class SubscriptionInfo(_Answer, frozen=True):
     lost: int = 0
     paused: bool = False
     blocked: bool = False
+    generation: int | None = None
+    first: int | None = None
+    window: int | None = None
+    strict: bool | None = None
+    ack_timeout_ms: int | None = None
+    max_deliveries: int | None = None
+    backoff_ms: int | None = None
+    backoff_cap_ms: int | None = None
+    heartbeat_ms: int | None = None
+    auto_ack: bool | None = None
+    poison: str | None = None
+    dead_letter: str | None = None
+    rate_per_second: float | None = None
 
 
 class SubscriptionPage(_Answer, frozen=True):

@@ -61,12 +61,13 @@ class SubscriptionState(Body):
 
 
 class Snapshot(msgspec.Struct):
-    """What changed since the last one: encoded states by name, `None` for what is gone.
+    """What changed since the last one, or all: encoded states by name, `None` for what is gone.
 
     Everything committed before `offset` is in it.
     """
 
     offset: int
+    is_whole: bool
     next_id: int
     streams: dict[str, bytes | None]
     subscriptions: dict[tuple[str, str], bytes | None]
@@ -96,6 +97,7 @@ class Recovery:
                 found = self._make(topic, state.definition)
             if found is not None:
                 found.position.restore(state.cursor)
+                found.is_dirty = False
 
     def _restore_stream(self, state: StreamState) -> None:
         stream: Topic | Mailbox
@@ -124,6 +126,7 @@ class Recovery:
             found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
             if found is not None:
                 found.position.restore(cursor)
+                found.is_dirty = True
                 if isinstance(found.stream, Mailbox):
                     found.stream.attached_at_ms = entry.at_ms
         elif kind == Kind.BROADCAST:
@@ -166,35 +169,50 @@ class Recovery:
             box = streams.mailboxes.get(entry.stream)
             if is_topic:
                 del streams.topics[entry.stream]
+                streams.forgotten.add(entry.stream)
             elif box is not None and box.id == entry.stream_epoch:
                 del streams.mailboxes[entry.stream]
+                streams.forgotten.add(entry.stream)
         elif kind == Kind.LOST:
             lost = decode_body(Lost, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, lost.subscription)
             if found is not None:
                 found.stream.first = max(found.stream.first, lost.last + 1)
                 found.position.skip_to(lost.last)
+                found.is_dirty = found.stream.is_dirty = True
         elif topic is not None and is_topic:
             self._topic_changed(topic, entry)
 
     def _created(self, entry: Stored) -> None:
-        definition = decode_body(StreamDefinition, entry.body)
+        anchor = decode_body(StreamDefinition, entry.body)
+        definition = msgspec.structs.replace(anchor, first=1, head=0)
+        stream: Topic | Mailbox
         if definition.is_topic:
-            self._topic(entry.stream, entry.stream_epoch, definition).definition = definition
-            return
-        box = self._hub.streams.mailboxes.get(entry.stream)
-        if box is None or box.id != entry.stream_epoch:
-            directory.make_mailbox(self._hub, entry.stream, entry.stream_epoch, entry.at_ms)
+            stream = self._topic(entry.stream, entry.stream_epoch, definition)
+            stream.definition = definition
+        else:
+            box = self._hub.streams.mailboxes.get(entry.stream)
+            if box is None or box.id != entry.stream_epoch:
+                make = directory.make_mailbox
+                box = make(self._hub, entry.stream, entry.stream_epoch, entry.at_ms)
+            stream = box
+        stream.is_dirty = True
+        stream.first = max(stream.first, anchor.first)
+        if anchor.head > stream.head:
+            stream.head = anchor.head
+            stream.next_seq = anchor.head + 1
 
     def _topic_changed(self, topic: Topic, entry: Stored) -> None:
         if entry.kind == Kind.REMOVED:
             for first, last in decode_body(Removed, entry.body).ranges:
                 topic.removed.add_range(first, last)
+            topic.is_dirty = True
             return
         definition = decode_body(SubscriptionDefinition, entry.body)
         found = topic.subscriptions.get(definition.name)
         if entry.kind == Kind.SUBSCRIPTION_DELETED:
             topic.subscriptions.pop(definition.name, None)
+            self._hub.streams.deleted_subscriptions.add((topic.name, definition.name))
         elif found is None:
             self._make(topic, definition)
         else:
@@ -217,6 +235,8 @@ class Recovery:
             stream.first = entry.seq
         stream.head = entry.seq
         stream.next_seq = entry.seq + 1
+        # The snapshot it came from does not know this yet, and the next one must.
+        stream.is_dirty = True
         if isinstance(stream, Topic):
             stream.grew(entry.seq, len(entry.body))
         elif message.expires_at is not None:
@@ -226,6 +246,7 @@ class Recovery:
         self._remember_outcomes(entry, settled)
         found = self._subscription(entry.stream, entry.stream_epoch, settled.subscription)
         if found is not None and found.position.generation == settled.generation:
+            found.is_dirty = True
             for one in settled.deliveries:
                 found.position.replay(one)
 
@@ -294,17 +315,17 @@ class Recovery:
         return subscription
 
 
-def take_snapshot(hub: Hub, offset: int) -> Snapshot:
-    """What changed since the last one, `offset` being where the log is committed to."""
+def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
+    """What changed since the last one, or all, when the log is committed up to `offset`."""
     streams: dict[str, bytes | None] = {}
     subscriptions: dict[tuple[str, str], bytes | None] = {}
     every: list[Topic | Mailbox] = [*hub.streams.topics.values(), *hub.streams.mailboxes.values()]
     for stream in every:
-        if stream.is_dirty:
+        if stream.is_dirty or is_whole:
             stream.is_dirty = False
             streams[stream.name] = encode_body(_stream_state(stream))
         for subscription in _subscriptions(stream):
-            if subscription.is_dirty:
+            if subscription.is_dirty or is_whole:
                 subscription.is_dirty = False
                 cursor = subscription.position.cursor(subscription.name)
                 state = SubscriptionState(stream.name, subscription.definition, cursor)
@@ -315,7 +336,7 @@ def take_snapshot(hub: Hub, offset: int) -> Snapshot:
         subscriptions.setdefault(key, None)
     hub.streams.forgotten.clear()
     hub.streams.deleted_subscriptions.clear()
-    return Snapshot(offset, hub.streams.next_id, streams, subscriptions)
+    return Snapshot(offset, is_whole, hub.streams.next_id, streams, subscriptions)
 
 
 def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:

@@ -232,6 +232,16 @@ def storage_failed() -> Refusal:
     )
 
 
+def storage_damaged(reason: str) -> Refusal:
+    """The log was found damaged at the start and is only read."""
+    return Refusal(
+        Code.STORAGE_FAILED,
+        f"The hub's log is damaged and takes nothing more: {reason}.",
+        "The operator has to restore the segment from a backup and restart the hub; then ask again"
+        " with the same id.",
+    )
+
+
 def wrong_epoch(stream: str, given: str, current: str) -> Refusal:
     """A position in a stream that is not the one there is now."""
     return Refusal(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from signalhub.core import letters
-from signalhub.core.effects import Effect, FindTime
-from signalhub.core.streams import Topic
+from msgspec.structs import replace
+
+from signalhub.core import journal, letters
+from signalhub.core.effects import Append, Effect, FindTime
+from signalhub.core.streams import Mailbox, Stream, Topic
 from signalhub.core.subscribing import first_unsettled
+from signalhub.entry import Kind, Removed, StreamDefinition
+from signalhub.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
+
+NOTHING_DEFINED: Final = 2**63
 
 
 def expire_topics(hub: Hub, now: int) -> list[Effect]:
@@ -45,6 +52,60 @@ def cut(hub: Hub, firsts: dict[str, int], now: int) -> list[Effect]:
             if first > topic.first:
                 effects += letters.lose_before(hub, topic, first, now)
     return effects
+
+
+def anchored(hub: Hub) -> int:
+    """The log may be cut up to here: everything in use is defined behind it."""
+    return min((one.defined_at for one in _streams(hub)), default=NOTHING_DEFINED)
+
+
+def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
+    """Write everything defined before `end` again: definitions, cursors, what was removed."""
+    effects: list[Effect] = []
+    for stream in _streams(hub):
+        if stream.defined_at >= end:
+            continue
+        definition = StreamDefinition(False)
+        subscriptions = []
+        if isinstance(stream, Topic):
+            definition = stream.definition
+            subscriptions = list(stream.subscriptions.values())
+        definition = replace(definition, first=stream.first, head=stream.head)
+        entry = journal.entry(Kind.STREAM_CREATED, stream, definition, now)
+        effects.append(Append(entry, Anchored(stream)))
+        if stream.removed:
+            removed = Removed(list(stream.removed), "anchored")
+            entry = journal.entry(Kind.REMOVED, stream, removed, now)
+            effects.append(Append(entry, journal.UNWATCHED))
+        for subscription in subscriptions:
+            body = subscription.definition
+            entry = journal.entry(Kind.SUBSCRIPTION_CREATED, stream, body, now)
+            effects.append(Append(entry, journal.UNWATCHED))
+            effects.append(journal.write_cursor(subscription, now))
+        if isinstance(stream, Mailbox):
+            effects.append(journal.write_cursor(stream.subscription, now))
+    return effects
+
+
+class Anchored:
+    """A definition written again; cursors that follow it are behind it in the log."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self._stream.defined_at = offset
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return []
+
+
+def _streams(hub: Hub) -> Iterator[Topic | Mailbox]:
+    yield from hub.streams.topics.values()
+    yield from hub.streams.mailboxes.values()
 
 
 def unsettled(hub: Hub) -> list[tuple[str, int, int]]:

@@ -46,6 +46,7 @@ class Stream:
     """What topics and mailboxes have in common."""
 
     __slots__ = (
+        "defined_at",
         "epoch",
         "first",
         "head",
@@ -69,6 +70,8 @@ class Stream:
         # Positions taken away: redriven or purged.
         self.removed = Ranges()
         self.is_dirty = True
+        # An offset of the log from which on everything needed to make it again is found.
+        self.defined_at = 0
 
     def assign(self) -> int:
         """The position of the next message."""

@@ -430,6 +430,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "heartbeatMs": subscription.heartbeat_ms,
         "autoAck": definition.auto_ack,
         "poison": subscription.poison_policy,
+        "deadLetter": definition.dead_letter,
         "ratePerSecond": definition.rate_s,
     }
 

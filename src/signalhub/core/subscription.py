@@ -349,7 +349,8 @@ class Subscription:
     def recovered(self) -> None:
         """The log has been replayed: what may have been sent is sent again, marked."""
         self.next_seq = self.position.floor + 1
-        self.position.doubtful = self.position.reserved
+        # What was committed later than the log's end cannot have been sent.
+        self.position.doubtful = min(self.position.reserved, self.stream.head)
         self._parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
 
     def revive(self) -> None:

@@ -7,7 +7,7 @@ uncounted. Nothing here is ever reset; whoever wants a rate compares two reading
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 DELIVERY_BOUNDS_S = (
@@ -92,8 +92,8 @@ class SubscriptionTally:
 
     def add(self, other: SubscriptionTally) -> None:
         """Count everything the other one has counted, too."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ never waits for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -145,6 +146,11 @@ class LocalEngine:
         self._commit.resume()
         self._is_written.set()
 
+    @property
+    def waiting(self) -> int:
+        """How many entries are on their way to the disk."""
+        return len(self._pending) + len(self._taken)
+
     async def wait_until_written(self) -> None:
         """Return when nothing is on its way to the disk."""
         while self._pending or self._taken:
@@ -191,27 +197,30 @@ class LocalEngine:
     def retain(
         self,
         unsettled: list[tuple[str, int, int]],
-        guard: int,
+        anchored: int,
         streams: list[tuple[str, int]],
         cut: Callable[[dict[str, int]], None],
+        anchor: Callable[[int], None],
     ) -> None:
         """Delete the segments nobody needs any more, soon.
 
-        `unsettled` are the oldest unsettled positions: stream, its epoch, seq. Nothing from the
-        offset `guard` on is deleted either. If something was, `cut` hears the oldest position that
-        is left of each of `streams`, 0 if none is.
+        `unsettled` are the oldest unsettled positions: stream, its epoch, seq. What is defined
+        before `anchored` must not be deleted: `anchor` hears up to where it has to be written
+        again. If something was deleted, `cut` hears the oldest position that is left of each of
+        `streams`, 0 if none is.
         """
-        self._threads.submit(self._retain, unsettled, guard, streams, cut)
+        self._threads.submit(self._retain, unsettled, anchored, streams, cut, anchor)
 
     def _retain(
         self,
         unsettled: list[tuple[str, int, int]],
-        guard: int,
+        anchored: int,
         streams: list[tuple[str, int]],
         cut: Callable[[dict[str, int]], None],
+        anchor: Callable[[int], None],
     ) -> None:
         try:
-            floor = guard
+            floor = self.log.head
             for stream, epoch, seq in unsettled:
                 found = self._reader.read(stream, epoch, seq, 1, 0)
                 floor = min([floor, *(one.offset for one in found)])
@@ -219,7 +228,9 @@ class LocalEngine:
         except Exception:
             log_lines.exception("retention failed")
             return
-        if chosen.segments:
+        if chosen.segments and chosen.segments[-1].end > anchored:
+            self._loop.call_soon_threadsafe(anchor, chosen.segments[-1].end)
+        elif chosen.segments:
             self._upkeep.run(lambda: self._delete(chosen, streams, cut))
         elif self._index is not None:
             index = self._index
@@ -254,13 +265,15 @@ class LocalEngine:
     def close(self) -> None:
         self.flush()
         self._is_closed = True
-        self._commit.close()
-        self._upkeep.close()
-        self._threads.shutdown(wait=True)
-        self._reader.close()
-        if self._index is not None:
-            self._index.close()
-        self.log.close()
+        with contextlib.ExitStack() as rest:
+            # Whatever one of them raises, the others are closed.
+            rest.callback(self.log.close)
+            if self._index is not None:
+                rest.callback(self._index.close)
+            rest.callback(self._reader.close)
+            rest.callback(self._threads.shutdown, wait=True)
+            rest.callback(self._upkeep.close)
+            rest.callback(self._commit.close)
 
 
 def _report(recovery: Recovery) -> None:

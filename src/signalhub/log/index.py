@@ -1,16 +1,19 @@
 """Which sealed segments hold a stream, in SQLite; made from footers, never the truth.
 
-The file may be missing, behind or damaged at any time: a reader then reads footers instead, and the
-owner makes it again. One thread per `Index`.
+The file may be missing, behind or damaged: it is trusted only after its first `update` in this
+process has checked it, and made again if there is anything wrong with it. Until then, and for
+segments it does not know, a reader looks into the footers themselves.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
+from itertools import islice
 from typing import Final
 
 import apsw
+from crc32c import crc32c
 
 from signalhub.log.disk import SystemDisk
 from signalhub.log.footer import read_footer
@@ -27,7 +30,8 @@ _SLICE_ROWS: Final = 100
 _CREATE: Final = f"""
     CREATE TABLE segment (
         base INTEGER NOT NULL PRIMARY KEY,
-        chain BLOB NOT NULL
+        chain BLOB NOT NULL,
+        checksum INTEGER NOT NULL   -- Of its rows in `stream_range`.
     ) STRICT;
     CREATE TABLE stream_range (
         stream TEXT NOT NULL,
@@ -41,44 +45,46 @@ _CREATE: Final = f"""
 _FIND: Final = """
     SELECT base FROM stream_range WHERE stream = ? AND stream_epoch = ? AND last_seq >= ?
 """
-_ADD: Final = "INSERT OR REPLACE INTO stream_range VALUES (?, ?, ?, ?)"
 _FORGET: Final = """
     DELETE FROM segment WHERE base = :base;
     DELETE FROM stream_range WHERE base = :base;
 """
 
+Slices = Generator[None, None, None]
+Row = tuple[str, int, int, int]
+
 
 class Index:
-    """A look-up across segments; `update` belongs to the process of the log."""
+    """A look-up across segments, for the reader of one thread in the process of the log."""
 
     def __init__(self, disk: SystemDisk) -> None:
         self._disk = disk
         self._path = str(disk.path / INDEX_NAME)
         self._known: frozenset[int] = frozenset()
-        self._known_version = -1
+        self._is_checked = False
         self._connection = self._open()
 
     def find(
         self, stream: str, stream_epoch: int, from_seq: int
     ) -> tuple[frozenset[int], frozenset[int]]:
         """Which segments are known at all, and which of them hold a stream from a position on."""
+        if not self._known:
+            return frozenset(), frozenset()
         try:
-            version = self._connection.pragma("data_version")
-            if version != self._known_version:
-                self._known = self._bases("SELECT base FROM segment")
-                self._known_version = version
-            return self._known, self._bases(_FIND, (stream, stream_epoch, from_seq))
+            rows = self._connection.execute(_FIND, (stream, stream_epoch, from_seq))
+            return self._known, frozenset(base for (base,) in rows)
         except apsw.Error:
             log_lines.warning("The look-up index of the log cannot be read", exc_info=True)
+            self._known, self._is_checked = frozenset(), False
             return frozenset(), frozenset()
 
-    def update(self, segments: Sequence[SegmentInfo]) -> Generator[None, None, None]:
+    def update(self, segments: Sequence[SegmentInfo]) -> Slices:
         """Learn new sealed segments and forget deleted ones, in slices."""
-        self._known_version = -1
         try:
             yield from self._update(segments)
         except apsw.Error:
             log_lines.warning("The look-up index of the log is made again", exc_info=True)
+            self._known = frozenset()
             self._connection.close()
             self._remove()
             self._connection = self._open()
@@ -87,19 +93,38 @@ class Index:
     def close(self) -> None:
         self._connection.close()
 
-    def _update(self, segments: Sequence[SegmentInfo]) -> Generator[None, None, None]:
+    def _update(self, segments: Sequence[SegmentInfo]) -> Slices:
+        if not self._is_checked:
+            yield from self._check()
+            self._is_checked = True
         wanted = {info.base: info for info in segments if info.is_sealed}
         known = dict(self._connection.execute("SELECT base, chain FROM segment"))
-        for base, chain in known.items():
-            if base not in wanted or wanted[base].chain != chain:
-                with self._connection:
-                    self._connection.execute(_FORGET, {"base": base})
-                yield
+        for base in [base for base, chain in known.items() if not _is(wanted.get(base), chain)]:
+            with self._connection:
+                self._connection.execute(_FORGET, {"base": base})
+            del known[base]
+            yield
         for info in wanted.values():
-            if known.get(info.base) != info.chain:
+            if info.base not in known:
                 yield from self._add(info)
+        rows = self._connection.execute("SELECT base FROM segment")
+        self._known = frozenset(base for (base,) in rows)
 
-    def _add(self, info: SegmentInfo) -> Generator[None, None, None]:
+    def _check(self) -> Slices:
+        """Compare all rows with the checksums; raises `apsw.CorruptError`."""
+        (verdict,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise apsw.CorruptError(verdict)
+        sums = dict(self._connection.execute("SELECT base, checksum FROM segment"))
+        rows = self._connection.execute("SELECT * FROM stream_range")
+        while some := list(islice(rows, _SLICE_ROWS)):
+            for row in some:
+                sums[row[-1]] = sums.get(row[-1], 0) ^ _checksum(row)
+            yield
+        if any(sums.values()):
+            raise apsw.CorruptError("the rows do not fit their checksums")
+
+    def _add(self, info: SegmentInfo) -> Slices:
         try:
             file = self._disk.open(info.name, read_only=True)
         except FileNotFoundError:
@@ -110,13 +135,16 @@ class Index:
             return
         finally:
             file.close()
+        checksum = 0
         with self._connection:
-            for rows in footer.last_seqs(_SLICE_ROWS):
-                self._connection.executemany(_ADD, [(*row, info.base) for row in rows])
+            for ranges in footer.last_seqs(_SLICE_ROWS):
+                rows: set[Row] = {(*one, info.base) for one in ranges}
+                self._connection.executemany("INSERT INTO stream_range VALUES (?, ?, ?, ?)", rows)
+                for row in rows:
+                    checksum ^= _checksum(row)
                 yield
-            self._connection.execute(
-                "INSERT OR REPLACE INTO segment VALUES (?, ?)", (info.base, info.chain)
-            )
+            values = (info.base, info.chain, checksum)
+            self._connection.execute("INSERT INTO segment VALUES (?, ?, ?)", values)
 
     def _open(self) -> apsw.Connection:
         try:
@@ -146,5 +174,10 @@ class Index:
         for suffix in ("", "-wal", "-shm"):
             self._disk.remove(INDEX_NAME + suffix)
 
-    def _bases(self, query: str, values: tuple[str | int, ...] = ()) -> frozenset[int]:
-        return frozenset(base for (base,) in self._connection.execute(query, values))
+
+def _is(info: SegmentInfo | None, chain: bytes) -> bool:
+    return info is not None and info.chain == chain
+
+
+def _checksum(row: Row) -> int:
+    return crc32c(repr(row).encode())

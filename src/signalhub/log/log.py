@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import pairwise
+from math import inf
 from secrets import token_bytes
 from typing import Final, Literal
 
@@ -247,6 +248,8 @@ class Log:
         try:
             file = create_segment(self.disk, header, prepared=prepared)
         except OSError as error:
+            # Perhaps the next one has its name already: then this one must not grow past it.
+            active.rolls_at_s = -inf
             raise self._refuse(error) from error
         self._segments[active.base] = active.info
         active.close()

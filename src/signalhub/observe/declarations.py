@@ -27,8 +27,6 @@ class Declaration(msgspec.Struct, frozen=True):
     help: str
     labels: tuple[str, ...] = ()
     divisor: int = 1
-    # What stands for several subscriptions at once: their sum, or the worst of them.
-    fold: Literal["sum", "max"] = "sum"
 
 
 def _gauge(
@@ -114,6 +112,7 @@ _LOG: Final = (
     _gauge("log_head_offset", "log_head", "The offset the next committed entry gets."),
     _gauge("log_durable_head_offset", "log_durable_head", "Everything below it is synced."),
     _gauge("log_durable_distance", "log_durable_distance", "Committed entries not synced yet."),
+    _gauge("log_waiting_entries", "log_waiting", "Entries on their way to the disk."),
     _gauge("log_segments", "log_segments", "Segments of the log."),
     _gauge("log_size_bytes", "log_bytes", "What is written in all segments."),
     _counter("log_entries", "appended", "Entries committed."),
@@ -185,9 +184,9 @@ _MAILBOXES: Final = tuple(
 DECLARATIONS: Final = (*_MESSAGING, *_LOG, *_MAILBOXES)
 
 
-def _reading(name: str, source: str, text: str, fold: Literal["sum", "max"] = "sum") -> Declaration:
+def _reading(name: str, source: str, text: str) -> Declaration:
     full_name = f"{NAMESPACE}_subscription_{name}"
-    return Declaration(full_name, "gauge", source, text, SUBSCRIPTION_LABELS, fold=fold)
+    return Declaration(full_name, "gauge", source, text, SUBSCRIPTION_LABELS)
 
 
 def _count(name: str, source: str, text: str) -> Declaration:
@@ -196,14 +195,13 @@ def _count(name: str, source: str, text: str) -> Declaration:
 
 SUBSCRIPTIONS: Final = (
     _reading("lag_messages", "lag", "Messages neither settled nor delayed."),
-    _reading("lag_seconds", "lag_s", "Age of the oldest of these.", "max"),
+    _reading("lag_seconds", "lag_s", "Age of the oldest of these."),
     _reading(
         "oldest_unacked_seconds",
         "unacked_s",
         "How long ago the oldest message consumers are busy with was first sent.",
-        "max",
     ),
-    _reading("window_utilization", "utilization", "Share of the window in use, 0 to 1.", "max"),
+    _reading("window_utilization", "utilization", "Share of the window in use, 0 to 1."),
     _reading("blocked", "is_blocked", "1 if a message that failed too often stops all others."),
     _reading("blocked_keys", "blocked_keys", "Keys that such a message stops."),
     _reading("consumers", "consumers", "Consumers attached."),

@@ -26,6 +26,7 @@ from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
 from signalhub.core.tally import Tally
 from signalhub.engine.local import LocalEngine
+from signalhub.log.errors import LogDamaged
 from signalhub.observe.metrics import CONTENT_TYPE, Metrics
 from signalhub.server import restart
 from signalhub.server.connection import Connection
@@ -174,8 +175,12 @@ class App:
 
     def _save_snapshot(self) -> None:
         """Where the next start begins to read the log."""
+        if isinstance(self._engine.log.fault, LogDamaged):
+            return
         self._checkpointed = offset = self._engine.reported
-        self._store.save_snapshot(recovery.take_snapshot(self.hub, offset), self._engine.epoch)
+        is_whole = self._store.is_snapshot_broken
+        snapshot = recovery.take_snapshot(self.hub, offset, is_whole=is_whole)
+        self._store.save_snapshot(snapshot, self._engine.epoch)
 
     # The gatekeeper's part.
 
@@ -253,11 +258,19 @@ class App:
         self.runner.perform(retention.expire_topics(self.hub, now), now)
         streams = [(one.name, one.id) for one in self.hub.streams.topics.values()]
         needed = retention.unsettled(self.hub)
-        self._engine.retain(needed, self._checkpointed, streams, self._cut)
+        anchored = retention.anchored(self.hub)
+        self._engine.retain(needed, anchored, streams, self._cut, self._anchor)
+
+    def _anchor(self, end: int) -> None:
+        """The log is about to be cut: what is defined before the cut is defined again after it."""
+        now = self._clock.now_ms()
+        self.runner.perform(retention.anchor(self.hub, end, now), now)
+        self._known_segments = -1
 
     def _cut(self, firsts: dict[str, int]) -> None:
         now = self._clock.now_ms()
         self.runner.perform(retention.cut(self.hub, firsts, now), now)
+        self._save_snapshot()
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:
         """A timer that survives a failing turn."""

@@ -100,6 +100,9 @@ class Gauges:
         durable = self._engine.log.durable_head
         return self._engine.log.head - durable
 
+    def log_waiting(self) -> int:
+        return self._engine.waiting
+
     def log_segments(self) -> int:
         return len(self._engine.log.segments)
 
@@ -136,21 +139,20 @@ class Gauges:
         found = [one for topic in topics for one in topic.subscriptions.values()]
         readings: list[Reading] = []
         noted: dict[Subscription, _Noted] = {}
+        unknown: list[tuple[_Noted, Subscription, Reading]] = []
+        cursor_age_ms = 0
         for number, subscription in enumerate(found, 1):
-            noted[subscription] = self._note(subscription, now)
-            readings.append(_read(subscription, noted[subscription], now))
+            note = noted[subscription] = self._note(subscription, now)
+            reading = _read(subscription, note, now)
+            readings.append(reading)
+            if reading.lag_s is None and len(unknown) < _LOOKUPS_MAX:
+                unknown.append((note, subscription, reading))
+            cursor_age_ms = max(cursor_age_ms, now - note.unwritten_since_ms)
             if number % _SUBSCRIPTIONS_SLICE == 0:
                 await asyncio.sleep(0)
-        unknown = [
-            (noted[subscription], subscription, reading)
-            for subscription, reading in zip(found, readings, strict=True)
-            if reading.lag_s is None
-        ]
-        await asyncio.gather(*(self._look_up(*one, now) for one in unknown[:_LOOKUPS_MAX]))
+        await asyncio.gather(*(self._look_up(*one, now) for one in unknown))
         self._readings, self._noted = readings, noted
-        self._cursor_age_ms = max(
-            (now - one.unwritten_since_ms for one in noted.values()), default=0
-        )
+        self._cursor_age_ms = cursor_age_ms
 
     def _note(self, subscription: Subscription, now: int) -> _Noted:
         cursors = subscription.stats.cursors
@@ -194,7 +196,7 @@ def _read(subscription: Subscription, note: _Noted, now: int) -> Reading:
         lag_s=_lag_s(subscription, note, now),
         unacked_s=max(0, now - min(sent, default=now)) / 1000,
         utilization=min(1.0, len(window) / capacity) if capacity else 0.0,
-        is_blocked=subscription.is_blocked,
+        is_blocked=int(subscription.is_blocked),
         blocked_keys=_blocked_keys(subscription),
         consumers=len(consumers),
     )

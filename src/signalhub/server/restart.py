@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from signalhub.core import refusals
 from signalhub.core.hub import Hub
 from signalhub.core.recovery import Recovery
 from signalhub.engine.local import LocalEngine
+from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.state.store import Store
 
 log = logging.getLogger("signalhub.server")
@@ -18,9 +20,13 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     recovery = Recovery(hub, now_ms)
     start = engine.first
     snapshot = store.load_snapshot()
+    damage = engine.log.fault
+    if damage is not None:
+        # What can be read is served; the snapshot is the best there is, and nothing is changed.
+        hub.storage_fault = refusals.storage_damaged(damage.reason)
     if snapshot is not None:
         fits = snapshot.epoch == engine.epoch and engine.first <= snapshot.offset <= engine.head
-        if fits:
+        if fits or damage is not None:
             recovery.restore(snapshot.next_id, snapshot.streams, snapshot.subscriptions)
             start = snapshot.offset
         else:
@@ -29,14 +35,18 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     window_ms = int(hub.settings.dedup.window_s * 1000)
     since = min(start, engine.offset_at_time(now_ms - window_ms))
     applied = 0
-    for entry in engine.scan(since):
-        if entry.is_erased:
-            continue
-        if entry.offset < start:
-            recovery.remember(entry)
-        else:
-            recovery.apply(entry)
-            applied += 1
+    try:
+        for entry in engine.scan(since):
+            if entry.is_erased:
+                continue
+            if entry.offset < start:
+                recovery.remember(entry)
+            else:
+                recovery.apply(entry)
+                applied += 1
+    except (LogDamaged, EntriesGone):
+        if damage is None:
+            raise
     recovery.finish()
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
     log.info("the log is recovered", extra=facts)

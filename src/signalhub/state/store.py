@@ -71,6 +71,8 @@ class Store:
         self._connection = _open(self._path)
         self._notes: dict[str, RegistrationRow | None] = {}
         self._jobs: list[Callable[[], None]] = []
+        # The last snapshot could not be written, so the next one has to be whole.
+        self.is_snapshot_broken = False
         self._is_closed = False
         self._changed = threading.Condition()
         self._owner = threading.Thread(target=self._own, name="signalhub-store", daemon=True)
@@ -136,8 +138,14 @@ class Store:
         self._wait_for(clear)
 
     def _save_snapshot(self, snapshot: Snapshot, epoch: int) -> None:
+        if self.is_snapshot_broken and not snapshot.is_whole:
+            # It builds on one that was not written.
+            return
+        self.is_snapshot_broken = True
         gone = [(name,) for name, state in snapshot.streams.items() if state is None]
         with self._connection:
+            if snapshot.is_whole:
+                self._connection.execute(schema.FORGET_SNAPSHOT)
             execute = self._connection.executemany
             execute(schema.DROP_STREAM, gone)
             execute(schema.DROP_SUBSCRIPTIONS, gone)
@@ -156,6 +164,7 @@ class Store:
             self._connection.execute(
                 schema.PUT_SNAPSHOT, (epoch, snapshot.offset, snapshot.next_id)
             )
+        self.is_snapshot_broken = False
 
     def flush(self) -> None:
         """Wait until everything noted so far is written, or was given up."""

@@ -159,16 +159,16 @@ def test_a_log_in_use_is_sound_at_every_moment() -> None:
 
 
 class RollingDisk(FaultyDisk):
-    """The log grows by two segments just after somebody has looked which ones there are."""
+    """The log grows by two segments each time somebody has looked which ones there are."""
 
     log: Log | None = None
+    rolls_left = 3
 
     def names(self) -> list[str]:
         found = super().names()
-        if self.log:
-            log, self.log = self.log, None
-            fill_segments(log, len(log.segments) + 2)
-            do_upkeep(log)
+        if self.log and self.rolls_left:
+            self.rolls_left -= 1
+            fill_segments(self.log, len(self.log.segments) + 2)
         return found
 
 
@@ -178,10 +178,8 @@ def test_a_log_that_grows_while_it_is_checked_is_sound() -> None:
     fill_segments(log, 3)
     disk.log = log
 
-    report = verify(disk)
-
-    assert report.problems == ()
-    assert report.head == log.head
+    assert verify(disk).problems == ()
+    assert disk.rolls_left < 2
 
 
 def test_a_running_log_that_syncs_late_is_sound(disk: FaultyDisk) -> None:
