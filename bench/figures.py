@@ -19,6 +19,13 @@ Figure = Literal[
     "calm_p99_us",
     "lag_us",  # How late the generator was at worst with a scheduled message.
     "connection_bytes",
+    "ack_p50_us",  # Until the publisher had its answer, where the other figure is end to end.
+    "ack_p99_us",
+    "shift",  # The disturbed 99th percentile divided by the calm one.
+    "log_s",  # Recovering the log alone.
+    "ready_s",  # From exec to the announced port.
+    "empty_ready_s",  # The same with nothing to recover.
+    "rebuilt_ready_s",  # The same without the state and index files.
 ]
 
 # Above it a closed-loop generator may have been what limited the rate.

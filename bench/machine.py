@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 _PROC = Path("/proc")
+_IN_MEMORY = ("tmpfs", "ramfs")
+_SYNCS = 50
 _PACKAGES = (
     "signalhub",
     "picows",
@@ -80,6 +87,34 @@ def rss_bytes(pids: list[int]) -> int:
     return page_bytes * sum(pages)
 
 
+def data_folder() -> Path:
+    """Where servers keep their data: on a real disk, if one of the usual places is on one."""
+    here = Path(__file__).with_name("results")
+    here.mkdir(exist_ok=True)
+    places = [here, Path("/var/tmp")]
+    return next((place for place in places if file_system(place) not in _IN_MEMORY), here)
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system a path is on."""
+    mounts = [line.split() for line in _read(_PROC / "self" / "mounts").splitlines()]
+    places = {Path(where): kind for _, where, kind, *_ in mounts}
+    real = path.resolve()
+    return next((places[one] for one in (real, *real.parents) if one in places), "unknown")
+
+
+def sync_us(folder: Path) -> float:
+    """The median time of appending 400 bytes and having them on the disk."""
+    took_s: list[float] = []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(_SYNCS):
+            began = time.perf_counter()
+            file.write(bytes(400))
+            os.fdatasync(file.fileno())
+            took_s.append(time.perf_counter() - began)
+    return statistics.median(took_s) * 1e6
+
+
 def describe() -> dict[str, object]:
     """What a reader needs to know about where the figures come from."""
     return {
@@ -90,6 +125,8 @@ def describe() -> dict[str, object]:
         "python": platform.python_version(),
         "files_max": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "load_before": round(os.getloadavg()[0], 2),
+        "disk": file_system(data_folder()),
+        "sync_us": round(sync_us(data_folder())),
         "versions": _versions(),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -102,7 +139,16 @@ def _versions() -> dict[str, str]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "absent"
-    return versions
+    return versions | {"redis-server": _redis_version()}
+
+
+def _redis_version() -> str:
+    program = shutil.which("redis-server")
+    if program is None:
+        return "absent"
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"v=(\S+)", said.stdout)
+    return found[1] if found else "unknown"
 
 
 def _processor() -> str:

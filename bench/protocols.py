@@ -67,34 +67,46 @@ def envelope(
     meta: str = "{}",
 ) -> bytes:
     """A complete message to the hub; its length does not depend on its id."""
-    head, tail = _around_id(sender, type, payload, pattern, meta)
-    return head + b"%0*d" % (_ID_DIGITS, message_id) + tail
+    return envelopes([message_id], sender, type, payload, pattern=pattern, meta=meta)[0]
 
 
-def _around_id(
-    sender: str, type: str, payload: str, pattern: str, meta: str
-) -> tuple[bytes, bytes]:
+def envelopes(
+    ids: Iterable[int],
+    sender: str,
+    type: str,
+    payload: str,
+    *,
+    pattern: str = "tell",
+    meta: str = "{}",
+    ttl: str = "60000",
+) -> list[bytes]:
+    """Complete messages to the hub, one for each id and otherwise alike."""
     now_ms = time.time_ns() // 1_000_000
-    return b'{"id":"00000000-0000-4000-8000-', (
+    head = b'{"id":"00000000-0000-4000-8000-'
+    tail = (
         f'","from":"{address(sender)}","to":"{_HUB}","type":"{type}","payload":{payload},'
         f'"pattern":"{pattern}","correlationId":null,"timestamp":{now_ms},"metadata":{meta},'
-        '"ttl":60000,"signature":null}'
+        f'"ttl":{ttl},"signature":null}}'
     ).encode()
-
-
-def _envelopes(sender: str, type: str, payload: str, ids: Iterable[int]) -> list[bytes]:
-    head, tail = _around_id(sender, type, payload, "tell", "{}")
     return [b"%b%0*d%b" % (head, _ID_DIGITS, message_id, tail) for message_id in ids]
+
+
+def asked(
+    number: int, name: str, type: str, payload: str, answer: str, *, meta: str = "{}"
+) -> Step:
+    """A request to the hub, and the type of its reply."""
+    request = envelope(number, name, type, payload, pattern="ask", meta=meta)
+    return Step(masked(request), answer.encode())
 
 
 def _messages(sender: str, target: str, ids: Iterable[int]) -> list[bytes]:
     payload = f'{{"to":"{address(target)}","type":"bench:event","data":{_DATA}}}'
-    return _envelopes(sender, "hub:send", payload, ids)
+    return envelopes(ids, sender, "hub:send", payload)
 
 
 def _publications(sender: str, ids: Iterable[int]) -> list[bytes]:
     payload = f'{{"topic":"{TOPIC}","type":"bench:event","data":{_DATA}}}'
-    return _envelopes(sender, "hub:publish", payload, ids)
+    return envelopes(ids, sender, "hub:publish", payload)
 
 
 @dataclass(frozen=True)
@@ -109,15 +121,15 @@ class SignalHub:
         actor = f'{{"actorAddress":"{address(name)}","capabilities":["bench"],"ttlSeconds":3600}}'
         return [
             *self.upgraded(port),
-            self._ask(1, name, "hub:connect", "null", "hub:connected", meta=hello),
-            self._ask(2, name, "hub:register", actor, "hub:registered"),
+            asked(1, name, "hub:connect", "null", "hub:connected", meta=hello),
+            asked(2, name, "hub:register", actor, "hub:registered"),
         ]
 
     def subscribed(self, port: int, name: str) -> Script:
         topic = f'{{"topic":"{TOPIC}"}}'
         return [
             *self.registered(port, name),
-            self._ask(3, name, "hub:subscribe", topic, "hub:subscribed"),
+            asked(3, name, "hub:subscribe", topic, "hub:subscribed"),
         ]
 
     def sends(self, sender: str, target: str, ids: Iterable[int]) -> bytes:
@@ -125,13 +137,6 @@ class SignalHub:
 
     def publishes(self, sender: str, ids: Iterable[int]) -> bytes:
         return masked_run(_publications(sender, ids))
-
-    @staticmethod
-    def _ask(
-        number: int, name: str, type: str, payload: str, answer: str, *, meta: str = "{}"
-    ) -> Step:
-        request = envelope(number, name, type, payload, pattern="ask", meta=meta)
-        return Step(masked(request), answer.encode())
 
 
 @dataclass(frozen=True)

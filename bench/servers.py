@@ -1,13 +1,16 @@
 """The servers under test: real processes, fresh for every run, pinned to one core.
 
-Each is ended by its process id when its context ends, whatever happened inside.
+Each is ended by its process id when its context ends, whatever happened inside. Its data lies on a
+real disk, not in memory, and goes when the context ends.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,12 +20,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.machine import Cores, process_tree
+from bench.machine import Cores, data_folder, process_tree
 from bench.protocols import Dialect, Nats, SignalHub, SocketIo
+from bench.stores import HubStore, JetStream, RedisStreams, StoreDialect
 
-START_S_MAX = 20.0
+START_S_MAX = 60.0
 STOP_S_MAX = 5.0
-POLL_S = 0.02
+POLL_S = 0.002
 ROOT = Path(__file__).parent.parent
 
 
@@ -34,25 +38,23 @@ class ServerFailed(Exception):
 class Server:
     """How to start one server and how to talk to it.
 
-    `ready` finds the port in what the server prints. A slow server gets fewer messages and
-    connections, so that its runs take as long as the others'.
+    `dialect` is for messages that only pass through, `store` for those that are kept. `ready` finds
+    the port in what the server prints. A slow server gets fewer messages and connections, so that
+    its runs take as long as the others'.
     """
 
     name: str
-    dialect: Dialect
     command: Callable[[Path], list[str]]
     ready: str
+    dialect: Dialect | None = None
+    store: StoreDialect | None = None
+    program: str = sys.executable
     environment: dict[str, str] = field(default_factory=dict)
     is_slow: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A server that accepts connections."""
-
-    server: Server
-    port: int
-    pids: list[int]
+    @property
+    def is_installed(self) -> bool:
+        return _find(self.program) is not None
 
 
 def _hub_command(folder: Path) -> list[str]:
@@ -60,13 +62,44 @@ def _hub_command(folder: Path) -> list[str]:
 
 
 def _nats_command(folder: Path) -> list[str]:
+    return _nats(folder, 'websocket { host: "127.0.0.1", port: -1, no_tls: true }\n')
+
+
+def _jetstream_command(folder: Path) -> list[str]:
+    return _nats(folder, f'jetstream {{ store_dir: "{folder}" }}\n')
+
+
+def _jetstream_sync_command(folder: Path) -> list[str]:
+    return _nats(folder, f'jetstream {{ store_dir: "{folder}", sync_interval: always }}\n')
+
+
+def _nats(folder: Path, part: str) -> list[str]:
     settings = folder / "nats.conf"
-    settings.write_text(
-        'listen: "127.0.0.1:-1"\n'
-        'websocket { host: "127.0.0.1", port: -1, no_tls: true }\n'
-        "max_connections: 100000\n"
-    )
-    return [str(Path(sys.executable).with_name("nats-server")), "-c", str(settings)]
+    settings.write_text(f'listen: "127.0.0.1:-1"\n{part}max_connections: 100000\n')
+    return [_find("nats-server") or "nats-server", "-c", str(settings)]
+
+
+def _redis_command(folder: Path) -> list[str]:
+    # It cannot be told to choose a port itself: 0 means none.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = {
+        "port": str(port),
+        "bind": "127.0.0.1",
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "auto-aof-rewrite-percentage": "0",
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return [_find("redis-server") or "redis-server", *words]
+
+
+def _find(program: str) -> str | None:
+    """Where a program is: beside the interpreter, or on the path."""
+    return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
 
 
 def _socketio_command(folder: Path) -> list[str]:
@@ -75,41 +108,118 @@ def _socketio_command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "uvicorn", app, *options]
 
 
+_NATS_READY = r"client connections on 127\.0\.0\.1:(\d+)[\s\S]*Server is ready"
+_ONE_CORE = {"GOMAXPROCS": "1"}
+
 HUB = Server(
     name="signalhub",
     dialect=SignalHub(),
+    store=HubStore(),
     command=_hub_command,
     ready=r"listening on ws://127\.0\.0\.1:(\d+)",
-    environment={"SIGNALHUB_MESSAGE_RATE": "0", "SIGNALHUB_CONNECTION_RATE": "0"},
+    environment={
+        "SIGNALHUB_MESSAGE_RATE": "0",
+        "SIGNALHUB_CONNECTION_RATE": "0",
+        "SIGNALHUB_MAILBOX_LIMIT": "1000000",
+    },
 )
 NATS = Server(
     name="nats-ws",
     dialect=Nats(),
+    program="nats-server",
     command=_nats_command,
     ready=r"websocket clients on ws://127\.0\.0\.1:(\d+)",
-    environment={"GOMAXPROCS": "1"},
+    environment=_ONE_CORE,
 )
 SOCKETIO = Server(
     name="socketio",
     dialect=SocketIo(),
+    program="uvicorn",
     command=_socketio_command,
     ready=r"running on http://127\.0\.0\.1:(\d+)",
     is_slow=True,
 )
+REDIS = Server(
+    name="redis-always",
+    store=RedisStreams(),
+    program="redis-server",
+    command=_redis_command,
+    ready=r"port=(\d+)[\s\S]*Ready to accept connections",
+)
+JETSTREAM_SYNC = Server(
+    name="jetstream-sync",
+    store=JetStream(),
+    program="nats-server",
+    command=_jetstream_sync_command,
+    ready=_NATS_READY,
+    environment=_ONE_CORE,
+    is_slow=True,
+)
+JETSTREAM_SYNC_BATCH = Server(
+    name="jetstream-sync-batch",
+    store=JetStream(batch=64),
+    program="nats-server",
+    command=_jetstream_sync_command,
+    ready=_NATS_READY,
+    environment=_ONE_CORE,
+    is_slow=True,
+)
+JETSTREAM = Server(
+    name="jetstream",
+    store=JetStream(),
+    program="nats-server",
+    command=_jetstream_command,
+    ready=_NATS_READY,
+    environment=_ONE_CORE,
+)
+
+
+class Running:
+    """A server that accepts connections, and can be killed and started again on its data."""
+
+    def __init__(self, server: Server, folder: Path, cores: Cores) -> None:
+        self.server = server
+        self.folder = folder
+        self._cores = cores
+        self._process: subprocess.Popen[bytes]
+        self.port = 0
+        self.pids: list[int] = []
+
+    def start(self) -> float:
+        """Start the process and wait until it listens; the seconds that took."""
+        output = self.folder / "output.txt"
+        began = time.monotonic()
+        self._process = _start(self.server, self.folder, output, self._cores)
+        try:
+            self.port = _await_port(self.server, self._process, output)
+        except BaseException:
+            self.stop()
+            raise
+        took_s = time.monotonic() - began
+        self.pids = process_tree(self._process.pid)
+        return took_s
+
+    def kill(self) -> None:
+        """End the process without a chance to finish anything."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        _stop(self._process)
 
 
 @contextmanager
 def running(server: Server, cores: Cores) -> Iterator[Running]:
     """Start the server in a folder of its own, wait until it listens, end it afterwards."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        output = folder / "output.txt"
-        process = _start(server, folder, output, cores)
+    with tempfile.TemporaryDirectory(
+        prefix="bench-", dir=data_folder(), ignore_cleanup_errors=True
+    ) as name:
+        target = Running(server, Path(name), cores)
+        target.start()
         try:
-            port = _await_port(server, process, output)
-            yield Running(server, port, process_tree(process.pid))
+            yield target
         finally:
-            _stop(process)
+            target.stop()
 
 
 def _start(server: Server, folder: Path, output: Path, cores: Cores) -> subprocess.Popen[bytes]:

@@ -1,46 +1,23 @@
-"""The shapes of load, each measured on one running server.
-
-Every shape opens its connections, builds its frames, warms the server up and only then starts the
-clock. All are bounded in count and in time.
-"""
+"""The shapes of load with messages that only pass through, and the list of all shapes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from bench.figures import Figure, Measurement, percentile
-from bench.load import Drive, Lane, Opened, Traffic
+from bench import durable_shapes, lasting_shapes
+from bench.figures import Measurement
+from bench.load import Drive, Lane
+from bench.measuring import RUN_S_MAX, SETTLE_S, Shape, cost, latency, warm
 from bench.protocols import Script
 from bench.servers import HUB, NATS, SOCKETIO, Server
 from bench.site import Meter, Site
 
-RUN_S_MAX = 8.0
-SETTLE_S = 0.3
-WARM_SHARE = 0.1
 WARM_CONNECTIONS = 50
 
 ALL = (HUB, NATS, SOCKETIO)
 FAST = (HUB, NATS)
-
-
-class Shape(Protocol):
-    """One kind of load; `group` is what `--only` selects, `unit` what is counted."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def servers(self) -> Sequence[Server]: ...
-
-    def measure(self, site: Site) -> Measurement: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +37,12 @@ class PointToPoint:
     def measure(self, site: Site) -> Measurement:
         each = max(self.window, site.messages(self.messages) // self.pairs)
         with site.pairs(self.pairs) as pairs:
-            self._drive(site, pairs.lanes(_warm(each, self.window), self.window))
+            self._drive(site, pairs.lanes(warm(each, self.window), self.window))
             time.sleep(SETTLE_S)
             lanes = pairs.lanes(each, self.window)
             meter = Meter(site.target)
             drive = self._drive(site, lanes)
-            figures = _cost(meter, drive, drive.deliveries) | _latency(drive.lanes)
+            figures = cost(meter, drive, drive.deliveries) | latency(drive.lanes)
         if self.rate_s:
             figures["lag_us"] = drive.lag_s * 1e6
         return Measurement(figures, is_complete=drive.deliveries == each * self.pairs)
@@ -90,13 +67,13 @@ class FanOut:
     def measure(self, site: Site) -> Measurement:
         count = max(self.window, site.messages(self.publications))
         with site.topic(self.subscribers) as topic:
-            warm = topic.lane(_warm(count, self.window), self.window)
-            site.generator.drive([warm], seconds_max=RUN_S_MAX)
+            first = topic.lane(warm(count, self.window), self.window)
+            site.generator.drive([first], seconds_max=RUN_S_MAX)
             time.sleep(SETTLE_S)
             lane = topic.lane(count, self.window)
             meter = Meter(site.target)
             drive = site.generator.drive([lane], seconds_max=RUN_S_MAX)
-            figures = _cost(meter, drive, drive.deliveries) | _latency(drive.lanes)
+            figures = cost(meter, drive, drive.deliveries) | latency(drive.lanes)
         return Measurement(figures, is_complete=drive.deliveries == count * self.subscribers)
 
 
@@ -114,18 +91,18 @@ class Accept:
 
     def measure(self, site: Site) -> Measurement:
         count = site.connections(self.connections)
-        warm, scripts = self._scripts(site, "w", WARM_CONNECTIONS), self._scripts(site, "c", count)
-        with site.open(warm):
+        first, scripts = self._scripts(site, "w", WARM_CONNECTIONS), self._scripts(site, "c", count)
+        with site.open(first):
             time.sleep(SETTLE_S)
             meter = Meter(site.target)
             with site.open(scripts) as opened:
-                figures = _cost(meter, opened, count)
+                figures = cost(meter, opened, count)
                 time.sleep(SETTLE_S)
                 figures["connection_bytes"] = meter.grown_bytes() / count
         return Measurement(figures)
 
     def _scripts(self, site: Site, role: str, count: int) -> list[Script]:
-        dialect, port = site.target.server.dialect, site.target.port
+        dialect, port = site.dialect, site.target.port
         if not self.is_registered:
             return [dialect.upgraded(port)] * count
         return [dialect.registered(port, f"{role}{index:05d}") for index in range(count)]
@@ -149,16 +126,16 @@ class Undisturbed:
     def measure(self, site: Site) -> Measurement:
         each = self.messages // self.pairs
         with site.topic(self.subscribers) as topic, site.pairs(self.pairs) as pairs:
-            warm = topic.lane(2, 1)
-            site.generator.drive([warm], seconds_max=RUN_S_MAX)
+            first = topic.lane(2, 1)
+            site.generator.drive([first], seconds_max=RUN_S_MAX)
             calm = self._drive(site, pairs.lanes(each, 0))
             lanes = pairs.lanes(each, 0)
             storm = topic.lane(self.publications_max, 1, is_background=True)
             meter = Meter(site.target)
             drive = self._drive(site, [*lanes, storm])
             *told, _ = drive.lanes
-            figures = _cost(meter, drive, drive.deliveries) | _latency(told)
-        quiet = _latency(calm.lanes)
+            figures = cost(meter, drive, drive.deliveries) | latency(told)
+        quiet = latency(calm.lanes)
         figures["calm_p50_us"], figures["calm_p99_us"] = quiet["p50_us"], quiet["p99_us"]
         figures["lag_us"] = drive.lag_s * 1e6
         arrived = sum(lane.deliveries for lane in told)
@@ -166,28 +143,6 @@ class Undisturbed:
 
     def _drive(self, site: Site, lanes: Sequence[Lane]) -> Drive:
         return site.generator.drive(lanes, seconds_max=RUN_S_MAX, rate_s=self.rate_s)
-
-
-def _warm(count: int, window: int) -> int:
-    return max(window, int(count * WARM_SHARE), 1)
-
-
-def _cost(meter: Meter, work: Drive | Opened, count: int) -> dict[Figure, float]:
-    """What `count` messages, deliveries or connections have cost so far."""
-    cpu_s = meter.cpu_s()
-    return {
-        "cpu_us": cpu_s / count * 1e6,
-        "rate_s": count / work.seconds,
-        "server_share": cpu_s / work.seconds,
-        "generator_share": work.generator_cpu_s / work.seconds,
-    }
-
-
-def _latency(lanes: Sequence[Traffic]) -> dict[Figure, float]:
-    took_s = sorted(seconds for lane in lanes for seconds in lane.took_s)
-    if not took_s:
-        return {}
-    return {"p50_us": percentile(took_s, 0.5) * 1e6, "p99_us": percentile(took_s, 0.99) * 1e6}
 
 
 SHAPES: tuple[Shape, ...] = (
@@ -263,4 +218,6 @@ SHAPES: tuple[Shape, ...] = (
         messages=3_000,
         rate_s=1_000.0,
     ),
+    *durable_shapes.SHAPES,
+    *lasting_shapes.SHAPES,
 )

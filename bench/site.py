@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from bench.load import Generator, Lane, Opened
 from bench.machine import cpu_s, rss_bytes
-from bench.protocols import Script
+from bench.protocols import Dialect, Script
 from bench.servers import Running
+from bench.stores import StoreDialect
 
 PAIR_BUFFER_BYTES = 2**20  # Room for a whole window, so that the kernel never holds a pair back.
 SLOW_DIVISOR_MESSAGES = 20
@@ -23,7 +24,20 @@ class Site:
 
     generator: Generator
     target: Running
+    share: float = 1.0
     _next_id: int = field(default_factory=lambda: time.time_ns() // 1_000 % 10**11)
+
+    @property
+    def dialect(self) -> Dialect:
+        dialect = self.target.server.dialect
+        assert dialect is not None, f"{self.target.server.name} passes no messages on"
+        return dialect
+
+    @property
+    def store(self) -> StoreDialect:
+        store = self.target.server.store
+        assert store is not None, f"{self.target.server.name} keeps no messages"
+        return store
 
     def ids(self, count: int) -> range:
         """Message ids never used before."""
@@ -31,22 +45,27 @@ class Site:
         self._next_id += count
         return range(first, self._next_id)
 
-    def messages(self, count: int) -> int:
-        """So many messages, fewer for a slow server."""
-        return max(1, count // SLOW_DIVISOR_MESSAGES) if self.target.server.is_slow else count
+    def messages(self, count: int, at_least: int = 1) -> int:
+        """So many messages, fewer for a slow server, but `at_least` as many."""
+        if self.target.server.is_slow:
+            count = max(min(count, at_least), count // SLOW_DIVISOR_MESSAGES)
+        return max(1, int(count * self.share))
 
     def connections(self, count: int) -> int:
         """So many connections, fewer for a slow server."""
-        return max(1, count // SLOW_DIVISOR_CONNECTIONS) if self.target.server.is_slow else count
+        divisor = SLOW_DIVISOR_CONNECTIONS if self.target.server.is_slow else 1
+        return max(1, int(count // divisor * self.share))
 
-    def open(self, scripts: Sequence[Script]) -> AbstractContextManager[Opened]:
+    def open(
+        self, scripts: Sequence[Script], *, buffer_bytes: int = 0
+    ) -> AbstractContextManager[Opened]:
         """Connections that last as long as the context."""
-        return self.generator.connections(self.target.port, scripts)
+        return self.generator.connections(self.target.port, scripts, buffer_bytes=buffer_bytes)
 
     @contextmanager
     def pairs(self, count: int) -> Iterator[Pairs]:
         """Pairs of registered actors."""
-        dialect, port = self.target.server.dialect, self.target.port
+        dialect, port = self.dialect, self.target.port
         names = [f"{role}{index:05d}" for role in "sr" for index in range(count)]
         scripts = [dialect.registered(port, name) for name in names]
         opened = self.generator.connections(port, scripts, buffer_bytes=PAIR_BUFFER_BYTES)
@@ -56,7 +75,7 @@ class Site:
     @contextmanager
     def topic(self, subscribers: int) -> Iterator[Topic]:
         """A topic with its subscribers and one publisher."""
-        dialect, port = self.target.server.dialect, self.target.port
+        dialect, port = self.dialect, self.target.port
         audience = [dialect.subscribed(port, f"f{index:05d}") for index in range(subscribers)]
         publisher = [dialect.registered(port, Topic.publisher)]
         with self.open(audience) as subscribed, self.open(publisher) as connected:
@@ -74,7 +93,7 @@ class Pairs:
     def lanes(self, messages: int, window: int) -> list[Lane]:
         """One lane a pair. Half a window is awaited before more is sent, as batching clients do."""
         count = len(self.names) // 2
-        dialect = self.site.target.server.dialect
+        dialect = self.site.dialect
         return [
             Lane(
                 sender=self.sockets[index],
@@ -102,9 +121,7 @@ class Topic:
 
     def lane(self, publications: int, window: int, *, is_background: bool = False) -> Lane:
         """The next publication leaves when as many copies have arrived as one has."""
-        frames = self.site.target.server.dialect.publishes(
-            self.publisher, self.site.ids(publications)
-        )
+        frames = self.site.dialect.publishes(self.publisher, self.site.ids(publications))
         return Lane(
             sender=self.sender,
             receivers=self.audience,

@@ -12,7 +12,11 @@ Settle = Literal["each", "list", "up_to"]
 
 
 class ProducerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Send to one topic, or ask one durable actor, so many messages a second."""
+    """Send to one topic, or ask one durable actor, so many messages a second.
+
+    One with `rest_s` works for about `work_s` and then rests for about that long: a stream that is
+    silent for whole lives of the hub is recovered in other ways than a busy one.
+    """
 
     address: str
     stream: str
@@ -20,6 +24,8 @@ class ProducerPlan(msgspec.Struct, frozen=True, kw_only=True):
     rate_s: float = 100.0
     keys: int = 16
     window: int = 64
+    work_s: float = 0.0
+    rest_s: float = 0.0
 
 
 class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):

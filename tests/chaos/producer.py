@@ -45,6 +45,8 @@ class Producer:
         self._made = 0
         self._paced_at_s = 0.0
         self._budget = 0.0
+        self._is_resting = False
+        self._turns_at_s = 0.0
         self._is_finishing = False
 
     @property
@@ -100,7 +102,12 @@ class Producer:
         """What the rate allows; time without a hub earns nothing, or each start meets a flood."""
         self._budget += (now_s - self._paced_at_s) * self._plan.rate_s
         self._paced_at_s = now_s
-        if self._is_finishing:
+        if self._plan.rest_s and now_s >= self._turns_at_s:
+            self._is_resting = not self._is_resting
+            span_s = self._plan.rest_s if self._is_resting else self._plan.work_s
+            self._turns_at_s = now_s + span_s * self._random.uniform(0.5, 1.5)
+        if self._is_finishing or self._is_resting:
+            self._budget = 0.0
             return 0
         room = self._plan.window - len(self._unanswered) - len(self._refused) - len(self._outbox)
         due = max(0, min(room, int(self._budget)))

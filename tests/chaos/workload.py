@@ -9,8 +9,11 @@ from msgspec.structs import replace
 from tests.chaos.lines import Mode
 from tests.chaos.plans import ProducerPlan, ReaderPlan, Settle
 
-TOPICS = ("orders", "events", "readings", "alerts")
+BUSY = ("orders", "events", "readings", "alerts")
+RARE = ("reports", "audits", "letters")
 MAILBOXES = ("@(chaos/desk)", "@(chaos/shop)", "@(chaos/courier)", "@(chaos/visitor)")
+RARE_MAILBOXES = ("@(chaos/hermit)", "@(chaos/pilgrim)", "@(chaos/nomad)")
+WORK_S, REST_S = 0.3, 3.0
 PRODUCERS_PER_TOPIC = 4
 
 
@@ -26,8 +29,23 @@ def mixed(topic_rate_s: float = 90.0, mailbox_rate_s: float = 60.0) -> Workload:
     """All modes and ways of settling; some turn messages down, some come and go."""
     producers = [
         ProducerPlan(address=f"@(chaos/{topic}-{index})", stream=topic, rate_s=topic_rate_s)
-        for topic in TOPICS
+        for topic in BUSY
         for index in range(PRODUCERS_PER_TOPIC)
+    ]
+    rare = [
+        *((f"@(chaos/writer-{topic})", topic, False) for topic in RARE),
+        *((f"@(chaos/friend-{index})", name, True) for index, name in enumerate(RARE_MAILBOXES)),
+    ]
+    producers += [
+        ProducerPlan(
+            address=address,
+            stream=stream,
+            is_mailbox=is_mailbox,
+            rate_s=topic_rate_s,
+            work_s=WORK_S,
+            rest_s=REST_S,
+        )
+        for address, stream, is_mailbox in rare
     ]
     producers += [
         ProducerPlan(
@@ -49,10 +67,14 @@ def mixed(topic_rate_s: float = 90.0, mailbox_rate_s: float = 60.0) -> Workload:
         *_group("alerts", "tail", "exclusive", 1, "each", is_confirmed=False),
         *(_owner(mailbox) for mailbox in MAILBOXES[:2]),
         _owner(MAILBOXES[2], stay_s=0.6, away_s=0.25),
+        *(one for topic in RARE for one in _group(topic, "reader", "exclusive", 1, "list")),
+        *(_owner(mailbox, stay_s=0.5, away_s=2.0) for mailbox in RARE_MAILBOXES),
         # Away for so long that the mailbox fills up and the hub has to refuse.
         _owner(MAILBOXES[3], stay_s=1.0, away_s=2.5),
     ]
-    return Workload(TOPICS, (tuple(producers),), (tuple(readers[::2]), tuple(readers[1::2])))
+    return Workload(
+        (*BUSY, *RARE), (tuple(producers),), (tuple(readers[::2]), tuple(readers[1::2]))
+    )
 
 
 def peaceful(workload: Workload) -> Workload:
@@ -85,7 +107,7 @@ def _group(
 ) -> list[ReaderPlan]:
     return [
         ReaderPlan(
-            consumer=f"{name}-{index}",
+            consumer=f"{topic}-{name}-{index}",
             stream=topic,
             subscription=name,
             mode=mode,

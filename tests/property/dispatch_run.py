@@ -114,6 +114,8 @@ class Run:
         self.seats: list[Peer | None] = [None] * SEATS
         self.serial = 0
         self.accepted: dict[int, int] = {}
+        self.acks: dict[str, tuple[int, set[int], set[int]]] = {}
+        self.crashes = 0
         self.writer = self.shell.connect("@(a/writer)")
         self.writer.ask("hub:topic_create", {"topic": TOPIC, "durable": True})
         self.do_join(0, 0)
@@ -127,16 +129,35 @@ class Run:
         self.wind_down()
 
     def listen(self) -> None:
-        """What the writer was told about its messages must be true on disk."""
+        """What anybody was told must be true on disk."""
         self.watch.read_log()
-        for message in self.writer.take():
-            if message["type"] == "hub:published":
-                seq, serial = message["payload"]["seq"], int(message["correlationId"][1:])
-                assert message["payload"]["durability"] == "fsync"
-                stored = self.watch.published.get(seq)
-                assert stored is not None, "acknowledged before it was on disk"
-                assert int(stored.data) == serial, "acknowledged with another position"
-                self.accepted[seq] = serial
+        for peer in self.shell.peers:
+            for message in peer.take():
+                self.watch.arrive(message)
+                if message["type"] == "hub:published":
+                    self.check_published(message)
+                elif message["correlationId"] in self.acks:
+                    self.check_acked(message)
+
+    def check_published(self, message: Message) -> None:
+        seq, serial = message["payload"]["seq"], int(message["correlationId"][1:])
+        assert message["payload"]["durability"] == "fsync"
+        stored = self.watch.published.get(seq)
+        assert stored is not None, "acknowledged before it was on disk"
+        assert int(stored.data) == serial, "acknowledged with another position"
+        self.accepted[seq] = serial
+
+    def check_acked(self, message: Message) -> None:
+        generation, asked, expected = self.acks.pop(message["correlationId"])
+        if message["type"] == "hub:error":
+            assert message["payload"]["code"] == "storage_full"
+            return
+        payload = message["payload"]
+        assert message["type"] == "hub:acked"
+        assert payload["accepted"] == len(expected)
+        assert sorted(payload["ignored"]) == sorted(asked - expected)
+        if generation == self.watch.generation:
+            assert expected <= self.watch.written, "an ack was confirmed before it was on disk"
 
     # Whom and what.
 
@@ -163,7 +184,10 @@ class Run:
             watch.acked |= expected
         elif type == "hub:term":
             watch.termed |= expected
-        peer.request(type, payload, pattern="ask" if number % 2 else "tell")
+        message_id = self.shell.next_id()
+        if type == "hub:ack" and number % 2:
+            self.acks[message_id] = (generation, set(seqs), expected)
+        peer.request(type, payload, pattern="ask" if number % 2 else "tell", id=message_id)
         if type == "hub:ack":
             missing = {seq for seq in expected if not position.is_settled(seq)}
             assert not missing or position.generation != generation, f"{missing} were not settled"
@@ -352,6 +376,8 @@ class Run:
 
     def do_crash(self, seat: int, number: int) -> None:
         pending = self.shell.engine.pending
+        self.crashes += 1
+        self.acks.clear()
         self.shell = self.shell.restarted(number % (pending + 1))
         self.watch.restarted(self.shell)
         self.seats = [None] * SEATS
@@ -365,13 +391,12 @@ class Run:
         engine.is_prompt = engine.is_readable = True
         engine.is_full = False
         self.shell.advance(2_000)
+        self.listen()
         self.watch.look()
         for peer in self.seats:
             if peer is not None and peer.can_be_written:
                 peer.drop()
         self.shell.settle()
-        if NAME not in self.watch.topic.subscriptions:
-            self.seats[0] = None
         self.do_resume(0, 0)
         self.seats = [None] * SEATS
         self.do_join(0, 0)
@@ -383,6 +408,7 @@ class Run:
                 break
             self.settle(0, "hub:ack", self.held_by(0), 1)
             self.settle(0, "hub:ack", self.stuck(), 1)
+            self.listen()
             self.watch.look()
             self.shell.advance(1_500)
         self.check_end()
@@ -414,6 +440,7 @@ class Run:
         assert not subscription.window.flights
         assert not subscription.settlements
         assert not subscription.letters
+        assert not self.acks, "an ack was never confirmed"
         assert topic.head == len(self.watch.published)
         for seq, serial in self.accepted.items():
             assert int(self.watch.published[seq].data) == serial, "an acknowledged message is gone"

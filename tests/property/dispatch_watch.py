@@ -17,6 +17,7 @@ from signalhub.core.streams import Topic
 from signalhub.core.subscription import Subscription
 from signalhub.entry import Cursor, Kind, Message, Outcome, Settled, decode_body
 from tests.memory_shell import MemoryShell
+from tests.memory_shell import Message as Wire
 
 TOPIC = "t"
 NAME = "s"
@@ -50,7 +51,7 @@ class Watch:
         self.copies: Counter[int] = Counter()
         self.sent_here: set[int] = set()
         self.arrived: set[int] = set()
-        self.first_copies: list[int] = []
+        self.newest = 0
         # What somebody said.
         self.acked: set[int] = set()
         self.termed: set[int] = set()
@@ -59,6 +60,8 @@ class Watch:
         self.floor = 0
         self.max_deliveries_min = 1_000
         self.deliveries = 0
+        self.redeliveries = 0
+        self.sent_at: list[int] = []
 
     @property
     def topic(self) -> Topic:
@@ -95,10 +98,12 @@ class Watch:
         assert seq <= self.cursor.reserved, f"{seq} was sent before it was reserved"
         assert seq not in self.settled, f"{seq} was settled and sent again"
         self._check_receiver(effect, seq)
+        self._check_rate()
+        if seq not in self.sent_here and self.published[seq].deliver_at is None:
+            self._check_order(seq)
+        self.redeliveries += seq in self.copies
         self.copies[seq] += 1
         self.sent_here.add(seq)
-        if attempt == 1:
-            self.first_copies.append(seq)
 
     def _check_receiver(self, effect: Dispatch, seq: int) -> None:
         subscription = self.subscription
@@ -120,6 +125,27 @@ class Watch:
             assert len(sent) == 1, "strict, and more than one in flight"
         if mode == KEY_SHARED:
             self._check_key(seq)
+
+    def _check_order(self, seq: int) -> None:
+        """A message that was not sent before comes behind all that were, and that may be again."""
+        if self.subscription.definition.mode == KEY_SHARED:
+            return
+        assert seq > self.newest, f"{seq} was sent for the first time after {self.newest}"
+        self.newest = seq
+        waiting = [
+            other.seq
+            for other in self.subscription.window.flights.values()
+            if other.phase is READY and other.held is not None and other.seq < seq
+        ]
+        assert not waiting, f"{seq} was sent before {waiting}, which were ready"
+
+    def _check_rate(self) -> None:
+        rate_s, now = self.subscription.definition.rate_s, self.shell.now
+        if rate_s:
+            self.sent_at.append(now)
+            for count, then in enumerate(reversed(self.sent_at), start=1):
+                allowed = rate_s + rate_s * (now - then) / 1000
+                assert count <= allowed + 1, "more than the rate allows"
 
     def _check_key(self, seq: int) -> None:
         key = self.published[seq].key
@@ -174,6 +200,8 @@ class Watch:
             for seq in range(1, cursor.floor + 1):
                 if seq not in cursor.parked:
                     self.written.add(seq)
+            for first, last in cursor.above:
+                self.written.update(range(first, last + 1))
         self.cursor = cursor
 
     # What somebody says.
@@ -195,7 +223,6 @@ class Watch:
         if TOPIC not in self.shell.hub.streams.topics or NAME not in self.topic.subscriptions:
             return
         self._follow_generation()
-        self._note_arrivals()
         self._check_positions()
         self._check_window()
         self._check_settled()
@@ -212,7 +239,7 @@ class Watch:
         self.copies.clear()
         self.sent_here.clear()
         self.arrived.clear()
-        self.first_copies.clear()
+        self.newest = 0
         self.acked.clear()
         self.termed.clear()
         self.written.clear()
@@ -221,12 +248,10 @@ class Watch:
         position = self.subscription.position
         return {seq for seq in range(1, self.topic.head + 1) if position.is_settled(seq)}
 
-    def _note_arrivals(self) -> None:
-        for peer in self.shell.peers:
-            for message in peer.take():
-                delivery = message["metadata"].get("delivery", {})
-                if delivery.get("subscription") == NAME:
-                    self.arrived.add(delivery["seq"])
+    def arrive(self, message: Wire) -> None:
+        """A peer has read something."""
+        if message["metadata"].get("delivery", {}).get("subscription") == NAME:
+            self.arrived.add(message["metadata"]["delivery"]["seq"])
 
     def _check_positions(self) -> None:
         subscription, topic = self.subscription, self.topic
@@ -289,11 +314,13 @@ class Watch:
         """Another process has taken over; what was written is known, the rest may come again."""
         self.shell = shell
         shell.watch = self
+        # A new process has a full bucket.
+        self.sent_at.clear()
         generation = self.generation
         self.read_log()
         self.sent_here.clear()
         self.arrived.clear()
-        self.first_copies.clear()
+        self.newest = 0
         if TOPIC not in shell.hub.streams.topics or NAME not in self.topic.subscriptions:
             return
         position = self.subscription.position

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import pytest
 
-from signalhub.cli.output import Column, Output, shown
+from signalhub.cli.bars import bar
+from signalhub.cli.output import Column, Output, counted, shown
 
 COLUMNS = (Column("address", style="cyan"), Column("capabilities"))
 ROWS = [
@@ -109,3 +111,48 @@ def test_strangers_cannot_reach_the_terminal_or_its_markup(terminal: Terminal) -
 )
 def test_a_value_is_shown_on_one_printable_line(value: object, text: str) -> None:
     assert shown(value) == text
+
+
+def test_a_sheet_is_one_object_or_a_row_for_each_property(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = {"topic": "orders", "head": 2, "dead_letter": None}
+
+    Output(as_json=True).sheet(facts)
+    Output(as_json=False).sheet(facts)
+
+    data, *lines = capsys.readouterr().out.splitlines()
+    assert json.loads(data) == facts
+    assert lines == ["topic\torders", "head\t2", "dead_letter\t"]
+
+
+def test_a_json_row_needs_none_of_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=True).table(COLUMNS, [{"other": 1}])
+
+    assert json.loads(capsys.readouterr().out) == {"other": 1}
+
+
+@pytest.mark.parametrize(
+    ("as_json", "total", "is_shown"), [(False, 10, True), (False, 0, False), (True, 10, False)]
+)
+def test_a_bar_is_for_people_who_have_to_wait(
+    as_json: bool,
+    total: int,
+    is_shown: bool,
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    with bar("publishing", total, Output(as_json, terminal)) as advance:
+        advance(5)
+
+    assert ("publishing" in terminal.getvalue()) is is_shown
+
+
+def test_one_is_not_plural() -> None:
+    assert [counted(count, "message") for count in (0, 1, 2)] == [
+        "0 messages",
+        "1 message",
+        "2 messages",
+    ]

@@ -101,7 +101,7 @@ def connect(
         clock = SystemClock()
         membership = Membership()
         if register:
-            membership.registered(address, *profile, durable)
+            membership.registered(address, *profile, durable, is_done=False)
         protocol = Protocol(compose, membership, Instant.of(clock))
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)

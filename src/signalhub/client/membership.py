@@ -28,13 +28,18 @@ class Membership:
         metadata: Mapping[str, Any],
         lease_s: float | None,
         durable: bool | None = None,
+        *,
+        is_done: bool = True,
     ) -> None:
+        """We answer to the address; if it is not done yet, the next connection does it."""
         known = self._registrations.get(checked_address(address))
         if durable is None and known is not None:
             durable = known.durable
         # A mailbox is dropped once, not with every connection.
+        if is_done:
+            durable = durable or None
         self._registrations[address] = _Registration(
-            checked_capabilities(capabilities), dict(metadata), lease_s, durable or None
+            checked_capabilities(capabilities), dict(metadata), lease_s, durable
         )
 
     def unregistered(self, address: str) -> None:
@@ -76,7 +81,7 @@ class Membership:
 
     def requests(self, compose: Composer, now_ms: int) -> list[tuple[Request, Seat | None]]:
         """Everything that makes a new connection what the last one was."""
-        registrations = (
+        registrations = [
             compose.register(
                 address,
                 each.capabilities,
@@ -86,7 +91,10 @@ class Membership:
                 durable=each.durable,
             )
             for address, each in self._registrations.items()
-        )
+        ]
+        for address, each in self._registrations.items():
+            if each.durable is False:
+                self._registrations[address] = msgspec.structs.replace(each, durable=None)
         subscriptions = (
             compose.subscribe(topic, now_ms, sender=address)
             for address, topic in self._subscriptions

@@ -6,6 +6,7 @@ and loses nothing. If the log has no room they stay to be written later.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +40,28 @@ class Unwatched(msgspec.Struct, frozen=True):
 
 
 UNWATCHED = Unwatched()
+
+
+class Once:
+    """Something to do when an entry is on disk, or when it is refused."""
+
+    __slots__ = ("_done", "_refused")
+
+    def __init__(
+        self,
+        done: Callable[[int], list[Effect]] = lambda now: [],
+        *,
+        refused: Callable[[int], None] = lambda now: None,
+    ) -> None:
+        self._done = done
+        self._refused = refused
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return self._done(now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        self._refused(now)
+        return []
 
 
 class Waited(msgspec.Struct):
@@ -95,12 +118,18 @@ class SettlementsWritten(msgspec.Struct):
         return []
 
 
+def cursor(subscription: Subscription) -> Cursor:
+    """Where it stands; it must not take back what an earlier one, still on its way, reserves."""
+    body = subscription.position.cursor(subscription.name)
+    body.reserved = max(body.reserved, subscription.reserving)
+    return body
+
+
 def write_cursor(subscription: Subscription, now: int) -> Append:
     """Where it stands, and how far it may send."""
-    body = subscription.position.cursor(subscription.name)
     if subscription.wants_reserve:
-        subscription.is_reserving = True
-        body.reserved = subscription.next_seq - 1 + RESERVE
+        subscription.reserving = subscription.next_seq - 1 + RESERVE
+    body = cursor(subscription)
     subscription.is_cursor_dirty = False
     subscription.cursor_at_ms = now
     subscription.settled_since_cursor = 0
@@ -117,14 +146,14 @@ class CursorWritten(msgspec.Struct):
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         subscription, position = self.subscription, self.subscription.position
         subscription.stats.cursors += 1
-        if subscription.is_reserving and self.body.generation == position.generation:
-            subscription.is_reserving = False
-            position.reserved = max(position.reserved, self.body.reserved)
+        if subscription.reserving and subscription.reserving == self.body.reserved:
+            subscription.reserving = 0
+            position.reserved = self.body.reserved
             hub.dispatcher.wake(subscription)
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        self.subscription.is_reserving = False
+        self.subscription.reserving = 0
         self.subscription.changed()
         hub.dispatcher.retry(self.subscription, now)
         return []

@@ -215,13 +215,18 @@ class _Work:
                 appends += self._put_back(one, now)
         if chosen:
             removed = Removed([(one.seq, one.seq) for one in chosen], self._reason)
-            for one in chosen:
-                self._topic.removed.add(one.seq)
-            self._topic.is_dirty = True
             entry = journal.entry(Kind.REMOVED, self._topic, removed, now)
-            appends.append(Append(entry, journal.UNWATCHED))
+            taken = [one.seq for one in chosen]
+            appends.append(Append(entry, journal.Once(lambda later: self._remove(taken))))
             self._count += len(chosen)
         return [*appends, *self._fetch(found[-1].seq + 1, now)]
+
+    def _remove(self, seqs: list[int]) -> list[Effect]:
+        """What was put back is on disk, so the letters are done with."""
+        for seq in seqs:
+            self._topic.removed.add(seq)
+        self._topic.is_dirty = True
+        return []
 
     def _is_wanted(self, one: Held) -> bool:
         if one.seq in self._topic.removed:

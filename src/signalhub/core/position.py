@@ -10,6 +10,8 @@ to it may have been sent, so those copies are marked; what lies beyond was never
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from signalhub.core.ranges import Ranges
 from signalhub.entry import Cursor, Outcome, Settlement
 
@@ -80,16 +82,18 @@ class Position:
             self.floor = floor
             self.above.drop_through(floor)
 
-    def skip_to(self, floor: int) -> None:
-        """Nothing up to here can be read any more."""
-        if floor > self.floor:
-            self.floor = floor
-            self.above.drop_through(floor)
-            self._advance()
+    def skip_to(self, last: int, kept: Sequence[int] = ()) -> None:
+        """Nothing up to `last` can be read any more; only those kept, in order, are unsettled."""
+        low = self.floor + 1
+        for seq in (*kept, last + 1):
+            if low < seq:
+                self.above.add_range(low, seq - 1)
+            low = max(low, seq + 1)
+        self._advance()
 
-    def seek(self, floor: int) -> None:
+    def seek(self, floor: int, generation: int) -> None:
         """Begin again behind `floor`."""
-        self.generation += 1
+        self.generation = generation
         self.floor = floor
         self.above = Ranges()
         self.parked.clear()

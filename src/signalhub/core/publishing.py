@@ -188,7 +188,7 @@ def refused(hub: Hub, receipt: PublishReceipt, refusal: Refusal, now: int) -> li
 def find(hub: Hub, name: str) -> Topic:
     """The durable topic, or a refusal."""
     topic = hub.streams.topics.get(name)
-    if topic is None:
+    if topic is None or topic.is_deleting:
         raise refusals.unknown_topic(name)
     return topic
 
@@ -320,11 +320,22 @@ def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
             for new, known in zip(_members(given), _members(old), strict=True)
         ),
     )
+    _redefined(hub, topic, now)
+    entry = journal.entry(Kind.STREAM_CREATED, topic, topic.definition, now)
+
+    def undo(later: int) -> None:
+        topic.definition = old
+        _redefined(hub, topic, later)
+
+    answer = Then(session, message, "hub:topic_info_response", describe(topic))
+    return [Append(entry, journal.Waited(journal.Once(refused=undo), [answer]))]
+
+
+def _redefined(hub: Hub, topic: Topic, now: int) -> None:
+    topic.is_dirty = True
     for subscription in topic.subscriptions.values():
         subscription.policy_changed()
         hub.dispatcher.watch(subscription, now)
-    answer = Then(session, message, "hub:topic_info_response", describe(topic))
-    return [Append(journal.entry(Kind.STREAM_CREATED, topic, topic.definition, now), answer)]
 
 
 def _members(definition: StreamDefinition) -> tuple[Any, ...]:
@@ -405,10 +416,14 @@ def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     hub.check_storage()
     payload = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}
     entry = journal.entry(Kind.STREAM_DELETED, topic, Body(), now)
-    return [
-        *remove(hub, topic, now),
-        Append(entry, Then(session, message, "hub:topic_deleted", payload)),
-    ]
+    topic.is_deleting = True
+
+    def kept(later: int) -> None:
+        topic.is_deleting = False
+
+    once = journal.Once(lambda later: remove(hub, topic, later), refused=kept)
+    answer = Then(session, message, "hub:topic_deleted", payload)
+    return [Append(entry, journal.Waited(once, [answer]))]
 
 
 def remove(hub: Hub, topic: Topic, now: int) -> list[Effect]:

@@ -83,6 +83,7 @@ class Recovery:
         # Asks within the window, by where they are: (stream id, seq), or (0, offset).
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
         self._loose: dict[int, tuple[str, str, int]] = {}
+        self._deleted: set[int] = set()
 
     def restore(self, next_id: int, streams: list[bytes], subscriptions: list[bytes]) -> None:
         """Begin with a snapshot."""
@@ -167,6 +168,7 @@ class Recovery:
             self._created(entry)
         elif kind == Kind.STREAM_DELETED:
             box = streams.mailboxes.get(entry.stream)
+            self._deleted.add(entry.stream_epoch)
             if is_topic:
                 del streams.topics[entry.stream]
                 streams.forgotten.add(entry.stream)
@@ -221,7 +223,7 @@ class Recovery:
     def _message(self, entry: Stored) -> None:
         message = decode_body(Message, entry.body)
         self._remember(entry, message)
-        if not entry.seq:
+        if not entry.seq or entry.stream_epoch in self._deleted:
             return
         stream: Topic | Mailbox | None
         if entry.kind == Kind.PUBLISHED:

@@ -182,6 +182,8 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         if not session.allowance.may_publish(topic):
             raise refusals.unauthorized("publish", topic)
     durable = hub.streams.topics.get(topic)
+    if durable is not None and durable.is_deleting:
+        raise refusals.unknown_topic(topic)
     is_durable = durable is not None or bool(request.durable)
     if is_durable:
         answered = _answer_again(hub, session, message, now)

@@ -93,13 +93,15 @@ class Stream:
 class Topic(Stream):
     """A durable topic and its subscriptions."""
 
-    __slots__ = ("_bytes_marks", "bytes", "definition", "subscriptions")
+    __slots__ = ("_bytes_marks", "bytes", "definition", "is_deleting", "subscriptions")
 
     def __init__(
         self, name: str, stream_id: int, log_epoch: int, definition: StreamDefinition
     ) -> None:
         super().__init__(name, stream_id, log_epoch)
         self.definition = definition
+        # Its end is on the way to the log, and nothing may be published behind it.
+        self.is_deleting = False
         self.subscriptions: dict[str, Subscription] = {}
         # What was ever published, and how much it was at some positions, for retention by size.
         self.bytes = 0

@@ -17,7 +17,7 @@ from signalhub.core.publishing import Then
 from signalhub.core.session import Session, State
 from signalhub.core.streams import Mailbox, Topic
 from signalhub.core.subscription import Subscription
-from signalhub.entry import Body, Kind, Stored, SubscriptionDefinition
+from signalhub.entry import Body, Cursor, Kind, Stored, SubscriptionDefinition
 from signalhub.envelope import Envelope
 from signalhub.errors import Refusal
 
@@ -312,10 +312,12 @@ def _redefine(
     hub: Hub, subscription: Subscription, definition: SubscriptionDefinition, now: int
 ) -> list[Effect]:
     hub.check_storage()
+    old = subscription.definition
     subscription.redefine(definition, now)
     hub.dispatcher.watch(subscription, now)
     entry = journal.entry(Kind.SUBSCRIPTION_CREATED, subscription.stream, definition, now)
-    return [Append(entry, journal.UNWATCHED)]
+    undo = journal.Once(refused=lambda later: subscription.redefine(old, later))
+    return [Append(entry, undo)]
 
 
 def leave(
@@ -477,17 +479,22 @@ def _set_paused(
 ) -> list[Effect]:
     subscription = _named(hub, session, message)
     hub.check_storage()
-    subscription.position.is_paused = is_paused
-    hub.dispatcher.wake(subscription)
-    append = journal.write_cursor(subscription, now)
+
+    def done(later: int) -> list[Effect]:
+        subscription.position.is_paused = is_paused
+        hub.dispatcher.wake(subscription)
+        return []
+
+    body = journal.cursor(subscription)
+    body.is_paused = is_paused
+    entry = journal.entry(Kind.CURSOR, subscription.stream, body, now)
     answer = Then(
         session,
         message,
         "hub:sub_info_response",
         lambda: describe(subscription, subscription.oldest_ms(), now),
     )
-    append.receipt = journal.Waited(append.receipt, [answer])
-    return [append]
+    return [Append(entry, journal.Waited(journal.Once(done), [answer]))]
 
 
 def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -495,6 +502,7 @@ def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     subscription = _named(hub, session, message)
     given = requests.parse(requests.SubscriptionOptions, message.payload)
     effects = _redefine(hub, subscription, changed(subscription.definition, given), now)
+    hub.dispatcher.wake(subscription)
     for consumer in subscription.consumers:
         if given.window is not None:
             consumer.window = subscription.definition.window
@@ -509,8 +517,9 @@ def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
     body = msgspec.structs.replace(subscription.definition)
     entry = journal.entry(Kind.SUBSCRIPTION_DELETED, subscription.stream, body, now)
-    effects = remove(hub, subscription, "deleted", now)
-    return [*effects, Append(entry, Then(session, message, "hub:sub_info_response", payload))]
+    answer = Then(session, message, "hub:sub_info_response", payload)
+    once = journal.Once(lambda later: remove(hub, subscription, "deleted", later))
+    return [Append(entry, journal.Waited(once, [answer]))]
 
 
 def remove(hub: Hub, subscription: Subscription, reason: str, now: int) -> list[Effect]:
@@ -558,12 +567,29 @@ def seek(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         }
         if request.dry_run:
             return [hub.reply(session, message, "hub:sought", wire.encode(payload), later)]
-        subscription.seek(floor)
-        hub.dispatcher.wake(subscription)
-        append = journal.write_cursor(subscription, later)
+        subscription.last_generation += 1
+        generation = subscription.last_generation
+
+        def done(committed: int) -> list[Effect]:
+            subscription.seek(floor, generation)
+            hub.dispatcher.wake(subscription)
+            return []
+
+        reserved = max(old.reserved, subscription.reserving)
+        body = Cursor(
+            subscription.name,
+            generation,
+            floor,
+            reserved,
+            [],
+            {},
+            {},
+            old.is_paused,
+            old.dead_lettered,
+        )
+        entry = journal.entry(Kind.CURSOR, topic, body, later)
         answer = Then(session, message, "hub:sought", payload)
-        append.receipt = journal.Waited(append.receipt, [answer])
-        return [append]
+        return [Append(entry, journal.Waited(journal.Once(done), [answer]))]
 
     return find_start(hub, topic, request.to, then, now)
 

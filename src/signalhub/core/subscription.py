@@ -60,11 +60,12 @@ class Subscription:
         "is_deleted",
         "is_dirty",
         "is_fetch_sent",
-        "is_reserving",
+        "last_generation",
         "letters",
         "next_seq",
         "not_before_ms",
         "position",
+        "reserving",
         "sends",
         "settled_since_cursor",
         "settlements",
@@ -97,7 +98,10 @@ class Subscription:
         self.is_deleted = False
         self.fetching: int | None = None
         self.is_fetch_sent = False
-        self.is_reserving = False
+        # The position up to which it may send once that is on disk; 0: none is on its way.
+        self.reserving = 0
+        # The generation of the latest seek, done or on its way.
+        self.last_generation = 1
         self.is_cursor_dirty = False
         self.is_dirty = True
         self.cursor_at_ms = now_ms
@@ -146,9 +150,9 @@ class Subscription:
             self.is_behind
             and not self.position.is_paused
             and self.fetching is None
-            and not self.is_reserving
+            and not self.reserving
             and not self.is_blocked
-            and len(self.window) < (1 if self.definition.strict else self.consumers.capacity)
+            and self._has_room
             and self.consumers.have_room
             and not self.bucket.rate_s
         )
@@ -157,7 +161,7 @@ class Subscription:
     def wants_reserve(self) -> bool:
         """Is the position up to which it may send about to be reached?"""
         return (
-            not self.is_reserving
+            not self.reserving
             and len(self.consumers) > 0
             and self.next_seq + RESERVE // 2 > self.position.reserved
         )
@@ -212,11 +216,17 @@ class Subscription:
         for flight in self.window.of(consumer):
             self.window.back(flight)
         if not self.consumers:
-            position = self.position
-            position.reserved = max(position.floor, min(position.reserved, self.next_seq - 1))
+            self._give_back()
             self.write_cursor_soon()
         elif grace_ms and self.definition.mode == FAILOVER:
             self.not_before_ms = now + grace_ms
+
+    def _give_back(self) -> None:
+        """Reserve no more than what may have been sent, unless a reservation is on its way."""
+        position = self.position
+        if not self.reserving:
+            sent = max(self.next_seq - 1, position.doubtful)
+            position.reserved = max(position.floor, min(position.reserved, sent))
 
     # Settling.
 
@@ -337,11 +347,11 @@ class Subscription:
 
     # Positions.
 
-    def seek(self, floor: int) -> None:
+    def seek(self, floor: int, generation: int) -> None:
         """Begin again behind `floor`; acks for what was sent before mean nothing now."""
         self._drop_window()
         self.letters.clear()
-        self.position.seek(floor)
+        self.position.seek(floor, generation)
         self.next_seq = floor + 1
         self._parked_due.clear()
         self.changed()
@@ -349,6 +359,7 @@ class Subscription:
     def recovered(self) -> None:
         """The log has been replayed: what may have been sent is sent again, marked."""
         self.next_seq = self.position.floor + 1
+        self.last_generation = self.position.generation
         # What was committed later than the log's end cannot have been sent.
         self.position.doubtful = min(self.position.reserved, self.stream.head)
         self._parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
@@ -367,12 +378,12 @@ class Subscription:
             if flight.phase is not SENT:
                 self.window.remove(flight)
         # What consumers have got they may still settle.
-        kept = [seq for seq in self.window.flights if seq < first]
-        self.position.skip_to(min([first - 1, *(seq - 1 for seq in kept)]))
+        kept = sorted(seq for seq in self.window.flights if seq < first)
         for seq in [seq for seq in self.position.parked if seq < first and seq not in kept]:
             del self.position.parked[seq]
             before += 1
-        self.next_seq = max(self.next_seq, first)
+        self.position.skip_to(first - 1, kept)
+        self.next_seq = max(self.next_seq, first, self.position.floor + 1)
         self.changed()
         return before - self.position.unsettled(self.stream.head)
 
@@ -403,10 +414,14 @@ class Subscription:
                 self.fail(flight, "ack timeout", now)
             else:
                 self.window.back(flight)
-        while self._parked_due and self._parked_due[0][0] <= now:
+        while self._parked_due and self._parked_due[0][0] <= now and self._has_room:
             _, seq = heapq.heappop(self._parked_due)
             if seq in self.position.parked and seq not in self.window.flights:
                 self.window.add(self._flight(seq, None))
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.window) < (1 if self.definition.strict else self.consumers.capacity)
 
     def _flight(self, seq: int, held: Held | None) -> Flight:
         position = self.position
@@ -567,7 +582,7 @@ class Subscription:
     def next_due_ms(self, now: int) -> float:
         """When it has to be looked at again if nothing happens until then."""
         due = self.window.next_due_ms()
-        if self._parked_due:
+        if self._parked_due and self._has_room:
             due = min(due, self._parked_due[0][0])
         if self.not_before_ms > now:
             due = min(due, self.not_before_ms)

@@ -31,6 +31,7 @@ from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import Recovery, recover
 from signalhub.log.retention import Expendable, expendable
+from signalhub.log.segment import SegmentInfo
 
 log_lines = logging.getLogger("signalhub.log")
 
@@ -230,8 +231,9 @@ class LocalEngine:
             return
         if chosen.segments and chosen.segments[-1].end > anchored:
             self._loop.call_soon_threadsafe(anchor, chosen.segments[-1].end)
-        elif chosen.segments:
-            self._upkeep.run(lambda: self._delete(chosen, streams, cut))
+        free = [info for info in chosen.segments if info.end <= anchored]
+        if free:
+            self._upkeep.run(lambda: self._delete(free, streams, cut))
         elif self._index is not None:
             index = self._index
             self._threads.submit(lambda: list(index.update(self.log.segments)))
@@ -249,14 +251,14 @@ class LocalEngine:
 
     def _delete(
         self,
-        chosen: Expendable,
+        free: list[SegmentInfo],
         streams: list[tuple[str, int]],
         cut: Callable[[dict[str, int]], None],
     ) -> None:
-        self.log.remove(chosen.segments)
+        self.log.remove(free)
         nothing: dict[str, int] = {}
         self._in_thread(lambda: self._earliest(streams), cut, nothing)
-        names = [info.name for info in chosen.segments]
+        names = [info.name for info in free]
         log_lines.info("old segments were deleted", extra={"segments": names})
 
     def _earliest(self, streams: list[tuple[str, int]]) -> dict[str, int]:

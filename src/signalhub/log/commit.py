@@ -19,7 +19,7 @@ import msgspec
 
 from signalhub.entry import Entry
 from signalhub.errors import SignalHubError
-from signalhub.log.errors import LogFailed, LogFull
+from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.log.log import Log
 
 log_lines = logging.getLogger("signalhub.log")
@@ -116,7 +116,7 @@ class GroupCommit:
                     self._reported = first + len(entries)
                     self._tell(Committed(first, self._reported))
                 self._sync_if_due()
-            except (LogFull, LogFailed) as error:
+            except (LogFull, LogFailed, LogDamaged) as error:
                 self._refuse(error)
             except BaseException as error:
                 # Whatever it is, those who wait must hear that nothing is certain any more.

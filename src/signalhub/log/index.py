@@ -45,6 +45,7 @@ _CREATE: Final = f"""
 _FIND: Final = """
     SELECT base FROM stream_range WHERE stream = ? AND stream_epoch = ? AND last_seq >= ?
 """
+_ADD: Final = "INSERT OR REPLACE INTO stream_range VALUES (?, ?, ?, ?)"
 _FORGET: Final = """
     DELETE FROM segment WHERE base = :base;
     DELETE FROM stream_range WHERE base = :base;
@@ -112,7 +113,7 @@ class Index:
 
     def _check(self) -> Slices:
         """Compare all rows with the checksums; raises `apsw.CorruptError`."""
-        (verdict,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
+        verdict = self._connection.pragma("integrity_check", 1)
         if verdict != "ok":
             raise apsw.CorruptError(verdict)
         sums = dict(self._connection.execute("SELECT base, checksum FROM segment"))
@@ -139,7 +140,7 @@ class Index:
         with self._connection:
             for ranges in footer.last_seqs(_SLICE_ROWS):
                 rows: set[Row] = {(*one, info.base) for one in ranges}
-                self._connection.executemany("INSERT INTO stream_range VALUES (?, ?, ?, ?)", rows)
+                self._connection.executemany(_ADD, rows)
                 for row in rows:
                     checksum ^= _checksum(row)
                 yield

@@ -36,20 +36,11 @@ class Run(msgspec.Struct, gc=False):
     positions: array[int] | memoryview[int]
     max_ms: int
     """When the latest of them was accepted."""
-    before: Run | None = None
-    """The run of the same stream that was begun earlier, in the same part of the segment."""
 
     @property
     def end_seq(self) -> int:
         """The position after the last."""
         return self.first_seq + len(self.positions)
-
-    def all(self) -> list[Run]:
-        """This run and those before it, by position in the stream."""
-        runs = [self]
-        while (run := runs[-1].before) is not None:
-            runs.append(run)
-        return sorted(runs, key=lambda run: run.first_seq)
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -102,6 +93,7 @@ class Positions:
         self.mark_offsets = array("Q")
         self.mark_positions = array("I")
         self._runs: dict[tuple[str, int], Run] = {}
+        self._earlier: dict[tuple[str, int], list[Run]] = {}
 
     def add(self, entries: Sequence[Entry], encoded: Sequence[bytes]) -> None:
         """Note a batch just committed, which begins where the last one ended."""
@@ -133,32 +125,46 @@ class Positions:
 
     def note(self, stream: str, stream_epoch: int, seq: int, at_ms: int, position: int) -> None:
         """An entry with a position in its stream."""
-        run = self._runs.get((stream, stream_epoch))
+        key = stream, stream_epoch
+        run = self._runs.get(key)
         if run is not None and seq == run.first_seq + len(run.positions):
             if at_ms > run.max_ms:
                 run.max_ms = at_ms
             run.positions.append(position)  # type: ignore[union-attr]
-        else:
-            self._runs[stream, stream_epoch] = Run(seq, array("I", (position,)), at_ms, run)
+            return
+        if run is not None:
+            self._earlier.setdefault(key, []).append(run)
+        self._runs[key] = Run(seq, array("I", (position,)), at_ms)
 
     def move(self, end: int, size: int) -> None:
         """The batch that was marked and noted ends here."""
         self.end = end
         self.size = size
 
-    def take_runs(self) -> dict[tuple[str, int], Run]:
-        """The latest run of every stream, by stream and stream epoch; they are forgotten here."""
-        taken, self._runs = self._runs, {}
-        return taken
+    @property
+    def streams(self) -> int:
+        """How many of them have runs."""
+        return len(self._runs)
+
+    def pop_stream(self) -> tuple[str, int, list[Run]]:
+        """Forget some stream, and return its name, its epoch and its runs."""
+        stream, stream_epoch = next(reversed(self._runs))
+        runs = self.runs(stream, stream_epoch)
+        del self._runs[stream, stream_epoch]
+        self._earlier.pop((stream, stream_epoch), None)
+        return stream, stream_epoch, runs
 
     def parts(self) -> list[object]:
         """Everything there is very much of, for whoever lets go of it piece by piece."""
-        return [*self._runs, *self._runs.values()]
+        return [*self._runs, *self._runs.values(), *self._earlier.values()]
 
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
         """Where the entries of a stream are, by position in the stream."""
-        run = self._runs.get((stream, stream_epoch))
-        return run.all() if run else []
+        key = stream, stream_epoch
+        run = self._runs.get(key)
+        if run is None:
+            return []
+        return sorted([*self._earlier.get(key, ()), run], key=lambda run: run.first_seq)
 
     def span_of_offset(self, offset: int) -> Span:
         """The block that holds an offset."""

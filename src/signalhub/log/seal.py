@@ -116,11 +116,11 @@ class Sealing:
     def _encode_runs(self) -> Generator[None, None, tuple[array[int], array[int], list[bytes]]]:
         # Sorting everything at once would take too long; buckets come in the order of the hashes.
         buckets: list[list[tuple[int, bytes]]] = [[] for _ in range(_BUCKETS)]
-        remaining = self._positions.take_runs()
-        while remaining:
-            for _ in range(min(len(remaining), _SLICE_RUNS)):
-                (stream, stream_epoch), run = remaining.popitem()
-                _encode_stream(buckets, stream.encode(), stream_epoch, run)
+        positions = self._positions
+        while positions.streams:
+            for _ in range(min(positions.streams, _SLICE_RUNS)):
+                stream, stream_epoch, runs = positions.pop_stream()
+                _encode_stream(buckets, stream.encode(), stream_epoch, runs)
             yield
         hashes, places, pieces, place = array("Q"), array("I"), [], 0
         done = 0
@@ -139,11 +139,11 @@ class Sealing:
 
 
 def _encode_stream(
-    buckets: list[list[tuple[int, bytes]]], stream: bytes, stream_epoch: int, run: Run
+    buckets: list[list[tuple[int, bytes]]], stream: bytes, stream_epoch: int, runs: list[Run]
 ) -> None:
     found = run_hash(stream, stream_epoch)
     bucket = buckets[found * _BUCKETS >> 64]
-    bucket.extend((found, encode_run(stream, stream_epoch, one)) for one in run.all())
+    bucket.extend((found, encode_run(stream, stream_epoch, run)) for run in runs)
 
 
 def _gathered(pieces: list[bytes]) -> list[bytes]:

@@ -10,9 +10,10 @@ from queue import SimpleQueue
 import pytest
 
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
-from signalhub.log.errors import LogFailed, LogFull
+from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
+from signalhub.log.segment import segment_name
 from signalhub.testing import FaultyDisk
 from tests.unit.log.scene import contents, do_upkeep, entry, fill, fill_segments, open_log
 
@@ -185,6 +186,19 @@ def test_after_an_error_everything_is_refused_for_good(
         assert isinstance(outcome.error, LogFailed)
         disk.heal()
         caller.commit.resume()
+
+
+def test_a_damaged_log_refuses_everything(disk: FaultyDisk) -> None:
+    fill(open_log(disk), 3)
+    disk.open(segment_name(0)).write(b"?", 0)
+    caller = Caller(open_log(disk))
+
+    caller.submit()
+
+    outcome = caller.hear()
+    assert isinstance(outcome, NotCommitted)
+    assert isinstance(outcome.error, LogDamaged)
+    caller.commit.close()
 
 
 def test_an_unexpected_fault_is_reported_and_ends_the_log(

@@ -1,0 +1,265 @@
+"""What the generator says to servers that keep messages: publish and be answered, consume and ack.
+
+Every server gets the same 400 bytes, a complete `hub:publish`; topics are numbered. A message
+counts as published when the server's own word for "kept" has come back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bench.frames import masked_run
+from bench.protocols import MARKER, Script, SignalHub, Step, address, asked, envelopes
+
+MESSAGE_BYTES = 400
+_SEQ_DIGITS = 9
+
+
+class StoreDialect(Protocol):
+    """One server's way of keeping messages."""
+
+    @property
+    def published(self) -> bytes:
+        """Stands exactly once in every answer to a publication that was kept."""
+
+    def prepared(self, port: int, topics: int) -> Script:
+        """Make so many topics."""
+
+    def publisher(self, port: int, name: str) -> Script:
+        """Become able to publish."""
+
+    def publishes(self, name: str, topic: int, ids: Iterable[int]) -> bytes:
+        """Frames of equal length, one publication each."""
+
+
+class ConsumedDialect(StoreDialect, Protocol):
+    """A store that also delivers, and wants to hear what became of it."""
+
+    def consumer(self, port: int, name: str, topic: int, window: int) -> Script:
+        """Become the only consumer of the topic from its first message on; nothing comes yet."""
+
+    def starts(self, name: str, topic: int) -> bytes:
+        """Said by the consumer, it makes the messages come."""
+
+    def acks(self, name: str, topic: int, seqs: range) -> bytes:
+        """Frames of equal length, one acknowledgement each."""
+
+
+def topic_name(topic: int) -> str:
+    return f"bench/kept-{topic:05d}"
+
+
+def publications(name: str, topic: int, ids: Iterable[int]) -> list[bytes]:
+    """The message as the hub reads it, and as the others store it."""
+    given = list(ids)
+    bare = len(_publications(name, topic, given[:1], "")[0])
+    return _publications(name, topic, given, "x" * (MESSAGE_BYTES - bare))
+
+
+def _publications(name: str, topic: int, ids: Iterable[int], text: str) -> list[bytes]:
+    payload = (
+        f'{{"topic":"{topic_name(topic)}","type":"bench:event","durable":true,'
+        f'"data":{{"mark":"{MARKER.decode()}","text":"{text}"}}}}'
+    )
+    return envelopes(ids, name, "hub:publish", payload, pattern="ask", ttl="null")
+
+
+@dataclass(frozen=True)
+class HubStore:
+    """Durable topics, subscriptions, asks and mailboxes of the hub."""
+
+    published = b'"hub:published"'
+    delivered = b'"hub:delivery_ack"'
+    subscribed = b'"hub:subscribed"'
+
+    def prepared(self, port: int, topics: int) -> Script:
+        name = "maker"
+        made = (f'{{"topic":"{topic_name(topic)}","durable":true}}' for topic in range(topics))
+        return [
+            *SignalHub().registered(port, name),
+            *(
+                asked(number, name, "hub:topic_create", payload, "hub:topic_created")
+                for number, payload in enumerate(made, start=3)
+            ),
+        ]
+
+    def publisher(self, port: int, name: str) -> Script:
+        return SignalHub().registered(port, name)
+
+    def publishes(self, name: str, topic: int, ids: Iterable[int]) -> bytes:
+        return masked_run(publications(name, topic, ids))
+
+    def consumer(self, port: int, name: str, topic: int, window: int) -> Script:
+        paused = self._subscription(name, topic)
+        return [
+            *SignalHub().registered(port, name),
+            Step(self.subscribes(name, topic, [name], window), self.subscribed),
+            asked(4, name, "hub:sub_pause", paused, "hub:sub_info_response"),
+        ]
+
+    def starts(self, name: str, topic: int) -> bytes:
+        return asked(5, name, "hub:sub_resume", self._subscription(name, topic), "").request
+
+    def acks(self, name: str, topic: int, seqs: range) -> bytes:
+        # A number in JSON has no leading zeros, but spaces before it are free.
+        head = self._subscription(name, topic)[:-1]
+        payloads = (f'{head},"seq":{seq:>{_SEQ_DIGITS}}}}' for seq in seqs)
+        ids = zip(seqs, payloads, strict=True)
+        return masked_run([envelopes([seq], name, "hub:ack", text)[0] for seq, text in ids])
+
+    def subscribes(
+        self, name: str, topic: int, subscriptions: Sequence[str], window: int = 256
+    ) -> bytes:
+        """Frames of equal length, one durable subscription each."""
+        frames: list[bytes] = []
+        for number, subscription in enumerate(subscriptions, start=100):
+            head = self._subscription(subscription, topic)[:-1]
+            payload = f'{head},"mode":"exclusive","from":"earliest","window":{window}}}'
+            frames += envelopes([number], name, "hub:subscribe", payload, pattern="ask")
+        return masked_run(frames)
+
+    def mailbox(self, port: int, name: str) -> Script:
+        """Become a durable actor, whose mailbox stays when it goes."""
+        actor = f'{{"actorAddress":"{address(name)}","capabilities":[],"durable":true}}'
+        *greeted, _ = SignalHub().registered(port, name)
+        return [*greeted, asked(2, name, "hub:register", actor, "hub:registered")]
+
+    def asks(self, name: str, target: str, ids: Iterable[int]) -> bytes:
+        """Frames of equal length, one ask to the target each."""
+        data = f'{{"mark":"{MARKER.decode()}","text":"{"x" * 60}"}}'
+        payload = f'{{"to":"{address(target)}","type":"bench:event","data":{data}}}'
+        return masked_run(envelopes(ids, name, "hub:send", payload, pattern="ask", ttl="null"))
+
+    @staticmethod
+    def _subscription(name: str, topic: int) -> str:
+        return f'{{"topic":"{topic_name(topic)}","subscription":"{name}"}}'
+
+
+@dataclass(frozen=True)
+class RedisStreams:
+    """XADD; its answer is the new entry's id, the only bulk string that comes back."""
+
+    published = b"$"
+
+    def prepared(self, port: int, topics: int) -> Script:
+        return [Step(b"PING\r\n", b"+PONG")]
+
+    def publisher(self, port: int, name: str) -> Script:
+        return [Step(b"PING\r\n", b"+PONG")]
+
+    def publishes(self, name: str, topic: int, ids: Iterable[int]) -> bytes:
+        head = [b"XADD", topic_name(topic).encode(), b"*", b"m"]
+        return b"".join(_resp([*head, each]) for each in publications(name, topic, ids))
+
+
+def _resp(words: list[bytes]) -> bytes:
+    parts = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    return b"*%d\r\n%b" % (len(words), parts)
+
+
+@dataclass(frozen=True)
+class JetStream:
+    """One stream for each topic, published to with a reply inbox; pure NATS protocol over TCP.
+
+    In batches, the only answer is to the commit that ends one, so a batch counts as one message.
+    """
+
+    batch: int = 1
+
+    published = b'"seq":'
+
+    def prepared(self, port: int, topics: int) -> Script:
+        steps = [self._hello("maker")]
+        for topic in range(topics):
+            stream = self._stream(topic)
+            settings = {
+                "name": stream,
+                "subjects": [self._subject(topic)],
+                "storage": "file",
+                "allow_atomic": self.batch > 1,
+            }
+            request = self._request("maker", f"$JS.API.STREAM.CREATE.{stream}", settings)
+            steps.append(Step(request, b'"did_create":true'))
+        return steps
+
+    def publisher(self, port: int, name: str) -> Script:
+        return [self._hello(name)]
+
+    def publishes(self, name: str, topic: int, ids: Iterable[int]) -> bytes:
+        kept = publications(name, topic, ids)
+        if self.batch > 1:
+            return b"".join(
+                self._atomic(name, topic, kept[start : start + self.batch], start)
+                for start in range(0, len(kept), self.batch)
+            )
+        head = f"PUB {self._subject(topic)} {self._inbox(name)} {MESSAGE_BYTES}\r\n".encode()
+        return b"".join(b"%b%b\r\n" % (head, each) for each in kept)
+
+    def consumer(self, port: int, name: str, topic: int, window: int) -> Script:
+        stream = self._stream(topic)
+        settings = {
+            "stream_name": stream,
+            "config": {
+                "durable_name": name,
+                "deliver_subject": self._deliveries(name),
+                "deliver_policy": "all",
+                "ack_policy": "explicit",
+                "max_ack_pending": window,
+            },
+        }
+        subject = f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.{name}"
+        request = self._request(name, subject, settings)
+        return [self._hello(name), Step(request, b'"num_pending"')]
+
+    def starts(self, name: str, topic: int) -> bytes:
+        # A push consumer delivers as soon as somebody listens where it delivers to.
+        return f"SUB {self._deliveries(name)} 2\r\n".encode()
+
+    def acks(self, name: str, topic: int, seqs: range) -> bytes:
+        # The server reads delivery count and positions from the subject, not time and backlog.
+        head = f"PUB $JS.ACK.{self._stream(topic)}.{name}.1"
+        return b"".join(
+            f"{head}.{seq:0{_SEQ_DIGITS}}.{seq:0{_SEQ_DIGITS}}.0.0 4\r\n+ACK\r\n".encode()
+            for seq in seqs
+        )
+
+    def _hello(self, name: str) -> Step:
+        options = '{"verbose":false,"pedantic":false,"headers":true,"no_responders":false}'
+        text = f"CONNECT {options}\r\nSUB {self._inbox(name)} 1\r\nPING\r\n"
+        return Step(text.encode(), b"PONG")
+
+    def _request(self, name: str, subject: str, body: Mapping[str, object]) -> bytes:
+        text = json.dumps(body, separators=(",", ":"))
+        return f"PUB {subject} {self._inbox(name)} {len(text)}\r\n{text}\r\n".encode()
+
+    def _atomic(self, name: str, topic: int, kept: list[bytes], batch: int) -> bytes:
+        frames = []
+        for number, each in enumerate(kept, start=1):
+            is_last = number == len(kept)
+            head = f"NATS/1.0\r\nNats-Batch-Id: {name}-{batch:09d}\r\nNats-Batch-Sequence: {number}"
+            commit = "\r\nNats-Batch-Commit: 1" if is_last else ""
+            headers = f"{head}{commit}\r\n\r\n".encode()
+            reply = f" {self._inbox(name)}" if is_last else ""
+            sizes = f"{len(headers)} {len(headers) + len(each)}"
+            line = f"HPUB {self._subject(topic)}{reply} {sizes}\r\n".encode()
+            frames.append(b"%b%b%b\r\n" % (line, headers, each))
+        return b"".join(frames)
+
+    @staticmethod
+    def _stream(topic: int) -> str:
+        return f"KEPT{topic:05d}"
+
+    @staticmethod
+    def _subject(topic: int) -> str:
+        return topic_name(topic).replace("/", ".")
+
+    @staticmethod
+    def _inbox(name: str) -> str:
+        return f"_INBOX.{name}"
+
+    @staticmethod
+    def _deliveries(name: str) -> str:
+        return f"_DELIVER.{name}"
