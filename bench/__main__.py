@@ -22,9 +22,10 @@ from rich.console import Console
 
 from bench import machine, native
 from bench.figures import Measurement
+from bench.measuring import Shape
 from bench.report import print_report, progress_line, to_json
-from bench.session import Run, Session, perform, plan
-from bench.shapes import SHAPES, Shape
+from bench.session import Run, Session, perform, plan, without_absent
+from bench.shapes import SHAPES
 
 ROUNDS = 5
 ROUNDS_QUICK = 1
@@ -46,12 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine.raise_file_limit()
     cores = machine.choose_cores()
     conditions = machine.describe() | {"pinned": asdict(cores)}
-    _warn(console, cores)
+    _warn(console, cores, str(conditions["disk"]))
     os.sched_setaffinity(0, {cores.generator})
 
     rounds = options.runs or (ROUNDS_QUICK if options.quick else ROUNDS)
-    session = Session(options.seed)
-    runs = plan(shapes, rounds, options.seed)
+    cells, absent = without_absent(shapes)
+    session = Session(options.seed, options.share, absent=absent)
+    runs = plan(cells, rounds, options.seed)
     console.print(f"{len(runs)} runs in {rounds} shuffled round(s), seed {options.seed}")
     is_interrupted = not _perform(console, runs, session, cores)
     if session.measurements or session.failures:
@@ -84,11 +86,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _warn(console: Console, cores: machine.Cores) -> None:
+def _warn(console: Console, cores: machine.Cores, disk: str) -> None:
     if not cores.are_apart:
         console.print("one core only: server and generator share it, so figures are rough")
     if (load := os.getloadavg()[0]) > QUIET_LOAD:
         console.print(f"load average {load:.2f}: other work is running, expect wide ranges")
+    if disk in machine.IN_MEMORY:
+        console.print(f"the data lies on {disk}, not on a disk: durable figures say nothing")
 
 
 def _chosen(only: str | None) -> list[Shape]:
@@ -117,6 +121,13 @@ def _count(text: str) -> int:
     return value
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("above 0, up to 1")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     groups = ", ".join(dict.fromkeys(shape.group for shape in SHAPES))
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
@@ -124,6 +135,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="NAMES", help=f"of {groups}, or single shapes")
     parser.add_argument("--runs", type=_count, metavar="N", help="rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the result goes")
+    parser.add_argument(
+        "--share",
+        type=_share,
+        default=1.0,
+        metavar="S",
+        help="of the messages and connections, such as 0.01 to see whether a shape works",
+    )
     parser.add_argument(
         "--seed", type=int, default=random.randrange(10**6), help="of the shuffle, to repeat one"
     )

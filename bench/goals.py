@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.figures import Summary, advantage
-from bench.servers import HUB, NATS, SOCKETIO, Server
+from bench.figures import Figure, Summary, advantage
+from bench.servers import HUB, JETSTREAM_SYNC, NATS, REDIS, SOCKETIO, Server
 
 Summaries = Mapping[tuple[str, str], Summary]
 Verdict = Literal["pass", "miss", "not measured"]
@@ -33,54 +33,59 @@ class Goal:
         return "pass" if is_reached else "miss"
 
 
-def _cpu_ratio(shape: str, peer: Server) -> Callable[[Summaries], float | None]:
+def _ratio(
+    shape: str, peer: Server, figure: Figure = "cpu_us"
+) -> Callable[[Summaries], float | None]:
     def value(summaries: Summaries) -> float | None:
         ours, theirs = summaries.get((shape, HUB.name)), summaries.get((shape, peer.name))
-        return advantage(ours, theirs, "cpu_us")
+        return advantage(ours, theirs, figure)
+
+    return value
+
+
+def _ours(shape: str, figure: Figure, divisor: float = 1.0) -> Callable[[Summaries], float | None]:
+    def value(summaries: Summaries) -> float | None:
+        ours = summaries.get((shape, HUB.name))
+        median = ours.median(figure) if ours else None
+        return None if median is None else median / divisor
 
     return value
 
 
 def _accepts_per_core(summaries: Summaries) -> float | None:
-    ours = summaries.get(("accept", HUB.name))
-    cpu_us = ours.median("cpu_us") if ours else None
+    cpu_us = _ours("accept", "cpu_us")(summaries)
     return 1e6 / cpu_us if cpu_us else None
-
-
-def _connection_bytes(summaries: Summaries) -> float | None:
-    ours = summaries.get(("accept-registered", HUB.name))
-    return ours.median("connection_bytes") if ours else None
 
 
 GOALS = (
     Goal(
         text="× NATS WebSocket, point to point, spread",
-        value=_cpu_ratio("p2p-spread", NATS),
+        value=_ratio("p2p-spread", NATS),
         limit=0.8,
     ),
     Goal(
         text="× NATS WebSocket, fan-out to 1 000, 1 in flight",
-        value=_cpu_ratio("fanout-1000-w1", NATS),
+        value=_ratio("fanout-1000-w1", NATS),
         limit=1.0,
     ),
     Goal(
         text="× NATS WebSocket, fan-out to 1 000, 4 in flight",
-        value=_cpu_ratio("fanout-1000-w4", NATS),
+        value=_ratio("fanout-1000-w4", NATS),
         limit=1.0,
     ),
     Goal(
         text="× NATS WebSocket, fan-out to 1 000, 16 in flight",
-        value=_cpu_ratio("fanout-1000-w16", NATS),
+        value=_ratio("fanout-1000-w16", NATS),
         limit=2.5,
     ),
     Goal(
         text="× python-socketio, point to point, spread",
-        value=_cpu_ratio("p2p-spread", SOCKETIO),
+        value=_ratio("p2p-spread", SOCKETIO),
         limit=25.0,
     ),
     Goal(
         text="bytes of memory per idle registered connection",
-        value=_connection_bytes,
+        value=_ours("accept-registered", "connection_bytes"),
         limit=12_000,
         is_ceiling=True,
     ),
@@ -88,5 +93,44 @@ GOALS = (
         text="accepts per second and core, upgrade only",
         value=_accepts_per_core,
         limit=7_000,
+    ),
+    Goal(
+        text="× Redis, durable publish and ack, 64 connections × 1, acked per second",
+        value=_ratio("durable-64x1", REDIS, "rate_s"),
+        limit=1.0,
+    ),
+    Goal(
+        text="× Redis, durable publish and ack, 64 connections × 16, acked per second",
+        value=_ratio("durable-64x16", REDIS, "rate_s"),
+        limit=1.0,
+    ),
+    Goal(
+        text="× JetStream sync, durable publish and ack, 64 in flight, acked per second",
+        value=_ratio("durable-1x64", JETSTREAM_SYNC, "rate_s"),
+        limit=10.0,
+    ),
+    Goal(
+        text="ms from publication to delivery at half load, 99th percentile",
+        value=_ours("wake", "p99_us", 1e3),
+        limit=5.0,
+        is_ceiling=True,
+    ),
+    Goal(
+        text="share of a core for 10 000 idle subscriptions",
+        value=_ours("idle", "server_share"),
+        limit=0.05,
+        is_ceiling=True,
+    ),
+    Goal(
+        text="s to recover a log of 1 000 000 entries",
+        value=_ours("recovery", "log_s"),
+        limit=1.0,
+        is_ceiling=True,
+    ),
+    Goal(
+        text="× the calm 99th percentile of publish and ack, beside a frozen consumer",
+        value=_ours("frozen", "shift"),
+        limit=1.1,
+        is_ceiling=True,
     ),
 )

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 _PROC = Path("/proc")
-_IN_MEMORY = ("tmpfs", "ramfs")
+IN_MEMORY = ("tmpfs", "ramfs")
 _SYNCS = 50
 _PACKAGES = (
     "signalhub",
@@ -92,7 +92,7 @@ def data_folder() -> Path:
     here = Path(__file__).with_name("results")
     here.mkdir(exist_ok=True)
     places = [here, Path("/var/tmp")]
-    return next((place for place in places if file_system(place) not in _IN_MEMORY), here)
+    return next((place for place in places if file_system(place) not in IN_MEMORY), here)
 
 
 def file_system(path: Path) -> str:

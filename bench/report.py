@@ -11,14 +11,14 @@ from rich.table import Table
 
 from bench.figures import Figure, Measurement, Summary, advantage, was_generator_bound
 from bench.goals import GOALS, Goal, Summaries
+from bench.measuring import Shape
 from bench.servers import HUB
 from bench.session import Run, Session
-from bench.shapes import Shape
 from bench.site import SLOW_DIVISOR_CONNECTIONS, SLOW_DIVISOR_MESSAGES
 
 _SLOW_NOTE = (
-    f"* given 1/{SLOW_DIVISOR_MESSAGES} of the messages and 1/{SLOW_DIVISOR_CONNECTIONS} of the "
-    "connections to be accepted, so that its runs end in time"
+    f"* given as little as 1/{SLOW_DIVISOR_MESSAGES} of the messages and "
+    f"1/{SLOW_DIVISOR_CONNECTIONS} of the connections to be accepted, so that its runs end in time"
 )
 _VERDICT_STYLES = {"pass": "green", "miss": "red", "not measured": "dim"}
 
@@ -42,6 +42,10 @@ _SHARES = (
     Column("server's core", "server_share", digits=2),
     Column("generator's", "generator_share", digits=2),
 )
+_LATENCY = (
+    Column("p50 µs", "p50_us", has_range=True),
+    Column("p99 µs", "p99_us", has_range=True),
+)
 _COLUMNS: Mapping[str, Sequence[Column]] = {
     "p2p": (*_COST, *_SHARES),
     "fanout": (*_COST, Column("last copy after, ms", "p50_us", 1e3, 1, has_range=True), *_SHARES),
@@ -59,6 +63,34 @@ _COLUMNS: Mapping[str, Sequence[Column]] = {
         Column("calm p99", "calm_p99_us"),
         Column("copies per s", "rate_s"),
     ),
+    "durable": (*_COST, *_LATENCY, *_SHARES),
+    "ask": (*_COST, *_LATENCY, *_SHARES),
+    "consume": (*_COST, *_SHARES),
+    "wake": (
+        Column("CPU µs per {unit}", "cpu_us", digits=2),
+        Column("per s", "rate_s"),
+        Column("server's core", "server_share", digits=2),
+        Column("delivered p50 µs", "p50_us", has_range=True),
+        Column("p99 µs", "p99_us", has_range=True),
+        Column("acked p50", "ack_p50_us"),
+        Column("p99", "ack_p99_us"),
+        Column("worst lag µs", "lag_us"),
+    ),
+    "frozen": (
+        Column("p50 µs", "p50_us", has_range=True),
+        Column("p99 µs", "p99_us", has_range=True),
+        Column("calm p50", "calm_p50_us"),
+        Column("calm p99", "calm_p99_us"),
+        Column("p99 ÷ calm p99", "shift", digits=2, has_range=True),
+        Column("worst lag µs", "lag_us"),
+    ),
+    "idle": (Column("share of a core", "server_share", digits=4, has_range=True),),
+    "recovery": (
+        Column("log alone, s", "log_s", digits=2, has_range=True),
+        Column("exec to ready, s", "ready_s", digits=2, has_range=True),
+        Column("without state and index", "rebuilt_ready_s", digits=2, has_range=True),
+        Column("empty hub", "empty_ready_s", digits=2),
+    ),
 }
 
 
@@ -66,14 +98,29 @@ def progress_line(
     number: int, total: int, run: Run, result: Measurement | str, took_s: float
 ) -> str:
     """One finished run in one line."""
-    head = f"[{number:>3}/{total}] {run.shape.name:<18} {run.server.name:<10}"
+    head = f"[{number:>3}/{total}] {run.shape.name:<18} {run.server.name:<20}"
     if isinstance(result, str):
         return f"{head} failed: {result.splitlines()[0]}"
-    figures = result.figures
-    text = f"{figures['cpu_us']:>8.2f} µs/{run.shape.unit}  {_number(figures['rate_s']):>9}/s"
+    text = _headline(run.shape, result.figures)
     if not result.is_complete:
         text += "  (stopped by the time limit)"
     return f"{head} {text}  in {took_s:.1f} s"
+
+
+def _headline(shape: Shape, figures: Mapping[Figure, float]) -> str:
+    columns = _COLUMNS[shape.group]
+    if _has_cost(columns):
+        return f"{figures['cpu_us']:>8.2f} µs/{shape.unit}  {_number(figures['rate_s']):>9}/s"
+    shown = (
+        f"{column.heading} {_number(figures[column.figure] / column.divisor, column.digits)}"
+        for column in columns
+        if column.figure in figures
+    )
+    return ", ".join(shown)
+
+
+def _has_cost(columns: Sequence[Column]) -> bool:
+    return any(column.figure == "cpu_us" for column in columns)
 
 
 def print_report(console: Console, session: Session, shapes: Sequence[Shape]) -> None:
@@ -91,7 +138,9 @@ def print_report(console: Console, session: Session, shapes: Sequence[Shape]) ->
 
 def notes(session: Session, summaries: Summaries) -> list[str]:
     """Everything that weakens a figure."""
-    found: list[str] = []
+    found = [f"{name} is not installed here and takes no part" for name in session.absent]
+    if session.share < 1:
+        found.append(f"only {session.share:.0%} of the load: nothing here is a figure to quote")
     for (shape, server), summary in summaries.items():
         if was_generator_bound(summary):
             found.append(
@@ -112,6 +161,7 @@ def to_json(session: Session, conditions: Mapping[str, object]) -> dict[str, obj
     return {
         "conditions": dict(conditions),
         "seed": session.seed,
+        "share": session.share,
         "results": [
             {
                 "shape": shape,
@@ -146,7 +196,7 @@ def _goal_json(goal: Goal, summaries: Summaries) -> dict[str, object]:
 
 def _shape_table(shape: Shape, summaries: Summaries) -> Table:
     columns = _COLUMNS[shape.group]
-    has_ratio = any(column.figure == "cpu_us" for column in columns)
+    has_ratio = _has_cost(columns)
     table = _table(shape.title)
     table.add_column("server")
     for column in columns:

@@ -87,6 +87,8 @@ def _redis_command(folder: Path) -> list[str]:
     options = {
         "port": str(port),
         "bind": "127.0.0.1",
+        # The generator uses many loopback addresses, of which that mode knows only the first.
+        "protected-mode": "no",
         "dir": str(folder),
         "save": "",
         "appendonly": "yes",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from bench.figures import Measurement, Summary, summarise
 from bench.load import Generator, LoadFailed
 from bench.machine import Cores
+from bench.measuring import Shape
 from bench.servers import Server, ServerFailed, running
-from bench.shapes import Shape
 from bench.site import Site
 
 Key = tuple[str, str]  # The names of a shape and a server.
@@ -34,24 +34,32 @@ class Session:
     """What has been measured so far."""
 
     seed: int
+    share: float = 1.0
     measurements: dict[Key, list[Measurement]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
 
     def summaries(self) -> dict[Key, Summary]:
         return {key: summarise(runs) for key, runs in self.measurements.items()}
 
 
+def without_absent(shapes: Sequence[Shape]) -> tuple[list[Run], list[str]]:
+    """What can be measured here, and the names of the servers that are not installed."""
+    cells = [Run(shape, server) for shape in shapes for server in shape.servers]
+    present = [cell for cell in cells if cell.server.is_installed]
+    absent = dict.fromkeys(cell.server.name for cell in cells if not cell.server.is_installed)
+    return present, list(absent)
+
+
 Progress = Callable[[int, int, Run, Measurement | str, float], None]
 
 
-def plan(shapes: Sequence[Shape], rounds: int, seed: int) -> list[Run]:
-    """Every shape on every one of its servers once a round, shuffled within the round."""
+def plan(cells: Sequence[Run], rounds: int, seed: int) -> list[Run]:
+    """Every cell once a round, shuffled within the round."""
     order = random.Random(seed)
     runs: list[Run] = []
     for _ in range(rounds):
-        cells = [Run(shape, server) for shape in shapes for server in shape.servers]
-        order.shuffle(cells)
-        runs += cells
+        runs += order.sample(cells, len(cells))
     return runs
 
 
@@ -60,7 +68,7 @@ def perform(runs: Sequence[Run], session: Session, cores: Cores, progress: Progr
     generator = Generator()
     for number, run in enumerate(runs, start=1):
         started = time.monotonic()
-        result = _measure(run, generator, cores)
+        result = _measure(run, generator, cores, session.share)
         if isinstance(result, Measurement):
             key = (run.shape.name, run.server.name)
             session.measurements.setdefault(key, []).append(result)
@@ -69,9 +77,9 @@ def perform(runs: Sequence[Run], session: Session, cores: Cores, progress: Progr
         progress(number, len(runs), run, result, time.monotonic() - started)
 
 
-def _measure(run: Run, generator: Generator, cores: Cores) -> Measurement | str:
+def _measure(run: Run, generator: Generator, cores: Cores, share: float) -> Measurement | str:
     try:
         with running(run.server, cores) as target:
-            return run.shape.measure(Site(generator, target))
+            return run.shape.measure(Site(generator, target, share))
     except (LoadFailed, ServerFailed) as failure:
         return str(failure)

@@ -25,6 +25,10 @@ class StoreDialect(Protocol):
     def published(self) -> bytes:
         """Stands exactly once in every answer to a publication that was kept."""
 
+    @property
+    def batch(self) -> int:
+        """How many publications one answer is for."""
+
     def prepared(self, port: int, topics: int) -> Script:
         """Make so many topics."""
 
@@ -32,7 +36,7 @@ class StoreDialect(Protocol):
         """Become able to publish."""
 
     def publishes(self, name: str, topic: int, ids: Iterable[int]) -> bytes:
-        """Frames of equal length, one publication each."""
+        """Frames of equal length, one publication each, or one batch of them."""
 
 
 class ConsumedDialect(StoreDialect, Protocol):
@@ -71,6 +75,7 @@ def _publications(name: str, topic: int, ids: Iterable[int], text: str) -> list[
 class HubStore:
     """Durable topics, subscriptions, asks and mailboxes of the hub."""
 
+    batch = 1
     published = b'"hub:published"'
     delivered = b'"hub:delivery_ack"'
     subscribed = b'"hub:subscribed"'
@@ -142,6 +147,7 @@ class HubStore:
 class RedisStreams:
     """XADD; its answer is the new entry's id, the only bulk string that comes back."""
 
+    batch = 1
     published = b"$"
 
     def prepared(self, port: int, topics: int) -> Script:

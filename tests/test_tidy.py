@@ -30,7 +30,8 @@ IMPURE = {
     *("apsw", "sqlite3", "httptools", "nats", "picows", "pyspark", "uvloop", "websockets"),
 }
 VOCABULARY = {
-    f"signalhub.{name}" for name in ("clock", "envelope", "errors", "names", "settings", "tokens")
+    f"signalhub.{name}"
+    for name in ("clock", "entry", "envelope", "errors", "names", "settings", "tokens")
 }
 
 # Package or module → the parts of the project it may import. What is not listed may import all.
@@ -40,17 +41,22 @@ MAY_IMPORT = {
     "signalhub.clock": set[str](),
     "signalhub.settings": set[str](),
     "signalhub.envelope": {"signalhub.names"},
+    "signalhub.entry": set[str](),
     "signalhub.websocket": set[str](),
     "signalhub.tokens": VOCABULARY | {"signalhub.core.policy"},
     "signalhub.settings_load": VOCABULARY,
     "signalhub.core": VOCABULARY | {"signalhub.core"},
-    "signalhub.state": VOCABULARY | {"signalhub.state"},
+    "signalhub.log": VOCABULARY | {"signalhub.log", "signalhub.core.tally"},
+    "signalhub.engine": VOCABULARY | {"signalhub.core", "signalhub.engine", "signalhub.log"},
+    "signalhub.state": VOCABULARY | {"signalhub.state", "signalhub.core.recovery"},
     "signalhub.observe": VOCABULARY | {"signalhub.observe", "signalhub.core.tally"},
     "signalhub.client": VOCABULARY
     | {"signalhub.client", "signalhub.core.limits", "signalhub.websocket"},
     "signalhub.server": VOCABULARY
     | {
         "signalhub.core",
+        "signalhub.engine",
+        "signalhub.log.errors",
         "signalhub.observe",
         "signalhub.server",
         "signalhub.state",
@@ -58,7 +64,8 @@ MAY_IMPORT = {
     },
 }
 PURE = tuple(
-    f"signalhub.{name}" for name in ("core", "envelope", "errors", "names", "settings", "tokens")
+    f"signalhub.{name}"
+    for name in ("core", "entry", "envelope", "errors", "names", "settings", "tokens")
 )
 WITHOUT_SOCKETS = ("signalhub.websocket", "signalhub.client.protocol")
 

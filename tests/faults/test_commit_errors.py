@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 from queue import SimpleQueue
 from random import Random
+from threading import Event
 
 import pytest
 
+from signalhub.entry import Entry
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
 from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.log import Log
@@ -164,6 +166,35 @@ def test_a_full_disk_takes_offsets_back_so_that_they_stay_dense(written: int) ->
         sender.close()
         assert_sound(disk, sender.ledger)
     assert refusals > 20
+
+
+def test_what_is_queued_behind_a_refused_batch_is_refused_with_it() -> None:
+    """Its positions come after those that were refused, so it must not be stored either."""
+    disk = FaultyDisk()
+    log = Log(disk, log_settings(), recover(disk, repair=True), clock=FakeClock())
+    reports: SimpleQueue[Outcome] = SimpleQueue()
+    gate = Event()
+
+    def report(outcome: Outcome) -> None:
+        reports.put(outcome)
+        gate.wait(30)
+
+    commit = GroupCommit(log, report)
+    commit.submit([Entry(2, "orders", 1, 1, 0, b"first")])
+    assert reports.get(timeout=30) == Committed(0, 1)
+    # Too large to share a batch with what follows it.
+    commit.submit([Entry(2, "orders", 1, 2, 0, bytes(5 * 2**20))])
+    commit.submit([Entry(2, "orders", 1, 3, 0, b"third")])
+    disk.fail("write", error=errno.ENOSPC, name="*.log")
+    gate.set()
+
+    refusal = reports.get(timeout=30)
+    commit.close()
+
+    assert isinstance(refusal, NotCommitted)
+    assert (refusal.first, refusal.end) == (1, 3)
+    assert reports.empty()
+    assert log.head == 1
 
 
 def test_what_is_submitted_between_refusal_and_resuming_never_happens() -> None:

@@ -110,6 +110,22 @@ def test_a_second_power_cut_during_recovery_is_survived(share: int) -> None:
                 raise
 
 
+@pytest.mark.parametrize("share", range(SHARES))
+def test_what_a_killed_process_left_is_made_durable_before_it_is_built_upon(share: int) -> None:
+    """The system remembers what was never synced, until the power fails after the restart."""
+    for operation in range(1 + share, operations() + 1, SHARES):
+        disk, ledger = cut_at(operation)
+        disk = disk.restart()
+        survive(disk, ledger)
+        Run(disk, ledger, Random(operation)).append(1)
+        for seed in (0, operation, operation + 1):
+            try:
+                assert survive(disk.crash(seed), copy_of(ledger)).head == len(ledger.submitted)
+            except BaseException as error:
+                explain(error, disk, operation, seed)
+                raise
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_life_of_power_cuts_and_kills_loses_nothing(seed: int) -> None:
     """What a killed process left unsynced was shown after the restart, so it must stay."""

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from signalhub.entry import Entry
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
+from signalhub.log.record import ENTRY_HEADER_BYTES, HEADER_BYTES
 from signalhub.log.recovery import Recovery, recover
+from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.testing import FakeClock, FaultyDisk, PowerCut
 from signalhub.testing.sectors import SECTOR_BYTES
 from tests.faults.archive import flipped
@@ -25,6 +27,7 @@ from tests.faults.workload import (
     EPOCH,
     Ledger,
     Run,
+    Sync,
     as_submitted,
     log_settings,
     make_entries,
@@ -156,8 +159,8 @@ def differs(scene: Scene, content: bytes, at: int, end: int) -> bool:
     return at + 64 > end or content[piece] != scene.content[piece]
 
 
-def reopened(disk: FaultyDisk) -> Log:
-    return Log(disk, log_settings("os", ROOM), recover(disk, repair=True), clock=FakeClock())
+def reopened(disk: FaultyDisk, sync: Sync = "os") -> Log:
+    return Log(disk, log_settings(sync, ROOM), recover(disk, repair=True), clock=FakeClock())
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -248,28 +251,37 @@ def test_a_good_batch_in_a_wrong_place_ends_the_log() -> None:
                 assert_cut(scene, bytes(content), position, head)
 
 
-def test_what_was_cut_never_comes_back() -> None:
-    """New batches as large as the old ones, and power cuts at every operation after the cut."""
-    scene = make_scene(equal_batches(5, b"x"), 2)
+def whole_sectors(count: int, mark: bytes) -> list[list[Entry]]:
+    """Batches that fill sectors exactly, so that a power cut may replace any one of them alone."""
+    overhead = HEADER_BYTES + ENTRY_HEADER_BYTES + len("orders")
+    sizes = [SECTOR_BYTES - overhead] * count
+    sizes[0] -= BATCHES_BEGIN
+    return [[Entry(2, "orders", 1, seq, 0, mark * size)] for seq, size in enumerate(sizes, start=1)]
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_what_was_cut_never_comes_back(sync: Sync) -> None:
+    """New batches exactly where the old ones were, and power cuts at every operation."""
+    scene = make_scene(whole_sectors(6, b"x"), 2)
     broken = flipped(scene.content, 8 * (scene.boundaries[0][0] + 50))
-    fresh = equal_batches(5, b"y")
+    fresh = whole_sectors(6, b"y")
     for operation in range(1, 200):
         disk = scene.disk_with(broken)
         disk.crash_at(operation)
-        ledger = Ledger([*scene.entries[:2]], acked=2)
+        submitted = [*scene.entries[:2]]
         try:
-            log = reopened(disk)
+            log = reopened(disk, sync)
             for entries in fresh[2:]:
-                ledger.submitted += entries
+                submitted += entries
                 log.append(entries)
             log.close()
             break
         except PowerCut:
             pass
-        for seed in range(30):
-            found = reopened(disk.crash(seed))
+        for seed in range(60):
+            found = reopened(disk.crash(seed), sync)
             stored = [as_submitted(one) for one in Reader(found).scan(0)]
-            assert stored == ledger.submitted[: found.head]
+            assert stored == submitted[: found.head]
     else:
         pytest.fail("the log never came to an end")
 

@@ -207,12 +207,13 @@ async def test_every_line_becomes_a_message_in_order(hub: RunningHub, me: Client
     assert text.err == "", "there is no bar in a pipe"
 
 
-async def test_a_refused_line_ends_the_command_with_1() -> None:
+async def test_a_refused_line_ends_the_command_with_1_and_is_named() -> None:
     async with run_hub(message_bytes_max=1000) as hub:
         lines = b"1\n" + b"x" * 2000 + b"\n3\n"
         done = await cli(hub.url, "publish", "orders", "-", "--lines", "--durable", stdin=lines)
 
     assert (done.code, done.out) == (1, "")
+    assert "message 2 failed; all before it are published" in done.err
 
 
 async def test_a_delayed_message_is_delivered_when_it_is_due(hub: RunningHub, me: Client) -> None:

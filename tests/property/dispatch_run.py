@@ -396,6 +396,7 @@ class Run:
         for peer in self.seats:
             if peer is not None and peer.can_be_written:
                 peer.drop()
+        self.acks.clear()
         self.shell.settle()
         self.do_resume(0, 0)
         self.seats = [None] * SEATS

@@ -14,7 +14,7 @@ import pytest
 from tests.property.dispatch_run import Run, Step, drawn
 
 GROUPS = 8
-SEEDS = 4_000
+SEEDS = 5_000
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +71,23 @@ def test_every_life_of_a_subscription_keeps_the_promises(group: int) -> None:
     for seed in range(group, SEEDS, GROUPS):
         fault = explained(seed)
         assert fault is None, fault
+
+
+def test_the_lives_are_worth_living() -> None:
+    """Rare things must not be so rare that the watch never sees them."""
+    runs = []
+    for seed in range(200):
+        traits, steps = drawn(seed)
+        runs.append(Run(traits))
+        runs[-1].play(steps)
+
+    stats = [run.watch.subscription.stats for run in runs]
+    assert sum(len(run.watch.published) for run in runs) > 800
+    assert sum(run.watch.deliveries for run in runs) > 1_000
+    assert sum(run.watch.redeliveries for run in runs) > 300
+    assert sum(len(run.watch.letters) for run in runs) > 50
+    assert sum(run.crashes for run in runs) > 80
+    assert sum(run.watch.generation > 1 for run in runs) > 20
+    assert sum(run.shell.tally.append_refused for run in runs) > 100
+    for name in ("expired", "dropped", "timeouts", "nacked", "ignored", "lost"):
+        assert sum(getattr(one, name) for one in stats) > 5, name

@@ -111,7 +111,8 @@ def show(
         )
     letter = letter_facts(found)
     if not connection.as_json:
-        letter |= {one: shown_moment(letter[one]) for one in ("firstFailure", "lastFailure")}
+        moments = ("publishedAt", "firstFailure", "lastFailure")
+        letter |= {one: shown_moment(letter[one]) for one in moments}
     connection.output.sheet(letter)
 
 
@@ -187,7 +188,7 @@ def letter_facts(message: Message) -> dict[str, Any]:
 
     letter: dict[str, Any] = to_builtins(message.dead_letter)
     members = message_facts(message)
-    for name in ("to", "attempt", "redelivered", "publishedAt"):
+    for name in ("to", "timestamp", "attempt", "redelivered"):
         members.pop(name, None)
     origin = {
         name: letter.pop(name) for name in ("topic", "stream", "subscription", "epoch", "seq")

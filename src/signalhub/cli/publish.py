@@ -29,6 +29,7 @@ from signalhub.cli.connection import LOCAL, Connection, Sender, run
 from signalhub.cli.failures import usage
 from signalhub.cli.output import counted
 from signalhub.cli.quantities import moment, option, seconds
+from signalhub.errors import ClientError
 
 if TYPE_CHECKING:
     from signalhub.client import Client, Published
@@ -164,11 +165,15 @@ def _publish_all(connection: Connection, sending: _Sending, values: Sequence[Any
         done: list[Published] = []
         total = len(values) if len(values) >= BAR_FROM else 0
         with bar("publishing", total, output) as advance:
-            async for published in _in_order(me, sending, values):
-                done.append(published)
-                if output.as_json:
-                    output.fact(_facts(published, sending.topic), "")
-                advance(1)
+            try:
+                async for published in _in_order(me, sending, values):
+                    done.append(published)
+                    if output.as_json:
+                        output.fact(_facts(published, sending.topic), "")
+                    advance(1)
+            except ClientError:
+                _confess(connection, len(done) + 1)
+                raise
         return done
 
     done = run(connection, work)
@@ -193,6 +198,14 @@ async def _in_order(
             yield await waiting.popleft()
     finally:
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _confess(connection: Connection, number: int) -> None:
+    """Say how far it came; what was on its way behind the one that failed may have arrived."""
+    connection.remark(
+        {"failed": number},
+        f"message {number} failed; all before it are published, and perhaps some after it",
+    )
 
 
 def _lines(*, as_text: bool) -> list[Any]:

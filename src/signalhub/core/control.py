@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from signalhub import envelope as wire
-from signalhub.core import directory, refusals, requests, subscribing
+from signalhub.core import mailbox, refusals, requests, subscribing
 from signalhub.core.effects import Close, Effect, Forget
 from signalhub.core.period import Period
 from signalhub.core.policy import EVERYTHING, Allowance
@@ -169,7 +169,7 @@ def _withdraw(hub: Hub, session: Session, now: int) -> list[Effect]:
     barred = [one for one in session.registrations if not allowance.may_register(one)]
     for address in barred:
         hub.registry.remove(address)
-        directory.detach_mailbox(hub, session, address, now)
+        mailbox.detach_from(hub, session, address, now)
     return [*effects, Forget(barred)] if barred else effects
 
 

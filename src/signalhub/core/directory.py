@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from signalhub import envelope as wire
-from signalhub.core import journal, refusals, requests, subscribing
-from signalhub.core.consumers import EXCLUSIVE, Consumer
+from signalhub.core import mailbox, refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
 from signalhub.core.registry import Registration
 from signalhub.core.session import Session
 from signalhub.core.streams import Mailbox
-from signalhub.core.subscription import Subscription
-from signalhub.entry import Kind, StreamDefinition, SubscriptionDefinition
 from signalhub.envelope import ASK, Envelope, Number
 from signalhub.errors import Refusal
 from signalhub.names import ADDRESS_CHARS_MAX, HUB_ADDRESS, Pattern, is_address
@@ -25,9 +21,6 @@ if TYPE_CHECKING:
     from signalhub.core.hub import Hub
 
 PAGE_MAX = 100
-# Mailboxes are many; their watchdog looks so many times less often.
-MAILBOX_HEARTBEAT = 10
-UNBOUNDED = 10**9
 CAPABILITIES_MAX = 64
 CAPABILITY_CHARS_MAX = 128
 # What a registration says about itself; a page of a hundred stays below the message limit.
@@ -70,11 +63,11 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
     box = hub.streams.mailboxes.get(address)
     made: Append | None = None
     if request.durable is False and box is not None:
-        effects.extend(subscribing.forget_mailbox(hub, box, now))
+        effects.extend(mailbox.drop(hub, box, now))
         box = None
     elif request.durable and box is None:
         hub.check_storage()
-        made = _open_mailbox(hub, address, now)
+        made = mailbox.open_mailbox(hub, address, now)
         box = hub.streams.mailboxes[address]
     hub.registry.put(registration)
     hub.identities.assign(session, address)
@@ -92,10 +85,10 @@ class Welcome(msgspec.Struct):
     session: Session
     message: Envelope
     registration: Registration
-    mailbox: Mailbox | None
+    box: Mailbox | None
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        registration, mailbox = self.registration, self.mailbox
+        registration, box = self.registration, self.box
         if self.session.registrations.get(registration.address) is not registration:
             return []
         facts = {
@@ -106,8 +99,8 @@ class Welcome(msgspec.Struct):
         payload = {
             "actorAddress": registration.address,
             **facts,
-            "durable": mailbox is not None,
-            "waiting": 0 if mailbox is None else mailbox.waiting(now),
+            "durable": box is not None,
+            "waiting": 0 if box is None else box.waiting(now),
         }
         # The answer comes before what waits.
         reply = hub.reply(
@@ -118,104 +111,20 @@ class Welcome(msgspec.Struct):
             now,
             wire.encode(facts),
         )
-        if mailbox is not None:
-            mailbox.capabilities = registration.capabilities
-            _attach(hub, self.session, mailbox, now)
+        if box is not None:
+            box.capabilities = registration.capabilities
+            mailbox.attach(hub, self.session, box, now)
         return [reply]
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         """Without its mailbox the address is not registered either."""
         address = self.registration.address
-        if self.mailbox is not None and hub.streams.mailboxes.get(address) is self.mailbox:
+        if self.box is not None and hub.streams.mailboxes.get(address) is self.box:
             del hub.streams.mailboxes[address]
         if self.session.registrations.get(address) is not self.registration:
             return []
         hub.registry.remove(address)
         return [Forget([address]), hub.refuse(self.session, self.message, refusal, now)]
-
-
-# Mailboxes.
-
-
-def _open_mailbox(hub: Hub, address: str, now: int) -> Append:
-    mailbox = make_mailbox(hub, address, hub.streams.take_id(), now)
-    entry = journal.entry(Kind.STREAM_CREATED, mailbox, StreamDefinition(False), now)
-    return Append(entry, journal.UNWATCHED)
-
-
-def make_mailbox(hub: Hub, address: str, stream_id: int, now: int) -> Mailbox:
-    """An empty mailbox that nobody is attached to."""
-    settings = hub.settings.mailbox
-    mailbox = Mailbox(address, stream_id, hub.streams.log_epoch, now)
-    definition = SubscriptionDefinition(
-        "",
-        EXCLUSIVE,
-        settings.window,
-        False,
-        settings.ack_timeout_ms,
-        settings.max_deliveries,
-        settings.backoff_ms,
-        settings.backoff_cap_ms,
-        None,
-        False,
-    )
-    heartbeat_ms = hub.settings.dispatch.heartbeat_ms * MAILBOX_HEARTBEAT
-    mailbox.subscription = Subscription(mailbox, definition, heartbeat_ms, now)
-    mailbox.subscription.stats = hub.tally.mailboxes
-    hub.streams.mailboxes[address] = mailbox
-    return mailbox
-
-
-def _attach(hub: Hub, session: Session, mailbox: Mailbox, now: int) -> None:
-    """From now on this session gets what is in the mailbox, and nobody else."""
-    subscription = mailbox.subscription
-    for other in list(subscription.consumers):
-        detach(hub, other, now)
-    consumer = Consumer(
-        "mail-" + hub.ids.next().decode(),
-        mailbox.name,
-        session,
-        mailbox.name,
-        subscription,
-        # A write settles at once where the session does not; then only bytes bound it.
-        window=hub.settings.mailbox.window if session.settles_mail else UNBOUNDED,
-        bytes_max=hub.settings.dispatch.window_bytes,
-        auto_ack=not session.settles_mail,
-    )
-    session.consumers[consumer.id] = consumer
-    subscription.joined(consumer)
-    hub.dispatcher.watch(subscription, now)
-
-
-def detach(hub: Hub, consumer: Consumer, now: int) -> None:
-    """A consumer's session is gone, or gives up its part."""
-    stream = consumer.subscription.stream
-    if isinstance(stream, Mailbox):
-        stream.attached_at_ms = now
-        stream.is_dirty = True
-    subscribing.leave(hub, consumer, "left", now, is_told=False)
-
-
-def detach_mailbox(hub: Hub, session: Session, address: str, now: int) -> None:
-    """The session no longer answers to the address."""
-    mailbox = hub.streams.mailboxes.get(address)
-    for consumer in list(mailbox.subscription.consumers) if mailbox is not None else ():
-        if consumer.session is session:
-            detach(hub, consumer, now)
-
-
-def expire_mailboxes(hub: Hub, now: int) -> list[Effect]:
-    """Drop the mailboxes nobody has come back to for too long."""
-    oldest_ms = now - hub.settings.mailbox.idle_s * 1000
-    idle = [
-        mailbox
-        for mailbox in hub.streams.mailboxes.values()
-        if mailbox.attached_at_ms < oldest_ms and not mailbox.subscription.consumers
-    ]
-    effects: list[Effect] = []
-    for mailbox in idle:
-        effects += subscribing.forget_mailbox(hub, mailbox, now)
-    return effects
 
 
 def _checked(request: requests.Register) -> bytes:
@@ -261,9 +170,9 @@ def unregister(hub: Hub, session: Session, message: Envelope, now: int) -> list[
             names = list(session.registrations)
             hub.identities.assign(session, names[-1] if names else session.hello_identity)
         effects.append(Forget([address]))
-        mailbox = hub.streams.mailboxes.get(address)
-        if mailbox is not None:
-            effects.extend(subscribing.forget_mailbox(hub, mailbox, now))
+        box = hub.streams.mailboxes.get(address)
+        if box is not None:
+            effects.extend(mailbox.drop(hub, box, now))
     if message.pattern == ASK:
         payload = wire.encode({"actorAddress": address, "unregisteredAt": now})
         effects.append(hub.reply(session, message, "hub:unregistered", payload, now))
@@ -313,21 +222,10 @@ def discover(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         for actor in islice(matching, limit + 1)
     ]
     if request.include_away and len(actors) <= limit:
-        away = _away(hub, pattern, request.capability, now)
+        away = mailbox.away(hub, pattern, request.capability, now)
         actors.extend(islice(away, limit + 1 - len(actors)))
     payload = wire.encode({"actors": actors[:limit], "hasMore": len(actors) > limit})
     return [hub.reply(session, message, "hub:discovered", payload, now)]
-
-
-def _away(
-    hub: Hub, pattern: Pattern, capability: str | None, now: int
-) -> Iterator[dict[str, object]]:
-    """Durable actors that are not there."""
-    for address, mailbox in hub.streams.mailboxes.items():
-        if capability and capability not in mailbox.capabilities:
-            continue
-        if pattern.matches(address) and hub.registry.find(address, now) is None:
-            yield {"address": address, "capabilities": mailbox.capabilities, "away": True}
 
 
 def list_actors(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:

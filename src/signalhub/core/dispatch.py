@@ -16,7 +16,7 @@ import math
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from signalhub.core import copies, journal, letters, mailbox
+from signalhub.core import asks, copies, journal, letters, sending
 from signalhub.core.effects import Append, Dispatch, Effect, Fetch, Note
 from signalhub.core.flight import Attempt, Flight
 from signalhub.core.streams import Mailbox, held_of
@@ -102,7 +102,7 @@ class Dispatcher:
     def _turn(self, subscription: Subscription, now: int) -> list[Effect]:
         subscription.stats.wake_polls += 1
         try:
-            if subscription.run(now):
+            if sending.run(subscription, now):
                 self.woken[subscription] = None
             effects = self._harvest(subscription, now)
         except Exception as fault:
@@ -189,11 +189,12 @@ class Dispatcher:
                 for waiter in waiters:
                     effects += waiter.committed(self._hub, 0, now)
         effects += appends
-        if subscription.fetching is not None and not subscription.is_fetch_sent:
-            subscription.is_fetch_sent = True
-            effects.append(self._fetch(subscription, subscription.fetching))
+        backlog = subscription.backlog
+        if backlog.wanted is not None and not backlog.is_asked:
+            backlog.is_asked = True
+            effects.append(self._fetch(subscription, backlog.wanted))
         if isinstance(stream, Mailbox) and stream.fresh:
-            effects += mailbox.answer_fresh(self._hub, stream, now)
+            effects += asks.answer_fresh(self._hub, stream, now)
         return effects
 
     def _cursor_ms(self, subscription: Subscription) -> int:
@@ -245,5 +246,5 @@ def _sent_asks(
         flight.receipt = box.fresh.pop(flight.seq, None)
         effects.append(_sent(subscription, consumer, flight, now))
         if flight.receipt is not None:
-            effects += mailbox.sent(flight.receipt)
+            effects += asks.sent(flight.receipt)
     return effects

@@ -11,16 +11,20 @@ failure is counted.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from signalhub.core.streams import Held
+from signalhub.entry import SubscriptionDefinition
 
 if TYPE_CHECKING:
     from signalhub.core.consumers import Consumer, Lane
     from signalhub.core.receipts import Receipt
     from signalhub.core.subscription import Subscription
+
+
+_JITTER: Final = 0.2
 
 
 class Phase(Enum):
@@ -79,6 +83,15 @@ class Flight:
         self.is_burying = False
         self.consumers: list[str] = []
         self.receipt: Receipt | None = None
+
+
+def pause_ms(definition: SubscriptionDefinition, flight: Flight, delay_ms: float = 0) -> float:
+    """How long to wait before the next attempt: twice as long each time, up to the cap."""
+    policy = definition.backoff_ms * 2.0 ** min(flight.failures - 1, 40)
+    # Spread by up to a fifth either way, so that what failed together is not tried together.
+    share = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
+    policy *= 1 - _JITTER + 2 * _JITTER * share
+    return min(max(policy, delay_ms), definition.backoff_cap_ms)
 
 
 class Attempt(msgspec.Struct, eq=False):

@@ -11,28 +11,17 @@ Rules kept here, for all message types alike:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 
 from signalhub import envelope as wire
 from signalhub.clock import Ids
-from signalhub.core import (
-    control,
-    directory,
-    history,
-    letters,
-    mailbox,
-    publishing,
-    refusals,
-    requests,
-    router,
-    settling,
-    subscribing,
-)
+from signalhub.core import asks, control, mailbox, refusals, requests, router
 from signalhub.core.dedup import Dedup
 from signalhub.core.dispatch import Dispatcher
 from signalhub.core.effects import Append, Close, Effect, Forget, Persist, Reply
 from signalhub.core.flight import Attempt
+from signalhub.core.handlers import HANDLERS, UNLIMITED
 from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
 from signalhub.core.receipts import FanReceipt, PublishReceipt, Receipt
@@ -48,60 +37,6 @@ from signalhub.names import NOBODY
 from signalhub.settings import Settings
 from signalhub.tokens import Authenticator, SessionTokens
 
-Handler = Callable[["Hub", Session, Envelope, int], list[Effect]]
-
-_HANDLERS: dict[str, Handler] = {
-    "hub:connect": control.connect,
-    "hub:heartbeat": control.heartbeat,
-    "hub:disconnect": control.disconnect,
-    "hub:refresh_token": control.refresh_token,
-    "hub:queue_stats": control.queue_stats,
-    "hub:metrics": control.metrics,
-    "hub:register": directory.register,
-    "hub:unregister": directory.unregister,
-    "hub:renew": directory.renew,
-    "hub:discover": directory.discover,
-    "hub:list_actors": directory.list_actors,
-    "hub:send": router.send,
-    "hub:broadcast": router.broadcast,
-    "hub:publish": router.publish,
-    "hub:subscribe": router.subscribe,
-    "hub:unsubscribe": router.unsubscribe,
-    "hub:topic_create": publishing.create,
-    "hub:topic_update": publishing.update,
-    "hub:topic_info": publishing.info,
-    "hub:topic_delete": publishing.delete,
-    "hub:list_topics": publishing.list_topics,
-    "hub:sub_info": subscribing.info,
-    "hub:sub_update": subscribing.update,
-    "hub:sub_pause": subscribing.pause,
-    "hub:sub_resume": subscribing.resume,
-    "hub:sub_delete": subscribing.delete,
-    "hub:list_subs": subscribing.list_subscriptions,
-    "hub:seek": subscribing.seek,
-    "hub:ack": settling.ack,
-    "hub:nack": settling.nack,
-    "hub:extend": settling.extend,
-    "hub:term": settling.term,
-    "hub:credit": settling.credit,
-    "hub:replay": history.replay,
-    "hub:redrive": letters.redrive,
-    "hub:purge": letters.purge,
-}
-# Liveness and settling must not depend on how much else a session sends.
-_UNLIMITED = frozenset(
-    {
-        "hub:connect",
-        "hub:heartbeat",
-        "hub:renew",
-        "hub:disconnect",
-        "hub:ack",
-        "hub:nack",
-        "hub:extend",
-        "hub:term",
-        "hub:credit",
-    }
-)
 _DURABILITY = {"always": "fsync", "interval": "interval", "os": "os"}
 _CONNECTED = State.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
@@ -194,10 +129,10 @@ class Hub:
                     return []
                 if type != "hub:connect":
                     raise refusals.hello_first()
-            if session.bucket.rate_s and type not in _UNLIMITED:
+            if session.bucket.rate_s and type not in UNLIMITED:
                 self._charge(session, now)
             session.last_seen_ms = now
-            handler = _HANDLERS.get(type)
+            handler = HANDLERS.get(type)
             if handler is None:
                 raise refusals.unknown_type(type)
             return handler(self, session, message, now)
@@ -222,7 +157,7 @@ class Hub:
         self._token_ends_ms.pop(session, None)
         self.tally.connections_closed += 1
         for consumer in list(session.consumers.values()):
-            directory.detach(self, consumer, now)
+            mailbox.detach(self, consumer, now)
         addresses = list(session.registrations)
         for address in addresses:
             self.registry.remove(address)
@@ -234,18 +169,18 @@ class Hub:
     def handed_over(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
         """The bytes of an ask, or of a dispatched message, are the kernel's."""
         if isinstance(receipt, Attempt):
-            return mailbox.attempt_handed_over(self, receipt, now)
-        return mailbox.handed_over(self, receipt, now)
+            return asks.attempt_handed_over(self, receipt, now)
+        return asks.handed_over(self, receipt, now)
 
     def undelivered(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
         """The target's socket went away, or the message expired, before the bytes could leave."""
         if isinstance(receipt, Attempt):
-            return mailbox.attempt_lost(self, receipt, now)
-        return mailbox.undelivered(self, receipt, now)
+            return asks.attempt_lost(self, receipt, now)
+        return asks.undelivered(self, receipt, now)
 
     def overflowed(self, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
         """The target reads so slowly that the ask could not even wait."""
-        return mailbox.overflowed(self, receipt, waiting, now)
+        return asks.overflowed(self, receipt, waiting, now)
 
     def unblocked(self, session: Session) -> None:
         """The socket takes messages again, so its consumers have room."""
@@ -339,7 +274,7 @@ class Hub:
             gone = self.registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
-            effects.extend(directory.expire_mailboxes(self, now))
+            effects.extend(mailbox.expire(self, now))
         effects.extend(self._persist_renewed(now))
         if self.settings.heartbeat_push_s and self._push.is_due(now):
             payload = control.heartbeat_payload(b"%d" % now, now)

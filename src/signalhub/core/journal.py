@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from signalhub import envelope as wire
 from signalhub.core.effects import Append, Appending, Effect
+from signalhub.core.session import Session, State
 from signalhub.core.subscription import RESERVE, Subscription
 from signalhub.entry import (
     Body,
@@ -22,6 +24,7 @@ from signalhub.entry import (
     Settled,
     encode_body,
 )
+from signalhub.envelope import Envelope
 from signalhub.errors import Refusal
 
 if TYPE_CHECKING:
@@ -62,6 +65,29 @@ class Once:
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         self._refused(now)
         return []
+
+
+class Answer:
+    """Answer a request once its entry is on disk, or say why it is not."""
+
+    __slots__ = ("_message", "_payload", "_session", "_type")
+
+    def __init__(self, session: Session, message: Envelope, type: str, payload: object) -> None:
+        self._session = session
+        self._message = message
+        self._type = type
+        self._payload = payload
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        if self._session.state is not State.CONNECTED:
+            return []
+        payload = self._payload() if callable(self._payload) else self._payload
+        return [hub.reply(self._session, self._message, self._type, wire.encode(payload), now)]
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        if self._session.state is not State.CONNECTED:
+            return []
+        return [hub.refuse(self._session, self._message, refusal, now)]
 
 
 class Waited(msgspec.Struct):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from signalhub.core import journal, mailbox, publishing, refusals, requests
+from signalhub.core import asks, catalog, journal, publishing, refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Note
 from signalhub.core.flight import EXHAUSTED, Flight
 from signalhub.core.policy import EVERYTHING
@@ -54,7 +54,7 @@ def bury(hub: Hub, subscription: Subscription, flight: Flight, now: int) -> list
     name = address(subscription)
     topic = hub.streams.topics.get(name)
     if topic is None:
-        appends.append(publishing.open_topic(hub, name, StreamDefinition(True), now))
+        appends.append(catalog.open_topic(hub, name, StreamDefinition(True), now))
         topic = hub.streams.topics[name]
     dead = DeadLetter(
         subscription.stream.name,
@@ -252,7 +252,7 @@ class _Work:
         """The answer follows everything that was appended, because the log keeps its order."""
         name = "hub:redriven" if self._reason == "redriven" else "hub:purged"
         payload = {"count": self._count}
-        answer = publishing.Then(self._session, self._message, name, payload)
+        answer = journal.Answer(self._session, self._message, name, payload)
         if not self._count:
             return answer.committed(self._hub, 0, now)
         mark = journal.entry(Kind.REMOVED, self._topic, Removed([], self._reason), now)
@@ -274,7 +274,7 @@ class Mailed(msgspec.Struct):
     at_ms: int
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        held = Held(self.seq, offset, self.at_ms, self.message, mailbox.size_of(self.message))
+        held = Held(self.seq, offset, self.at_ms, self.message, asks.size_of(self.message))
         self.box.committed(self.seq)
         hub.streams.keep(self.box, held)
         hub.dispatcher.wake(self.box.subscription)

@@ -40,14 +40,14 @@ class Receipt(msgspec.Struct, eq=False):
     behind: list[Deliver] | None = None
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        from signalhub.core import mailbox
+        from signalhub.core import asks
 
-        return mailbox.committed(hub, self, offset, now)
+        return asks.committed(hub, self, offset, now)
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        from signalhub.core import mailbox
+        from signalhub.core import asks
 
-        return mailbox.refused(hub, self, refusal, now)
+        return asks.refused(hub, self, refusal, now)
 
     @property
     def listening(self) -> list[Session]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from signalhub.core import directory
+from signalhub.core import mailbox
 from signalhub.core.dedup import Ack
 from signalhub.core.ranges import Ranges
 from signalhub.core.streams import Mailbox, Topic
@@ -106,7 +106,7 @@ class Recovery:
             stream = self._topic(state.name, state.id, state.definition)
             stream.bytes = state.bytes
         else:
-            stream = directory.make_mailbox(self._hub, state.name, state.id, self._now)
+            stream = mailbox.make(self._hub, state.name, state.id, self._now)
             stream.attached_at_ms = state.attached_at_ms or self._now
             stream.expiries = dict(state.expiries)
         stream.head = state.head
@@ -152,8 +152,8 @@ class Recovery:
         for topic in hub.streams.topics.values():
             for subscription in topic.subscriptions.values():
                 subscription.recovered()
-        for mailbox in hub.streams.mailboxes.values():
-            mailbox.subscription.recovered()
+        for box in hub.streams.mailboxes.values():
+            box.subscription.recovered()
         for offset, (sender, message_id, at_ms) in self._loose.items():
             hub.orphans[sender, message_id] = (offset, at_ms)
 
@@ -195,7 +195,7 @@ class Recovery:
         else:
             box = self._hub.streams.mailboxes.get(entry.stream)
             if box is None or box.id != entry.stream_epoch:
-                make = directory.make_mailbox
+                make = mailbox.make
                 box = make(self._hub, entry.stream, entry.stream_epoch, entry.at_ms)
             stream = box
         stream.is_dirty = True

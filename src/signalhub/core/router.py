@@ -14,7 +14,7 @@ import msgspec
 
 from signalhub import entry
 from signalhub import envelope as wire
-from signalhub.core import mailbox, publishing, refusals, requests, subscribing
+from signalhub.core import asks, catalog, publishing, refusals, requests, subscribing
 from signalhub.core.consumers import Consumer
 from signalhub.core.dedup import Ack
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
@@ -61,7 +61,7 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
     if is_ask:
-        return mailbox.accept(hub, session, message, request, target, expires_at, now)
+        return asks.accept(hub, session, message, request, target, expires_at, now)
     registration = hub.registry.find(target, now)
     if registration is None:
         if len(target) > ADDRESS_CHARS_MAX:
@@ -125,7 +125,7 @@ def _answer_again(hub: Hub, session: Session, message: Envelope, now: int) -> li
         return [hub.reply(session, message, "hub:broadcast_ack", ack.extra, now)]
     if message.type == "hub:publish":
         return [publishing.published_before(hub, session, message, ack, now)]
-    return [mailbox.delivery_ack(hub, session, message, ack, now, is_duplicate=True)]
+    return [asks.delivery_ack(hub, session, message, ack, now, is_duplicate=True)]
 
 
 def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -196,7 +196,7 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         made: list[Effect] = []
         if durable is None:
             hub.check_storage()
-            made.append(publishing.auto_create(hub, session, topic, now))
+            made.append(catalog.auto_create(hub, session, topic, now))
             durable = hub.streams.topics[topic]
         return made + publishing.publish(hub, session, message, request, durable, expires_at, now)
 

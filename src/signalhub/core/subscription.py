@@ -4,20 +4,17 @@
 exactly one phase, or settled above the floor. `lag` is what people look at; `is_behind` is what
 dispatch looks at.
 
-A pass does, in this order: deadlines, messages that may be sent again, new messages; until the
-stream is read to its head, the window is full or no consumer has room. It never waits for anything:
-what is not in memory is asked for, and the answer wakes the subscription again.
+What is sent is decided in `sending.py`; here is what becomes of it after that.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from signalhub.core.backlog import Backlog
 from signalhub.core.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
-from signalhub.core.flight import EXHAUSTED, READY, SENT, Flight
+from signalhub.core.flight import EXHAUSTED, SENT, Flight, pause_ms
 from signalhub.core.limits import TokenBucket
 from signalhub.core.position import Position
 from signalhub.core.streams import Held, Mailbox, Topic
@@ -29,9 +26,7 @@ if TYPE_CHECKING:
     from signalhub.core.effects import Appending
 
 RESERVE: Final = 4_096
-PASS_MESSAGES_MAX: Final = 512
 _EMPTY_READ_MS: Final = 5
-_JITTER: Final = 0.2
 
 BLOCK: Final = "block"
 DROP: Final = "drop"
@@ -42,28 +37,26 @@ class Subscription:
     """One subscription of a topic, or the only one of a mailbox.
 
     What it wants done it leaves in `sends`, `settlements` and `letters`, for the dispatcher to take
-    after each turn. `fetching` is the position it wants read from the log, if any.
+    after each turn. What it wants read from the log is `backlog.wanted`.
     """
 
     __slots__ = (
-        "_ahead",
-        "_parked_due",
+        "backlog",
         "bucket",
         "consumers",
         "cursor_at_ms",
         "definition",
         "due_ms",
-        "fetching",
         "heartbeat_default_ms",
         "heartbeat_slot",
         "is_cursor_dirty",
         "is_deleted",
         "is_dirty",
-        "is_fetch_sent",
         "last_generation",
         "letters",
         "next_seq",
         "not_before_ms",
+        "parked_due",
         "position",
         "reserving",
         "sends",
@@ -87,6 +80,7 @@ class Subscription:
         self.position = Position(definition.start)
         self.next_seq = definition.start + 1
         self.consumers = Consumers(definition.mode)
+        self.backlog = Backlog(stream)
         self.window = Window(definition.mode == KEY_SHARED)
         self.bucket = TokenBucket(definition.rate_s, max(1.0, definition.rate_s), now_ms)
         self.heartbeat_default_ms = heartbeat_default_ms
@@ -96,8 +90,6 @@ class Subscription:
         self.heartbeat_slot = -1
         self.waiters: list[Appending] = []
         self.is_deleted = False
-        self.fetching: int | None = None
-        self.is_fetch_sent = False
         # The position up to which it may send once that is on disk; 0: none is on its way.
         self.reserving = 0
         # The generation of the latest seek, done or on its way.
@@ -110,8 +102,7 @@ class Subscription:
         self.settlements: list[Settlement] = []
         self.letters: list[Flight] = []
         self.stats = SubscriptionTally()
-        self._ahead: deque[Held] = deque()
-        self._parked_due: list[tuple[int, int]] = []
+        self.parked_due: list[tuple[int, int]] = []
 
     # What people and the dispatcher ask.
 
@@ -149,10 +140,10 @@ class Subscription:
         return (
             self.is_behind
             and not self.position.is_paused
-            and self.fetching is None
+            and self.backlog.wanted is None
             and not self.reserving
             and not self.is_blocked
-            and self._has_room
+            and self.has_room
             and self.consumers.have_room
             and not self.bucket.rate_s
         )
@@ -199,6 +190,11 @@ class Subscription:
             self.bucket = TokenBucket(definition.rate_s, max(1.0, definition.rate_s), now)
         self.policy_changed()
         self.is_dirty = True
+
+    @property
+    def has_room(self) -> bool:
+        """May one more unsettled message be in the window?"""
+        return len(self.window) < (1 if self.definition.strict else self.consumers.capacity)
 
     # Consumers.
 
@@ -248,7 +244,7 @@ class Subscription:
             self.window.exhaust(flight)
             self._apply_poison_policy(flight)
         else:
-            self.window.wait(flight, int(now + self._pause_ms(flight, delay_ms)))
+            self.window.wait(flight, int(now + pause_ms(self.definition, flight, delay_ms)))
 
     def terminate(self, flight: Flight, reason: str, now: int) -> None:
         """Never again: into the dead letters if there are any, else dropped."""
@@ -321,14 +317,6 @@ class Subscription:
             flight.is_burying = True
             self.letters.append(flight)
 
-    def _pause_ms(self, flight: Flight, delay_ms: float) -> float:
-        definition = self.definition
-        policy = definition.backoff_ms * 2.0 ** min(flight.failures - 1, 40)
-        # Spread by up to a fifth either way, so that what failed together is not tried together.
-        share = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
-        policy *= 1 - _JITTER + 2 * _JITTER * share
-        return min(max(policy, delay_ms), definition.backoff_cap_ms)
-
     def _note(self, flight: Flight, outcome: Outcome, consumer: str = "") -> None:
         held = flight.held
         self.settlements.append(
@@ -353,7 +341,7 @@ class Subscription:
         self.letters.clear()
         self.position.seek(floor, generation)
         self.next_seq = floor + 1
-        self._parked_due.clear()
+        self.parked_due.clear()
         self.changed()
 
     def recovered(self) -> None:
@@ -362,14 +350,14 @@ class Subscription:
         self.last_generation = self.position.generation
         # What was committed later than the log's end cannot have been sent.
         self.position.doubtful = min(self.position.reserved, self.stream.head)
-        self._parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
+        self.parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
 
     def revive(self) -> None:
         """After a fault in a pass: start over from what is known, as if restarted."""
         self.position.doubtful = max(self.position.doubtful, self.next_seq - 1)
         self._drop_window()
         self.next_seq = self.position.floor + 1
-        self._parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
+        self.parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
 
     def lose_before(self, first: int) -> int:
         """Nothing before `first` can be read any more; how many unsettled ones that costs."""
@@ -389,191 +377,28 @@ class Subscription:
 
     def _drop_window(self) -> None:
         self.window.clear()
-        self._ahead.clear()
-        self.fetching = None
-        self.is_fetch_sent = False
-
-    # The pass.
-
-    def run(self, now: int) -> bool:
-        """One pass; `True` if it stopped only because it had done enough for one turn."""
-        self._look_at_the_clock(now)
-        if self.position.is_paused or not self.consumers or now < self.not_before_ms:
-            return False
-        budget = self._send_again(now, PASS_MESSAGES_MAX)
-        budget = self._send_keyed(now, budget)
-        budget = self._send_new(now, budget)
-        return budget <= 0
-
-    def _look_at_the_clock(self, now: int) -> None:
-        if self.window.exhausted:
-            self.policy_changed()
-        for flight in self.window.overdue(now):
-            if flight.phase is SENT:
-                self.stats.timeouts += 1
-                self.fail(flight, "ack timeout", now)
-            else:
-                self.window.back(flight)
-        while self._parked_due and self._parked_due[0][0] <= now and self._has_room:
-            _, seq = heapq.heappop(self._parked_due)
-            if seq in self.position.parked and seq not in self.window.flights:
-                self.window.add(self._flight(seq, None))
-
-    @property
-    def _has_room(self) -> bool:
-        return len(self.window) < (1 if self.definition.strict else self.consumers.capacity)
-
-    def _flight(self, seq: int, held: Held | None) -> Flight:
-        position = self.position
-        return Flight(seq, held, position.failures.get(seq, 0), seq <= position.doubtful)
-
-    def _send_again(self, now: int, budget: int) -> int:
-        while budget > 0:
-            flight = self.window.next_ready()
-            if flight is None or not self._is_at_hand(flight):
-                break
-            if flight.lane is not None or self._is_over(flight, now):
-                continue
-            consumer = self.consumers.choose(avoid=flight.consumer)
-            if consumer is None or not self.bucket.take(now):
-                break
-            self._send(flight, consumer, now)
-            budget -= 1
-        return budget
-
-    def _send_keyed(self, now: int, budget: int) -> int:
-        """The first message of each key that has none in flight."""
-        keyed = self.window.keyed
-        for _ in range(len(keyed)):
-            if budget <= 0:
-                break
-            lane = keyed.popleft()
-            if not lane.queue or lane.queue[0].phase is not READY:
-                continue
-            flight = lane.queue[0]
-            if self._is_over(flight, now):
-                continue
-            owner = self.consumers.owner_of(lane)
-            if owner is None or not owner.has_room or not self.bucket.take(now):
-                keyed.append(lane)
-                continue
-            self._send(flight, owner, now)
-            budget -= 1
-        return budget
-
-    def _send_new(self, now: int, budget: int) -> int:
-        definition, position, window = self.definition, self.position, self.window
-        is_keyed, head = definition.mode == KEY_SHARED, self.stream.head
-        capacity = 1 if definition.strict else self.consumers.capacity
-        while budget > 0 and self.next_seq <= head and len(window) < capacity:
-            seq = self.next_seq
-            if seq <= position.floor or seq in position.above or seq in position.parked:
-                self.next_seq += 1
-                continue
-            if seq > position.reserved or self.is_blocked:
-                break
-            held = self._read(seq)
-            if held is None:
-                break
-            if self._is_skipped(held, now):
-                self.next_seq += 1
-                continue
-            if is_keyed:
-                self.next_seq += 1
-                window.add(self._flight(seq, held))
-                budget = self._send_keyed(now, budget)
-                continue
-            consumer = self.consumers.choose()
-            if consumer is None or not self.bucket.take(now):
-                break
-            self.next_seq += 1
-            flight = window.flights[seq] = self._flight(seq, held)
-            self._send(flight, consumer, now)
-            budget -= 1
-        return budget
-
-    def _send(self, flight: Flight, consumer: Consumer, now: int) -> None:
-        self.window.sent(flight, consumer, now, now + self.definition.ack_timeout_ms)
-        self.stats.redelivered += flight.deliveries > 1
-        self.sends.append((consumer, flight))
-
-    def _is_skipped(self, held: Held, now: int) -> bool:
-        """Must the message not be sent, or not yet?"""
-        message, seq = held.message, held.seq
-        if message.deliver_at is not None and message.deliver_at > now:
-            self.position.park(seq, message.deliver_at)
-            heapq.heappush(self._parked_due, (message.deliver_at, seq))
-            self.changed()
-            return True
-        outcome = None
-        if message.expires_at is not None and message.expires_at < now:
-            outcome = Outcome.EXPIRED
-        elif message.only_for not in (None, self.name) or seq in self.stream.removed:
-            outcome = Outcome.FILTERED
-        if outcome is None:
-            return False
-        if outcome is Outcome.EXPIRED:
-            self.expire_unread(seq, held.offset)
-            return True
-        self.settlements.append(Settlement(seq, held.offset, outcome, 0))
-        self.position.settle(seq)
-        self.changed()
-        return True
-
-    def _is_over(self, flight: Flight, now: int) -> bool:
-        """Has its time passed while it waited to be sent again?"""
-        assert flight.held is not None
-        expires_at = flight.held.message.expires_at
-        if expires_at is None or expires_at >= now:
-            return False
-        self.stats.expired += 1
-        self.settle(flight, Outcome.EXPIRED)
-        return True
+        self.backlog.clear()
 
     # Reading.
 
-    def _read(self, seq: int) -> Held | None:
-        """The message, if it is at hand; else it is asked for."""
-        held = self.stream.recent.get(seq)
-        if held is not None:
-            return held
-        ahead = self._ahead
-        while ahead and ahead[0].seq < seq:
-            ahead.popleft()
-        if ahead and ahead[0].seq == seq:
-            return ahead[0]
-        if self.fetching is None:
-            self.fetching = seq
-        return None
-
-    def _is_at_hand(self, flight: Flight) -> bool:
-        if flight.held is None:
-            held = self.stream.recent.get(flight.seq)
-            if held is not None:
-                self._found(flight, held)
-            elif self.fetching is None:
-                self.fetching = flight.seq
-        return flight.held is not None
-
-    def _found(self, flight: Flight, held: Held) -> None:
+    def found(self, flight: Flight, held: Held) -> None:
         flight.held = held
         if self.definition.mode == KEY_SHARED:
             self.window.add(flight)
 
     def fetched(self, asked: int, found: list[Held], now: int) -> None:
         """What was asked for has been read, as far as it could be."""
-        if self.fetching != asked:
+        if not self.backlog.answered(asked):
             return
-        self.fetching = None
-        self.is_fetch_sent = False
         flight = self.window.flights.get(asked)
+        is_found = bool(found) and found[0].seq == asked
         if flight is not None and flight.held is None:
-            if found and found[0].seq == asked:
-                self._found(flight, found[0])
+            if is_found:
+                self.found(flight, found[0])
             elif asked < self.stream.first:
                 self.settle(flight, Outcome.EXPIRED)
-        elif found and found[0].seq == asked:
-            self._ahead.extend(found)
+        elif is_found:
+            self.backlog.extend(found)
         elif asked >= self.stream.first:
             # The head says there is more than can be read yet: look again in a moment.
             self.stats.empty_reads += 1
@@ -582,8 +407,8 @@ class Subscription:
     def next_due_ms(self, now: int) -> float:
         """When it has to be looked at again if nothing happens until then."""
         due = self.window.next_due_ms()
-        if self._parked_due and self._has_room:
-            due = min(due, self._parked_due[0][0])
+        if self.parked_due and self.has_room:
+            due = min(due, self.parked_due[0][0])
         if self.not_before_ms > now:
             due = min(due, self.not_before_ms)
         if self.bucket.rate_s and (self.is_behind or self.window.ready or self.window.keyed):

@@ -105,7 +105,7 @@ class GroupCommit:
             self._is_closed = True
             self._changed.notify()
         self._thread.join()
-        with suppress(LogFailed):
+        with suppress(LogFailed, LogDamaged):
             self._log.sync()
 
     def _run(self) -> None:

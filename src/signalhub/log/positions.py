@@ -148,11 +148,8 @@ class Positions:
 
     def pop_stream(self) -> tuple[str, int, list[Run]]:
         """Forget some stream, and return its name, its epoch and its runs."""
-        stream, stream_epoch = next(reversed(self._runs))
-        runs = self.runs(stream, stream_epoch)
-        del self._runs[stream, stream_epoch]
-        self._earlier.pop((stream, stream_epoch), None)
-        return stream, stream_epoch, runs
+        key, run = self._runs.popitem()
+        return *key, _in_order([*self._earlier.pop(key, ()), run])
 
     def parts(self) -> list[object]:
         """Everything there is very much of, for whoever lets go of it piece by piece."""
@@ -164,7 +161,7 @@ class Positions:
         run = self._runs.get(key)
         if run is None:
             return []
-        return sorted([*self._earlier.get(key, ()), run], key=lambda run: run.first_seq)
+        return _in_order([*self._earlier.get(key, ()), run])
 
     def span_of_offset(self, offset: int) -> Span:
         """The block that holds an offset."""
@@ -180,6 +177,10 @@ class Positions:
         positions = self.mark_positions
         end = positions[mark + 1] if mark + 1 < len(positions) else size
         return Span(positions[mark], end, self.mark_offsets[mark])
+
+
+def _in_order(runs: list[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: run.first_seq)
 
 
 class LatePositions:

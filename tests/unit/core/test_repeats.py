@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from signalhub.core.receipts import Receipt
 from tests.memory_shell import MemoryShell, Message, Peer
 
 WINDOW_S = 300
@@ -113,6 +114,7 @@ def test_a_refused_ask_may_be_retried_with_the_same_id(reason: str) -> None:
                 bob = shell.join("@(local/bob)")
             else:
                 receipt = shell.hub.asks["@(local/alice)", "a1"]
+                assert isinstance(receipt, Receipt)
                 bob.waiting.clear()
                 bob.read_on()
                 shell.perform(shell.hub.overflowed(receipt, 1, shell.now))

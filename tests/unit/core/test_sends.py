@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from signalhub.core.receipts import Receipt
 from signalhub.names import HUB_ADDRESS
 from tests.memory_shell import MemoryShell, Message, Peer, envelope
 
@@ -242,6 +243,7 @@ def test_an_overflowing_target_refuses_the_ask_for_now() -> None:
     bob.stall()
     alice.send("@(local/bob)", pattern="ask", id="a1")
     receipt = shell.hub.asks["@(local/alice)", "a1"]
+    assert isinstance(receipt, Receipt)
     bob.waiting.clear()
 
     shell.perform(shell.hub.overflowed(receipt, 10_000, shell.now))

@@ -1,0 +1,322 @@
+"""Asks: at least once, through the log.
+
+An ask is written to the log before anything else happens to it. An actor with a mailbox gets it
+through the mailbox: at once if it is there and nothing waits before it, else later. An actor
+without one gets it now or not at all. The sender is told `delivered` when the bytes are the
+kernel's, `queued` when they wait in a mailbox.
+
+What a session sends to a recipient after an ask waits until the ask is on disk, so that the order
+holds; other recipients do not wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Raw
+
+from signalhub import envelope as wire
+from signalhub.core import refusals, requests
+from signalhub.core.dedup import Ack, Status
+from signalhub.core.effects import Append, Deliver, Effect, Reply
+from signalhub.core.flight import SENT, Attempt
+from signalhub.core.receipts import Receipt
+from signalhub.core.session import Session
+from signalhub.core.streams import Held, Mailbox
+from signalhub.entry import Entry, Kind, Message, Outcome, Settlement, encode_body
+from signalhub.envelope import Envelope
+from signalhub.errors import Code, Refusal
+from signalhub.names import ADDRESS_CHARS_MAX
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+DELIVERED: Final = "delivered"
+QUEUED: Final = "queued"
+
+
+def accept(
+    hub: Hub,
+    session: Session,
+    message: Envelope,
+    request: requests.Send,
+    target: str,
+    expires_at: float | None,
+    now: int,
+) -> list[Effect]:
+    """An ask that was not accepted before: to the log with it, unless nobody could get it."""
+    mailbox = hub.streams.mailboxes.get(target)
+    if mailbox is None:
+        if hub.registry.find(target, now) is None:
+            return _unknown(hub, session, message, target, now)
+    elif not mailbox.subscription.consumers:
+        waiting, limit = mailbox.waiting(now), hub.settings.mailbox.limit
+        if waiting >= limit:
+            hub.tally.mailbox_full += 1
+            raise refusals.mailbox_full(target, waiting, limit)
+    hub.check_storage()
+    stored = Message(
+        message.id,
+        hub.ids.next(),
+        message.sender,
+        request.type,
+        bytes(request.data),
+        bytes(message.metadata),
+        message.ttl or None,
+        expires_at,
+    )
+    receipt = Receipt(session, message, [session], target, now, expires_at, stored, mailbox)
+    hub.asks[message.sender, message.id] = receipt
+    orphan = hub.orphans.pop((message.sender, message.id), None)
+    if orphan is not None and mailbox is None:
+        # It is in the log from before a restart, and whether it was delivered nobody knows.
+        receipt.is_doubtful = True
+        return committed(hub, receipt, orphan[0], now)
+    if mailbox is not None:
+        receipt.seq = hub.streams.position(mailbox)
+    session.unsynced[target] = receipt
+    stream_epoch = 0 if mailbox is None else mailbox.id
+    entry = Entry(Kind.MAIL, target, stream_epoch, receipt.seq, now, encode_body(stored))
+    return [Append(entry, receipt)]
+
+
+def _unknown(hub: Hub, session: Session, message: Envelope, target: str, now: int) -> list[Effect]:
+    if len(target) > ADDRESS_CHARS_MAX:
+        raise refusals.structural(f"payload.to is longer than {ADDRESS_CHARS_MAX} characters")
+    if hub.registry.is_away(target, now):
+        raise refusals.reconnecting(target)
+    return [unknown_actor(hub, session, message, target, now)]
+
+
+def unknown_actor(
+    hub: Hub,
+    session: Session,
+    message: Envelope,
+    target: str,
+    now: int,
+    *,
+    retryable: bool = False,
+) -> Reply:
+    """The one error both kinds of clients know by its own type."""
+    hub.tally.unknown_targets += 1
+    hub.tally.count_error(Code.UNKNOWN_ACTOR)
+    payload = wire.encode(
+        {
+            "actorAddress": target,
+            "code": Code.UNKNOWN_ACTOR,
+            "message": f"The actor {target} is not registered with this hub.",
+            "resolution": "Check the address with hub:discover, or wait until the actor registers.",
+            "details": {"actorAddress": target},
+            "retryable": retryable,
+        }
+    )
+    trace = requests.trace_of(message)
+    return hub.reply(session, message, "hub:unknown_actor", payload, now, trace)
+
+
+# What the log says.
+
+
+def committed(hub: Hub, receipt: Receipt, offset: int, now: int) -> list[Effect]:
+    """The ask is on disk: deliver it."""
+    receipt.offset = offset
+    mailbox = receipt.mailbox
+    if mailbox is None:
+        return [*_deliver(hub, receipt, now), *_release(receipt)]
+    stored = receipt.stored
+    held = Held(receipt.seq, offset, receipt.received_at_ms, stored, size_of(stored))
+    mailbox.committed(receipt.seq)
+    if receipt.expires_at is not None:
+        mailbox.expiries[receipt.seq] = (receipt.expires_at, offset)
+    hub.streams.keep(mailbox, held)
+    if not mailbox.subscription.consumers:
+        return [*queued(hub, receipt, now), *_release(receipt)]
+    mailbox.fresh[receipt.seq] = receipt
+    hub.dispatcher.wake(mailbox.subscription)
+    return []
+
+
+def size_of(message: Message) -> int:
+    """About what it takes in memory and on the wire."""
+    return len(message.data) + len(message.metadata) + 256
+
+
+def _deliver(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
+    """To an actor without a mailbox."""
+    registration = hub.registry.find(receipt.target, now)
+    if registration is None:
+        return gone(hub, receipt, now)
+    message, stored = receipt.message, receipt.stored
+    metadata = message.metadata
+    if receipt.is_doubtful:
+        metadata = wire.with_delivery(metadata, {"attempt": 2, "redelivered": True})
+    frame = wire.forwarded(
+        stored.copy_id,
+        message,
+        registration.address_json,
+        stored.type,
+        Raw(stored.data),
+        now,
+        metadata,
+    )
+    session = registration.session
+    deliver = Deliver(session, frame, receipt.session, receipt.target, receipt.expires_at, receipt)
+    return [deliver]
+
+
+def _release(receipt: Receipt) -> list[Effect]:
+    """What waited behind the ask may go now."""
+    unsynced = receipt.session.unsynced
+    if unsynced.get(receipt.target) is receipt:
+        del unsynced[receipt.target]
+    behind, receipt.behind = receipt.behind, None
+    return list(behind or ())
+
+
+def refused(hub: Hub, receipt: Receipt, refusal: Refusal, now: int) -> list[Effect]:
+    """The log did not take it: the sender may try again with the same id, or must be told."""
+    message = receipt.message
+    hub.asks.pop((message.sender, message.id), None)
+    replies = [hub.refuse(asker, message, refusal, now) for asker in receipt.listening]
+    return [*replies, *_release(receipt)]
+
+
+# What becomes of it then.
+
+
+def sent(receipt: Receipt) -> list[Effect]:
+    """A mailbox has sent it; what waited behind it may follow."""
+    return _release(receipt)
+
+
+def answer_fresh(hub: Hub, mailbox: Mailbox, now: int) -> list[Effect]:
+    """What the pass did not send waits in the mailbox."""
+    fresh, mailbox.fresh = mailbox.fresh, {}
+    effects: list[Effect] = []
+    for receipt in fresh.values():
+        effects += queued(hub, receipt, now)
+        effects += _release(receipt)
+    return effects
+
+
+def queued(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
+    """It waits for its recipient; the time in the answer is that of its acceptance."""
+    hub.tally.queued_asks += 1
+    return _answer(hub, receipt, _ack(receipt, receipt.received_at_ms, QUEUED), now)
+
+
+def delivered(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
+    """The recipient's bytes are the kernel's."""
+    hub.tally.ask_latency.observe((now - receipt.received_at_ms) / 1000)
+    return _answer(hub, receipt, _ack(receipt, now, DELIVERED), now)
+
+
+def _ack(receipt: Receipt, at_ms: int, status: Status) -> Ack:
+    stream = 0 if receipt.mailbox is None else receipt.mailbox.id
+    return Ack(at_ms, status, seq=receipt.seq, stream=stream)
+
+
+def _answer(hub: Hub, receipt: Receipt, ack: Ack, now: int) -> list[Effect]:
+    message = receipt.message
+    hub.asks.pop((message.sender, message.id), None)
+    hub.dedup.remember(message.sender, message.id, now, ack)
+    return [
+        delivery_ack(hub, asker, message, ack, now, is_duplicate=asker is not receipt.session)
+        for asker in receipt.listening
+    ]
+
+
+def delivery_ack(
+    hub: Hub,
+    session: Session,
+    message: Envelope,
+    ack: Ack,
+    now: int,
+    *,
+    is_duplicate: bool = False,
+) -> Reply:
+    """What the sender is told, the first time and every time after."""
+    payload: dict[str, object] = {
+        "messageId": message.id,
+        "deliveredAt": ack.at_ms,
+        "status": ack.status,
+    }
+    if ack.seq:
+        payload["epoch"] = hub.streams.epoch_of(ack.stream)
+        payload["seq"] = ack.seq
+    payload["durability"] = hub.durability
+    if is_duplicate:
+        payload["duplicate"] = True
+    return hub.reply(session, message, "hub:delivery_ack", wire.encode(payload), now)
+
+
+def handed_over(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
+    """An ask to an actor without a mailbox has reached its socket, which settles it."""
+    _settle(hub, receipt, Outcome.WRITTEN, now)
+    return delivered(hub, receipt, now)
+
+
+def undelivered(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
+    """The bytes never left: say so; the same id may be tried again."""
+    if receipt.expires_at is not None and receipt.expires_at < now:
+        hub.tally.expired_asks += 1
+        _settle(hub, receipt, Outcome.EXPIRED, now)
+        return _withdraw(hub, receipt, refusals.expired(receipt.message.ttl or 0), now)
+    return gone(hub, receipt, now)
+
+
+def gone(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
+    """Nobody is there any more."""
+    _settle(hub, receipt, Outcome.GONE, now)
+    message = receipt.message
+    hub.asks.pop((message.sender, message.id), None)
+    return [
+        unknown_actor(hub, asker, message, receipt.target, now, retryable=True)
+        for asker in receipt.listening
+    ]
+
+
+def overflowed(hub: Hub, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
+    """Too much waits for the target already: refuse, so that the sender tries again later."""
+    _settle(hub, receipt, Outcome.DROPPED, now)
+    refusal = refusals.queue_full(receipt.target, waiting, hub.settings.outbound)
+    return _withdraw(hub, receipt, refusal, now)
+
+
+def _withdraw(hub: Hub, receipt: Receipt, refusal: Refusal, now: int) -> list[Effect]:
+    message = receipt.message
+    hub.asks.pop((message.sender, message.id), None)
+    return [hub.refuse(asker, message, refusal, now) for asker in receipt.listening]
+
+
+def _settle(hub: Hub, receipt: Receipt, outcome: Outcome, now: int) -> None:
+    """Remember what became of an ask without a mailbox, to be written with the tick's others."""
+    sent_at = now if outcome is Outcome.WRITTEN else 0
+    hub.loose.append(Settlement(0, receipt.offset, outcome, 1, 0, sent_at, sent_at, receipt.target))
+
+
+# Hand-over of what a subscription or mailbox sent.
+
+
+def attempt_handed_over(hub: Hub, attempt: Attempt, now: int) -> list[Effect]:
+    """The bytes of a dispatched message are the kernel's."""
+    subscription, flight = attempt.subscription, attempt.flight
+    effects: list[Effect] = []
+    receipt, flight.receipt = flight.receipt, None
+    if receipt is not None:
+        effects = delivered(hub, receipt, now)
+    is_current = flight.phase is SENT and flight.deliveries == attempt.deliveries
+    if is_current and subscription.position.generation == attempt.generation:
+        assert flight.consumer is not None
+        if receipt is not None:
+            subscription.note_handed_over(flight, now)
+        if flight.consumer.auto_ack:
+            subscription.settle(flight, Outcome.WRITTEN)
+        hub.dispatcher.wake(subscription)
+    return effects
+
+
+def attempt_lost(hub: Hub, attempt: Attempt, now: int) -> list[Effect]:
+    """The socket went away first; the message stays, and an ask waits in its mailbox."""
+    receipt, attempt.flight.receipt = attempt.flight.receipt, None
+    return [] if receipt is None else queued(hub, receipt, now)
