@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 from rich.console import Console
@@ -22,10 +24,11 @@ from bench.figures import (
 )
 from bench.goals import GOALS, Summaries
 from bench.report import notes, print_report, progress_line, to_json
-from bench.servers import HUB, NATS, SOCKETIO
-from bench.session import Run, Session, plan
+from bench.servers import HUB, JETSTREAM_SYNC, NATS, REDIS
+from bench.session import Run, Session, plan, without_absent
 from bench.shapes import SHAPES
 
+CELLS = [Run(shape, server) for shape in SHAPES for server in shape.servers]
 SPREAD = next(shape for shape in SHAPES if shape.name == "p2p-spread")
 
 
@@ -115,8 +118,8 @@ def test_a_generator_that_spins_to_keep_a_schedule_was_not_the_limit() -> None:
 
 
 def test_every_round_of_a_plan_has_every_shape_on_every_server_once() -> None:
-    cells = [(shape.name, server.name) for shape in SHAPES for server in shape.servers]
-    runs = [(run.shape.name, run.server.name) for run in plan(SHAPES, rounds=3, seed=1)]
+    cells = [(cell.shape.name, cell.server.name) for cell in CELLS]
+    runs = [(run.shape.name, run.server.name) for run in plan(CELLS, rounds=3, seed=1)]
 
     assert len(runs) == 3 * len(cells)
     for start in range(0, len(runs), len(cells)):
@@ -124,12 +127,28 @@ def test_every_round_of_a_plan_has_every_shape_on_every_server_once() -> None:
 
 
 def test_rounds_differ_in_order_and_a_seed_repeats_them() -> None:
-    runs = plan(SHAPES, rounds=2, seed=7)
+    runs = plan(CELLS, rounds=2, seed=7)
     half = len(runs) // 2
 
     assert runs[:half] != runs[half:]
-    assert runs == plan(SHAPES, rounds=2, seed=7)
-    assert runs != plan(SHAPES, rounds=2, seed=8)
+    assert runs == plan(CELLS, rounds=2, seed=7)
+    assert runs != plan(CELLS, rounds=2, seed=8)
+
+
+def test_a_server_that_is_not_installed_is_left_out_and_named() -> None:
+    away = replace(REDIS, program="no-such-program-anywhere")
+    shape = replace(SPREAD, servers=(HUB, away))  # type: ignore[type-var]
+
+    cells, absent = without_absent([shape])
+
+    assert [cell.server.name for cell in cells] == [HUB.name]
+    assert absent == ["redis-always"]
+    session = Session(seed=1, absent=absent)
+    assert notes(session, {}) == ["redis-always is not installed here and takes no part"]
+
+
+def test_a_session_with_a_share_of_the_load_says_so() -> None:
+    assert "only 2% of the load" in notes(Session(seed=1, share=0.02), {})[0]
 
 
 def test_names_of_shapes_are_unique_and_every_shape_measures_the_hub() -> None:
@@ -161,13 +180,31 @@ def test_accepts_per_core_follow_from_the_cpu_of_one() -> None:
 
 
 def test_every_goal_speaks_about_a_shape_that_exists() -> None:
-    everything = {
-        (shape.name, server.name): summary({"cpu_us": 1.0, "connection_bytes": 1.0})
-        for shape in SHAPES
-        for server in (HUB, NATS, SOCKETIO)
-    }
+    every_figure: dict[Figure, float] = dict.fromkeys(get_args(Figure), 1.0)
+    everything = {(cell.shape.name, cell.server.name): summary(every_figure) for cell in CELLS}
 
     assert "not measured" not in verdicts(everything).values()
+
+
+def test_durable_publishing_is_judged_by_the_rate_of_acks() -> None:
+    key = "durable-1x64"
+    goal = "× JetStream sync, durable publish and ack, 64 in flight, acked per second"
+
+    def judged(ours: float) -> str:
+        rates = {HUB.name: ours, JETSTREAM_SYNC.name: 2_000.0}
+        return verdicts({(key, name): summary({"rate_s": rate}) for name, rate in rates.items()})[
+            goal
+        ]
+
+    assert judged(20_000.0) == "pass"
+    assert judged(19_999.0) == "miss"
+
+
+def test_the_time_to_delivery_is_judged_in_milliseconds() -> None:
+    goal = "ms from publication to delivery at half load, 99th percentile"
+
+    assert verdicts({("wake", HUB.name): summary({"p99_us": 5_000.0})})[goal] == "pass"
+    assert verdicts({("wake", HUB.name): summary({"p99_us": 5_001.0})})[goal] == "miss"
 
 
 def test_the_json_holds_ratios_goals_and_single_runs() -> None:
@@ -221,6 +258,27 @@ def test_a_finished_run_is_one_line_that_says_what_it_cost() -> None:
     assert "5.12 µs/message" in line
     assert "190,000/s" in line
     assert "failed: no answer" in progress_line(4, 27, run, "no answer", 2.0)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.shape.name}-{cell.server.name}")
+def test_every_shape_has_a_table_and_a_line(cell: Run) -> None:
+    figures: dict[Figure, float] = dict.fromkeys(get_args(Figure), 12.0)
+    session = Session(seed=5)
+    session.measurements[cell.shape.name, cell.server.name] = [Measurement(figures)]
+    console = Console(file=io.StringIO(), record=True, width=200)
+
+    print_report(console, session, SHAPES)
+
+    assert f"{cell.server.name}" in console.export_text()
+    assert "12" in progress_line(1, 1, cell, Measurement(figures), 1.0)
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "much"])
+def test_a_share_of_the_load_lies_between_nothing_and_all(share: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--share", share])
+
+    assert stopped.value.code == 2
 
 
 def test_an_unknown_shape_is_refused_with_the_names_there_are(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -143,3 +144,117 @@ def test_a_refused_connection_is_an_error_that_names_the_reason(generator: Gener
             generator.connections(port, [[Step(b"hello", b"welcome")]]),
         ):
             pass
+
+
+def echoed(pair: Pair, messages: int, answer: bytes, window: int = 2) -> Lane:
+    """A lane whose far end has said everything already."""
+    left, right = pair
+    right.sendall(answer)
+    return Lane(
+        sender=left.fileno(),
+        receivers=[],
+        frames=b"publish" * messages,
+        messages=messages,
+        window=window,
+        refill_at=window - 1,
+        answer=b"kept",
+    )
+
+
+def test_answers_are_counted_on_the_senders_own_socket(generator: Generator, pair: Pair) -> None:
+    done = generator.drive([echoed(pair, 2, b"<kept><kept>")], seconds_max=30.0)
+
+    assert (done.answers, done.deliveries) == (2, 0)
+    assert len(done.lanes[0].answered_s) == 2
+    assert pair[1].recv(100) == b"publishpublish"
+
+
+def test_the_window_is_in_answers_where_there_are_some(generator: Generator, pair: Pair) -> None:
+    done = generator.drive([echoed(pair, 9, b"kept", window=2)], seconds_max=0.1)
+
+    assert done.answers == 1
+    assert pair[1].recv(100) == b"publish" * 3
+
+
+def test_more_answers_than_messages_are_noticed(generator: Generator, pair: Pair) -> None:
+    with pytest.raises(LoadFailed, match="Protocol error"):
+        generator.drive([echoed(pair, 2, b"keptkeptkept")], seconds_max=30.0)
+
+
+def test_a_refusal_instead_of_answers_is_told(generator: Generator, pair: Pair) -> None:
+    with pytest.raises(LoadFailed, match="storage_full"):
+        generator.drive([echoed(pair, 2, b"storage_full")], seconds_max=0.1)
+
+
+def test_a_run_waits_for_answers_and_for_copies(generator: Generator, pair: Pair) -> None:
+    left, right = pair
+    far, near = socket.socketpair()
+    with far, near:
+        right.sendall(b"kept")
+        both = Lane(
+            sender=left.fileno(),
+            receivers=[near.fileno()],
+            frames=b"publish",
+            messages=1,
+            window=1,
+            answer=b"kept",
+        )
+
+        waiting = generator.drive([both], seconds_max=0.1)
+        far.sendall(MARKER)
+        right.sendall(b"kept")
+        done = generator.drive([both], seconds_max=30.0)
+
+    assert (waiting.answers, waiting.deliveries) == (1, 0)
+    assert (done.answers, done.deliveries) == (1, 1)
+    assert done.seconds < 30.0
+
+
+def test_every_copy_is_acknowledged_with_the_frame_of_its_turn(
+    generator: Generator, pair: Pair
+) -> None:
+    consumer, server = pair
+    server.sendall(MARKER + b"..." + MARKER)
+    taken = Lane(
+        sender=consumer.fileno(),
+        receivers=[consumer.fileno()],
+        frames=b"",
+        messages=3,
+        window=3,
+        acks=b"ack1ack2ack3",
+    )
+
+    done = generator.drive([taken], seconds_max=0.1)
+
+    assert done.deliveries == 2
+    assert server.recv(100) == b"ack1ack2"
+
+
+def test_acks_the_kernel_did_not_take_at_once_follow(generator: Generator, pair: Pair) -> None:
+    consumer, server = pair
+    consumer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    copies, ack = 2_000, b"%0100d"
+    read: list[bytes] = []
+
+    def take_all() -> None:
+        while sum(map(len, read)) < copies * 100:
+            read.append(server.recv(65_536))
+
+    acks = b"".join(ack % number for number in range(copies))
+    taken = Lane(
+        sender=consumer.fileno(),
+        receivers=[consumer.fileno()],
+        frames=b"",
+        messages=copies + 1,
+        window=copies + 1,
+        acks=acks + ack % copies,
+    )
+    server.sendall(MARKER * copies)
+    reader = threading.Thread(target=take_all)
+    reader.start()
+
+    done = generator.drive([taken], seconds_max=0.5)
+    reader.join()
+
+    assert done.deliveries == copies
+    assert b"".join(read) == acks

@@ -153,14 +153,15 @@ def cursor(subscription: Subscription) -> Cursor:
 
 def write_cursor(subscription: Subscription, now: int) -> Append:
     """Where it stands, and how far it may send."""
-    if subscription.wants_reserve:
+    is_reservation = subscription.wants_reserve
+    if is_reservation:
         subscription.reserving = subscription.next_seq - 1 + RESERVE
     body = cursor(subscription)
     subscription.is_cursor_dirty = False
     subscription.cursor_at_ms = now
     subscription.settled_since_cursor = 0
     written = entry(Kind.CURSOR, subscription.stream, body, now)
-    return Append(written, CursorWritten(subscription, body))
+    return Append(written, CursorWritten(subscription, body, is_reservation))
 
 
 class CursorWritten(msgspec.Struct):
@@ -168,18 +169,20 @@ class CursorWritten(msgspec.Struct):
 
     subscription: Subscription
     body: Cursor
+    is_reservation: bool
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         subscription, position = self.subscription, self.subscription.position
         subscription.stats.cursors += 1
-        if subscription.reserving and subscription.reserving == self.body.reserved:
+        if self.is_reservation:
             subscription.reserving = 0
             position.reserved = self.body.reserved
             hub.dispatcher.wake(subscription)
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        self.subscription.reserving = 0
+        if self.is_reservation:
+            self.subscription.reserving = 0
         self.subscription.changed()
         hub.dispatcher.retry(self.subscription, now)
         return []

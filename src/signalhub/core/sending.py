@@ -28,6 +28,7 @@ def run(subscription: Subscription, now: int) -> bool:
         or now < subscription.not_before_ms
     ):
         return False
+    _read_due(subscription)
     budget = _send_again(subscription, now, PASS_MESSAGES_MAX)
     budget = _send_keyed(subscription, now, budget)
     budget = _send_new(subscription, now, budget)
@@ -58,9 +59,9 @@ def _flight(subscription: Subscription, seq: int, held: Held | None) -> Flight:
 def _send_again(subscription: Subscription, now: int, budget: int) -> int:
     while budget > 0:
         flight = subscription.window.next_ready()
-        if flight is None or not _is_at_hand(subscription, flight):
+        if flight is None:
             break
-        if flight.lane is not None or _is_over(subscription, flight, now):
+        if _is_over(subscription, flight, now):
             continue
         consumer = subscription.consumers.choose(avoid=flight.consumer)
         if consumer is None or not subscription.bucket.take(now):
@@ -168,9 +169,10 @@ def _is_over(subscription: Subscription, flight: Flight, now: int) -> bool:
     return True
 
 
-def _is_at_hand(subscription: Subscription, flight: Flight) -> bool:
-    if flight.held is None:
+def _read_due(subscription: Subscription) -> None:
+    """The content of delayed messages that have become due, one after the other."""
+    for flight in list(subscription.window.unread.values()):
         held = subscription.backlog.get(flight.seq)
-        if held is not None:
-            subscription.found(flight, held)
-    return flight.held is not None
+        if held is None:
+            break
+        subscription.found(flight, held)

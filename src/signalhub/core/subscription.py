@@ -382,9 +382,9 @@ class Subscription:
     # Reading.
 
     def found(self, flight: Flight, held: Held) -> None:
+        """A delayed message that has become due was read."""
         flight.held = held
-        if self.definition.mode == KEY_SHARED:
-            self.window.add(flight)
+        self.window.add(flight)
 
     def fetched(self, asked: int, found: list[Held], now: int) -> None:
         """What was asked for has been read, as far as it could be."""

@@ -30,6 +30,7 @@ class Window:
         "keyed",
         "lanes",
         "ready",
+        "unread",
     )
 
     def __init__(self, is_keyed: bool) -> None:
@@ -37,6 +38,8 @@ class Window:
         self.flights: dict[int, Flight] = {}
         self.exhausted = 0
         self.ready: list[int] = []
+        # Delayed messages that have become due, until they are read again.
+        self.unread: dict[int, Flight] = {}
         self.lanes: dict[str, Lane] = {}
         # Keys whose first message may be sent.
         self.keyed: deque[Lane] = deque()
@@ -51,10 +54,14 @@ class Window:
         return sum(flight.phase is phase for flight in self.flights.values())
 
     def add(self, flight: Flight) -> None:
-        """A message was read. Without its content it waits among the ready ones until it has it."""
+        """A message was read; one whose content is not at hand waits for it."""
         self.flights[flight.seq] = flight
         held = flight.held
-        if not self._is_keyed or held is None:
+        if held is None:
+            self.unread[flight.seq] = flight
+            return
+        self.unread.pop(flight.seq, None)
+        if not self._is_keyed:
             heapq.heappush(self.ready, flight.seq)
             return
         key = held.message.key or held.message.sender
@@ -122,6 +129,7 @@ class Window:
         self.exhausted -= flight.phase is EXHAUSTED
         flight.phase = SETTLED
         self.flights.pop(flight.seq, None)
+        self.unread.pop(flight.seq, None)
         lane = flight.lane
         if lane is None:
             return
@@ -181,6 +189,7 @@ class Window:
         self.flights.clear()
         self.exhausted = 0
         self.ready.clear()
+        self.unread.clear()
         self.lanes.clear()
         self.keyed.clear()
         self._due.clear()
