@@ -56,11 +56,13 @@ def topic_name(topic: int) -> str:
     return f"bench/kept-{topic:05d}"
 
 
-def publications(name: str, topic: int, ids: Iterable[int]) -> list[bytes]:
+def publications(
+    name: str, topic: int, ids: Iterable[int], size: int = MESSAGE_BYTES
+) -> list[bytes]:
     """The message as the hub reads it, and as the others store it."""
     given = list(ids)
     bare = len(_publications(name, topic, given[:1], "")[0])
-    return _publications(name, topic, given, "x" * (MESSAGE_BYTES - bare))
+    return _publications(name, topic, given, "x" * (size - bare))
 
 
 def _publications(name: str, topic: int, ids: Iterable[int], text: str) -> list[bytes]:
@@ -74,6 +76,8 @@ def _publications(name: str, topic: int, ids: Iterable[int], text: str) -> list[
 @dataclass(frozen=True)
 class HubStore:
     """Durable topics, subscriptions, asks and mailboxes of the hub."""
+
+    message_bytes: int = MESSAGE_BYTES
 
     batch = 1
     published = b'"hub:published"'
@@ -95,7 +99,7 @@ class HubStore:
         return SignalHub().registered(port, name)
 
     def publishes(self, name: str, topic: int, ids: Iterable[int]) -> bytes:
-        return masked_run(publications(name, topic, ids))
+        return masked_run(publications(name, topic, ids, self.message_bytes))
 
     def consumer(self, port: int, name: str, topic: int, window: int) -> Script:
         paused = self._subscription(name, topic)

@@ -77,10 +77,13 @@ class Run:
         self.accepted: set[int] = set()
         self.settled: set[int] = set()
         self.crashes = 0
-        self.newest: dict[Peer, int] = {}
+        self.transmissions = 0
+        self.newest: dict[str, int] = {}
+        self.newest_tell: dict[str, int] = {}
+        self.overtaken: set[int] = set()
+        self.held: set[int] = set()
         self.welcome_senders()
         self.do_attach(0)
-        self.sent_through: dict[int, Peer] = {}
 
     def welcome_senders(self) -> None:
         self.senders = [self.shell.connect(f"@(a/sender{number})") for number in range(2)]
@@ -109,13 +112,18 @@ class Run:
         self, number: int, serial: int, message_id: str, *, ttl: int | None = None
     ) -> None:
         sender = self.sender(number)
-        self.sent_through.setdefault(serial, sender)
-        sender.send(ACTOR, serial, pattern="ask", id=message_id, sender="@(a/s)", ttl=ttl)
+        data = self.data(serial, sender)
+        sender.send(ACTOR, data, pattern="ask", id=message_id, sender="@(a/s)", ttl=ttl)
+
+    def data(self, serial: int, sender: Peer) -> list[object]:
+        """What it is, and the how manyth thing its session has sent."""
+        self.transmissions += 1
+        return [serial, self.transmissions, sender.session.id]
 
     def do_tell(self, number: int) -> None:
         self.serial += 1
-        self.sent_through[self.serial] = self.sender(number)
-        self.sender(number).send(ACTOR, self.serial)
+        sender = self.sender(number)
+        sender.send(ACTOR, self.data(self.serial, sender))
 
     def do_ask_again(self, number: int) -> None:
         if self.asked:
@@ -139,7 +147,7 @@ class Run:
         if not self.settles or self.actor is None or not self.actor.can_be_written:
             return []
         box = self.shell.hub.streams.mailboxes.get(ACTOR)
-        return [] if box is None else sorted(box.subscription.window.flights)
+        return [] if box is None else sorted(self.held & box.subscription.window.flights.keys())
 
     def do_attach(self, number: int) -> None:
         if self.actor is not None and self.actor.can_be_written:
@@ -193,7 +201,6 @@ class Run:
         self.crashes += 1
         self.shell = self.shell.restarted(number % (self.shell.engine.pending + 1))
         self.actor = None
-        self.newest.clear()
         self.welcome_senders()
 
     # What is heard.
@@ -212,17 +219,24 @@ class Run:
 
     def hear(self, message: Message) -> None:
         assert message["to"] == ACTOR
-        serial = message["payload"]
+        serial, transmission, session = message["payload"]
         delivery = message["metadata"].get("delivery")
         is_marked = delivery is not None and delivery["attempt"] > 1
         if delivery is not None:
             assert delivery["redelivered"] is is_marked
         assert is_marked or not self.heard[serial], f"{serial} came again and was not marked"
         self.heard[serial] += 1
-        if not is_marked and delivery is not None:
-            sender = self.sent_through[serial]
-            assert serial > self.newest.get(sender, 0), f"{serial} was overtaken"
-            self.newest[sender] = serial
+        if delivery is None:
+            self.newest_tell[session] = transmission
+        else:
+            self.held.add(delivery["seq"])
+            if is_marked:
+                return
+            if transmission < self.newest_tell.get(session, 0):
+                self.overtaken.add(serial)
+        assert transmission > self.newest.get(session, 0), f"{serial} was overtaken"
+        if delivery is not None:
+            self.newest[session] = transmission
 
     def note_answer(self, message: Message) -> None:
         message_id, payload = message["correlationId"], dict(message["payload"])
@@ -232,6 +246,7 @@ class Run:
         assert payload["seq"] >= 1
         if payload["status"] == "delivered" and serial not in self.accepted:
             assert self.heard[serial], f"{serial} is called delivered and was not"
+            assert serial not in self.overtaken, f"a tell overtook {serial}, which did not wait"
         known = self.answers.setdefault(message_id, payload)
         assert payload["seq"] == known["seq"], "another position than the first time"
         assert payload["epoch"] == known["epoch"]

@@ -43,6 +43,12 @@ def test_a_publication_has_exactly_the_size_that_is_quoted() -> None:
     assert (message["pattern"], message["ttl"]) == ("ask", None)
 
 
+def test_the_hub_can_be_given_larger_messages() -> None:
+    _, payload, rest = unmask(HubStore(message_bytes=535).publishes("p00001", 0, range(1)))
+
+    assert (len(payload), rest) == (535, b"")
+
+
 @pytest.mark.parametrize("store", [*STORES, JetStream(batch=2)])
 def test_publications_of_one_lane_have_one_length(store: StoreDialect) -> None:
     frames = store.publishes("p00001", 0, range(6))

@@ -25,7 +25,7 @@ import signalhub.core
 from signalhub import envelope
 from signalhub.client.link import Link, open_link
 from signalhub.core import refusals
-from signalhub.core.hub import _HANDLERS
+from signalhub.core.handlers import HANDLERS
 from signalhub.errors import Code, Refusal
 from signalhub.names import HUB_ADDRESS
 from signalhub.settings import Outbound, Settings
@@ -122,7 +122,7 @@ def retryable_by_code() -> dict[str, set[str]]:
 
 
 def test_every_request_the_hub_handles_has_its_section_and_no_other_does() -> None:
-    assert set(REQUESTS) == set(_HANDLERS)
+    assert set(REQUESTS) == set(HANDLERS)
 
 
 def test_every_type_the_hub_sends_is_documented() -> None:

@@ -133,7 +133,16 @@ class _Joining:
         self._wanted = _wanted(request)
 
     def make(self, floor: int, now: int) -> list[Effect]:
-        """A new subscription; it exists for good once its entry is on disk."""
+        """A new subscription, unless it must not be; where it starts may have been looked up."""
+        if self._session.state is not State.CONNECTED:
+            return []
+        try:
+            return self._make(floor, now)
+        except Refusal as refusal:
+            return self.refuse(refusal, now)
+
+    def _make(self, floor: int, now: int) -> list[Effect]:
+        """It exists for good once its entry is on disk."""
         hub, topic = self._hub, self._topic
         name = self._request.subscription
         assert name is not None
@@ -168,7 +177,8 @@ class _Joining:
         others = [one for one in subscription.consumers if one is not held]
         if definition.mode == EXCLUSIVE and others:
             raise refusals.subscription_busy(subscription.name, others[0].name)
-        update = changed(definition, request)
+        # The window of a consumer is its own; all else is the subscription's.
+        update = msgspec.structs.replace(changed(definition, request), window=definition.window)
         if update != definition:
             effects += redefine(hub, subscription, update, now)
         if held is not None:
@@ -180,7 +190,7 @@ class _Joining:
             session,
             self._address,
             subscription,
-            window=update.window,
+            window=request.window or update.window,
             bytes_max=settings.window_bytes,
             auto_ack=update.auto_ack,
         )
@@ -249,10 +259,8 @@ class Made(msgspec.Struct):
         return self.joining.made(self.subscription, now)
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        stream = self.subscription.stream
-        if isinstance(stream, Topic):
-            stream.subscriptions.pop(self.subscription.name, None)
-        return self.joining.refuse(refusal, now)
+        gone = remove(hub, self.subscription, "refused", now)
+        return [*gone, *self.joining.refuse(refusal, now)]
 
 
 def first_unsettled(subscription: Subscription) -> int:

@@ -92,9 +92,14 @@ class Survey(msgspec.Struct, kw_only=True):
 
 
 class _Fault(Exception):
-    def __init__(self, segment: str, position: int, reason: str) -> None:
+    """Damage, and the segment that can be read all the same, if it is another's fault."""
+
+    def __init__(
+        self, segment: str, position: int, reason: str, *, readable: SegmentInfo | None = None
+    ) -> None:
         super().__init__(reason)
         self.damage = Damage(segment, position, reason)
+        self.readable = readable
 
 
 def survey(disk: Disk) -> Survey:
@@ -175,6 +180,7 @@ def _examine_all(disk: Disk, bases: list[int], found: Survey, last_deleted: Summ
                 raise _Fault(info.name, 0, f"its epoch {info.epoch} is below the one before it")
         except _Fault as fault:
             found.damages.append(fault.damage)
+            found.segments += [fault.readable] if fault.readable else []
             chain = b""
         else:
             found.segments.append(info)
@@ -192,7 +198,7 @@ def _examine_inner(file: File, base: int, next_base: int, chain: bytes) -> Segme
     if (summary.base, summary.epoch) != (base, header.epoch):
         raise _Fault(name, summary.bytes, "its footer belongs to another segment")
     if summary.end != next_base:
-        raise _gap(summary.end, next_base)
+        raise _gap(sealed_segment(summary), next_base)
     if chain and summary.previous_chain != chain:
         raise _Fault(name, summary.bytes, "its footer does not continue the chain before it")
     return sealed_segment(summary)
@@ -202,19 +208,18 @@ def _examine_unsealed(file: File, header: Header, next_base: int) -> SegmentInfo
     scanned = _Scanned(header)
     scanned.read(file, next_base)
     info = scanned.info
-    if info.end > next_base:
-        raise _gap(info.end, next_base)
-    if info.end < next_base:
-        if not used_bytes(file, info.bytes, file.size()):
-            raise _gap(info.end, next_base)
+    if info.end < next_base and used_bytes(file, info.bytes, file.size()):
         raise _Fault(info.name, info.bytes, scanned.reason)
+    if info.end != next_base:
+        raise _gap(info, next_base)
     return info
 
 
-def _gap(end: int, next_base: int) -> _Fault:
-    if end < next_base:
-        return _Fault(segment_name(end), 0, f"it is missing; the next one begins at {next_base}")
-    return _Fault(segment_name(next_base), 0, f"it should begin at {end}")
+def _gap(info: SegmentInfo, next_base: int) -> _Fault:
+    if info.end > next_base:
+        return _Fault(segment_name(next_base), 0, f"it should begin at {info.end}")
+    missing = segment_name(info.end)
+    return _Fault(missing, 0, f"it is missing; the next one begins at {next_base}", readable=info)
 
 
 def _examine_last(file: File, base: int, epoch: int, published: Head | None) -> Tail:

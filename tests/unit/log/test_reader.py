@@ -273,6 +273,26 @@ def test_damage_is_reported_and_never_skipped() -> None:
     assert len(before) <= bad
 
 
+def test_a_missing_segment_hides_only_itself() -> None:
+    disk = FaultyDisk()
+    log = open_log(disk, segment_bytes=2_000)
+    fill_segments(log, 5)
+    do_upkeep(log)
+    before, missing, after, *_ = log.segments[1:]
+    disk.remove(missing.name)
+    log = open_log(disk)
+    reader = Reader(log)
+
+    assert len(list(reader.scan(0, before.end))) == before.end
+    with pytest.raises(LogDamaged, match=missing.name):
+        list(reader.scan(before.base))
+    assert len(list(reader.scan(after.base))) == log.head - after.base
+    assert seqs(reader.read("orders", 1, 1, ENDLESS, ENDLESS))[-1] == before.end
+    with pytest.raises(LogDamaged, match=missing.name):
+        reader.read("orders", 1, before.end + 1, 1, ENDLESS)
+    assert seqs(reader.read("orders", 1, after.base + 1, 1, ENDLESS)) == [after.base + 1]
+
+
 def test_a_footer_that_cannot_be_used_is_done_without() -> None:
     disk = FaultyDisk()
     log = open_log(disk, segment_bytes=2_000)
