@@ -237,10 +237,10 @@ class Frozen:
             takers[0].start()
             _drive(site, _woken(senders, takers, self.backlog, window=WINDOW))
             meter = Meter(site.target)
-            for _ in range(self.turns):
+            for turn in range(self.turns):
                 calm_s += self._turn(site, senders, takers, count).lanes[0].answered_s
                 with consumers(
-                    site, 1, FROZEN_WINDOW, role="z", buffer_bytes=FROZEN_BUFFER_BYTES
+                    site, 1, FROZEN_WINDOW, role=f"z{turn}", buffer_bytes=FROZEN_BUFFER_BYTES
                 ) as frozen:
                     frozen[0].start()
                     time.sleep(FREEZE_S)

@@ -24,7 +24,7 @@ from bench.machine import Cores, data_folder, process_tree
 from bench.protocols import Dialect, Nats, SignalHub, SocketIo
 from bench.stores import HubStore, JetStream, RedisStreams, StoreDialect
 
-START_S_MAX = 60.0
+START_S_MAX = 120.0
 STOP_S_MAX = 5.0
 POLL_S = 0.002
 ROOT = Path(__file__).parent.parent

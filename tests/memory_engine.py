@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from signalhub.core import refusals
+from signalhub.core.dedup import Remembered
 from signalhub.core.effects import Append, Fetch, FindTime
 from signalhub.core.hub import Hub
 from signalhub.core.recovery import Snapshot
@@ -181,12 +182,13 @@ class Shelf:
     """Snapshots of durable streams, as the store keeps them."""
 
     def __init__(self) -> None:
-        self._head: tuple[int, int, int] | None = None
+        self._head: tuple[int, int, int, int] | None = None
         self._streams: dict[str, bytes] = {}
         self._subscriptions: dict[tuple[str, str], bytes] = {}
+        self._remembered: list[Remembered] = []
 
-    def save_snapshot(self, snapshot: Snapshot, epoch: int) -> None:
-        self._head = (epoch, snapshot.offset, snapshot.next_id)
+    def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int) -> None:
+        self._head = (epoch, snapshot.offset, seen_from, snapshot.next_id)
         for name, state in snapshot.streams.items():
             if state is None:
                 self._streams.pop(name, None)
@@ -199,13 +201,15 @@ class Shelf:
                 self._subscriptions.pop(key, None)
             else:
                 self._subscriptions[key] = state
+        if snapshot.remembered.records:
+            self._remembered.append(snapshot.remembered)
 
-    def load_snapshot(self) -> SnapshotRow | None:
+    def load_snapshot(self, remembered_from_ms: int) -> SnapshotRow | None:
         if self._head is None:
             return None
-        epoch, offset, next_id = self._head
         streams, subscriptions = [*self._streams.values()], [*self._subscriptions.values()]
-        return SnapshotRow(epoch, offset, next_id, streams, subscriptions)
+        recent = [one for one in self._remembered if one.newest_ms >= remembered_from_ms]
+        return SnapshotRow(*self._head, streams, subscriptions, recent)
 
     def forget_snapshot(self) -> None:
         self._head = None
@@ -218,6 +222,7 @@ class Shelf:
         other._head = self._head
         other._streams = dict(self._streams)
         other._subscriptions = dict(self._subscriptions)
+        other._remembered = list(self._remembered)
         return other
 
 

@@ -237,6 +237,7 @@ class MemoryShell:
         self.peers: list[Peer] = []
         self.rows: dict[str, Row] = {}
         self.shelf = Shelf()
+        self._snapshot_before = self.engine.head
         self.written: list[tuple[str, str]] = []
         self.notes: list[Note] = []
         self._handed_over: deque[Waiter] = deque()
@@ -308,7 +309,9 @@ class MemoryShell:
 
     def save_snapshot(self) -> None:
         """Where the next start begins to read the log."""
-        self.shelf.save_snapshot(take_snapshot(self.hub, self.engine.head), self.engine.epoch)
+        offset, epoch = self.engine.head, self.engine.epoch
+        seen_from, self._snapshot_before = self._snapshot_before, offset
+        self.shelf.save_snapshot(take_snapshot(self.hub, offset), epoch, seen_from)
 
     def restarted(self: Shell, written: int = 0) -> Shell:
         """Another hub after a crash: the rows, the shelf and what was committed are still there.

@@ -48,7 +48,8 @@ MAY_IMPORT = {
     "signalhub.core": VOCABULARY | {"signalhub.core"},
     "signalhub.log": VOCABULARY | {"signalhub.log", "signalhub.core.tally"},
     "signalhub.engine": VOCABULARY | {"signalhub.core", "signalhub.engine", "signalhub.log"},
-    "signalhub.state": VOCABULARY | {"signalhub.state", "signalhub.core.recovery"},
+    "signalhub.state": VOCABULARY
+    | {"signalhub.state", "signalhub.core.dedup", "signalhub.core.recovery"},
     "signalhub.observe": VOCABULARY | {"signalhub.observe", "signalhub.core.tally"},
     "signalhub.client": VOCABULARY
     | {"signalhub.client", "signalhub.core.limits", "signalhub.websocket"},

@@ -22,7 +22,7 @@ def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that no short life would reach."""
     for module in ("subscription", "journal"):
         monkeypatch.setattr(f"signalhub.core.{module}.RESERVE", 8)
-    monkeypatch.setattr("signalhub.core.subscription.PASS_MESSAGES_MAX", 5)
+    monkeypatch.setattr("signalhub.core.sending.PASS_MESSAGES_MAX", 5)
     monkeypatch.setattr("signalhub.core.dispatch.FETCH_MESSAGES", 3)
 
 

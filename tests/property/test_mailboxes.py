@@ -241,7 +241,8 @@ class Run:
     def note_answer(self, message: Message) -> None:
         message_id, payload = message["correlationId"], dict(message["payload"])
         serial = self.asked[message_id]
-        payload.pop("duplicate", None)
+        is_repeat = payload.pop("duplicate", False)
+        assert is_repeat or message_id not in self.answers, "a repeat is not called one"
         assert payload["durability"] == "fsync"
         assert payload["seq"] >= 1
         if payload["status"] == "delivered" and serial not in self.accepted:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from signalhub.testing import FakeClock
 from tests.spec.peer import PATIENCE_S, Envelope, Peer
 from tests.spec.stage import Stage, code_of
 
@@ -360,6 +361,12 @@ async def dead_letters(peer: Peer, topic: str = f"{TOPIC}.dlq") -> list[Envelope
     for copy in copies:
         assert copy["metadata"]["deadLetter"].keys() >= _STORY, copy
     return copies
+
+
+async def pass_time(clock: FakeClock, peer: Peer, seconds: float) -> None:
+    """Let time pass, and let the hub notice: it reads its clock once per turn of the loop."""
+    clock.advance(seconds)
+    await peer.ask("hub:heartbeat")
 
 
 async def quiet(peer: Peer) -> None:

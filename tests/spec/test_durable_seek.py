@@ -16,6 +16,7 @@ from tests.spec.durable_topics import (
     enter,
     expect,
     leave,
+    pass_time,
     publish,
     publish_all,
     refusal,
@@ -102,7 +103,7 @@ async def test_wire_seek_to_a_time_finds_the_first_entry_not_before_it() -> None
         consumer = await enter(stage, "b")
         times = []
         for number in range(1, 6):
-            clock.advance(1)
+            await pass_time(clock, publisher, 1)
             times.append(clock.now_ms())
             await publish(publisher, number)
         await consumer.take_and_ack(5)

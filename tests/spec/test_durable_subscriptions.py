@@ -17,6 +17,7 @@ from tests.spec.durable_topics import (
     enter,
     expect,
     leave,
+    pass_time,
     publish,
     publish_all,
     reenter,
@@ -100,7 +101,7 @@ async def test_wire_new_subscription_starts_at_a_time() -> None:
         await create(publisher)
         times = []
         for number in range(4):
-            clock.advance(10)
+            await pass_time(clock, publisher, 10)
             times.append(clock.now_ms())
             await publish(publisher, number)
 
@@ -334,9 +335,9 @@ async def test_wire_lag_in_seconds_is_the_age_of_the_first_unsettled_entry() -> 
         assert (await consumer.info())["lagSeconds"] == 0
 
         await publish(publisher, 1)
-        clock.advance(30)
+        await pass_time(clock, publisher, 30)
         await publish(publisher, 2)
-        clock.advance(10)
+        await pass_time(clock, publisher, 10)
 
         assert (await consumer.info())["lagSeconds"] == pytest.approx(40, abs=1)
         await consumer.take_and_ack(1)

@@ -16,6 +16,7 @@ from tests.spec.durable_topics import (
     enter,
     expect,
     head_of,
+    pass_time,
     publish,
     publish_all,
     refusal,
@@ -254,7 +255,7 @@ async def test_r6_duplicate_is_found_before_its_time_to_live_is_looked_at() -> N
         sent = {"id": "same", "timestamp": clock.now_ms(), "ttl": 1_000}
         first = await publish(peer, 1, members=sent)
 
-        clock.advance(2)
+        await pass_time(clock, peer, 2)
         again = await publish(peer, 1, members=sent)
 
         assert (again["seq"], again["duplicate"]) == (first["seq"], True)
@@ -267,9 +268,9 @@ async def test_r6_id_is_free_again_when_the_window_has_passed() -> None:
         await create(peer)
         await publish(peer, 1, members={"id": "same"})
 
-        clock.advance(59)
+        await pass_time(clock, peer, 59)
         assert (await publish(peer, 1, members={"id": "same"}))["duplicate"] is True
-        clock.advance(62)
+        await pass_time(clock, peer, 62)
         later = await publish(peer, 1, members={"id": "same"})
 
         assert later["seq"] == 2
@@ -282,7 +283,7 @@ async def test_r12_publish_that_came_too_late_is_refused_and_may_be_sent_anew() 
         peer = await stage.join("@(local/a)")
         await create(peer)
         message = {"topic": TOPIC, "type": "note", "durable": True}
-        clock.advance(10)
+        await pass_time(clock, peer, 10)
         late = {"id": "same", "timestamp": clock.now_ms() - 5_000, "ttl": 1_000}
 
         assert await refusal(peer, "hub:publish", message, **late) == "message_expired"

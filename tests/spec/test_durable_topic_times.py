@@ -17,6 +17,7 @@ from tests.spec.durable_topics import (
     enter,
     expect,
     leave,
+    pass_time,
     publish,
     publish_all,
     reenter,
@@ -44,7 +45,7 @@ async def test_r12_entry_that_expired_while_nobody_consumed_is_passed_over() -> 
         await publish(publisher, "fleeting", members={"ttl": 1_000})
         await publish(publisher, "longer", members={"ttl": 60_000})
 
-        clock.advance(2)
+        await pass_time(clock, publisher, 2)
         await publish(publisher, "new", members={"ttl": 1_000})
         back = await subscribe(consumer.peer)
         heard = await back.take(3)
@@ -67,7 +68,7 @@ async def test_r12_entry_that_expires_behind_a_full_window_is_passed_over() -> N
             await publish(publisher, data, members={"ttl": ttl})
         assert (await consumer.next()).payload == "first"
 
-        clock.advance(2)
+        await pass_time(clock, publisher, 2)
         await consumer.ack(1)
 
         assert (await consumer.next()).payload == "last"
@@ -85,7 +86,7 @@ async def test_r12_repeat_of_an_entry_that_has_expired_meanwhile_does_not_come()
         await consumer.take(2)
         await leave(consumer)
 
-        clock.advance(2)
+        await pass_time(clock, publisher, 2)
         back = await subscribe(consumer.peer)
 
         again = await back.next()

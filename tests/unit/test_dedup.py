@@ -298,9 +298,34 @@ def test_remembering_twice_does_no_harm() -> None:
 
 def test_bytes_of_two_records_are_not_taken_for_one_key() -> None:
     table = _Table()
-    for key in (b"a" * 11, b"bbbbbbccccc"):
+    for key in (b"a" * 10, b"bbbbbccccc"):
         table.add(key, NOW_MS, Ack(NOW_MS), 0, 0)
 
-    assert table.find(b"\0\0\0\0\0bbbbbb") is None
-    assert table.find(b"bbbbbbccccc") is not None
-    assert table.find(b"a" * 11) is not None
+    assert table.find(b"\0\0\0\0\0bbbbb") is None
+    assert table.find(b"bbbbbccccc") is not None
+    assert table.find(b"a" * 10) is not None
+
+
+def test_what_is_kept_is_remembered_by_the_next_process() -> None:
+    dedup = Dedup(WINDOW_MS, 2**20)
+    dedup.is_kept = True
+    acks = {
+        f"m-{number}": Ack(NOW_MS + number, "queued", seq=number, stream=7) for number in range(999)
+    }
+    acks["b"] = Ack(NOW_MS + 999, extra=b"{}")
+    kept = []
+    for message_id, ack in acks.items():
+        dedup.remember("s", message_id, ack.at_ms, ack)
+        if message_id.endswith("00"):
+            kept.append(dedup.take_fresh())
+    kept.append(dedup.take_fresh())
+
+    again = Dedup(WINDOW_MS, 2**20)
+    again.load(kept, NOW_MS + 1000)
+
+    assert again.count == dedup.count
+    assert {one: again.find("s", one, NOW_MS + 1000) for one in acks} == acks
+    assert again.find("s", "m-1000", NOW_MS + 1000) is None
+    again.remember("s", "m-1000", NOW_MS + 1001, Ack(NOW_MS + 1001))
+    assert again.find("s", "m-1000", NOW_MS + 1002) is not None
+    assert again.find("s", "m-0", NOW_MS + WINDOW_MS + 2) is None

@@ -15,6 +15,7 @@ Time that jumps back stands still instead, so records stay in order and ages nev
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
 from typing import Final, Literal
@@ -42,6 +43,14 @@ class Ack(msgspec.Struct, frozen=True):
     stream: int = 0
 
 
+class Remembered(msgspec.Struct, frozen=True):
+    """What was remembered in a stretch of time, to be kept and loaded again."""
+
+    newest_ms: int
+    records: bytes
+    aside: dict[bytes, Ack]
+
+
 class _Slice(msgspec.Struct):
     """How many ids were remembered in a stretch of time, and how far time ran ahead then."""
 
@@ -65,6 +74,10 @@ class Dedup:
         self._now_ms = 0
         self._skew_ms = 0
         self._lost_until_ms = -1  # What was accepted up to then was given up early.
+        # Records since the last `take_fresh`, if somebody keeps them; they take twice the room.
+        self.is_kept = False
+        self._fresh = bytearray()
+        self._fresh_aside: dict[bytes, Ack] = {}
 
     @property
     def count(self) -> int:
@@ -109,12 +122,41 @@ class Dedup:
         table = self._table
         key = _fingerprint(sender, message_id)
         delay_ms = ack.at_ms - (self._now_ms - self._skew_ms)
-        table.add(key, self._now_ms, ack, delay_ms, self._oldest_kept_ms())
+        record = table.add(key, self._now_ms, ack, delay_ms, self._oldest_kept_ms())
+        if self.is_kept:
+            self._fresh += record
+            if table.is_aside(key):
+                self._fresh_aside[key] = ack
+        self._bound()
+
+    def _bound(self) -> None:
+        table = self._table
         while table.memory_bytes > self._memory_bytes_max and table.count > 1:
             # Trimming one bucket after another pays only while most of them have what to trim.
             if (table.count - self._sliced) * _BUCKET_RECORDS_MEAN < table.count:
                 self._give_up_oldest_slice()
             table.trim(1, self._oldest_kept_ms())
+
+    def take_fresh(self) -> Remembered:
+        """What was remembered since the last call, for somebody who keeps it."""
+        records, self._fresh = bytes(self._fresh), bytearray()
+        aside, self._fresh_aside = self._fresh_aside, {}
+        return Remembered(self._now_ms, records, aside)
+
+    def load(self, kept: Iterable[Remembered], now_ms: int) -> None:
+        """Remember again what an earlier process remembered; before anything else."""
+        assert not self._table.count, "only an empty memory can be loaded"
+        pieces = []
+        for one in kept:
+            self._advance(min(one.newest_ms, now_ms))
+            count = len(one.records) // _RECORD.size
+            if count:
+                self._count_arrival()
+                self._slices[0].count += count - 1
+                self._sliced += count - 1
+                pieces.append(one)
+        self._table.load(pieces)
+        self._bound()
 
     def sweep(self, now_ms: int) -> None:
         """Free a part of what has expired: a few milliseconds of work, about once a second."""
@@ -244,7 +286,31 @@ class _Table:
         status: Status = "queued" if kind == _QUEUED else "delivered"
         return word >> _TIME_SHIFT, (delay_ms, status, int.from_bytes(seq, "little"), stream)
 
-    def add(self, key: bytes, at_ms: int, ack: Ack, delay_ms: int, oldest_kept_ms: int) -> None:
+    def is_aside(self, key: bytes) -> bool:
+        """Does its ack not fit a record?"""
+        return key in self._aside
+
+    def load(self, kept: list[Remembered]) -> None:
+        """Fill an empty table with records, oldest first, all at once."""
+        count = sum(len(one.records) for one in kept) // _RECORD.size
+        while len(self._buckets) * _BUCKET_RECORDS_MEAN < count:
+            self._buckets += [b""] * len(self._buckets)
+            self._mask, self._next_mask = self._next_mask, self._next_mask << 1 | 1
+        mask, size, number = self._mask, _RECORD.size, int.from_bytes
+        filled: list[list[bytes]] = [[] for _ in self._buckets]
+        for one in kept:
+            records = one.records
+            for at in range(0, len(records), size):
+                record = records[at : at + size]
+                filled[number(record[:4], "little") & mask].append(record)
+            self._aside.update(one.aside)
+        self._buckets = [b"".join(bucket) for bucket in filled]
+        self.count = count
+        aside_bytes = sum(_ASIDE_BYTES + len(ack.extra) for ack in self._aside.values())
+        self.memory_bytes = count * size + len(self._buckets) * _BUCKET_BYTES + aside_bytes
+
+    def add(self, key: bytes, at_ms: int, ack: Ack, delay_ms: int, oldest_kept_ms: int) -> bytes:
+        """The record that was added."""
         index = self._index(key)
         kept = self._trimmed(self._buckets[index], oldest_kept_ms)
         word = at_ms << _TIME_SHIFT
@@ -260,11 +326,13 @@ class _Table:
         stream, seq = 0, b""
         if word & _KIND_MASK != _ASIDE:
             stream, seq = ack.stream, ack.seq.to_bytes(_SEQ_BYTES, "little")
-        self._buckets[index] = kept + _RECORD.pack(key, word, stream, seq)
+        record = _RECORD.pack(key, word, stream, seq)
+        self._buckets[index] = kept + record
         self.count += 1
         self.memory_bytes += _RECORD.size
         if self.count > len(self._buckets) * _BUCKET_RECORDS_MEAN:
             self._split_one()
+        return record
 
     def trim(self, buckets: int, oldest_kept_ms: int) -> None:
         """Cut older records from the next few buckets, going round and round."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core import mailbox
-from signalhub.core.dedup import Ack
+from signalhub.core.dedup import Ack, Remembered
 from signalhub.core.ranges import Ranges
 from signalhub.core.streams import Mailbox, Topic
 from signalhub.core.subscription import Subscription
@@ -71,6 +71,8 @@ class Snapshot(msgspec.Struct):
     next_id: int
     streams: dict[str, bytes | None]
     subscriptions: dict[tuple[str, str], bytes | None]
+    # Accepted ids since the last one; these add up.
+    remembered: Remembered
 
 
 class Recovery:
@@ -85,8 +87,15 @@ class Recovery:
         self._loose: dict[int, tuple[str, str, int]] = {}
         self._deleted: set[int] = set()
 
-    def restore(self, next_id: int, streams: list[bytes], subscriptions: list[bytes]) -> None:
+    def restore(
+        self,
+        next_id: int,
+        streams: list[bytes],
+        subscriptions: list[bytes],
+        remembered: list[Remembered],
+    ) -> None:
         """Begin with a snapshot."""
+        self._hub.dedup.load(remembered, self._now)
         self._hub.streams.next_id = next_id
         for body in streams:
             self._restore_stream(decode_body(StreamState, body))
@@ -338,7 +347,8 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         subscriptions.setdefault(key, None)
     hub.streams.forgotten.clear()
     hub.streams.deleted_subscriptions.clear()
-    return Snapshot(offset, is_whole, hub.streams.next_id, streams, subscriptions)
+    remembered = hub.dedup.take_fresh()
+    return Snapshot(offset, is_whole, hub.streams.next_id, streams, subscriptions, remembered)
 
 
 def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:

@@ -337,8 +337,13 @@ class Log:
             yield from self._seal(*found)
 
     def remove(self, segments: Sequence[SegmentInfo]) -> None:
-        """Delete the oldest segments, keeping their footers; raises `LogFull`, `LogFailed`."""
+        """Delete the oldest segments, keeping their footers; raises `LogFull`, `LogFailed`.
+
+        Those that are gone already are passed over.
+        """
         for info in segments:
+            if info.base < self.first:
+                continue
             assert info.is_sealed, "only a sealed segment can be proven when it is gone"
             assert info.base == self.first, "segments go in order"
             try:

@@ -13,6 +13,7 @@ import gc
 import logging
 import secrets
 import signal
+import sys
 from collections.abc import Callable
 
 import picows
@@ -50,6 +51,7 @@ log = logging.getLogger("signalhub.server")
 
 _SWEEP_S = 0.25
 _TICK_S = 1.0
+_SWITCH_S = 0.0005
 _CHECKPOINT_MS = 10_000
 _CHECKPOINT_ENTRIES = 50_000
 _RETENTION_MS = 60_000
@@ -80,6 +82,7 @@ class App:
         self._store: Store
         self._engine: LocalEngine
         self._checkpointed = 0
+        self._snapshot_before = 0
         self._known_segments = 0
         self._checkpoint = Period(_CHECKPOINT_MS)
         self._retention = Period(_RETENTION_MS)
@@ -119,7 +122,7 @@ class App:
         self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
         try:
             restart.recover(self.hub, self._engine, self._store, self._clock.now_ms())
-            self._checkpointed = self._engine.head
+            self._checkpointed = self._snapshot_before = self._engine.head
             await self._listen(loop)
         except BaseException:
             self._engine.close()
@@ -180,7 +183,10 @@ class App:
         self._checkpointed = offset = self._engine.reported
         is_whole = self._store.is_snapshot_broken
         snapshot = recovery.take_snapshot(self.hub, offset, is_whole=is_whole)
-        self._store.save_snapshot(snapshot, self._engine.epoch)
+        # What became of the last asks before it may follow it in the log.
+        seen_from, self._snapshot_before = self._snapshot_before, offset
+        window_ms = int(self.settings.dedup.window_s * 1000)
+        self._store.save_snapshot(snapshot, self._engine.epoch, seen_from, window_ms)
 
     # The gatekeeper's part.
 
@@ -288,6 +294,8 @@ def serve(settings: Settings, announce: Callable[[int], None]) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    # The committing thread must not wait long for the interpreter while the loop is busy.
+    sys.setswitchinterval(_SWITCH_S)
     return uvloop.run(_serve(settings, announce))
 
 

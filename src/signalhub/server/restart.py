@@ -17,9 +17,12 @@ log = logging.getLogger("signalhub.server")
 def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     """Load the snapshot if it fits the log, and apply what was written since."""
     hub.streams.log_epoch = engine.epoch
+    hub.dedup.is_kept = True
     recovery = Recovery(hub, now_ms)
     start = engine.first
-    snapshot = store.load_snapshot()
+    window_ms = int(hub.settings.dedup.window_s * 1000)
+    snapshot = store.load_snapshot(now_ms - window_ms)
+    since = engine.offset_at_time(now_ms - window_ms)
     damage = engine.log.fault
     if damage is not None:
         # What can be read is served; the snapshot is the best there is, and nothing is changed.
@@ -27,13 +30,15 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     if snapshot is not None:
         fits = snapshot.epoch == engine.epoch and engine.first <= snapshot.offset <= engine.head
         if fits or damage is not None:
-            recovery.restore(snapshot.next_id, snapshot.streams, snapshot.subscriptions)
+            recovery.restore(
+                snapshot.next_id, snapshot.streams, snapshot.subscriptions, snapshot.remembered
+            )
             start = snapshot.offset
+            since = snapshot.seen_from
         else:
             log.warning("the snapshot does not fit the log and is made again from it")
             store.forget_snapshot()
-    window_ms = int(hub.settings.dedup.window_s * 1000)
-    since = min(start, engine.offset_at_time(now_ms - window_ms))
+    since = max(engine.first, min(start, since))
     applied = 0
     try:
         for entry in engine.scan(since):

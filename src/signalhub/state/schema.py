@@ -34,7 +34,13 @@ _SNAPSHOT: Final = """
         only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
         epoch INTEGER NOT NULL,         -- Of the log.
         log_offset INTEGER NOT NULL,    -- Everything before it is in the snapshot.
+        seen_from INTEGER NOT NULL,     -- What became of asks is read again from here on.
         next_id INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE remembered (
+        number INTEGER PRIMARY KEY,
+        newest_ms INTEGER NOT NULL,
+        body BLOB NOT NULL              -- MessagePack, see core/dedup.py.
     ) STRICT;
 """
 
@@ -83,8 +89,11 @@ DROP_STREAM: Final = "DELETE FROM stream WHERE name = ?"
 DROP_SUBSCRIPTIONS: Final = "DELETE FROM subscription WHERE stream = ?"
 PUT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)"
 DROP_SUBSCRIPTION: Final = "DELETE FROM subscription WHERE stream = ? AND name = ?"
-PUT_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)"
-LOAD_SNAPSHOT: Final = "SELECT epoch, log_offset, next_id FROM snapshot"
+PUT_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)"
+LOAD_SNAPSHOT: Final = "SELECT epoch, log_offset, seen_from, next_id FROM snapshot"
+PUT_REMEMBERED: Final = "INSERT INTO remembered (newest_ms, body) VALUES (?, ?)"
+FORGET_REMEMBERED: Final = "DELETE FROM remembered WHERE newest_ms < ?"
+LOAD_REMEMBERED: Final = "SELECT body FROM remembered WHERE newest_ms >= ? ORDER BY number"
 LOAD_STREAMS: Final = "SELECT state FROM stream"
 LOAD_SUBSCRIPTIONS: Final = "SELECT state FROM subscription"
 FORGET_SNAPSHOT: Final = """

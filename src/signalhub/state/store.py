@@ -21,6 +21,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 
+from signalhub.core.dedup import Remembered
 from signalhub.core.recovery import Snapshot
 from signalhub.errors import SettingsError
 from signalhub.state import schema
@@ -33,6 +34,7 @@ BUSY_MS = 5_000
 
 Result = TypeVar("Result")
 
+_decode_remembered = msgspec.msgpack.Decoder(Remembered).decode
 _decode_capabilities = msgspec.json.Decoder(list[str]).decode
 
 
@@ -53,9 +55,11 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 
     epoch: int
     offset: int
+    seen_from: int
     next_id: int
     streams: list[bytes]
     subscriptions: list[bytes]
+    remembered: list[Remembered]
 
 
 class Store:
@@ -73,6 +77,7 @@ class Store:
         self._jobs: list[Callable[[], None]] = []
         # The last snapshot could not be written, so the next one has to be whole.
         self.is_snapshot_broken = False
+        self._remembered: list[Remembered] = []
         self._is_closed = False
         self._changed = threading.Condition()
         self._owner = threading.Thread(target=self._own, name="signalhub-store", daemon=True)
@@ -106,12 +111,12 @@ class Store:
         except (apsw.Error, ValueError) as error:
             raise _unusable(self._path, str(error)) from error
 
-    def save_snapshot(self, snapshot: Snapshot, epoch: int) -> None:
+    def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int, window_ms: int) -> None:
         """Write what changed, soon. Where it fails the older one stays, and the log fills in."""
-        self._submit(partial(self._save_snapshot, snapshot, epoch))
+        self._submit(partial(self._save_snapshot, snapshot, epoch, seen_from, window_ms))
 
-    def load_snapshot(self) -> SnapshotRow | None:
-        """The last snapshot, if there is one."""
+    def load_snapshot(self, remembered_from_ms: int) -> SnapshotRow | None:
+        """The last snapshot, if there is one, and the ids accepted since a time."""
 
         def read() -> SnapshotRow | None:
             found = self._connection.execute(schema.LOAD_SNAPSHOT).fetchone()
@@ -120,8 +125,12 @@ class Store:
             streams = [state for (state,) in self._connection.execute(schema.LOAD_STREAMS)]
             execute = self._connection.execute
             subscriptions = [state for (state,) in execute(schema.LOAD_SUBSCRIPTIONS)]
-            epoch, offset, next_id = found
-            return SnapshotRow(epoch, offset, next_id, streams, subscriptions)
+            bodies = execute(schema.LOAD_REMEMBERED, (remembered_from_ms,))
+            remembered = [_decode_remembered(body) for (body,) in bodies]
+            epoch, offset, seen_from, next_id = found
+            return SnapshotRow(
+                epoch, offset, seen_from, next_id, streams, subscriptions, remembered
+            )
 
         try:
             return self._wait_for(read)
@@ -137,7 +146,12 @@ class Store:
 
         self._wait_for(clear)
 
-    def _save_snapshot(self, snapshot: Snapshot, epoch: int) -> None:
+    def _save_snapshot(
+        self, snapshot: Snapshot, epoch: int, seen_from: int, window_ms: int
+    ) -> None:
+        # Ids wait here until they are written, also those of a snapshot that could not be.
+        if snapshot.remembered.records:
+            self._remembered.append(snapshot.remembered)
         if self.is_snapshot_broken and not snapshot.is_whole:
             # It builds on one that was not written.
             return
@@ -162,8 +176,15 @@ class Store:
                 [(*key, state) for key, state in subscriptions if state is not None],
             )
             self._connection.execute(
-                schema.PUT_SNAPSHOT, (epoch, snapshot.offset, snapshot.next_id)
+                schema.PUT_SNAPSHOT, (epoch, snapshot.offset, seen_from, snapshot.next_id)
             )
+            execute(
+                schema.PUT_REMEMBERED,
+                [(one.newest_ms, msgspec.msgpack.encode(one)) for one in self._remembered],
+            )
+            oldest_ms = snapshot.remembered.newest_ms - window_ms
+            self._connection.execute(schema.FORGET_REMEMBERED, (oldest_ms,))
+        self._remembered.clear()
         self.is_snapshot_broken = False
 
     def flush(self) -> None:

@@ -139,6 +139,18 @@ def test_a_deleted_segment_leaves_its_footer() -> None:
     assert (report.problems, report.footers) == ((), 2)
 
 
+def test_a_segment_that_is_gone_already_is_passed_over() -> None:
+    log = open_log(FaultyDisk(), segment_bytes=2_000)
+    fill_segments(log, 5)
+    do_upkeep(log)
+    segments = log.segments
+    log.remove(segments[:2])
+
+    log.remove(segments[:3])
+
+    assert log.segments[0] == segments[3]
+
+
 def test_a_log_goes_on_after_its_beginning_was_deleted() -> None:
     disk = FaultyDisk()
     log = open_log(disk, segment_bytes=2_000)

@@ -1,0 +1,59 @@
+"""Lives of a hub that keeps what it accepts; a failure names the seed that shows it again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.memory_shell import Message
+from tests.simulation.durable_world import DurableWorld
+from tests.simulation.events import Emitted, Exchange
+
+SEEDS = 150
+STEPS = 400
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_crashing_hub_keeps_what_it_accepted(seed: int) -> None:
+    world = DurableWorld(seed)
+
+    try:
+        world.run(STEPS)
+    except AssertionError as error:
+        error.add_note(f"seed {seed}, step {world.steps}")
+        raise
+
+
+def history(seed: int) -> list[Message]:
+    """Everything the hub had to say in a run."""
+    said: list[Message] = []
+
+    def note(exchange: Exchange) -> None:
+        said.extend(event.message for event in exchange.events if isinstance(event, Emitted))
+
+    world = DurableWorld(seed)
+    world.checks.append(note)
+    world.run(STEPS)
+    return said
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    first = history(1)
+
+    assert len(first) > STEPS // 2
+    assert history(1) == first
+    assert history(2) != first
+
+
+def test_the_worlds_are_worth_living_in() -> None:
+    """Rare things must not be so rare that the checks never see them."""
+    worlds = [DurableWorld(seed) for seed in range(15)]
+    for world in worlds:
+        world.run(STEPS)
+
+    assert sum(world.crashes for world in worlds) > 20
+    assert sum(len(world.acceptance.accepted) for world in worlds) > 300
+    assert sum(world.acceptance.repeats for world in worlds) > 50
+    assert sum(world.copies.redelivered for world in worlds) > 300
+    assert sum(len(world.copies.confirmed) for world in worlds) > 500
+    assert sum(len(world.disk.letters) for world in worlds) > 50
+    assert sum(world.shell.tally.append_refused for world in worlds) > 20
