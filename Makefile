@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench clean
+.PHONY: help setup run test check format bench chaos clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: $(READY) ## rewrite the code in the project's format
 bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m bench $(ARGS)
+
+chaos: $(READY) ## a thousand kills under load, and every slow fault test
+	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} $(BIN)/python -m pytest tests/chaos tests/faults -n 2 $(ARGS)
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -52,7 +52,7 @@ class Idle:
             share = meter.cpu_s() / (time.monotonic() - began)
         if made < each * self.sessions:
             raise LoadFailed(f"only {made} of {each * self.sessions} subscriptions were made")
-        return Measurement({"server_share": share, "cpu_us": share * 1e6 / made, "rate_s": 0.0})
+        return Measurement({"server_share": share})
 
     @staticmethod
     def _subscribing(session: Publisher, each: int) -> Lane:

@@ -221,6 +221,7 @@ class MemoryShell:
         authenticator: Authenticator | None = None,
         engine: MemoryEngine | None = None,
         ids: Ids | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.clock = clock or FakeClock()
         self.tally = Tally()
@@ -236,12 +237,13 @@ class MemoryShell:
         )
         self.peers: list[Peer] = []
         self.rows: dict[str, Row] = {}
-        self.shelf = Shelf()
+        self.shelf = shelf or Shelf()
         self._snapshot_before = self.engine.head
         self.written: list[tuple[str, str]] = []
         self.notes: list[Note] = []
         self._handed_over: deque[Waiter] = deque()
         self._ids: Iterator[str] = map("m{}".format, count(1))
+        restart(self.hub, self.engine, self.shelf, self.now)
 
     @property
     def now(self) -> int:
@@ -319,16 +321,18 @@ class MemoryShell:
         Of the entries that were not committed, `written` had reached the disk. All sockets are
         gone.
         """
-        engine = self.engine.crashed(written)
-        settings, ids = self.hub.settings, self.hub.ids
-        successor = type(self)(settings, clock=self.clock, engine=engine, ids=ids)
+        successor = type(self)(
+            self.hub.settings,
+            clock=self.clock,
+            engine=self.engine.crashed(written),
+            ids=self.hub.ids,
+            shelf=self.shelf.copy(),
+        )
         successor.rows = dict(self.rows)
-        successor.shelf = self.shelf.copy()
         successor._ids = self._ids
         successor.hub.restore(
             (row.address, row.version, row.expires_at_ms) for row in self.rows.values()
         )
-        restart(successor.hub, engine, successor.shelf, self.now)
         for peer in self.peers:
             peer.closed = peer.closed or (1006, "")
         return successor

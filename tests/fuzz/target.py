@@ -165,6 +165,7 @@ class Target:
         return written
 
     def committed(self, appends: list[Append], first: int) -> None:
+        self.hub.tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
             self._carry_out(append.receipt.committed(self.hub, offset, self.now))
 

@@ -73,6 +73,7 @@ class Run:
         self.asked: dict[str, int] = {}
         self.expiring: set[int] = set()
         self.answers: dict[str, Message] = {}
+        self.firsts: set[str] = set()
         self.heard: Counter[int] = Counter()
         self.accepted: set[int] = set()
         self.settled: set[int] = set()
@@ -242,7 +243,9 @@ class Run:
         message_id, payload = message["correlationId"], dict(message["payload"])
         serial = self.asked[message_id]
         is_repeat = payload.pop("duplicate", False)
-        assert is_repeat or message_id not in self.answers, "a repeat is not called one"
+        if not is_repeat:
+            assert message_id not in self.firsts, "a repeat is not called one"
+            self.firsts.add(message_id)
         assert payload["durability"] == "fsync"
         assert payload["seq"] >= 1
         if payload["status"] == "delivered" and serial not in self.accepted:
