@@ -178,13 +178,34 @@ class MemoryEngine:
         self.commit()
 
 
+class TurningEngine(MemoryEngine):
+    """A log on a loop: it commits, and answers, in the turn after the one that asked."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], object]], object]) -> None:
+        super().__init__()
+        self._call_soon = call_soon
+
+    def flush(self) -> None:
+        super().flush()
+        if self.pending and self.is_prompt:
+            self._call_soon(self.commit)
+
+    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
+        super().fetch(fetch, done)
+        self._call_soon(self.read)
+
+    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
+        super().find_time(find, done)
+        self._call_soon(self.read)
+
+
 class Shelf:
     """Snapshots of durable streams, as the store keeps them."""
 
     def __init__(self) -> None:
         self._head: tuple[int, int, int, int] | None = None
-        self._streams: dict[str, bytes] = {}
-        self._subscriptions: dict[tuple[str, str], bytes] = {}
+        self._streams: dict[int, bytes] = {}
+        self._subscriptions: dict[tuple[int, str], bytes] = {}
         self._remembered: list[Remembered] = []
 
     def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int) -> None:

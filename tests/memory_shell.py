@@ -312,7 +312,8 @@ class MemoryShell:
     def save_snapshot(self) -> None:
         """Where the next start begins to read the log."""
         offset, epoch = self.engine.head, self.engine.epoch
-        seen_from, self._snapshot_before = self._snapshot_before, offset
+        seen_from = self.hub.oldest_ask(self._snapshot_before)
+        self._snapshot_before = offset
         self.shelf.save_snapshot(take_snapshot(self.hub, offset), epoch, seen_from)
 
     def restarted(self: Shell, written: int = 0) -> Shell:

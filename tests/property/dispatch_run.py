@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from signalhub.core import letters
+from signalhub.core import letters, retention
 from signalhub.core.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from signalhub.core.flight import EXHAUSTED, SENT
 from signalhub.settings import Dispatch, Log, Settings
@@ -48,6 +48,7 @@ OPS = {
     "seek": 2,
     "update": 2,
     "lose": 1,
+    "cut": 1,
     "hold": 4,
     "commit": 8,
     "release": 5,
@@ -173,6 +174,8 @@ class Run:
         if name is None:
             return
         payload: dict[str, Any] = {"subscriptionId": name, **more}
+        if len(seqs) == 1 and seqs[0] in self.watch.sent_here and number % 3 == 0:
+            payload["id"] = self.watch.ids[seqs[0]]
         if "upTo" not in more:
             payload |= {"seq": seqs[0]} if len(seqs) == 1 else {"seqs": seqs}
         watch = self.watch
@@ -343,6 +346,18 @@ class Run:
         first = topic.first + 1 + number % (topic.head - 1)
         if first <= topic.head + 1:
             self.shell.perform(letters.lose_before(self.shell.hub, topic, first, self.shell.now))
+
+    def do_cut(self, seat: int, number: int) -> None:
+        """Old segments are deleted behind a snapshot, and the hub hears of it."""
+        shell, topic = self.shell, self.watch.topic
+        shell.save_snapshot()
+        kept = 1 + number % (topic.head + 1)
+        entries = shell.engine.entries
+        offsets = [one.offset for one in entries if one.stream == TOPIC and one.seq >= kept]
+        shell.engine.cut(min([shell.engine.head, *offsets]))
+        topic.recent.clear()
+        shell.perform(retention.cut(shell.hub, {TOPIC: kept if offsets else 0}, shell.now))
+        shell.save_snapshot()
 
     # The disk.
 

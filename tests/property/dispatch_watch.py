@@ -50,6 +50,7 @@ class Watch:
         self.generation = 1
         self.copies: Counter[int] = Counter()
         self.sent_here: set[int] = set()
+        self.ids: dict[int, str] = {}
         self.arrived: set[int] = set()
         self.newest = 0
         # What somebody said.
@@ -104,6 +105,8 @@ class Watch:
         self.redeliveries += seq in self.copies
         self.copies[seq] += 1
         self.sent_here.add(seq)
+        # Any attempt of this generation names it.
+        self.ids.setdefault(seq, delivery["id"])
 
     def _check_receiver(self, effect: Dispatch, seq: int) -> None:
         subscription = self.subscription
@@ -238,6 +241,7 @@ class Watch:
         self.generation = generation
         self.copies.clear()
         self.sent_here.clear()
+        self.ids.clear()
         self.arrived.clear()
         self.newest = 0
         self.acked.clear()
@@ -319,6 +323,7 @@ class Watch:
         generation = self.generation
         self.read_log()
         self.sent_here.clear()
+        self.ids.clear()
         self.arrived.clear()
         self.newest = 0
         if TOPIC not in shell.hub.streams.topics or NAME not in self.topic.subscriptions:

@@ -187,7 +187,7 @@ def with_forgotten_asks(shell: RecordingShell) -> None:
     shell.hub.asks = Amnesia()
 
 
-class Amnesia(dict[tuple[str, str], Receipt | PublishReceipt | Told]):
+class Amnesia(dict[bytes, Receipt | PublishReceipt | Told]):
     def pop(self, *args: object) -> None:  # type: ignore[override]
         pass
 

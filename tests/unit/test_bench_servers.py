@@ -24,12 +24,12 @@ def server(program: str) -> Server:
 
 # It counts its lives in its folder, and says them as its port.
 LIVES = """
-import pathlib, sys, time
+import pathlib, signal, sys
 lives = pathlib.Path(sys.argv[1], "lives")
 count = int(lives.read_text()) + 1 if lives.exists() else 1
 lives.write_text(str(count))
 print(f"port={count}", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

@@ -41,6 +41,7 @@ def accept(
     message: Envelope,
     request: requests.Send,
     target: str,
+    key: bytes,
     expires_at: float | None,
     now: int,
 ) -> list[Effect]:
@@ -65,8 +66,8 @@ def accept(
         message.ttl or None,
         expires_at,
     )
-    receipt = Receipt(session, message, [session], target, now, expires_at, stored, mailbox)
-    hub.asks[message.sender, message.id] = receipt
+    receipt = Receipt(session, message, [session], target, now, expires_at, stored, key, mailbox)
+    hub.asks[key] = receipt
     orphan = hub.orphans.pop((message.sender, message.id), None)
     if orphan is not None and mailbox is None:
         # It is in the log from before a restart, and whether it was delivered nobody knows.
@@ -176,7 +177,7 @@ def _release(receipt: Receipt) -> list[Effect]:
 def refused(hub: Hub, receipt: Receipt, refusal: Refusal, now: int) -> list[Effect]:
     """The log did not take it: the sender may try again with the same id, or must be told."""
     message = receipt.message
-    hub.asks.pop((message.sender, message.id), None)
+    hub.asks.pop(receipt.key, None)
     replies = [hub.refuse(asker, message, refusal, now) for asker in receipt.listening]
     return [*replies, *_release(receipt)]
 
@@ -218,8 +219,8 @@ def _ack(receipt: Receipt, at_ms: int, status: Status) -> Ack:
 
 def _answer(hub: Hub, receipt: Receipt, ack: Ack, now: int) -> list[Effect]:
     message = receipt.message
-    hub.asks.pop((message.sender, message.id), None)
-    hub.dedup.remember(message.sender, message.id, now, ack)
+    hub.asks.pop(receipt.key, None)
+    hub.dedup.remember_by(receipt.key, now, ack)
     return [
         delivery_ack(hub, asker, message, ack, now, is_duplicate=asker is not receipt.session)
         for asker in receipt.listening
@@ -269,7 +270,7 @@ def gone(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
     """Nobody is there any more."""
     _settle(hub, receipt, Outcome.GONE, now)
     message = receipt.message
-    hub.asks.pop((message.sender, message.id), None)
+    hub.asks.pop(receipt.key, None)
     return [
         unknown_actor(hub, asker, message, receipt.target, now, retryable=True)
         for asker in receipt.listening
@@ -285,7 +286,7 @@ def overflowed(hub: Hub, receipt: Receipt, waiting: int, now: int) -> list[Effec
 
 def _withdraw(hub: Hub, receipt: Receipt, refusal: Refusal, now: int) -> list[Effect]:
     message = receipt.message
-    hub.asks.pop((message.sender, message.id), None)
+    hub.asks.pop(receipt.key, None)
     return [hub.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
 

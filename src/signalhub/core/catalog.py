@@ -230,7 +230,7 @@ def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
 def remove(hub: Hub, topic: Topic, now: int) -> list[Effect]:
     """Forget a topic; its consumers are told."""
     hub.streams.topics.pop(topic.name, None)
-    hub.streams.forgotten.add(topic.name)
+    hub.streams.forgotten.add(topic.id)
     effects: list[Effect] = []
     for subscription in list(topic.subscriptions.values()):
         effects += subscribing.remove(hub, subscription, "topic_deleted", now)

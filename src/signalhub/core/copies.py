@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from zlib import crc32
 
 from msgspec import Raw
 
@@ -29,18 +28,14 @@ def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int)
 
 def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
     """The name of one attempt, unlike that of any other."""
-    return f"{_tag(subscription)}.{subscription.position.generation}.{seq}.{attempt}"
-
-
-def _tag(subscription: Subscription) -> str:
-    return f"{crc32(subscription.name.encode()):08x}"
+    return f"{subscription.tag}.{subscription.position.generation}.{seq}.{attempt}"
 
 
 def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
     """Is this the name of an attempt of the present generation?"""
     name, _, attempt = given.rpartition(".")
     return (
-        name == f"{_tag(subscription)}.{subscription.position.generation}.{flight.seq}"
+        name == f"{subscription.tag}.{subscription.position.generation}.{flight.seq}"
         and attempt.isdecimal()
         and len(attempt) < 10
         and 1 <= int(attempt) <= flight.deliveries
@@ -49,31 +44,40 @@ def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
 
 def live(topic: Stream, held: Held, now: int) -> tuple[bytes, bytes]:
     """Head and tail of the copies for those who only listen; they have nothing to settle."""
-    delivery = {"epoch": topic.epoch, "seq": held.seq, "publishedAt": held.at_ms}
-    metadata = wire.durable_metadata(topic.name, _added(held.message) | {"delivery": delivery})
-    return _split(held.message, metadata + b"}", now)
+    return _split(held.message, _unsettled_metadata(topic, held) + b"}", now)
 
 
 def replayed(topic: Stream, held: Held, to: str, now: int) -> bytes:
     """A copy somebody asked to see again."""
-    delivery = {"epoch": topic.epoch, "seq": held.seq, "publishedAt": held.at_ms}
-    added = _added(held.message) | {"delivery": delivery, "replay": True}
-    head, tail = _split(held.message, wire.durable_metadata(topic.name, added) + b"}", now)
+    metadata = _unsettled_metadata(topic, held) + b',"replay":true}'
+    head, tail = _split(held.message, metadata, now)
     return b"".join((head, wire.encode(to), tail))
 
 
+def _unsettled_metadata(topic: Stream, held: Held) -> bytes:
+    delivery = {"epoch": topic.epoch, "seq": held.seq, "publishedAt": held.at_ms}
+    more = b',"delivery":' + wire.encode(delivery)
+    return b"".join((topic.copy_head, _added(held.message), more))
+
+
 def _topic_metadata(subscription: Subscription, held: Held, attempt: int) -> bytes:
-    stream = subscription.stream
-    delivery = {
-        "subscription": subscription.name,
-        "epoch": stream.epoch,
-        "seq": held.seq,
-        "attempt": attempt,
-        "redelivered": attempt > 1,
-        "publishedAt": held.at_ms,
-        "id": delivery_id(subscription, held.seq, attempt),
-    }
-    return wire.durable_metadata(stream.name, _added(held.message) | {"delivery": delivery}) + b"}"
+    message = held.message
+    is_plain = message.key is None and message.headers is None and message.dead is None
+    return b"".join(
+        (
+            subscription.stream.copy_head,
+            b"" if is_plain else _added(message),
+            subscription.copy_delivery,
+            b'%d,"attempt":%d,"redelivered":%b,"publishedAt":%d,"id":"%b"}}'
+            % (
+                held.seq,
+                attempt,
+                b"true" if attempt > 1 else b"false",
+                held.at_ms,
+                delivery_id(subscription, held.seq, attempt).encode(),
+            ),
+        )
+    )
 
 
 def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
@@ -89,7 +93,8 @@ def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
     return b"".join((start, b',"delivery":', wire.encode(delivery), b"}"))
 
 
-def _added(message: Message) -> dict[str, Any]:
+def _added(message: Message) -> bytes:
+    """What only some messages carry."""
     added: dict[str, Any] = {}
     if message.key is not None:
         added["key"] = message.key
@@ -97,7 +102,7 @@ def _added(message: Message) -> dict[str, Any]:
         added["headers"] = message.headers
     if message.dead is not None:
         added["deadLetter"] = dead_letter(message.dead)
-    return added
+    return b"," + wire.encode(added)[1:-1] if added else b""
 
 
 def dead_letter(dead: DeadLetter) -> dict[str, Any]:

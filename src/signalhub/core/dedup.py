@@ -30,7 +30,7 @@ SLICES_PER_WINDOW: Final = 4
 _JITTER_MS: Final = 1_000
 # A clock beyond 2100 jumped, too; the records have room until 2109.
 _BELIEVED_MS_MAX: Final = 4_102_444_800_000
-_SWEEP_BUCKETS_MAX: Final = 2_048
+_SWEEP_BUCKETS_MAX: Final = 1_024
 
 
 class Ack(msgspec.Struct, frozen=True):
@@ -102,8 +102,12 @@ class Dedup:
 
     def find(self, sender: str, message_id: str, now_ms: int) -> Ack | None:
         """The ack of an accepted message, unless it is older than the window."""
+        return self.find_by(fingerprint(sender, message_id), now_ms)
+
+    def find_by(self, key: bytes, now_ms: int) -> Ack | None:
+        """The same, by fingerprint."""
         self._advance(now_ms)
-        found = self._table.find(_fingerprint(sender, message_id))
+        found = self._table.find(key)
         if found is None:
             return None
         accepted_at_ms, ack = found
@@ -117,10 +121,13 @@ class Dedup:
 
     def remember(self, sender: str, message_id: str, now_ms: int, ack: Ack) -> None:
         """The message was accepted; `ack` is what its sender is told. Once per message."""
+        self.remember_by(fingerprint(sender, message_id), now_ms, ack)
+
+    def remember_by(self, key: bytes, now_ms: int, ack: Ack) -> None:
+        """The same, by fingerprint."""
         self._advance(now_ms)
         self._count_arrival()
         table = self._table
-        key = _fingerprint(sender, message_id)
         delay_ms = ack.at_ms - (self._now_ms - self._skew_ms)
         record = table.add(key, self._now_ms, ack, delay_ms, self._oldest_kept_ms())
         if self.is_kept:
@@ -159,7 +166,7 @@ class Dedup:
         self._bound()
 
     def sweep(self, now_ms: int) -> None:
-        """Free a part of what has expired: a few milliseconds of work, about once a second."""
+        """Free a part of what has expired: a millisecond of work, about once a second."""
         self._advance(now_ms)
         self._drop_expired_slices()
         self._table.trim(_SWEEP_BUCKETS_MAX, self._oldest_kept_ms())
@@ -384,7 +391,8 @@ class _Table:
             self._split = 0
 
 
-def _fingerprint(sender: str, message_id: str) -> bytes:
+def fingerprint(sender: str, message_id: str) -> bytes:
+    """What an accepted message is known by."""
     # The length keeps ("ab", "c") and ("a", "bc") apart. A collision would swallow a fresh message;
     # among ten million ids its odds are below one in ten billion.
     text = f"{len(sender)} {sender}{message_id}"

@@ -67,7 +67,7 @@ class Hub:
         self.registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.topics = Topics()
         self.dedup = Dedup(int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max)
-        self.asks: dict[tuple[str, str], Receipt | PublishReceipt | router.Told] = {}
+        self.asks: dict[bytes, Receipt | PublishReceipt | router.Told] = {}
         self.streams = Streams(log_epoch, settings.log.cache_bytes)
         self.dispatcher = Dispatcher(self)
         # Settlements of asks to actors without a mailbox, written once per turn.
@@ -241,6 +241,10 @@ class Hub:
     def has_woken(self) -> bool:
         """Is there something to dispatch or to write right now?"""
         return bool(self.loose or self.dispatcher.woken)
+
+    def oldest_ask(self, offset: int) -> int:
+        """The offset of the oldest ask that is on disk and not answered, if it is before this."""
+        return min([offset, *(one.offset for one in self.asks.values() if one.offset >= 0)])
 
     def count_subscriptions(self) -> int:
         """Durable ones, mailboxes excepted."""

@@ -176,6 +176,7 @@ class CursorWritten(msgspec.Struct):
         subscription.stats.cursors += 1
         if self.is_reservation:
             subscription.reserving = 0
+            subscription.is_dirty = True
             position.reserved = self.body.reserved
             hub.dispatcher.wake(subscription)
         return []

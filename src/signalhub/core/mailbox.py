@@ -122,7 +122,7 @@ def away(
 def drop(hub: Hub, mailbox: Mailbox, now: int) -> list[Effect]:
     """A mailbox is dropped with what waits in it, which is counted."""
     hub.tally.mailbox_dropped += mailbox.waiting(now)
-    hub.streams.forgotten.add(mailbox.name)
+    hub.streams.forgotten.add(mailbox.id)
     hub.streams.mailboxes.pop(mailbox.name, None)
     for consumer in list(mailbox.subscription.consumers):
         subscribing.leave(hub, consumer, "dropped", now, is_told=False)

@@ -58,9 +58,14 @@ class Position:
 
     def settle(self, seq: int) -> None:
         """Done with it. Harmless when repeated."""
-        self.parked.pop(seq, None)
-        self.failures.pop(seq, None)
-        if seq > self.floor:
+        if self.parked:
+            self.parked.pop(seq, None)
+        if self.failures:
+            self.failures.pop(seq, None)
+        if seq == self.floor + 1 and not self.above and not self.parked:
+            # The common case: everything is settled in its order.
+            self.floor = seq
+        elif seq > self.floor:
             self.above.add(seq)
             self._advance()
 

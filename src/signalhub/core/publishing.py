@@ -31,6 +31,7 @@ def publish(
     message: Envelope,
     request: requests.Publish,
     topic: Topic,
+    key: bytes,
     expires_at: float | None,
     now: int,
 ) -> list[Effect]:
@@ -52,7 +53,7 @@ def publish(
         None if deliver_at is None else int(deliver_at),
     )
     hub.tally.published += 1
-    return [append(hub, topic, stored, now, message, session)]
+    return [append(hub, topic, stored, now, message, session, key)]
 
 
 def append(
@@ -62,15 +63,16 @@ def append(
     now: int,
     message: Envelope | None = None,
     session: Session | None = None,
+    key: bytes = b"",
 ) -> Append:
     """The next message of a topic, on its way to the log; `message` is the request behind it."""
     seq = hub.streams.position(topic)
     body = encode_body(stored)
     receipt = PublishReceipt(
-        message, [] if session is None else [session], topic, seq, stored, now, len(body)
+        message, [] if session is None else [session], topic, seq, stored, now, len(body), key
     )
     if message is not None:
-        hub.asks[message.sender, message.id] = receipt
+        hub.asks[key] = receipt
     return Append(Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body), receipt)
 
 
@@ -96,52 +98,46 @@ def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[
     for subscription in topic.subscriptions.values():
         hub.dispatcher.published(subscription)
     message = receipt.message
-    answer: dict[str, object] | None = None
+    answer = b""
     if message is not None:
-        hub.asks.pop((message.sender, message.id), None)
+        hub.asks.pop(receipt.key, None)
         ack = Ack(receipt.at_ms, "queued", seq=receipt.seq, stream=topic.id)
-        hub.dedup.remember(message.sender, message.id, now, ack)
-        answer = position(hub, topic, receipt.seq)
+        hub.dedup.remember_by(receipt.key, now, ack)
+        answer = b'%b%d,"durability":"%b"' % (
+            topic.answer_head,
+            receipt.seq,
+            hub.durability.encode(),
+        )
     audience = hub.topics.audience(topic.name)
     is_live = stored.deliver_at is None or stored.deliver_at <= now
     if audience.recipients and is_live:
         head, tail = copies.live(topic, held, now)
-        fan = FanReceipt(None, message, topic.name, now, stored.expires_at, receipt.askers, answer)
+        fan = FanReceipt(
+            None, message, topic.name, now, stored.expires_at, topic, receipt.askers, answer
+        )
         return [FanOut(audience, head, tail, hub.settings.fanout_batch, fan)]
-    if message is None or answer is None:
+    if message is None:
         return []
-    return answers(hub, receipt.askers, message, answer, 0, now)
-
-
-def position(hub: Hub, topic: Topic, seq: int) -> dict[str, object]:
-    """What a publisher is told about where its message went."""
-    return {
-        "topic": topic.name,
-        "subscriberCount": len(topic.subscriptions),
-        "epoch": topic.epoch,
-        "seq": seq,
-        "durability": hub.durability,
-    }
+    return answers(hub, topic, receipt.askers, message, answer, 0, now)
 
 
 def answers(
     hub: Hub,
+    topic: Topic,
     askers: list[Session],
     message: Envelope,
-    answer: dict[str, object],
+    answer: bytes,
     listeners: int,
     now: int,
 ) -> list[Effect]:
     """Tell everybody who published this message; who did so again is told that, too."""
-    count = answer["subscriberCount"]
-    assert isinstance(count, int)
-    first = answer | {"subscriberCount": count + listeners}
+    payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
     return [
         hub.reply(
             asker,
             message,
             "hub:published",
-            wire.encode(first if index == 0 else first | {"duplicate": True}),
+            payload + (b',"duplicate":true}' if index else b"}"),
             now,
         )
         for index, asker in enumerate(askers)
@@ -169,7 +165,7 @@ def refused(hub: Hub, receipt: PublishReceipt, refusal: Refusal, now: int) -> li
     message = receipt.message
     if message is None:
         return []
-    hub.asks.pop((message.sender, message.id), None)
+    hub.asks.pop(receipt.key, None)
     return [
         hub.refuse(asker, message, refusal, now)
         for asker in receipt.askers

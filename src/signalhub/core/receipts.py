@@ -31,6 +31,7 @@ class Receipt(msgspec.Struct, eq=False):
     received_at_ms: int
     expires_at: float | None
     stored: Message
+    key: bytes  # What it is known by while it is on its way, and after that.
     mailbox: Mailbox | None = None
     seq: int = 0
     offset: int = -1
@@ -67,8 +68,9 @@ class FanReceipt(msgspec.Struct, eq=False):
     received_at_ms: int
     expires_at: float | None
     # Of a durable topic: whom to tell, and how the answer begins.
-    askers: list[Session] | None = None
-    answer: dict[str, object] | None = None
+    durable: Topic | None = None
+    askers: list[Session] = msgspec.field(default_factory=list)
+    answer: bytes = b""
 
 
 class PublishReceipt(msgspec.Struct, eq=False):
@@ -81,6 +83,8 @@ class PublishReceipt(msgspec.Struct, eq=False):
     stored: Message
     at_ms: int
     size: int
+    key: bytes = b""
+    offset: int = -1
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         from signalhub.core import publishing

@@ -55,13 +55,14 @@ class StreamState(Body):
 class SubscriptionState(Body):
     """A subscription in a snapshot; a mailbox's has no name."""
 
-    stream: str
+    stream: int
     definition: SubscriptionDefinition
     cursor: Cursor
 
 
 class Snapshot(msgspec.Struct):
-    """What changed since the last one, or all: encoded states by name, `None` for what is gone.
+    """What changed since the last one, or all: encoded states by the id of the stream, `None` for
+    what is gone.
 
     Everything committed before `offset` is in it.
     """
@@ -69,8 +70,8 @@ class Snapshot(msgspec.Struct):
     offset: int
     is_whole: bool
     next_id: int
-    streams: dict[str, bytes | None]
-    subscriptions: dict[tuple[str, str], bytes | None]
+    streams: dict[int, bytes | None]
+    subscriptions: dict[tuple[int, str], bytes | None]
     # Accepted ids since the last one; these add up.
     remembered: Remembered
 
@@ -97,19 +98,21 @@ class Recovery:
         """Begin with a snapshot."""
         self._hub.dedup.load(remembered, self._now)
         self._hub.streams.next_id = next_id
-        for body in streams:
-            self._restore_stream(decode_body(StreamState, body))
+        restored = (self._restore_stream(decode_body(StreamState, body)) for body in streams)
+        known = {stream.id: stream for stream in restored}
         for body in subscriptions:
             state = decode_body(SubscriptionState, body)
-            found = self._subscription(state.stream, None, state.definition.name)
-            topic = self._hub.streams.topics.get(state.stream)
-            if found is None and topic is not None:
-                found = self._make(topic, state.definition)
-            if found is not None:
-                found.position.restore(state.cursor)
-                found.is_dirty = False
+            stream = known.get(state.stream)
+            if stream is None:
+                continue
+            if isinstance(stream, Topic):
+                found = self._make(stream, state.definition)
+            else:
+                found = stream.subscription
+            found.position.restore(state.cursor)
+            found.is_dirty = False
 
-    def _restore_stream(self, state: StreamState) -> None:
+    def _restore_stream(self, state: StreamState) -> Topic | Mailbox:
         stream: Topic | Mailbox
         if state.definition.is_topic:
             stream = self._topic(state.name, state.id, state.definition)
@@ -123,6 +126,7 @@ class Recovery:
         stream.first = state.first
         stream.removed = Ranges(state.removed)
         stream.is_dirty = False
+        return stream
 
     def apply(self, entry: Stored) -> None:
         """One entry of the log."""
@@ -180,10 +184,10 @@ class Recovery:
             self._deleted.add(entry.stream_epoch)
             if is_topic:
                 del streams.topics[entry.stream]
-                streams.forgotten.add(entry.stream)
+                streams.forgotten.add(entry.stream_epoch)
             elif box is not None and box.id == entry.stream_epoch:
                 del streams.mailboxes[entry.stream]
-                streams.forgotten.add(entry.stream)
+                streams.forgotten.add(entry.stream_epoch)
         elif kind == Kind.LOST:
             lost = decode_body(Lost, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, lost.subscription)
@@ -223,7 +227,7 @@ class Recovery:
         found = topic.subscriptions.get(definition.name)
         if entry.kind == Kind.SUBSCRIPTION_DELETED:
             topic.subscriptions.pop(definition.name, None)
-            self._hub.streams.deleted_subscriptions.add((topic.name, definition.name))
+            self._hub.streams.deleted_subscriptions.add((topic.id, definition.name))
         elif found is None:
             self._make(topic, definition)
         else:
@@ -313,7 +317,7 @@ class Recovery:
         topic.subscriptions[definition.name] = made
         return made
 
-    def _subscription(self, stream: str, stream_id: int | None, name: str) -> Subscription | None:
+    def _subscription(self, stream: str, stream_id: int, name: str) -> Subscription | None:
         found: Topic | Mailbox | None
         if name:
             found = self._hub.streams.topics.get(stream)
@@ -321,28 +325,28 @@ class Recovery:
         else:
             found = self._hub.streams.mailboxes.get(stream)
             subscription = None if found is None else found.subscription
-        if found is None or (stream_id is not None and found.id != stream_id):
+        if found is None or found.id != stream_id:
             return None
         return subscription
 
 
 def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
     """What changed since the last one, or all, when the log is committed up to `offset`."""
-    streams: dict[str, bytes | None] = {}
-    subscriptions: dict[tuple[str, str], bytes | None] = {}
+    streams: dict[int, bytes | None] = {}
+    subscriptions: dict[tuple[int, str], bytes | None] = {}
     every: list[Topic | Mailbox] = [*hub.streams.topics.values(), *hub.streams.mailboxes.values()]
     for stream in every:
         if stream.is_dirty or is_whole:
             stream.is_dirty = False
-            streams[stream.name] = encode_body(_stream_state(stream))
+            streams[stream.id] = encode_body(_stream_state(stream))
         for subscription in _subscriptions(stream):
             if subscription.is_dirty or is_whole:
                 subscription.is_dirty = False
                 cursor = subscription.position.cursor(subscription.name)
-                state = SubscriptionState(stream.name, subscription.definition, cursor)
-                subscriptions[stream.name, subscription.name] = encode_body(state)
-    for name in hub.streams.forgotten:
-        streams.setdefault(name, None)
+                state = SubscriptionState(stream.id, subscription.definition, cursor)
+                subscriptions[stream.id, subscription.name] = encode_body(state)
+    for stream_id in hub.streams.forgotten:
+        streams.setdefault(stream_id, None)
     for key in hub.streams.deleted_subscriptions:
         subscriptions.setdefault(key, None)
     hub.streams.forgotten.clear()

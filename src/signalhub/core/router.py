@@ -16,7 +16,7 @@ from signalhub import entry
 from signalhub import envelope as wire
 from signalhub.core import asks, catalog, publishing, refusals, requests, subscribing
 from signalhub.core.consumers import Consumer
-from signalhub.core.dedup import Ack
+from signalhub.core.dedup import Ack, fingerprint
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
 from signalhub.core.policy import EVERYTHING
 from signalhub.core.receipts import FanReceipt
@@ -53,15 +53,17 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         if not session.allowance.may_send(target):
             raise refusals.unauthorized("send", target)
     is_ask = message.pattern == ASK
+    key = b""
     if is_ask:
-        answered = _answer_again(hub, session, message, now)
+        key = fingerprint(message.sender, message.id)
+        answered = _answer_again(hub, session, message, key, now)
         if answered is not None:
             return answered
     expires_at = _deadline(session, message)
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
     if is_ask:
-        return asks.accept(hub, session, message, request, target, expires_at, now)
+        return asks.accept(hub, session, message, request, target, key, expires_at, now)
     registration = hub.registry.find(target, now)
     if registration is None:
         if len(target) > ADDRESS_CHARS_MAX:
@@ -73,7 +75,9 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
     deliver = Deliver(registration.session, frame, session, target, expires_at, None)
     if session.unsynced and (ask := session.unsynced.get(target)) is not None:
         # It follows the ask, which is on its way to the disk.
-        ask.behind = [*(ask.behind or ()), deliver]
+        if ask.behind is None:
+            ask.behind = []
+        ask.behind.append(deliver)
         return []
     return [deliver]
 
@@ -109,15 +113,17 @@ def _missed(hub: Hub) -> list[Effect]:
     return []
 
 
-def _answer_again(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect] | None:
+def _answer_again(
+    hub: Hub, session: Session, message: Envelope, key: bytes, now: int
+) -> list[Effect] | None:
     """The same ack for a message accepted before; silence while its first copy is on its way."""
-    pending = hub.asks.get((message.sender, message.id))
+    pending = hub.asks.get(key)
     if pending is not None:
         hub.tally.duplicates += 1
         if session not in pending.askers or message.type == "hub:publish":
             pending.askers.append(session)
         return []
-    ack = hub.dedup.find(message.sender, message.id, now)
+    ack = hub.dedup.find_by(key, now)
     if ack is None:
         return None
     hub.tally.duplicates += 1
@@ -142,8 +148,10 @@ def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         if not session.allowance.may_broadcast(capability):
             raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
     is_ask = message.pattern == ASK
+    key = b""
     if is_ask:
-        answered = _answer_again(hub, session, message, now)
+        key = fingerprint(message.sender, message.id)
+        answered = _answer_again(hub, session, message, key, now)
         if answered is not None:
             return answered
     expires_at = _deadline(session, message)
@@ -185,8 +193,10 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
     if durable is not None and durable.is_deleting:
         raise refusals.unknown_topic(topic)
     is_durable = durable is not None or bool(request.durable)
+    key = b""
     if is_durable:
-        answered = _answer_again(hub, session, message, now)
+        key = fingerprint(message.sender, message.id)
+        answered = _answer_again(hub, session, message, key, now)
         if answered is not None:
             return answered
     expires_at = _deadline(session, message)
@@ -198,7 +208,9 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
             hub.check_storage()
             made.append(catalog.auto_create(hub, session, topic, now))
             durable = hub.streams.topics[topic]
-        return made + publishing.publish(hub, session, message, request, durable, expires_at, now)
+        return made + publishing.publish(
+            hub, session, message, request, durable, key, expires_at, now
+        )
 
     hub.tally.published += 1
     head, tail = wire.copies(
@@ -219,12 +231,13 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
 def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
     """The copies are queued in order; tell the sender how many, behind its own copy."""
     session, message = receipt.session, receipt.message
-    if receipt.answer is not None:
-        assert receipt.askers is not None
-        assert message is not None
-        return publishing.answers(hub, receipt.askers, message, receipt.answer, queued, now)
-    if session is None or message is None:
+    if message is None:
         return []
+    topic = receipt.durable
+    if topic is not None:
+        answer = receipt.answer
+        return publishing.answers(hub, topic, receipt.askers, message, answer, queued, now)
+    assert session is not None
     if receipt.topic is not None:
         payload = wire.encode({"topic": receipt.topic, "subscriberCount": queued})
         return [hub.reply(session, message, "hub:published", payload, now)]
@@ -241,7 +254,8 @@ def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int
     )
     if message.pattern != ASK:
         return [hub.reply(session, message, "hub:broadcast_ack", payload, now)]
-    hub.asks[message.sender, message.id] = told = Told(session, message, [session], payload)
+    key = fingerprint(message.sender, message.id)
+    hub.asks[key] = told = Told(session, message, [session], payload, key)
     body = encode_body(entry.Broadcast(message.id, message.sender, payload))
     return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), told)]
 
@@ -253,12 +267,14 @@ class Told(msgspec.Struct, eq=False):
     message: Envelope
     askers: list[Session]
     payload: bytes
+    key: bytes
+    offset: int = -1
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         message = self.message
-        hub.asks.pop((message.sender, message.id), None)
+        hub.asks.pop(self.key, None)
         ack = Ack(at_ms=now, extra=self.payload)
-        hub.dedup.remember(message.sender, message.id, now, ack)
+        hub.dedup.remember_by(self.key, now, ack)
         return [
             hub.reply(asker, message, "hub:broadcast_ack", self.payload, now)
             for asker in self.askers

@@ -16,6 +16,7 @@ import msgspec
 
 from signalhub.core.ranges import Ranges
 from signalhub.entry import Message, Stored, StreamDefinition, decode_body
+from signalhub.envelope import durable_metadata, encode
 
 if TYPE_CHECKING:
     from signalhub.core.receipts import Receipt
@@ -46,6 +47,8 @@ class Stream:
     """What topics and mailboxes have in common."""
 
     __slots__ = (
+        "answer_head",
+        "copy_head",
         "defined_at",
         "epoch",
         "first",
@@ -62,6 +65,9 @@ class Stream:
         self.name = name
         self.id = stream_id
         self.epoch = f"{log_epoch}.{stream_id}"
+        # The parts of answers and copies that are alike for all its messages, as JSON.
+        self.answer_head = b'{"topic":%b,"epoch":%b,"seq":' % (encode(name), encode(self.epoch))
+        self.copy_head = durable_metadata(name)
         self.next_seq = 1
         self.head = 0
         # The oldest position that can still be read.
@@ -168,9 +174,9 @@ class Streams:
         self.topics: dict[str, Topic] = {}
         self.mailboxes: dict[str, Mailbox] = {}
         self.next_id = 1
-        # Names of streams that were deleted since the last snapshot.
-        self.forgotten: set[str] = set()
-        self.deleted_subscriptions: set[tuple[str, str]] = set()
+        # Ids of streams that were deleted since the last snapshot, and subscriptions of others.
+        self.forgotten: set[int] = set()
+        self.deleted_subscriptions: set[tuple[int, str]] = set()
         # Streams with messages on their way to the log.
         self._ahead: dict[Stream, None] = {}
         self._tail: deque[tuple[Stream, int, int]] = deque()

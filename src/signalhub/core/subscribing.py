@@ -48,9 +48,13 @@ def subscribe(
         raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
     _check_start(request.start)
     _check_resume(topic, request)
-    joining = _Joining(hub, session, message, request, address, topic)
+    joining = Joining(hub, session, message, request, address, topic)
     found = topic.subscriptions.get(name)
     if found is not None:
+        if found.joiners is not None:
+            # It is on its way to the log, and so is the answer to whoever made it.
+            found.joiners.append(joining)
+            return []
         return joining.rejoin(found, now)
     count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
     if count + len(session.consumers) >= hub.settings.subscriptions_max:
@@ -111,7 +115,7 @@ def find_start(
     return [FindTime(topic.name, topic.id, start.time, found)]
 
 
-class _Joining:
+class Joining:
     """A request to consume, until the consumer is there."""
 
     def __init__(
@@ -147,6 +151,9 @@ class _Joining:
         name = self._request.subscription
         assert name is not None
         found = topic.subscriptions.get(name)
+        if found is not None and found.joiners is not None:
+            found.joiners.append(self)
+            return []
         if found is not None:
             return self.rejoin(found, now)
         if hub.count_subscriptions() >= hub.settings.dispatch.limit:
@@ -156,8 +163,9 @@ class _Joining:
         definition = changed(defaults, self._request)
         subscription = Subscription(topic, definition, hub.settings.dispatch.heartbeat_ms, now)
         topic.subscriptions[name] = subscription
+        subscription.joiners = [self]
         entry = journal.entry(Kind.SUBSCRIPTION_CREATED, topic, definition, now)
-        return [Append(entry, Made(subscription, self))]
+        return [Append(entry, Made(subscription))]
 
     def rejoin(self, subscription: Subscription, now: int) -> list[Effect]:
         """It is not new: where it started does not count, only what the consumer has."""
@@ -250,17 +258,25 @@ def _wanted(request: requests.Subscribe) -> int | None:
 
 
 class Made(msgspec.Struct):
-    """A new subscription on its way to the log."""
+    """A new subscription on its way to the log, with everybody who wants to join it."""
 
     subscription: Subscription
-    joining: _Joining
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return self.joining.made(self.subscription, now)
+        effects: list[Effect] = []
+        for joining in self._joiners():
+            effects += joining.made(self.subscription, now)
+        return effects
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        gone = remove(hub, self.subscription, "refused", now)
-        return [*gone, *self.joining.refuse(refusal, now)]
+        effects = remove(hub, self.subscription, "refused", now)
+        for joining in self._joiners():
+            effects += joining.refuse(refusal, now)
+        return effects
+
+    def _joiners(self) -> list[Joining]:
+        joiners, self.subscription.joiners = self.subscription.joiners, None
+        return joiners or []
 
 
 def first_unsettled(subscription: Subscription) -> int:
@@ -362,6 +378,6 @@ def remove(hub: Hub, subscription: Subscription, reason: str, now: int) -> list[
     stream = subscription.stream
     if isinstance(stream, Topic):
         stream.subscriptions.pop(subscription.name, None)
-        hub.streams.deleted_subscriptions.add((stream.name, subscription.name))
+        hub.streams.deleted_subscriptions.add((stream.id, subscription.name))
     hub.dispatcher.remove(subscription)
     return effects

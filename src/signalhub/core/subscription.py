@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from signalhub.core.backlog import Backlog
 from signalhub.core.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
@@ -21,9 +22,11 @@ from signalhub.core.streams import Held, Mailbox, Topic
 from signalhub.core.tally import SubscriptionTally
 from signalhub.core.window import Window
 from signalhub.entry import Outcome, Settlement, SubscriptionDefinition
+from signalhub.envelope import encode
 
 if TYPE_CHECKING:
     from signalhub.core.effects import Appending
+    from signalhub.core.subscribing import Joining
 
 RESERVE: Final = 4_096
 _EMPTY_READ_MS: Final = 5
@@ -44,6 +47,7 @@ class Subscription:
         "backlog",
         "bucket",
         "consumers",
+        "copy_delivery",
         "cursor_at_ms",
         "definition",
         "due_ms",
@@ -52,6 +56,7 @@ class Subscription:
         "is_cursor_dirty",
         "is_deleted",
         "is_dirty",
+        "joiners",
         "last_generation",
         "letters",
         "next_seq",
@@ -64,6 +69,7 @@ class Subscription:
         "settlements",
         "stats",
         "stream",
+        "tag",
         "waiters",
         "window",
     )
@@ -83,12 +89,20 @@ class Subscription:
         self.backlog = Backlog(stream)
         self.window = Window(definition.mode == KEY_SHARED)
         self.bucket = TokenBucket(definition.rate_s, max(1.0, definition.rate_s), now_ms)
+        # What all its copies have in common, as JSON, and what their names begin with.
+        self.copy_delivery = b',"delivery":{"subscription":%b,"epoch":%b,"seq":' % (
+            encode(definition.name),
+            encode(stream.epoch),
+        )
+        self.tag = f"{crc32(definition.name.encode()):08x}"
         self.heartbeat_default_ms = heartbeat_default_ms
         self.not_before_ms = 0
         # The dispatcher's notes: when it looks again, and who waits for the next write.
         self.due_ms = math.inf
         self.heartbeat_slot = -1
         self.waiters: list[Appending] = []
+        # Who waits for it to be on disk for the first time; nobody any more once it is.
+        self.joiners: list[Joining] | None = None
         self.is_deleted = False
         # The position up to which it may send once that is on disk; 0: none is on its way.
         self.reserving = 0

@@ -160,6 +160,7 @@ def _set_paused(
 
     def done(later: int) -> list[Effect]:
         subscription.position.is_paused = is_paused
+        subscription.is_dirty = True
         hub.dispatcher.wake(subscription)
         return []
 

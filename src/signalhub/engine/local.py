@@ -191,6 +191,8 @@ class LocalEngine:
         """Whoever asked hears it after a while, so that a broken disk is not asked in a circle."""
         self.log.tally.read_errors += 1
         log_lines.error("the log could not be read", exc_info=error)
+        if isinstance(error, LogDamaged):
+            self.log.found_damaged(error)
         self._loop.call_later(_RETRY_S, done, otherwise)
 
     # Upkeep.

@@ -187,6 +187,10 @@ class Log:
         self.durable_head = self.head
         self._publish(self.head, self.head)
 
+    def found_damaged(self, damage: LogDamaged) -> None:
+        """A reader met damage: from now on the log is only read."""
+        self._fault = self._fault or damage
+
     def fail(self, reason: str) -> LogFailed:
         """Take no more entries until the next start."""
         failure = LogFailed(reason)

@@ -184,7 +184,8 @@ class App:
         is_whole = self._store.is_snapshot_broken
         snapshot = recovery.take_snapshot(self.hub, offset, is_whole=is_whole)
         # What became of the last asks before it may follow it in the log.
-        seen_from, self._snapshot_before = self._snapshot_before, offset
+        seen_from = self.hub.oldest_ask(self._snapshot_before)
+        self._snapshot_before = offset
         window_ms = int(self.settings.dedup.window_s * 1000)
         self._store.save_snapshot(snapshot, self._engine.epoch, seen_from, window_ms)
 

@@ -49,7 +49,11 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
             else:
                 recovery.apply(entry)
                 applied += 1
-    except (LogDamaged, EntriesGone):
+    except LogDamaged as found:
+        log.error("the log is damaged and opened read-only", extra={"reason": str(found)})
+        engine.log.found_damaged(found)
+        hub.storage_fault = refusals.storage_damaged(str(found))
+    except EntriesGone:
         if damage is None:
             raise
     recovery.finish()

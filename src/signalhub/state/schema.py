@@ -21,11 +21,11 @@ OPEN: Final = """
 # The state of durable streams, to start from; all of it follows from the log.
 _SNAPSHOT: Final = """
     CREATE TABLE stream (
-        name TEXT NOT NULL PRIMARY KEY,
+        id INTEGER PRIMARY KEY,
         state BLOB NOT NULL             -- MessagePack, see core/recovery.py.
-    ) STRICT, WITHOUT ROWID;
+    ) STRICT;
     CREATE TABLE subscription (
-        stream TEXT NOT NULL,
+        stream INTEGER NOT NULL,
         name TEXT NOT NULL,
         state BLOB NOT NULL,
         PRIMARY KEY (stream, name)
@@ -85,7 +85,7 @@ LOAD: Final = """
 MIGRATIONS: Final = {1: f"{_SNAPSHOT} PRAGMA user_version = 2;"}
 
 PUT_STREAM: Final = "INSERT OR REPLACE INTO stream VALUES (?, ?)"
-DROP_STREAM: Final = "DELETE FROM stream WHERE name = ?"
+DROP_STREAM: Final = "DELETE FROM stream WHERE id = ?"
 DROP_SUBSCRIPTIONS: Final = "DELETE FROM subscription WHERE stream = ?"
 PUT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)"
 DROP_SUBSCRIPTION: Final = "DELETE FROM subscription WHERE stream = ? AND name = ?"

@@ -156,7 +156,7 @@ class Store:
             # It builds on one that was not written.
             return
         self.is_snapshot_broken = True
-        gone = [(name,) for name, state in snapshot.streams.items() if state is None]
+        gone = [(stream,) for stream, state in snapshot.streams.items() if state is None]
         with self._connection:
             if snapshot.is_whole:
                 self._connection.execute(schema.FORGET_SNAPSHOT)
@@ -165,7 +165,7 @@ class Store:
             execute(schema.DROP_SUBSCRIPTIONS, gone)
             execute(
                 schema.PUT_STREAM,
-                [(name, state) for name, state in snapshot.streams.items() if state is not None],
+                [one for one in snapshot.streams.items() if one[1] is not None],
             )
             subscriptions = snapshot.subscriptions.items()
             execute(

@@ -21,10 +21,8 @@ from typing import Any, cast
 import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
-from signalhub.core.effects import Fetch, FindTime
 from signalhub.core.hub import Hub
 from signalhub.core.tally import Tally
-from signalhub.entry import Stored
 from signalhub.server import connection as connection_module
 from signalhub.server.connection import Connection
 from signalhub.server.listener import Door
@@ -34,7 +32,7 @@ from signalhub.state.store import RegistrationRow, Store
 from signalhub.testing import FakeClock
 from signalhub.tokens import SessionTokens
 from signalhub.websocket import Opcode, close_frame
-from tests.memory_engine import MemoryEngine
+from tests.memory_engine import TurningEngine
 from tests.memory_shell import HELLO, CountedIds, Message, decoded, envelope
 
 EVERYTHING = math.inf
@@ -289,27 +287,6 @@ class Frame:
         return self._payload
 
 
-class TurningEngine(MemoryEngine):
-    """A log that commits in the turn after the one that gave it something."""
-
-    def __init__(self, loop: HandLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def flush(self) -> None:
-        super().flush()
-        if self.pending and self.is_prompt:
-            self._loop.call_soon(self.commit)
-
-    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
-        super().fetch(fetch, done)
-        self._loop.call_soon(self.read)
-
-    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
-        super().find_time(find, done)
-        self._loop.call_soon(self.read)
-
-
 class Doorkeeper:
     """The door a connection opens with its hello."""
 
@@ -435,7 +412,7 @@ class Stage:
             tally=self.tally,
         )
         loop = cast(asyncio.AbstractEventLoop, self.loop)
-        self.engine = TurningEngine(self.loop)
+        self.engine = TurningEngine(self.loop.call_soon)
         self.runner = Runner(self.hub, cast(Store, Rows()), self.engine, self.clock, loop)
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
