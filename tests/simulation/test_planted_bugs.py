@@ -95,13 +95,13 @@ class ForgetsToForget(RecordingShell):
 
 
 class NoMemory(Dedup):
-    def find(self, sender: str, message_id: str, now_ms: int) -> Ack | None:
+    def find_by(self, key: bytes, now_ms: int) -> Ack | None:
         return None
 
 
 class AckOfNow(Dedup):
-    def find(self, sender: str, message_id: str, now_ms: int) -> Ack | None:
-        found = super().find(sender, message_id, now_ms)
+    def find_by(self, key: bytes, now_ms: int) -> Ack | None:
+        found = super().find_by(key, now_ms)
         return None if found is None else Ack(now_ms + 1)
 
 

@@ -35,7 +35,8 @@ async def test_6_4_registered_carries_the_facts_in_payload_and_metadata(
         "renewalToken": reply["payload"]["renewalToken"],
         "version": 1,
     }
-    assert reply["payload"] == {"actorAddress": "@(local/a)"} | facts
+    added = {"durable": False, "waiting": 0}
+    assert reply["payload"] == {"actorAddress": "@(local/a)"} | facts | added
     assert reply["metadata"] == facts
     assert facts["renewalToken"].startswith("renewal-")
 

@@ -170,6 +170,7 @@ async def test_6_10_ask_is_acknowledged_with_id_time_and_status() -> None:
             "messageId": "ask-1",
             "deliveredAt": clock.now_ms(),
             "status": "delivered",
+            "durability": "fsync",
         }
         assert reply["metadata"] == {}
         await target.receive("note")

@@ -178,6 +178,18 @@ async def test_7_1_error_for_what_is_not_json_is_complete_too(stage: InProcess) 
 
 def test_7_1_every_code_is_provoked_by_some_test_here() -> None:
     elsewhere = {Code.MESSAGE_TOO_LARGE, Code.MALFORMED_MESSAGE, Code.UNKNOWN_ACTOR}
+    # Of durable messaging: see test_durable_*.py, and tests/faults for the storage.
+    elsewhere |= {
+        Code.NOT_A_CONSUMER,
+        Code.STORAGE_FAILED,
+        Code.STORAGE_FULL,
+        Code.SUBSCRIPTION_BUSY,
+        Code.SUBSCRIPTION_CONFLICT,
+        Code.TOPIC_CONFLICT,
+        Code.UNKNOWN_SUBSCRIPTION,
+        Code.UNKNOWN_TOPIC,
+        Code.WRONG_EPOCH,
+    }
 
     assert {case.code for case in CASES} | elsewhere == set(Code)
 

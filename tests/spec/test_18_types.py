@@ -197,8 +197,6 @@ async def test_18_request_gets_the_answer_of_the_table(
         "hub:message_too_large",
         "hub:secret_issued",
         "hub:secret_rotated",
-        "hub:list_topics",
-        "hub:topic_info",
     ],
 )
 async def test_18_types_that_only_the_hub_sends_are_unknown_requests(

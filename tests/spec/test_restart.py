@@ -19,7 +19,7 @@ async def until_on_disk(stage: Spawned, address: str) -> None:
     """Registrations are written behind the hub's back; a kill is fair only once that is done."""
 
     def is_written() -> bool:
-        return any(address.encode() in file.read_bytes() for file in stage.hub.data.iterdir())
+        return any(address.encode() in file.read_bytes() for file in stage.hub.data.glob("state*"))
 
     await eventually(is_written)
 

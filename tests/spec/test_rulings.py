@@ -128,7 +128,7 @@ async def test_r5_ack_for_an_actor_that_is_not_durable_has_no_position(stage: In
 
     reply = await sender.ask_actor("@(local/a)", "note")
 
-    assert set(reply["payload"]) == {"messageId", "deliveredAt", "status"}
+    assert set(reply["payload"]) == {"messageId", "deliveredAt", "status", "durability"}
 
 
 async def test_r5_target_that_goes_before_its_bytes_leave_is_unknown_and_retryable() -> None:

@@ -1,8 +1,8 @@
 """docs/protocol.md against the code: what a machine can check of it, and its examples replayed.
 
-The example requests are sent to a real hub in the order of the page, and each must get its documented
-reply; the exchanges at the end are replayed frame by frame. Values that the hub makes up and texts
-for people are masked.
+The example requests are sent to a real hub in the order of the page, and each must get the reply
+the page promises; the exchanges at the end are replayed frame by frame. Values that the hub makes
+up and texts for people are masked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
@@ -26,9 +26,14 @@ import signalhub.core
 from signalhub import envelope
 from signalhub.client.link import Link, open_link
 from signalhub.core import refusals
-from signalhub.core.handlers import HANDLERS
+from signalhub.core import requests as payloads
+from signalhub.core.handlers import HANDLERS, UNLIMITED
+from signalhub.core.hub import Hub
+from signalhub.core.policy import Permissions
 from signalhub.errors import Code, Refusal
+from signalhub.log import log
 from signalhub.names import HUB_ADDRESS
+from signalhub.server.app import App
 from signalhub.settings import Outbound, Settings
 from signalhub.testing import FakeClock, RunningHub, run_hub
 
@@ -117,16 +122,33 @@ def table(*header: str) -> list[list[str]]:
 REQUESTS = {request.type: request for request in requests()}
 
 
+def nodes_of_core() -> Iterator[ast.AST]:
+    for path in Path(signalhub.core.__path__[0]).glob("*.py"):
+        yield from ast.walk(ast.parse(path.read_text()))
+
+
 def hub_types_in_core() -> set[str]:
     """Every message type that a module of the core spells out."""
     return {
         node.value
-        for path in Path(signalhub.core.__path__[0]).glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of_core()
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.fullmatch(r"hub:[a-z_]+", node.value)
     }
+
+
+def reasons_in_core() -> set[str]:
+    """Why consumers are sent away, where they are told."""
+    found = set()
+    for node in nodes_of_core():
+        if not isinstance(node, ast.Call) or len(node.args) < 3:
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        is_silent = any(ast.unparse(one) == "is_told=False" for one in node.keywords)
+        if name in ("leave", "remove") and not is_silent:
+            found |= {str(one.value) for one in node.args[2:3] if isinstance(one, ast.Constant)}
+    return found
 
 
 def retryable_by_code() -> dict[str, set[str]]:
@@ -203,6 +225,80 @@ def test_every_documented_limit_is_the_default_of_its_setting() -> None:
     documented = {setting.strip("`"): float(default) for _, default, setting in rows}
 
     assert documented == {name: attrgetter(name)(Settings()) for name in documented}
+
+
+# The hello and the heartbeat take almost anything; options and settlements have tests of their own.
+PAYLOADS = {
+    "hub:register": payloads.Register,
+    "hub:unregister": payloads.Unregister,
+    "hub:renew": payloads.Renewal,
+    "hub:discover": payloads.Discover,
+    "hub:list_actors": payloads.ListActors,
+    "hub:send": payloads.Send,
+    "hub:broadcast": payloads.Broadcast,
+    "hub:subscribe": payloads.Subscribe,
+    "hub:unsubscribe": payloads.Unsubscribe,
+    "hub:publish": payloads.Publish,
+    "hub:refresh_token": payloads.Refresh,
+    "hub:topic_create": payloads.TopicCreate,
+    "hub:topic_info": payloads.TopicName,
+    "hub:list_topics": payloads.ListTopics,
+    "hub:sub_info": payloads.SubscriptionName,
+    "hub:list_subs": payloads.ListSubscriptions,
+    "hub:seek": payloads.Seek,
+    "hub:replay": payloads.Replay,
+    "hub:redrive": payloads.Letters,
+    "hub:credit": payloads.Credit,
+}
+
+
+@pytest.mark.parametrize("request_type", PAYLOADS)
+def test_every_member_a_request_may_have_is_documented(request_type: str) -> None:
+    mentioned = " ".join(re.findall(r"`([^`]*)`", REQUESTS[request_type].prose))
+
+    missing = set(PAYLOADS[request_type].__struct_encode_fields__) - set(
+        re.findall(r"\w+", mentioned)
+    )
+
+    assert missing == set()
+
+
+def test_every_member_of_a_settlement_is_documented() -> None:
+    sections = ("hub:ack", "hub:nack", "hub:extend", "hub:term")
+    prose = " ".join(REQUESTS[request_type].prose for request_type in sections)
+
+    missing = set(payloads.Settle.__struct_encode_fields__) - set(re.findall(r"`(\w+)`", prose))
+
+    assert missing == set()
+
+
+def test_every_reason_to_send_a_consumer_away_is_documented() -> None:
+    documented = {reason.strip("`") for reason, *_ in table("Reason", "When", "Client")}
+
+    assert documented == reasons_in_core()
+
+
+def test_every_degradation_is_documented() -> None:
+    source = inspect.getsource(Hub.degradations) + inspect.getsource(App._degradations)
+    named = set(re.findall(r'append\("(\w+)"\)', source))
+    of_storage = {f"storage_{state}" for state in get_args(log.State) if state != "open"}
+
+    documented = {name.strip("`") for name, _ in table("Degradation", "Meaning")}
+
+    assert documented == named | of_storage
+
+
+def test_the_requests_that_cost_nothing_are_documented() -> None:
+    found = re.search(r"costs a token except the\s+raw ping, (.*?)\.", TEXT, re.DOTALL)
+
+    assert found
+    assert set(re.findall(r"hub:\w+", found[1])) == UNLIMITED
+
+
+def test_every_permission_is_documented() -> None:
+    (row,) = [row for row in table("Claim", "Rule") if row[0] == "`permissions`?"]
+
+    assert members(row[1].split("`")[1])[0] == set(Permissions.__struct_fields__)
 
 
 def test_the_page_is_about_the_version_the_hub_speaks() -> None:
@@ -385,3 +481,30 @@ async def test_a_complete_exchange_happens_as_written(
                 peer.send(said)
             else:
                 assert comparable(await peer.receive()) == comparable(said)
+
+
+def copies() -> list[Frame]:
+    """The metadata of what actors get in the durable exchange, which happens as written."""
+    said = [frame for _, direction, frame in DURABLE if direction == "<"]
+    metadata: list[Frame] = [frame["metadata"] for frame in said if not isinstance(frame, str)]
+    return [one for one in metadata if "delivery" in one]
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_every_kind_of_copy_says_what_is_documented_about_its_delivery(row: int) -> None:
+    documented, _ = members(table("Copy", "`metadata.delivery`")[row][1])
+
+    seen = [set(metadata["delivery"]) for metadata in copies()]
+
+    assert documented in seen
+    assert len({frozenset(one) for one in seen}) == 3
+
+
+def test_dead_letters_say_what_is_documented() -> None:
+    found = re.search(r"`metadata.deadLetter`\s(`\{[^}]*\}`)", TEXT)
+    assert found
+    documented, _ = members(" ".join(found[1].split()))
+
+    (dead,) = [one["deadLetter"] for one in copies() if "deadLetter" in one]
+
+    assert set(dead) == documented

@@ -18,11 +18,12 @@ from msgspec import Raw
 from signalhub import envelope as wire
 from signalhub.core import refusals, requests
 from signalhub.core.dedup import Ack, Status
-from signalhub.core.effects import Append, Deliver, Effect, Reply
+from signalhub.core.effects import Append, Deliver, Effect, FanOut, Reply
 from signalhub.core.flight import SENT, Attempt
 from signalhub.core.receipts import Receipt
 from signalhub.core.session import Session
 from signalhub.core.streams import Held, Mailbox
+from signalhub.core.topics import Audience
 from signalhub.entry import Entry, Kind, Message, Outcome, Settlement, encode_body
 from signalhub.envelope import Envelope
 from signalhub.errors import Code, Refusal
@@ -72,12 +73,19 @@ def accept(
     if orphan is not None and mailbox is None:
         # It is in the log from before a restart, and whether it was delivered nobody knows.
         receipt.is_doubtful = True
-        return committed(hub, receipt, orphan[0], now)
+        stored.copy_id = orphan.copy_id
+        return committed(hub, receipt, orphan.offset, now)
+    # Nothing may fail between a position and its entry: that would leave a hole.
+    body = encode_body(stored)
     if mailbox is not None:
         receipt.seq = hub.streams.position(mailbox)
+    # The latest one is the last one.
+    session.unsynced.pop(target, None)
     session.unsynced[target] = receipt
+    hub.asked += 1
+    receipt.order = hub.asked
     stream_epoch = 0 if mailbox is None else mailbox.id
-    entry = Entry(Kind.MAIL, target, stream_epoch, receipt.seq, now, encode_body(stored))
+    entry = Entry(Kind.MAIL, target, stream_epoch, receipt.seq, now, body)
     return [Append(entry, receipt)]
 
 
@@ -113,6 +121,38 @@ def unknown_actor(
     )
     trace = requests.trace_of(message)
     return hub.reply(session, message, "hub:unknown_actor", payload, now, trace)
+
+
+# The order of what follows an ask.
+
+
+def before(session: Session, target: str) -> Receipt | None:
+    """The ask that a message to this recipient has to wait for, if there is one."""
+    ask, barrier = session.unsynced.get(target), session.barrier
+    if ask is None or (barrier is not None and barrier.order > ask.order):
+        return barrier
+    return ask
+
+
+def before_any(hub: Hub, session: Session, audience: Audience) -> Receipt | None:
+    """The latest ask to anybody in an audience, if one is not on disk yet."""
+    owners = {
+        registration.session: ask
+        for target, ask in session.unsynced.items()
+        if (registration := hub.registry.get(target)) is not None
+    }
+    found = [owners[one.session] for one in audience.recipients if one.session in owners]
+    if session.barrier is not None:
+        found.append(session.barrier)
+    return max(found, key=lambda ask: ask.order, default=None)
+
+
+def wait_behind(ask: Receipt, effect: Deliver | FanOut) -> list[Effect]:
+    """It follows the ask, which is on its way to the disk."""
+    if ask.behind is None:
+        ask.behind = []
+    ask.behind.append(effect)
+    return []
 
 
 # What the log says.
@@ -167,9 +207,11 @@ def _deliver(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
 
 def _release(receipt: Receipt) -> list[Effect]:
     """What waited behind the ask may go now."""
-    unsynced = receipt.session.unsynced
-    if unsynced.get(receipt.target) is receipt:
-        del unsynced[receipt.target]
+    session = receipt.session
+    if session.unsynced.get(receipt.target) is receipt:
+        del session.unsynced[receipt.target]
+    if session.barrier is receipt:
+        session.barrier = None
     behind, receipt.behind = receipt.behind, None
     return list(behind or ())
 

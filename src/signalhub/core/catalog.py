@@ -53,17 +53,19 @@ def auto_create(hub: Hub, session: Session, name: str, now: int) -> Append:
     """A durable publish to a topic that does not exist."""
     if not hub.settings.topics.auto_create:
         raise refusals.unknown_topic(name)
-    _check_may_create(session, name)
-    _check_name(name)
+    check_may_create(session, name)
+    check_name(name)
     return open_topic(hub, name, StreamDefinition(True), now)
 
 
-def _check_may_create(session: Session, name: str) -> None:
+def check_may_create(session: Session, name: str) -> None:
+    """Making, changing and deleting a topic is one right."""
     if session.allowance is not EVERYTHING and not session.allowance.may_create(name):
         raise refusals.unauthorized("create", name)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """A durable topic has a plain name."""
     if not is_topic(name) or has_wildcard(name) or not name.isprintable():
         raise refusals.structural(
             f"payload.topic must have 1 to {TOPIC_CHARS_MAX} printable characters and no wildcard"
@@ -74,8 +76,8 @@ def create(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     """`hub:topic_create`: the same definition again is a no-op, another one is refused."""
     request = requests.parse(requests.TopicCreate, message.payload)
     name = request.topic
-    _check_name(name)
-    _check_may_create(session, name)
+    check_name(name)
+    check_may_create(session, name)
     if request.durable is False:
         raise refusals.structural("payload.durable must be true; plain topics are not created")
     definition = _definition(hub, name, request)
@@ -98,7 +100,7 @@ def _definition(hub: Hub, name: str, request: requests.TopicOptions) -> StreamDe
     retention = request.retention or requests.Retention()
     letters = request.dead_letter
     if letters is not None:
-        _check_name(letters)
+        check_name(letters)
         if letters == name:
             raise refusals.structural("payload.deadLetter must be another topic")
         if name.endswith(LETTERS_SUFFIX):
@@ -116,7 +118,7 @@ def _definition(hub: Hub, name: str, request: requests.TopicOptions) -> StreamDe
 def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """`hub:topic_update`: members that are given replace those of the definition, at once."""
     request = requests.parse(requests.TopicOptions, message.payload)
-    _check_may_create(session, request.topic)
+    check_may_create(session, request.topic)
     topic = publishing.find(hub, request.topic)
     hub.check_storage()
     given, old = _definition(hub, topic.name, request), topic.definition
@@ -212,7 +214,7 @@ def list_topics(hub: Hub, session: Session, message: Envelope, now: int) -> list
 def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """`hub:topic_delete`: the topic, its subscriptions and what was published are gone."""
     request = requests.parse(requests.TopicName, message.payload)
-    _check_may_create(session, request.topic)
+    check_may_create(session, request.topic)
     topic = publishing.find(hub, request.topic)
     hub.check_storage()
     payload = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}

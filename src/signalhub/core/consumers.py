@@ -42,6 +42,7 @@ class Consumer:
         "name",
         "session",
         "subscription",
+        "waiting",
         "window",
     )
 
@@ -67,6 +68,8 @@ class Consumer:
         self.auto_ack = auto_ack
         self.flights = 0
         self.bytes = 0
+        # Keys of its own that wait for room.
+        self.waiting: deque[Lane] = deque()
 
     @property
     def has_room(self) -> bool:

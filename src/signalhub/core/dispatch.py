@@ -172,8 +172,8 @@ class Dispatcher:
             else:
                 effects += [_sent(subscription, one, flight, now) for one, flight in sends]
         appends: list[Append] = []
-        if subscription.settlements:
-            appends.append(journal.write_settlements(subscription, now))
+        if subscription.settlements or subscription.outdated:
+            appends += journal.write_settlements(subscription, now)
         if subscription.letters:
             buried, subscription.letters = subscription.letters, []
             for flight in buried:
@@ -198,8 +198,10 @@ class Dispatcher:
         return effects
 
     def _cursor_ms(self, subscription: Subscription) -> int:
-        is_mailbox = isinstance(subscription.stream, Mailbox)
-        return _MAILBOX_CURSOR_MS if is_mailbox else self._settings.cursor_ms
+        if isinstance(subscription.stream, Mailbox):
+            return _MAILBOX_CURSOR_MS
+        # A cursor names all its delayed messages, so where these are many it is written less often.
+        return self._settings.cursor_ms + len(subscription.position.parked)
 
     def _is_cursor_due(self, subscription: Subscription, now: int) -> bool:
         if subscription.wants_reserve:
@@ -214,10 +216,13 @@ class Dispatcher:
     def _fetch(self, subscription: Subscription, seq: int) -> Fetch:
         stream = subscription.stream
 
-        def then(found: list[Stored], now: int) -> list[Effect]:
+        def then(found: list[Stored] | None, now: int) -> list[Effect]:
             effects: list[Effect] = []
-            if found and found[0].seq > seq:
-                effects = letters.lose_before(self._hub, stream, found[0].seq, now)
+            # What could not be read is asked for again, like what cannot be read yet.
+            found = found or []
+            first = found[0].seq if found else stream.first
+            if first > seq:
+                effects = letters.lose_before(self._hub, stream, first, now)
                 found = []
             subscription.fetched(seq, [held_of(one) for one in found], now)
             self.wake(subscription)
@@ -243,8 +248,10 @@ def _sent_asks(
     """Some senders wait to hear of their asks, and some tells wait behind those."""
     effects: list[Effect] = []
     for consumer, flight in sends:
-        flight.receipt = box.fresh.pop(flight.seq, None)
+        receipt = box.fresh.pop(flight.seq, None)
+        # One that is sent again may still have its own from the first time.
+        flight.receipt = flight.receipt if receipt is None else receipt
         effects.append(_sent(subscription, consumer, flight, now))
-        if flight.receipt is not None:
-            effects += asks.sent(flight.receipt)
+        if receipt is not None:
+            effects += asks.sent(receipt)
     return effects

@@ -107,7 +107,8 @@ class Dispatch(msgspec.Struct, gc=False):
 class Fetch(msgspec.Struct, gc=False):
     """Read entries of a stream from the log and hand them to `then`, with the time.
 
-    They begin later than asked if the beginning is gone; none if nothing can be read yet.
+    They begin later than asked if the beginning is gone; none if nothing can be read yet; `None` if
+    reading failed.
     """
 
     stream: str
@@ -115,16 +116,19 @@ class Fetch(msgspec.Struct, gc=False):
     from_seq: int
     count_max: int
     bytes_max: int
-    then: Callable[[list[Stored], int], list[Effect]]
+    then: Callable[[list[Stored] | None, int], list[Effect]]
 
 
 class FindTime(msgspec.Struct, gc=False):
-    """Find the first position accepted at or after a time and hand it to `then`; 0 if none."""
+    """Find the first position accepted at or after a time and hand it to `then`.
+
+    0 if there is none, `None` if reading failed.
+    """
 
     stream: str
     stream_epoch: int
     time_ms: float
-    then: Callable[[int, int], list[Effect]]
+    then: Callable[[int | None, int], list[Effect]]
 
 
 class Note(msgspec.Struct, gc=False):

@@ -65,7 +65,7 @@ class _Replaying:
         topic = self._topic
         return [Fetch(topic.name, topic.id, self._next, count, PAGE_BYTES, self._fetched)]
 
-    def _fetched(self, found: list[Stored], now: int) -> list[Effect]:
+    def _fetched(self, found: list[Stored] | None, now: int) -> list[Effect]:
         if self._session.state is not State.CONNECTED:
             return []
         if not found:

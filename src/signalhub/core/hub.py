@@ -24,7 +24,7 @@ from signalhub.core.flight import Attempt
 from signalhub.core.handlers import HANDLERS, UNLIMITED
 from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
-from signalhub.core.receipts import FanReceipt, PublishReceipt, Receipt
+from signalhub.core.receipts import FanReceipt, Orphan, PublishReceipt, Receipt
 from signalhub.core.registry import Registration, Registry
 from signalhub.core.session import Session, State
 from signalhub.core.streams import Streams
@@ -68,13 +68,14 @@ class Hub:
         self.topics = Topics()
         self.dedup = Dedup(int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max)
         self.asks: dict[bytes, Receipt | PublishReceipt | router.Told] = {}
+        self.asked = 0  # How many asks were ever sent to the log.
         self.streams = Streams(log_epoch, settings.log.cache_bytes)
         self.dispatcher = Dispatcher(self)
         # Settlements of asks to actors without a mailbox, written once per turn.
         self.loose: list[Settlement] = []
         # Such asks from before a restart whose fate is not known, by sender and id: their offset
         # and when they were accepted.
-        self.orphans: dict[tuple[str, str], tuple[int, int]] = {}
+        self.orphans: dict[tuple[str, str], Orphan] = {}
         self.durability = _DURABILITY[settings.log.sync]
         # Why the log takes nothing more, if it has stopped.
         self.storage_fault: Refusal | None = None
@@ -244,7 +245,8 @@ class Hub:
 
     def oldest_ask(self, offset: int) -> int:
         """The offset of the oldest ask that is on disk and not answered, if it is before this."""
-        return min([offset, *(one.offset for one in self.asks.values() if one.offset >= 0)])
+        asked = [one.offset for one in self.asks.values() if one.offset >= 0]
+        return min([offset, *asked, *(one.offset for one in self.orphans.values())])
 
     def count_subscriptions(self) -> int:
         """Durable ones, mailboxes excepted."""
@@ -291,10 +293,10 @@ class Hub:
 
     def _give_up_orphans(self, now: int) -> None:
         oldest_ms = now - self.settings.dedup.window_s * 1000
-        for key, (offset, at_ms) in list(self.orphans.items()):
-            if at_ms < oldest_ms:
+        for key, orphan in list(self.orphans.items()):
+            if orphan.at_ms < oldest_ms:
                 del self.orphans[key]
-                self.loose.append(Settlement(0, offset, Outcome.GONE, 0))
+                self.loose.append(Settlement(0, orphan.offset, Outcome.GONE, 0))
 
     def _sweep_ms(self) -> int:
         """Often enough that the durable tier never thinks a living actor's lease has ended."""

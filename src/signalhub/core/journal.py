@@ -22,6 +22,7 @@ from signalhub.entry import (
     Kind,
     Outcome,
     Settled,
+    Settlement,
     encode_body,
 )
 from signalhub.envelope import Envelope
@@ -114,15 +115,23 @@ def entry(kind: Kind, stream: Stream, body: Body, now: int) -> Entry:
     return Entry(kind, stream.name, stream.id, 0, now, encode_body(body))
 
 
-def write_settlements(subscription: Subscription, now: int) -> Append:
-    """Everything settled since the last time, as one entry."""
+def write_settlements(subscription: Subscription, now: int) -> list[Append]:
+    """Everything settled since the last time, as one entry per generation."""
+    outdated, subscription.outdated = subscription.outdated, []
     settlements, subscription.settlements = subscription.settlements, []
+    every = [*outdated, (subscription.position.generation, settlements)]
+    return [_write(subscription, *one, now) for one in every if one[1]]
+
+
+def _write(
+    subscription: Subscription, generation: int, settlements: list[Settlement], now: int
+) -> Append:
     stats = subscription.stats
     for one in settlements:
         if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
             stats.settled += 1
             stats.dropped += one.outcome == Outcome.DROPPED
-    body = Settled(subscription.name, subscription.position.generation, settlements)
+    body = Settled(subscription.name, generation, settlements)
     written = entry(Kind.SETTLED, subscription.stream, body, now)
     return Append(written, SettlementsWritten(subscription, body))
 
@@ -145,9 +154,19 @@ class SettlementsWritten(msgspec.Struct):
 
 
 def cursor(subscription: Subscription) -> Cursor:
-    """Where it stands; it must not take back what an earlier one, still on its way, reserves."""
-    body = subscription.position.cursor(subscription.name)
+    """Where it stands, or will stand when what is on its way to the log is there.
+
+    A later cursor must not take back what an earlier one, still on its way, says. If the log
+    refuses, it refuses both.
+    """
+    position = subscription.position
+    body = position.cursor(subscription.name)
     body.reserved = max(body.reserved, subscription.reserving)
+    if subscription.pausing is not None:
+        body.is_paused = subscription.pausing
+    if subscription.seeking is not None:
+        body.floor, body.generation = subscription.seeking
+        body.above, body.parked, body.failures = [], {}, {}
     return body
 
 

@@ -13,7 +13,6 @@ import msgspec
 from signalhub.core import asks, catalog, journal, publishing, refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Note
 from signalhub.core.flight import EXHAUSTED, Flight
-from signalhub.core.policy import EVERYTHING
 from signalhub.core.session import Session, State
 from signalhub.core.streams import (
     LETTERS_SUFFIX,
@@ -42,6 +41,8 @@ from signalhub.errors import Refusal
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
 
+REDRIVEN = "redriven"
+PURGED = "purged"
 PAGE_MESSAGES = 256
 PAGE_BYTES = 2**20
 
@@ -53,6 +54,11 @@ def bury(hub: Hub, subscription: Subscription, flight: Flight, now: int) -> list
     appends: list[Append] = []
     name = address(subscription)
     topic = hub.streams.topics.get(name)
+    if topic is not None and topic.is_deleting:
+        # Its end is on the way to the log; the next attempt makes it again.
+        flight.is_burying = False
+        hub.dispatcher.retry(subscription, now)
+        return []
     if topic is None:
         appends.append(catalog.open_topic(hub, name, StreamDefinition(True), now))
         topic = hub.streams.topics[name]
@@ -149,23 +155,15 @@ def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list
 def redrive(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """`hub:redrive`: back to where they came from, with their key and headers."""
     request = requests.parse(requests.Letters, message.payload)
-    work = _Work(hub, session, message, request, "redriven")
-    _check_may_remove(session, request.topic)
-    return work.begin(now)
+    publishing.check_may_read(session, request.topic)
+    return _Work(hub, session, message, request, REDRIVEN).begin(now)
 
 
 def purge(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:purge`: away with them."""
+    """`hub:purge`: away with them, which needs the right to delete the topic."""
     request = requests.parse(requests.Letters, message.payload)
-    work = _Work(hub, session, message, request, "purged")
-    _check_may_remove(session, request.topic)
-    return work.begin(now)
-
-
-def _check_may_remove(session: Session, topic: str) -> None:
-    allowance = session.allowance
-    if allowance is not EVERYTHING and not allowance.may_publish(topic):
-        raise refusals.unauthorized("publish", topic)
+    catalog.check_may_create(session, request.topic)
+    return _Work(hub, session, message, request, PURGED).begin(now)
 
 
 class _Work:
@@ -189,6 +187,8 @@ class _Work:
         self._wanted = None if request.seqs is None else sorted(set(request.seqs))
         self._until = self._topic.head
         self._count = 0
+        # Letters whose topic or mailbox is gone, or not for this session; they stay.
+        self._skipped = 0
 
     def begin(self, now: int) -> list[Effect]:
         self._hub.check_storage()
@@ -204,19 +204,25 @@ class _Work:
         count = PAGE_MESSAGES if self._wanted is None else 1
         return [Fetch(topic.name, topic.id, seq, count, PAGE_BYTES, self._fetched)]
 
-    def _fetched(self, found: list[Stored], now: int) -> list[Effect]:
+    def _fetched(self, found: list[Stored] | None, now: int) -> list[Effect]:
+        if found is None:
+            return journal.Answer(self._session, self._message, "", None).refused(
+                self._hub, refusals.storage_unreadable(), now
+            )
         if not found or self._session.state is State.CLOSED:
             return self._end(now)
         letters = [held_of(one) for one in found if one.seq <= self._until]
         chosen = [one for one in letters if self._is_wanted(one)]
         appends: list[Effect] = []
-        if self._reason == "redriven":
-            for one in chosen:
-                appends += self._put_back(one, now)
+        if self._reason == REDRIVEN:
+            homeless = [one for one in chosen if self._origin(one) is None]
+            self._skipped += len(homeless)
+            chosen = [one for one in chosen if one not in homeless]
+            appends += [self._put_back(one, now) for one in chosen]
         if chosen:
-            removed = Removed([(one.seq, one.seq) for one in chosen], self._reason)
-            entry = journal.entry(Kind.REMOVED, self._topic, removed, now)
             taken = [one.seq for one in chosen]
+            removed = Removed([(seq, seq) for seq in taken], self._reason)
+            entry = journal.entry(Kind.REMOVED, self._topic, removed, now)
             appends.append(Append(entry, journal.Once(lambda later: self._remove(taken))))
             self._count += len(chosen)
         return [*appends, *self._fetch(found[-1].seq + 1, now)]
@@ -231,27 +237,38 @@ class _Work:
     def _is_wanted(self, one: Held) -> bool:
         if one.seq in self._topic.removed:
             return False
-        if self._reason == "redriven" and one.message.dead is None:
+        if self._reason == REDRIVEN and one.message.dead is None:
             return False
         return self._wanted is None or one.seq in self._wanted
 
-    def _put_back(self, one: Held, now: int) -> list[Effect]:
-        hub, dead = self._hub, one.message.dead
+    def _origin(self, one: Held) -> Topic | Mailbox | None:
+        """Where a letter came from, if that still exists and the session may write to it."""
+        dead, streams = one.message.dead, self._hub.streams
         assert dead is not None
-        topic, box = hub.streams.topics.get(dead.topic), hub.streams.mailboxes.get(dead.topic)
+        allowance = self._session.allowance
+        topic = streams.topics.get(dead.topic)
+        if topic is not None and not topic.is_deleting:
+            return topic if allowance.may_publish(dead.topic) else None
+        box = streams.mailboxes.get(dead.topic)
+        return box if allowance.may_send(dead.topic) else None
+
+    def _put_back(self, one: Held, now: int) -> Append:
+        hub, dead, origin = self._hub, one.message.dead, self._origin(one)
+        assert dead is not None
         again = msgspec.structs.replace(one.message, dead=None, copy_id=hub.ids.next())
-        if topic is not None:
-            if dead.subscription in topic.subscriptions:
-                again.only_for = dead.subscription
-            return [publishing.append(hub, topic, again, now)]
-        if box is not None:
-            return [_mail_again(hub, box, again, now)]
-        raise refusals.unknown_topic(dead.topic)
+        if isinstance(origin, Mailbox):
+            return _mail_again(hub, origin, again, now)
+        assert origin is not None
+        if dead.subscription in origin.subscriptions:
+            again.only_for = dead.subscription
+        return publishing.append(hub, origin, again, now)
 
     def _end(self, now: int) -> list[Effect]:
         """The answer follows everything that was appended, because the log keeps its order."""
-        name = "hub:redriven" if self._reason == "redriven" else "hub:purged"
+        name = "hub:redriven" if self._reason == REDRIVEN else "hub:purged"
         payload = {"count": self._count}
+        if self._skipped:
+            payload["skipped"] = self._skipped
         answer = journal.Answer(self._session, self._message, name, payload)
         if not self._count:
             return answer.committed(self._hub, 0, now)
@@ -260,8 +277,9 @@ class _Work:
 
 
 def _mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
+    body = encode_body(message)
     seq = hub.streams.position(box)
-    entry = Entry(Kind.MAIL, box.name, box.id, seq, now, encode_body(message))
+    entry = Entry(Kind.MAIL, box.name, box.id, seq, now, body)
     return Append(entry, Mailed(box, seq, message, now))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from signalhub.core import journal, subscribing
+from signalhub.core import asks, journal, subscribing
 from signalhub.core.consumers import EXCLUSIVE, Consumer
 from signalhub.core.effects import Append, Effect
 from signalhub.core.session import Session
@@ -126,6 +126,8 @@ def drop(hub: Hub, mailbox: Mailbox, now: int) -> list[Effect]:
     hub.streams.mailboxes.pop(mailbox.name, None)
     for consumer in list(mailbox.subscription.consumers):
         subscribing.leave(hub, consumer, "dropped", now, is_told=False)
+    # Whoever has just been accepted is answered, because no pass will run any more.
+    answers = asks.answer_fresh(hub, mailbox, now)
     hub.dispatcher.remove(mailbox.subscription)
     entry = journal.entry(Kind.STREAM_DELETED, mailbox, Body(), now)
-    return [Append(entry, journal.UNWATCHED)]
+    return [*answers, Append(entry, journal.UNWATCHED)]

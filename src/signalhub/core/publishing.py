@@ -37,7 +37,7 @@ def publish(
 ) -> list[Effect]:
     """Append a message to a topic; its sender is told when it is on disk."""
     hub.check_storage()
-    _check_headers(request)
+    check(request)
     deliver_at = request.deliver_at
     stored = Message(
         message.id,
@@ -66,8 +66,9 @@ def append(
     key: bytes = b"",
 ) -> Append:
     """The next message of a topic, on its way to the log; `message` is the request behind it."""
-    seq = hub.streams.position(topic)
+    # Nothing may fail between a position and its entry: that would leave a hole.
     body = encode_body(stored)
+    seq = hub.streams.position(topic)
     receipt = PublishReceipt(
         message, [] if session is None else [session], topic, seq, stored, now, len(body), key
     )
@@ -76,7 +77,8 @@ def append(
     return Append(Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body), receipt)
 
 
-def _check_headers(request: requests.Publish) -> None:
+def check(request: requests.Publish) -> None:
+    """Refuse what would not fit a message of a durable topic."""
     if request.key is not None and len(request.key) > KEY_CHARS_MAX:
         raise refusals.structural(f"payload.key is longer than {KEY_CHARS_MAX} characters")
     headers = request.headers

@@ -66,6 +66,13 @@ class Ranges:
         kept.insert(at, (first, last))
         self.__init__(kept)  # type: ignore[misc]
 
+    def count_within(self, first: int, last: int) -> int:
+        """How many of its positions lie from first to last."""
+        begin = bisect_left(self._lasts, first)
+        end = bisect_right(self._firsts, last)
+        pairs = zip(self._firsts[begin:end], self._lasts[begin:end], strict=True)
+        return sum(min(high, last) - max(low, first) + 1 for low, high in pairs)
+
     def end_from(self, position: int) -> int:
         """The last position of the range that holds `position`, or the one before it if none."""
         at = bisect_right(self._firsts, position) - 1

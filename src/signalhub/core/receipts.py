@@ -15,7 +15,7 @@ from signalhub.entry import Message
 from signalhub.envelope import Envelope
 
 if TYPE_CHECKING:
-    from signalhub.core.effects import Deliver, Effect
+    from signalhub.core.effects import Deliver, Effect, FanOut
     from signalhub.core.hub import Hub
     from signalhub.core.streams import Mailbox, Topic
     from signalhub.errors import Refusal
@@ -37,8 +37,9 @@ class Receipt(msgspec.Struct, eq=False):
     offset: int = -1
     # It may have been delivered before a restart.
     is_doubtful: bool = False
-    # Tells of the same sender to the same recipient that came after it.
-    behind: list[Deliver] | None = None
+    # What the same sender sent to the same recipient after it, while it was not on disk.
+    behind: list[Deliver | FanOut] | None = None
+    order: int = 0
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         from signalhub.core import asks
@@ -54,6 +55,14 @@ class Receipt(msgspec.Struct, eq=False):
     def listening(self) -> list[Session]:
         """The askers who are still there."""
         return [asker for asker in self.askers if asker.state is State.CONNECTED]
+
+
+class Orphan(msgspec.Struct, frozen=True):
+    """An ask from before a restart, to an actor without a mailbox, whose fate is not known."""
+
+    offset: int
+    at_ms: int
+    copy_id: bytes
 
 
 class FanReceipt(msgspec.Struct, eq=False):

@@ -13,6 +13,7 @@ import msgspec
 from signalhub.core import mailbox
 from signalhub.core.dedup import Ack, Remembered
 from signalhub.core.ranges import Ranges
+from signalhub.core.receipts import Orphan
 from signalhub.core.streams import Mailbox, Topic
 from signalhub.core.subscription import Subscription
 from signalhub.entry import (
@@ -85,7 +86,7 @@ class Recovery:
         self._remembered_from_ms = now - int(hub.settings.dedup.window_s * 1000)
         # Asks within the window, by where they are: (stream id, seq), or (0, offset).
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
-        self._loose: dict[int, tuple[str, str, int]] = {}
+        self._loose: dict[int, tuple[Message, int]] = {}
         self._deleted: set[int] = set()
 
     def restore(
@@ -167,8 +168,9 @@ class Recovery:
                 subscription.recovered()
         for box in hub.streams.mailboxes.values():
             box.subscription.recovered()
-        for offset, (sender, message_id, at_ms) in self._loose.items():
-            hub.orphans[sender, message_id] = (offset, at_ms)
+        for offset, (message, at_ms) in self._loose.items():
+            orphan = Orphan(offset, at_ms, message.copy_id)
+            hub.orphans[message.sender, message.id] = orphan
 
     # Kinds of entries.
 
@@ -271,7 +273,7 @@ class Recovery:
         if entry.at_ms < self._remembered_from_ms or message.dead is not None:
             return
         if entry.kind == Kind.MAIL and not entry.seq:
-            self._loose[entry.offset] = (message.sender, message.id, entry.at_ms)
+            self._loose[entry.offset] = (message, entry.at_ms)
             return
         if entry.kind == Kind.MAIL:
             self._asks[entry.stream_epoch, entry.seq] = (message.sender, message.id)
@@ -291,8 +293,9 @@ class Recovery:
     def _remember_loose(self, entry: Stored, one: Settlement) -> None:
         ask = self._loose.pop(one.offset, None)
         if ask is not None and one.outcome == Outcome.WRITTEN:
-            sender, message_id, _ = ask
-            self._hub.dedup.remember(sender, message_id, entry.at_ms, Ack(one.last_sent))
+            message, _ = ask
+            ack = Ack(one.last_sent)
+            self._hub.dedup.remember(message.sender, message.id, entry.at_ms, ack)
 
     def _broadcast(self, entry: Stored) -> None:
         if entry.at_ms >= self._remembered_from_ms:

@@ -232,6 +232,15 @@ def storage_failed() -> Refusal:
     )
 
 
+def storage_unreadable() -> Refusal:
+    """A part of the log could not be read."""
+    return Refusal(
+        Code.STORAGE_FAILED,
+        "A part of the hub's log could not be read; what was asked for is not complete.",
+        "The operator has to check the disk (signalhub log verify); then ask again.",
+    )
+
+
 def storage_damaged(reason: str) -> Refusal:
     """The log was found damaged at the start and is only read."""
     return Refusal(

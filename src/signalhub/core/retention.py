@@ -35,7 +35,10 @@ def expire_topics(hub: Hub, now: int) -> list[Effect]:
 
 
 def _find_expired(hub: Hub, topic: Topic, oldest_ms: float) -> FindTime:
-    def then(seq: int, now: int) -> list[Effect]:
+    def then(seq: int | None, now: int) -> list[Effect]:
+        if seq is None:
+            # The log could not be read: nothing is known, so nothing is given up.
+            return []
         first = seq or topic.head + 1
         return letters.lose_before(hub, topic, first, now) if first > topic.first else []
 
@@ -63,7 +66,8 @@ def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
     """Write everything defined before `end` again: definitions, cursors, what was removed."""
     effects: list[Effect] = []
     for stream in _streams(hub):
-        if stream.defined_at >= end:
+        # What is being deleted must not be defined again behind its end.
+        if stream.defined_at >= end or (isinstance(stream, Topic) and stream.is_deleting):
             continue
         definition = StreamDefinition(False)
         subscriptions = []
@@ -78,6 +82,8 @@ def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
             entry = journal.entry(Kind.REMOVED, stream, removed, now)
             effects.append(Append(entry, journal.UNWATCHED))
         for subscription in subscriptions:
+            if subscription.is_deleting:
+                continue
             body = subscription.definition
             entry = journal.entry(Kind.SUBSCRIPTION_CREATED, stream, body, now)
             effects.append(Append(entry, journal.UNWATCHED))

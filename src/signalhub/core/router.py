@@ -73,12 +73,8 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
     address_json, metadata = registration.address_json, message.metadata
     frame = wire.forwarded(hub.ids.next(), message, address_json, type, request.data, now, metadata)
     deliver = Deliver(registration.session, frame, session, target, expires_at, None)
-    if session.unsynced and (ask := session.unsynced.get(target)) is not None:
-        # It follows the ask, which is on its way to the disk.
-        if ask.behind is None:
-            ask.behind = []
-        ask.behind.append(deliver)
-        return []
+    if session.unsynced and (ask := asks.before(session, target)) is not None:
+        return asks.wait_behind(ask, deliver)
     return [deliver]
 
 
@@ -173,7 +169,8 @@ def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
         ttl=message.ttl,
     )
     receipt = FanReceipt(session, message, None, now, expires_at)
-    return [FanOut(Audience(recipients), head, tail, hub.settings.broadcast_batch, receipt)]
+    chunk = hub.settings.broadcast_batch
+    return _in_order(hub, session, FanOut(Audience(recipients), head, tail, chunk, receipt))
 
 
 def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -206,6 +203,7 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
         made: list[Effect] = []
         if durable is None:
             hub.check_storage()
+            publishing.check(request)
             made.append(catalog.auto_create(hub, session, topic, now))
             durable = hub.streams.topics[topic]
         return made + publishing.publish(
@@ -225,7 +223,20 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
     )
     receipt = FanReceipt(session, message, topic, now, expires_at)
     audience = hub.topics.audience(topic)
-    return [FanOut(audience, head, tail, hub.settings.fanout_batch, receipt)]
+    chunk = hub.settings.fanout_batch
+    return _in_order(hub, session, FanOut(audience, head, tail, chunk, receipt))
+
+
+def _in_order(hub: Hub, session: Session, fan: FanOut) -> list[Effect]:
+    """A recipient gets the copy after the asks this session sent it before."""
+    if not session.unsynced:
+        return [fan]
+    ask = asks.before_any(hub, session, fan.audience)
+    if ask is None:
+        return [fan]
+    # What follows must not overtake it on its way to anybody.
+    session.barrier = ask
+    return asks.wait_behind(ask, fan)
 
 
 def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:

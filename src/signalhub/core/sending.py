@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from signalhub.core.consumers import KEY_SHARED, Consumer
+from signalhub.core.consumers import KEY_SHARED, Consumer, Lane
 from signalhub.core.flight import READY, SENT, Flight
 from signalhub.core.streams import Held
 from signalhub.core.subscription import Subscription
@@ -74,22 +74,36 @@ def _send_again(subscription: Subscription, now: int, budget: int) -> int:
 def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
     """The first message of each key that has none in flight."""
     keyed = subscription.window.keyed
+    for consumer in subscription.consumers:
+        # Keys whose owner had no room wait with the owner, so that nobody looks at them in vain.
+        if consumer.waiting and consumer.has_room:
+            for _ in range(min(len(consumer.waiting), consumer.window - consumer.flights)):
+                keyed.append(consumer.waiting.popleft())
     for _ in range(len(keyed)):
-        if budget <= 0:
+        if budget <= 0 or not _send_first(subscription, keyed.popleft(), now):
             break
-        lane = keyed.popleft()
-        if not lane.queue or lane.queue[0].phase is not READY:
-            continue
-        flight = lane.queue[0]
-        if _is_over(subscription, flight, now):
-            continue
-        owner = subscription.consumers.owner_of(lane)
-        if owner is None or not owner.has_room or not subscription.bucket.take(now):
-            keyed.append(lane)
-            continue
-        _send(subscription, flight, owner, now)
         budget -= 1
     return budget
+
+
+def _send_first(subscription: Subscription, lane: Lane, now: int) -> bool:
+    """The first message of one key, if it may go; `False` if nothing may go at all now."""
+    if not lane.queue or lane.queue[0].phase is not READY:
+        return True
+    flight = lane.queue[0]
+    if _is_over(subscription, flight, now):
+        return True
+    owner = subscription.consumers.owner_of(lane)
+    if owner is None:
+        subscription.window.keyed.append(lane)
+    elif not owner.has_room:
+        owner.waiting.append(lane)
+    elif subscription.bucket.take(now):
+        _send(subscription, flight, owner, now)
+    else:
+        subscription.window.keyed.appendleft(lane)
+        return False
+    return True
 
 
 def _send_new(subscription: Subscription, now: int, budget: int) -> int:
@@ -115,8 +129,14 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
             continue
         if is_keyed:
             subscription.next_seq += 1
-            window.add(_flight(subscription, seq, held))
-            budget = _send_keyed(subscription, now, budget)
+            flight = _flight(subscription, seq, held)
+            window.add(flight)
+            budget -= 1
+            lane = flight.lane
+            if lane is not None and lane.queue[0] is flight:
+                window.keyed.pop()
+                if not _send_first(subscription, lane, now):
+                    break
             continue
         consumer = subscription.consumers.choose()
         if consumer is None or not subscription.bucket.take(now):

@@ -41,6 +41,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "allowance",
+        "barrier",
         "bucket",
         "claims",
         "clock_behind_ms",
@@ -81,6 +82,8 @@ class Session:
         self.settles_mail = False
         # Its asks that are not on disk yet, the latest per recipient.
         self.unsynced: dict[str, Receipt] = {}
+        # The one of them that a fan-out waits behind; what comes later waits with it.
+        self.barrier: Receipt | None = None
         # Its parts in durable subscriptions and mailboxes, by subscription id.
         self.consumers: dict[str, Consumer] = {}
         # Most sessions subscribe to nothing, so the table is made on first use.

@@ -163,7 +163,7 @@ class Mailbox(Stream):
             if position.is_settled(seq) or (
                 expires_at < now_ms and self.subscription.expire(seq, offset)
             ):
-                del self.expiries[seq]
+                self.expiries.pop(seq, None)
 
 
 class Streams:

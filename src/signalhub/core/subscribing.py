@@ -17,6 +17,7 @@ from signalhub.core.subscription import Subscription
 from signalhub.entry import Kind, SubscriptionDefinition
 from signalhub.envelope import Envelope
 from signalhub.errors import Refusal
+from signalhub.names import has_wildcard, is_topic
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -48,8 +49,11 @@ def subscribe(
         raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
     _check_start(request.start)
     _check_resume(topic, request)
+    check_letters(session, topic.name, request)
     joining = Joining(hub, session, message, request, address, topic)
     found = topic.subscriptions.get(name)
+    if found is not None and found.is_deleting:
+        raise refusals.unknown_subscription(topic.name, name)
     if found is not None:
         if found.joiners is not None:
             # It is on its way to the log, and so is the answer to whoever made it.
@@ -62,7 +66,7 @@ def subscribe(
     hub.check_storage()
     if request.resume is not None:
         return joining.make(_within(topic, int(request.resume.seq)), now)
-    return find_start(hub, topic, request.start, joining.make, now)
+    return find_start(hub, topic, request.start, joining.make, joining.unread, now)
 
 
 def _check_start(start: requests.Start | None) -> None:
@@ -92,9 +96,10 @@ def find_start(
     topic: Topic,
     start: requests.Start | None,
     then: Callable[[int, int], list[Effect]],
+    unread: Callable[[int], list[Effect]],
     now: int,
 ) -> list[Effect]:
-    """Resolve a starting point to a floor, and go on with it."""
+    """Resolve a starting point to a floor, and go on with it, or say that it cannot be read."""
     if start is None or start == "earliest":
         return then(topic.first - 1, now)
     if start == "latest":
@@ -109,7 +114,9 @@ def find_start(
         return then(_within(topic, topic.head - max(0, int(start.last))), now)
     assert start.time is not None
 
-    def found(seq: int, later: int) -> list[Effect]:
+    def found(seq: int | None, later: int) -> list[Effect]:
+        if seq is None:
+            return unread(later)
         return then(_within(topic, seq - 1) if seq else topic.head, later)
 
     return [FindTime(topic.name, topic.id, start.time, found)]
@@ -148,6 +155,8 @@ class Joining:
     def _make(self, floor: int, now: int) -> list[Effect]:
         """It exists for good once its entry is on disk."""
         hub, topic = self._hub, self._topic
+        if hub.streams.topics.get(topic.name) is not topic or topic.is_deleting:
+            raise refusals.unknown_topic(topic.name)
         name = self._request.subscription
         assert name is not None
         found = topic.subscriptions.get(name)
@@ -166,6 +175,10 @@ class Joining:
         subscription.joiners = [self]
         entry = journal.entry(Kind.SUBSCRIPTION_CREATED, topic, definition, now)
         return [Append(entry, Made(subscription))]
+
+    def unread(self, now: int) -> list[Effect]:
+        """Where it starts could not be found out."""
+        return self.refuse(refusals.storage_unreadable(), now)
 
     def rejoin(self, subscription: Subscription, now: int) -> list[Effect]:
         """It is not new: where it started does not count, only what the consumer has."""
@@ -237,6 +250,8 @@ class Joining:
         if self._session.state is not State.CONNECTED:
             return []
         try:
+            if subscription.is_deleted:
+                raise refusals.unknown_topic(self._topic.name)
             return self.join(subscription, now)
         except Refusal as refusal:
             return self.refuse(refusal, now)
@@ -302,6 +317,18 @@ def _defaults(hub: Hub, name: str, mode: str, floor: int) -> SubscriptionDefinit
     )
 
 
+def check_letters(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:
+    """Dead letters may go only where the session could publish them itself."""
+    name = given.dead_letter
+    if name is None:
+        return
+    if not is_topic(name) or has_wildcard(name) or not name.isprintable() or name == topic:
+        raise refusals.structural("payload.deadLetter must be the plain name of another topic")
+    allowance = session.allowance
+    if not allowance.may_publish(name) or not allowance.may_create(name):
+        raise refusals.unauthorized("create", name)
+
+
 def changed(
     definition: SubscriptionDefinition, given: requests.SubscriptionOptions
 ) -> SubscriptionDefinition:
@@ -365,7 +392,7 @@ def find(hub: Hub, topic: str | None, name: str | None) -> Subscription:
     if topic is None or name is None:
         raise refusals.structural("the payload needs topic and subscription")
     found = publishing.find(hub, topic).subscriptions.get(name)
-    if found is None:
+    if found is None or found.is_deleting:
         raise refusals.unknown_subscription(topic, name)
     return found
 

@@ -55,15 +55,19 @@ class Subscription:
         "heartbeat_slot",
         "is_cursor_dirty",
         "is_deleted",
+        "is_deleting",
         "is_dirty",
         "joiners",
         "last_generation",
         "letters",
         "next_seq",
         "not_before_ms",
+        "outdated",
         "parked_due",
+        "pausing",
         "position",
         "reserving",
+        "seeking",
         "sends",
         "settled_since_cursor",
         "settlements",
@@ -104,6 +108,8 @@ class Subscription:
         # Who waits for it to be on disk for the first time; nobody any more once it is.
         self.joiners: list[Joining] | None = None
         self.is_deleted = False
+        # Its end is on the way to the log.
+        self.is_deleting = False
         # The position up to which it may send once that is on disk; 0: none is on its way.
         self.reserving = 0
         # The generation of the latest seek, done or on its way.
@@ -114,6 +120,11 @@ class Subscription:
         self.settled_since_cursor = 0
         self.sends: list[tuple[Consumer, Flight]] = []
         self.settlements: list[Settlement] = []
+        # Settlements of generations that have ended since.
+        self.outdated: list[tuple[int, list[Settlement]]] = []
+        # What was asked for and is on its way to the log: to pause or not, floor and generation.
+        self.pausing: bool | None = None
+        self.seeking: tuple[int, int] | None = None
         self.letters: list[Flight] = []
         self.stats = SubscriptionTally()
         self.parked_due: list[tuple[int, int]] = []
@@ -223,6 +234,8 @@ class Subscription:
         for lane in self.window.lanes.values():
             if lane.owner is consumer:
                 lane.owner = None
+        self.window.keyed.extend(consumer.waiting)
+        consumer.waiting.clear()
         for flight in self.window.of(consumer):
             self.window.back(flight)
         if not self.consumers:
@@ -244,7 +257,7 @@ class Subscription:
         """Done with this message."""
         self.window.remove(flight)
         self._note(flight, outcome, consumer)
-        self.position.settle(flight.seq)
+        self._settled(flight.seq)
         self.position.dead_lettered += outcome is Outcome.DEAD_LETTERED
         self.settled_since_cursor += 1
         self.changed()
@@ -285,7 +298,7 @@ class Subscription:
         """Its time passed before it was read."""
         self.stats.expired += 1
         self.settlements.append(Settlement(seq, offset, Outcome.EXPIRED, 0))
-        self.position.settle(seq)
+        self._settled(seq)
         self.changed()
 
     def policy_changed(self) -> None:
@@ -293,6 +306,11 @@ class Subscription:
         for flight in list(self.window.flights.values()):
             if flight.phase is EXHAUSTED:
                 self._apply_poison_policy(flight)
+
+    def _settled(self, seq: int) -> None:
+        self.position.settle(seq)
+        if isinstance(self.stream, Mailbox) and self.stream.expiries:
+            self.stream.expiries.pop(seq, None)
 
     def note_handed_over(self, flight: Flight, now: int) -> None:
         """The log shall know that an ask was answered as delivered, and when."""
@@ -351,6 +369,10 @@ class Subscription:
 
     def seek(self, floor: int, generation: int) -> None:
         """Begin again behind `floor`; acks for what was sent before mean nothing now."""
+        if self.settlements:
+            # They belong to what was, and are written as such.
+            self.outdated.append((self.position.generation, self.settlements))
+            self.settlements = []
         self._drop_window()
         self.letters.clear()
         self.position.seek(floor, generation)
@@ -391,6 +413,8 @@ class Subscription:
 
     def _drop_window(self) -> None:
         self.window.clear()
+        for consumer in self.consumers:
+            consumer.waiting.clear()
         self.backlog.clear()
 
     # Reading.
@@ -413,7 +437,7 @@ class Subscription:
                 self.settle(flight, Outcome.EXPIRED)
         elif is_found:
             self.backlog.extend(found)
-        elif asked >= self.stream.first:
+        if not is_found and asked >= self.stream.first:
             # The head says there is more than can be read yet: look again in a moment.
             self.stats.empty_reads += 1
             self.not_before_ms = now + _EMPTY_READ_MS

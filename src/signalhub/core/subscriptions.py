@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub import envelope as wire
-from signalhub.core import journal, publishing, requests
+from signalhub.core import journal, publishing, refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.flight import SENT, WAITING
 from signalhub.core.journal import Answer
+from signalhub.core.position import Position
 from signalhub.core.session import Session, State
 from signalhub.core.streams import Topic
-from signalhub.core.subscribing import changed, find, find_start, first_unsettled, redefine, remove
+from signalhub.core.subscribing import (
+    changed,
+    check_letters,
+    find,
+    find_start,
+    first_unsettled,
+    redefine,
+    remove,
+)
 from signalhub.core.subscription import Subscription
-from signalhub.entry import Cursor, Kind, Stored
+from signalhub.entry import Kind, Stored
 from signalhub.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -53,7 +62,7 @@ def _shown(
     if oldest_ms is not None or not subscription.lag:
         return [reply(oldest_ms, now)]
 
-    def then(found: list[Stored], later: int) -> list[Effect]:
+    def then(found: list[Stored] | None, later: int) -> list[Effect]:
         if session.state is not State.CONNECTED:
             return []
         return [reply(found[0].at_ms if found else None, later)]
@@ -160,26 +169,30 @@ def _set_paused(
 
     def done(later: int) -> list[Effect]:
         subscription.position.is_paused = is_paused
+        subscription.pausing = None
         subscription.is_dirty = True
         hub.dispatcher.wake(subscription)
         return []
 
-    body = journal.cursor(subscription)
-    body.is_paused = is_paused
-    entry = journal.entry(Kind.CURSOR, subscription.stream, body, now)
+    def undo(later: int) -> None:
+        subscription.pausing = None
+
+    subscription.pausing = is_paused
+    entry = journal.entry(Kind.CURSOR, subscription.stream, journal.cursor(subscription), now)
     answer = Answer(
         session,
         message,
         "hub:sub_info_response",
         lambda: describe(subscription, subscription.oldest_ms(), now),
     )
-    return [Append(entry, journal.Waited(journal.Once(done), [answer]))]
+    return [Append(entry, journal.Waited(journal.Once(done, refused=undo), [answer]))]
 
 
 def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """`hub:sub_update`: other options for a running subscription, at once."""
     subscription = _named(hub, session, message)
     given = requests.parse(requests.SubscriptionOptions, message.payload)
+    check_letters(session, subscription.stream.name, given)
     effects = redefine(hub, subscription, changed(subscription.definition, given), now)
     hub.dispatcher.wake(subscription)
     for consumer in subscription.consumers:
@@ -197,7 +210,12 @@ def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     body = msgspec.structs.replace(subscription.definition)
     entry = journal.entry(Kind.SUBSCRIPTION_DELETED, subscription.stream, body, now)
     answer = Answer(session, message, "hub:sub_info_response", payload)
-    once = journal.Once(lambda later: remove(hub, subscription, "deleted", later))
+    subscription.is_deleting = True
+
+    def kept(later: int) -> None:
+        subscription.is_deleting = False
+
+    once = journal.Once(lambda later: remove(hub, subscription, "deleted", later), refused=kept)
     return [Append(entry, journal.Waited(once, [answer]))]
 
 
@@ -213,48 +231,48 @@ def seek(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         if session.state is not State.CONNECTED:
             return []
         old = subscription.position
-        settled_behind = (
-            old.floor - floor + old.above.count
-            if floor < old.floor
-            else sum(
-                min(last, topic.head) - max(first, floor + 1) + 1
-                for first, last in old.above
-                if last > floor
-            )
-        )
-        skipped = sum(
-            not old.is_settled(seq) for seq in range(old.floor + 1, min(floor, topic.head) + 1)
-        )
+        will_replay, will_skip = _moved(old, floor, topic.head)
         payload = {
             "epoch": topic.epoch,
             "next": floor + 1,
-            "willReplay": settled_behind,
-            "willSkip": skipped,
+            "willReplay": will_replay,
+            "willSkip": will_skip,
         }
         if request.dry_run:
             return [hub.reply(session, message, "hub:sought", wire.encode(payload), later)]
         subscription.last_generation += 1
         generation = subscription.last_generation
+        subscription.seeking = (floor, generation)
 
         def done(committed: int) -> list[Effect]:
+            if subscription.seeking == (floor, generation):
+                subscription.seeking = None
             subscription.seek(floor, generation)
             hub.dispatcher.wake(subscription)
             return []
 
-        reserved = max(old.reserved, subscription.reserving)
-        body = Cursor(
-            subscription.name,
-            generation,
-            floor,
-            reserved,
-            [],
-            {},
-            {},
-            old.is_paused,
-            old.dead_lettered,
-        )
-        entry = journal.entry(Kind.CURSOR, topic, body, later)
-        answer = Answer(session, message, "hub:sought", payload)
-        return [Append(entry, journal.Waited(journal.Once(done), [answer]))]
+        def undo(refused: int) -> None:
+            subscription.seeking = None
 
-    return find_start(hub, topic, request.to, then, now)
+        entry = journal.entry(Kind.CURSOR, topic, journal.cursor(subscription), later)
+        answer = Answer(session, message, "hub:sought", payload)
+        once = journal.Once(done, refused=undo)
+        return [Append(entry, journal.Waited(once, [answer]))]
+
+    def unread(later: int) -> list[Effect]:
+        if session.state is not State.CONNECTED:
+            return []
+        return [hub.refuse(session, message, refusals.storage_unreadable(), later)]
+
+    return find_start(hub, topic, request.to, then, unread, now)
+
+
+def _moved(old: Position, floor: int, head: int) -> tuple[int, int]:
+    """How many settled positions a seek delivers again, and how many unsettled ones it skips."""
+    parked = [seq for seq in old.parked if seq > old.floor]
+    if floor < old.floor:
+        return old.floor - floor + old.above.count, 0
+    settled_within = old.above.count_within(old.floor + 1, floor)
+    parked_within = sum(seq <= floor for seq in parked)
+    skipped = min(floor, head) - old.floor - settled_within - parked_within
+    return old.above.count - settled_within, max(0, skipped)

@@ -94,7 +94,11 @@ class Window:
         flight.deadline_ms = deadline_ms
         consumer.flights += 1
         consumer.bytes += flight.held.size
-        self._timeouts.append((deadline_ms, flight, flight.deliveries))
+        if self._timeouts and self._timeouts[-1][0] > deadline_ms:
+            # Deadlines have become shorter, so this one does not come in order.
+            heapq.heappush(self._due, (deadline_ms, flight.seq))
+        else:
+            self._timeouts.append((deadline_ms, flight, flight.deliveries))
 
     def back(self, flight: Flight) -> None:
         """It may be sent again; within its key it is still the first."""

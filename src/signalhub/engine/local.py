@@ -160,40 +160,39 @@ class LocalEngine:
 
     # Reading.
 
-    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
+    def fetch(self, fetch: Fetch, done: Callable[[list[Stored] | None], None]) -> None:
         def read() -> list[Stored]:
             return self._reader.read(
                 fetch.stream, fetch.stream_epoch, fetch.from_seq, fetch.count_max, fetch.bytes_max
             )
 
-        nothing: list[Stored] = []
-        self._in_thread(read, done, nothing)
+        self._in_thread(read, done)
 
-    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
+    def find_time(self, find: FindTime, done: Callable[[int | None], None]) -> None:
         def look() -> int:
             time_ms = int(find.time_ms)
             return self._reader.seq_at_time(find.stream, find.stream_epoch, time_ms) or 0
 
-        self._in_thread(look, done, 0)
+        self._in_thread(look, done)
 
-    def _in_thread(self, work: Callable[[], T], done: Callable[[T], None], otherwise: T) -> None:
+    def _in_thread(self, work: Callable[[], T], done: Callable[[T | None], None]) -> None:
         def run() -> None:
             try:
                 found = work()
             except Exception as error:
-                self._loop.call_soon_threadsafe(self._failed, error, done, otherwise)
+                self._loop.call_soon_threadsafe(self._failed, error, done)
             else:
                 self._loop.call_soon_threadsafe(done, found)
 
         self._threads.submit(run)
 
-    def _failed(self, error: Exception, done: Callable[[T], None], otherwise: T) -> None:
+    def _failed(self, error: Exception, done: Callable[[T | None], None]) -> None:
         """Whoever asked hears it after a while, so that a broken disk is not asked in a circle."""
         self.log.tally.read_errors += 1
         log_lines.error("the log could not be read", exc_info=error)
         if isinstance(error, LogDamaged):
             self.log.found_damaged(error)
-        self._loop.call_later(_RETRY_S, done, otherwise)
+        self._loop.call_later(_RETRY_S, done, None)
 
     # Upkeep.
 
@@ -258,8 +257,7 @@ class LocalEngine:
         cut: Callable[[dict[str, int]], None],
     ) -> None:
         self.log.remove(free)
-        nothing: dict[str, int] = {}
-        self._in_thread(lambda: self._earliest(streams), cut, nothing)
+        self._in_thread(lambda: self._earliest(streams), lambda firsts: cut(firsts or {}))
         names = [info.name for info in free]
         log_lines.info("old segments were deleted", extra={"segments": names})
 

@@ -42,11 +42,11 @@ class Engine(Protocol):
     def flush(self) -> None:
         """Send on what was taken; never waits."""
 
-    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
-        """Read, and report on the loop."""
+    def fetch(self, fetch: Fetch, done: Callable[[list[Stored] | None], None]) -> None:
+        """Read, and report on the loop; `None` if that failed."""
 
-    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
-        """Look up, and report on the loop."""
+    def find_time(self, find: FindTime, done: Callable[[int | None], None]) -> None:
+        """Look up, and report on the loop; `None` if that failed."""
 
     def close(self) -> None:
         """Commit what was taken and let go of everything."""

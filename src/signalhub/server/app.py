@@ -275,6 +275,8 @@ class App:
         self._known_segments = -1
 
     def _cut(self, firsts: dict[str, int]) -> None:
+        if self.hub.is_draining:
+            return
         now = self._clock.now_ms()
         self.runner.perform(retention.cut(self.hub, firsts, now), now)
         self._save_snapshot()

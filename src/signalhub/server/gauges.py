@@ -168,9 +168,9 @@ class Gauges:
         """Read when the oldest unsettled message was accepted; it is remembered until it moves."""
         answered: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
 
-        def done(found: list[Stored]) -> None:
+        def done(found: list[Stored] | None) -> None:
             if not answered.done():
-                answered.set_result(found)
+                answered.set_result(found or [])
 
         stream, seq = subscription.stream, first_unsettled(subscription)
         self._engine.fetch(Fetch(stream.name, stream.id, seq, 1, 1, lambda *_: []), done)

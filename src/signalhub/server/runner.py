@@ -289,14 +289,14 @@ class Runner:
         connection.marks.append((len(connection.queue), receipt))
 
     def _fetch(self, effect: Fetch) -> None:
-        def done(found: list[Stored]) -> None:
+        def done(found: list[Stored] | None) -> None:
             now = self.writer.tick_ms or self.writer.begin_tick()
             self._attempt(lambda: effect.then(found, now), now)
 
         self._engine.fetch(effect, done)
 
     def _find_time(self, effect: FindTime) -> None:
-        def done(seq: int) -> None:
+        def done(seq: int | None) -> None:
             now = self.writer.tick_ms or self.writer.begin_tick()
             self._attempt(lambda: effect.then(seq, now), now)
 
