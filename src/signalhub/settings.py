@@ -116,6 +116,7 @@ class Mailbox(Group, frozen=True, kw_only=True):
     """What is kept for durable actors that are away, and how it is delivered."""
 
     limit: Annotated[Count, _about("Messages kept for one actor that is away.")] = 100
+    count_max: Annotated[Count, _about("Durable actors, away ones included.")] = 100_000
     idle_s: Annotated[Seconds, _about("A mailbox unused for so long is dropped.")] = 7 * 86_400.0
     window: Annotated[Window, _about("Messages in flight to an actor that acknowledges.")] = 256
     ack_timeout_ms: Annotated[Count, _about("After it an unacknowledged one comes again.")] = 30_000

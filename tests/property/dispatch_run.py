@@ -356,7 +356,7 @@ class Run:
         offsets = [one.offset for one in entries if one.stream == TOPIC and one.seq >= kept]
         shell.engine.cut(min([shell.engine.head, *offsets]))
         topic.recent.clear()
-        shell.perform(retention.cut(shell.hub, {TOPIC: kept if offsets else 0}, shell.now))
+        shell.perform(retention.cut(shell.hub, {topic.id: kept if offsets else 0}, shell.now))
         shell.save_snapshot()
 
     # The disk.

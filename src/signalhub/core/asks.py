@@ -78,7 +78,7 @@ def accept(
     # Nothing may fail between a position and its entry: that would leave a hole.
     body = encode_body(stored)
     if mailbox is not None:
-        receipt.seq = hub.streams.position(mailbox)
+        receipt.seq = mailbox.assign()
     # The latest one is the last one.
     session.unsynced.pop(target, None)
     session.unsynced[target] = receipt

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 PAGE_MAX = 100
 
 
-def open_topic(hub: Hub, name: str, definition: StreamDefinition, now: int) -> Append:
-    """Make a topic; it can be used at once, and exists for good once the entry is on disk."""
-    if len(hub.streams.topics) >= hub.settings.topics.limit:
+def open_topic(
+    hub: Hub, name: str, definition: StreamDefinition, now: int, *, is_letters: bool = False
+) -> Append:
+    """Make a topic; it can be used at once, and exists for good once the entry is on disk.
+
+    Dead letters must go somewhere, so their topics are not limited.
+    """
+    if len(hub.streams.topics) >= hub.settings.topics.limit and not is_letters:
         raise refusals.too_many_topics(hub.settings.topics.limit)
     topic = Topic(name, hub.streams.take_id(), hub.streams.log_epoch, definition)
     hub.streams.topics[name] = topic

@@ -67,6 +67,10 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         box = None
     elif request.durable and box is None:
         hub.check_storage()
+        count, limit = len(hub.streams.mailboxes), hub.settings.mailbox.count_max
+        if count >= limit:
+            hub.tally.registry_refused += 1
+            raise refusals.registry_full(count, limit)
         made = mailbox.open_mailbox(hub, address, now)
         box = hub.streams.mailboxes[address]
     hub.registry.put(registration)

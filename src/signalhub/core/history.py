@@ -80,6 +80,11 @@ class _Replaying:
             if stored.seq in self._topic.removed or stored.is_erased:
                 continue
             held = held_of(stored)
+            message = held.message
+            if message.expires_at is not None and message.expires_at < now:
+                continue
+            if message.deliver_at is not None and message.deliver_at > now:
+                continue
             frame = copies.replayed(self._topic, held, self._message.sender, now)
             copied.append(Reply(self._session, frame))
             self._count += 1

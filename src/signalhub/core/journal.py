@@ -126,11 +126,6 @@ def write_settlements(subscription: Subscription, now: int) -> list[Append]:
 def _write(
     subscription: Subscription, generation: int, settlements: list[Settlement], now: int
 ) -> Append:
-    stats = subscription.stats
-    for one in settlements:
-        if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
-            stats.settled += 1
-            stats.dropped += one.outcome == Outcome.DROPPED
     body = Settled(subscription.name, generation, settlements)
     written = entry(Kind.SETTLED, subscription.stream, body, now)
     return Append(written, SettlementsWritten(subscription, body))
@@ -143,13 +138,20 @@ class SettlementsWritten(msgspec.Struct):
     body: Settled
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        stats = self.subscription.stats
+        for one in self.body.deliveries:
+            if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
+                stats.settled += 1
+                stats.dropped += one.outcome == Outcome.DROPPED
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        subscription = self.subscription
-        if subscription.position.generation == self.body.generation:
-            subscription.settlements[:0] = self.body.deliveries
-            hub.dispatcher.retry(subscription, now)
+        subscription, body = self.subscription, self.body
+        if subscription.position.generation == body.generation:
+            subscription.settlements[:0] = body.deliveries
+        else:
+            subscription.outdated.append((body.generation, body.deliveries))
+        hub.dispatcher.retry(subscription, now)
         return []
 
 

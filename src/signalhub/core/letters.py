@@ -60,7 +60,7 @@ def bury(hub: Hub, subscription: Subscription, flight: Flight, now: int) -> list
         hub.dispatcher.retry(subscription, now)
         return []
     if topic is None:
-        appends.append(catalog.open_topic(hub, name, StreamDefinition(True), now))
+        appends.append(catalog.open_topic(hub, name, StreamDefinition(True), now, is_letters=True))
         topic = hub.streams.topics[name]
     dead = DeadLetter(
         subscription.stream.name,
@@ -120,6 +120,7 @@ class Buried(msgspec.Struct):
 
 def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list[Effect]:
     """Retention has removed what was before `first`: count and report what was not settled."""
+    first = min(first, stream.head + 1)
     stream.first = max(stream.first, first)
     stream.is_dirty = True
     if isinstance(stream, Topic):
@@ -278,7 +279,7 @@ class _Work:
 
 def _mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
     body = encode_body(message)
-    seq = hub.streams.position(box)
+    seq = box.assign()
     entry = Entry(Kind.MAIL, box.name, box.id, seq, now, body)
     return Append(entry, Mailed(box, seq, message, now))
 

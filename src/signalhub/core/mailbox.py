@@ -60,6 +60,9 @@ def attach(hub: Hub, session: Session, mailbox: Mailbox, now: int) -> None:
     """From now on this session gets what is in the mailbox, and nobody else."""
     subscription = mailbox.subscription
     for other in list(subscription.consumers):
+        if other.session is session and other.auto_ack is not session.settles_mail:
+            # It registers again, and keeps what it has.
+            return
         detach(hub, other, now)
     consumer = Consumer(
         "mail-" + hub.ids.next().decode(),

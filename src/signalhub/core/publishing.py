@@ -1,4 +1,4 @@
-"""Durable topics: making and removing them, publishing to them."""
+"""Publishing to durable topics."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def append(
     """The next message of a topic, on its way to the log; `message` is the request behind it."""
     # Nothing may fail between a position and its entry: that would leave a hole.
     body = encode_body(stored)
-    seq = hub.streams.position(topic)
+    seq = topic.assign()
     receipt = PublishReceipt(
         message, [] if session is None else [session], topic, seq, stored, now, len(body), key
     )

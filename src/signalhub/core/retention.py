@@ -11,6 +11,7 @@ from signalhub.core import journal, letters
 from signalhub.core.effects import Append, Effect, FindTime
 from signalhub.core.streams import Mailbox, Stream, Topic
 from signalhub.core.subscribing import first_unsettled
+from signalhub.core.subscription import Subscription
 from signalhub.entry import Kind, Removed, StreamDefinition
 from signalhub.errors import Refusal
 
@@ -45,71 +46,77 @@ def _find_expired(hub: Hub, topic: Topic, oldest_ms: float) -> FindTime:
     return FindTime(topic.name, topic.id, oldest_ms, then)
 
 
-def cut(hub: Hub, firsts: dict[str, int], now: int) -> list[Effect]:
-    """Old segments are gone: these are the oldest positions left, 0 where none is."""
+def cut(hub: Hub, firsts: dict[int, int], now: int) -> list[Effect]:
+    """Old segments are gone: these are the oldest positions left by stream id, 0 where none is."""
     effects: list[Effect] = []
-    for name, first in firsts.items():
-        topic = hub.streams.topics.get(name)
-        if topic is not None:
-            first = first or topic.head + 1
-            if first > topic.first:
-                effects += letters.lose_before(hub, topic, first, now)
+    for stream in list(streams(hub)):
+        first = firsts.get(stream.id)
+        if first is not None:
+            first = first or stream.head + 1
+            if first > stream.first:
+                effects += letters.lose_before(hub, stream, first, now)
     return effects
 
 
 def anchored(hub: Hub) -> int:
     """The log may be cut up to here: everything in use is defined behind it."""
-    return min((one.defined_at for one in _streams(hub)), default=NOTHING_DEFINED)
+    return min((one.defined_at for one in streams(hub)), default=NOTHING_DEFINED)
 
 
 def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
     """Write everything defined before `end` again: definitions, cursors, what was removed."""
     effects: list[Effect] = []
-    for stream in _streams(hub):
+    for stream in streams(hub):
         # What is being deleted must not be defined again behind its end.
         if stream.defined_at >= end or (isinstance(stream, Topic) and stream.is_deleting):
             continue
-        definition = StreamDefinition(False)
-        subscriptions = []
-        if isinstance(stream, Topic):
-            definition = stream.definition
-            subscriptions = list(stream.subscriptions.values())
-        definition = replace(definition, first=stream.first, head=stream.head)
-        entry = journal.entry(Kind.STREAM_CREATED, stream, definition, now)
-        effects.append(Append(entry, Anchored(stream)))
-        if stream.removed:
-            removed = Removed(list(stream.removed), "anchored")
-            entry = journal.entry(Kind.REMOVED, stream, removed, now)
-            effects.append(Append(entry, journal.UNWATCHED))
-        for subscription in subscriptions:
-            if subscription.is_deleting:
-                continue
-            body = subscription.definition
-            entry = journal.entry(Kind.SUBSCRIPTION_CREATED, stream, body, now)
-            effects.append(Append(entry, journal.UNWATCHED))
-            effects.append(journal.write_cursor(subscription, now))
-        if isinstance(stream, Mailbox):
-            effects.append(journal.write_cursor(stream.subscription, now))
+        anchors = _anchors(stream, now)
+        # It is anchored when the last of its entries is on disk, from the first of them on.
+        anchors[-1].receipt = journal.Waited(anchors[-1].receipt, [Anchored(stream, len(anchors))])
+        effects += anchors
     return effects
 
 
+def _anchors(stream: Topic | Mailbox, now: int) -> list[Append]:
+    definition = StreamDefinition(False)
+    subscriptions: list[Subscription] = []
+    if isinstance(stream, Topic):
+        definition = stream.definition
+        subscriptions = [one for one in stream.subscriptions.values() if not one.is_deleting]
+    definition = replace(definition, first=stream.first, head=stream.head)
+    entries = [journal.entry(Kind.STREAM_CREATED, stream, definition, now)]
+    if stream.removed:
+        removed = Removed(list(stream.removed), "anchored")
+        entries.append(journal.entry(Kind.REMOVED, stream, removed, now))
+    entries += [
+        journal.entry(Kind.SUBSCRIPTION_CREATED, stream, one.definition, now)
+        for one in subscriptions
+    ]
+    if isinstance(stream, Mailbox):
+        subscriptions = [stream.subscription]
+    appends = [Append(entry, journal.UNWATCHED) for entry in entries]
+    return appends + [journal.write_cursor(one, now) for one in subscriptions]
+
+
 class Anchored:
-    """A definition written again; cursors that follow it are behind it in the log."""
+    """The definitions of a stream, written again in so many entries one after the other."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_count", "_stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, count: int) -> None:
         self._stream = stream
+        self._count = count
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._stream.defined_at = offset
+        self._stream.defined_at = offset - self._count + 1
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         return []
 
 
-def _streams(hub: Hub) -> Iterator[Topic | Mailbox]:
+def streams(hub: Hub) -> Iterator[Topic | Mailbox]:
+    """Every topic and mailbox."""
     yield from hub.streams.topics.values()
     yield from hub.streams.mailboxes.values()
 

@@ -2,7 +2,7 @@
 
 Order of the checks: may the session speak as `from`, may it do this, was this ask accepted before,
 has it expired, is the target there. Only what was accepted is remembered for de-duplication, so
-that a refused message may be sent again with the same id. Asks go on in `mailbox.py`, durable
+that a refused message may be sent again with the same id. Asks go on in `asks.py`, durable
 topics in `publishing.py`, durable subscriptions in `subscribing.py`.
 """
 

@@ -177,8 +177,6 @@ class Streams:
         # Ids of streams that were deleted since the last snapshot, and subscriptions of others.
         self.forgotten: set[int] = set()
         self.deleted_subscriptions: set[tuple[int, str]] = set()
-        # Streams with messages on their way to the log.
-        self._ahead: dict[Stream, None] = {}
         self._tail: deque[tuple[Stream, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
@@ -192,11 +190,6 @@ class Streams:
         self.next_id += 1
         return self.next_id - 1
 
-    def position(self, stream: Stream) -> int:
-        """The position of the next message of a stream."""
-        self._ahead[stream] = None
-        return stream.assign()
-
     def keep(self, stream: Stream, held: Held) -> None:
         """Remember a committed message while there is room."""
         stream.recent[held.seq] = held
@@ -207,12 +200,7 @@ class Streams:
             oldest.recent.pop(seq, None)
             self._tail_bytes -= size
 
-    def all_committed(self) -> None:
-        """Nothing is on its way any more."""
-        self._ahead.clear()
-
     def take_back(self) -> None:
         """The log refused everything that was on its way."""
-        for stream in self._ahead:
+        for stream in (*self.topics.values(), *self.mailboxes.values()):
             stream.take_back()
-        self._ahead.clear()

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from signalhub.core.subscribing import Joining
 
 RESERVE: Final = 4_096
-_EMPTY_READ_MS: Final = 5
+_EMPTY_READ_MS: Final = 2
+_EMPTY_READ_MS_MAX: Final = 500
 
 BLOCK: Final = "block"
 DROP: Final = "drop"
@@ -51,6 +52,7 @@ class Subscription:
         "cursor_at_ms",
         "definition",
         "due_ms",
+        "empty_reads",
         "heartbeat_default_ms",
         "heartbeat_slot",
         "is_cursor_dirty",
@@ -101,6 +103,7 @@ class Subscription:
         self.tag = f"{crc32(definition.name.encode()):08x}"
         self.heartbeat_default_ms = heartbeat_default_ms
         self.not_before_ms = 0
+        self.empty_reads = 0  # In a row.
         # The dispatcher's notes: when it looks again, and who waits for the next write.
         self.due_ms = math.inf
         self.heartbeat_slot = -1
@@ -391,6 +394,7 @@ class Subscription:
     def revive(self) -> None:
         """After a fault in a pass: start over from what is known, as if restarted."""
         self.position.doubtful = max(self.position.doubtful, self.next_seq - 1)
+        self.sends.clear()
         self._drop_window()
         self.next_seq = self.position.floor + 1
         self.parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
@@ -440,7 +444,11 @@ class Subscription:
         if not is_found and asked >= self.stream.first:
             # The head says there is more than can be read yet: look again in a moment.
             self.stats.empty_reads += 1
-            self.not_before_ms = now + _EMPTY_READ_MS
+            self.empty_reads += 1
+            pause_ms = _EMPTY_READ_MS * 2 ** min(self.empty_reads, 10)
+            self.not_before_ms = now + min(pause_ms, self.heartbeat_ms or _EMPTY_READ_MS_MAX)
+        else:
+            self.empty_reads = 0
 
     def next_due_ms(self, now: int) -> float:
         """When it has to be looked at again if nothing happens until then."""

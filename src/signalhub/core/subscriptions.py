@@ -39,9 +39,8 @@ PAGE_MAX = 100
 
 def _named(hub: Hub, session: Session, message: Envelope) -> Subscription:
     request = requests.parse(requests.SubscriptionName, message.payload)
-    subscription = find(hub, request.topic, request.subscription)
     publishing.check_may_read(session, request.topic)
-    return subscription
+    return find(hub, request.topic, request.subscription)
 
 
 def info(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -129,6 +128,8 @@ def list_subscriptions(hub: Hub, session: Session, message: Envelope, now: int) 
     request = requests.parse_or_empty(requests.ListSubscriptions, message.payload)
     limit = requests.page(request.limit, PAGE_MAX)
     offset = max(0, int(request.offset or 0))
+    if request.topic is not None:
+        publishing.check_may_read(session, request.topic)
     topics = (
         sorted(hub.streams.topics.values(), key=lambda topic: topic.name)
         if request.topic is None

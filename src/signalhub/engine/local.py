@@ -201,7 +201,7 @@ class LocalEngine:
         unsettled: list[tuple[str, int, int]],
         anchored: int,
         streams: list[tuple[str, int]],
-        cut: Callable[[dict[str, int]], None],
+        cut: Callable[[dict[int, int]], None],
         anchor: Callable[[int], None],
     ) -> None:
         """Delete the segments nobody needs any more, soon.
@@ -209,7 +209,7 @@ class LocalEngine:
         `unsettled` are the oldest unsettled positions: stream, its epoch, seq. What is defined
         before `anchored` must not be deleted: `anchor` hears up to where it has to be written
         again. If something was deleted, `cut` hears the oldest position that is left of each of
-        `streams`, 0 if none is.
+        `streams`, 0 if none is, by the stream's epoch.
         """
         self._threads.submit(self._retain, unsettled, anchored, streams, cut, anchor)
 
@@ -218,7 +218,7 @@ class LocalEngine:
         unsettled: list[tuple[str, int, int]],
         anchored: int,
         streams: list[tuple[str, int]],
-        cut: Callable[[dict[str, int]], None],
+        cut: Callable[[dict[int, int]], None],
         anchor: Callable[[int], None],
     ) -> None:
         try:
@@ -254,15 +254,15 @@ class LocalEngine:
         self,
         free: list[SegmentInfo],
         streams: list[tuple[str, int]],
-        cut: Callable[[dict[str, int]], None],
+        cut: Callable[[dict[int, int]], None],
     ) -> None:
         self.log.remove(free)
         self._in_thread(lambda: self._earliest(streams), lambda firsts: cut(firsts or {}))
         names = [info.name for info in free]
         log_lines.info("old segments were deleted", extra={"segments": names})
 
-    def _earliest(self, streams: list[tuple[str, int]]) -> dict[str, int]:
-        return {name: self._reader.earliest(name, epoch) or 0 for name, epoch in streams}
+    def _earliest(self, streams: list[tuple[str, int]]) -> dict[int, int]:
+        return {epoch: self._reader.earliest(name, epoch) or 0 for name, epoch in streams}
 
     def close(self) -> None:
         self.flush()

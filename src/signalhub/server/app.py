@@ -263,7 +263,7 @@ class App:
 
     def _retain(self, now: int) -> None:
         self.runner.perform(retention.expire_topics(self.hub, now), now)
-        streams = [(one.name, one.id) for one in self.hub.streams.topics.values()]
+        streams = [(one.name, one.id) for one in retention.streams(self.hub)]
         needed = retention.unsettled(self.hub)
         anchored = retention.anchored(self.hub)
         self._engine.retain(needed, anchored, streams, self._cut, self._anchor)
@@ -274,7 +274,7 @@ class App:
         self.runner.perform(retention.anchor(self.hub, end, now), now)
         self._known_segments = -1
 
-    def _cut(self, firsts: dict[str, int]) -> None:
+    def _cut(self, firsts: dict[int, int]) -> None:
         if self.hub.is_draining:
             return
         now = self._clock.now_ms()

@@ -101,3 +101,4 @@ FORGET_SNAPSHOT: Final = """
     DELETE FROM stream;
     DELETE FROM subscription;
 """
+FORGET_ALL_REMEMBERED: Final = "DELETE FROM remembered"

@@ -143,6 +143,7 @@ class Store:
         def clear() -> None:
             with self._connection:
                 self._connection.execute(schema.FORGET_SNAPSHOT)
+                self._connection.execute(schema.FORGET_ALL_REMEMBERED)
 
         self._wait_for(clear)
 
@@ -152,6 +153,8 @@ class Store:
         # Ids wait here until they are written, also those of a snapshot that could not be.
         if snapshot.remembered.records:
             self._remembered.append(snapshot.remembered)
+            oldest_ms = snapshot.remembered.newest_ms - window_ms
+            self._remembered = [one for one in self._remembered if one.newest_ms >= oldest_ms]
         if self.is_snapshot_broken and not snapshot.is_whole:
             # It builds on one that was not written.
             return
