@@ -11,7 +11,7 @@ from signalhub import envelope as wire
 from signalhub.core import mailbox, refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
 from signalhub.core.registry import Registration
-from signalhub.core.session import Session
+from signalhub.core.session import Session, State
 from signalhub.core.streams import Mailbox
 from signalhub.envelope import ASK, Envelope, Number
 from signalhub.errors import Refusal
@@ -92,9 +92,13 @@ class Welcome(msgspec.Struct):
     box: Mailbox | None
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        registration, box = self.registration, self.box
-        if self.session.registrations.get(registration.address) is not registration:
+        address, box = self.registration.address, self.box
+        registration = self.session.registrations.get(address)
+        if self.session.state is not State.CONNECTED:
             return []
+        if registration is None:
+            # Another session has taken the address meanwhile.
+            return [hub.refuse(self.session, self.message, refusals.not_your_address(address), now)]
         facts = {
             "expiresAt": registration.expires_at_ms(),
             "renewalToken": registration.renewal_token,

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from signalhub.core.hub import Hub
 
 FETCH_MESSAGES: Final = 256
-FETCH_BYTES: Final = 2**20
+FETCH_SPARE: Final = 8
+FETCH_BYTES: Final = 2**18
 # Mailboxes are many and their settlements are in the log anyway.
 _MAILBOX_CURSOR_MS: Final = 60_000
 _GRAIN_MS: Final = 10
@@ -208,9 +209,10 @@ class Dispatcher:
             return True
         if not subscription.is_cursor_dirty:
             return False
-        return (
-            now - subscription.cursor_at_ms >= self._cursor_ms(subscription)
-            or subscription.settled_since_cursor >= self._settings.cursor_settles
+        return now - subscription.cursor_at_ms >= self._cursor_ms(
+            subscription
+        ) or subscription.settled_since_cursor >= self._settings.cursor_settles + len(
+            subscription.position.parked
         )
 
     def _fetch(self, subscription: Subscription, seq: int) -> Fetch:
@@ -228,7 +230,10 @@ class Dispatcher:
             self.wake(subscription)
             return effects
 
-        return Fetch(stream.name, stream.id, seq, FETCH_MESSAGES, FETCH_BYTES, then)
+        # What is read ahead takes memory, so it is no more than can be sent soon.
+        room = subscription.consumers.capacity - len(subscription.window)
+        count = min(FETCH_MESSAGES, max(1, room) + FETCH_SPARE)
+        return Fetch(stream.name, stream.id, seq, count, FETCH_BYTES, then)
 
 
 def _sent(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> Dispatch:

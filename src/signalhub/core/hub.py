@@ -16,7 +16,7 @@ from itertools import islice
 
 from signalhub import envelope as wire
 from signalhub.clock import Ids
-from signalhub.core import asks, control, mailbox, refusals, requests, router
+from signalhub.core import asks, control, journal, mailbox, refusals, requests, router
 from signalhub.core.dedup import Dedup
 from signalhub.core.dispatch import Dispatcher
 from signalhub.core.effects import Append, Close, Effect, Forget, Persist, Reply
@@ -77,6 +77,8 @@ class Hub:
         # and when they were accepted.
         self.orphans: dict[tuple[str, str], Orphan] = {}
         self.durability = _DURABILITY[settings.log.sync]
+        # Entries nobody waits for that the log had no room for.
+        self.unwritten: list[Entry] = []
         # Why the log takes nothing more, if it has stopped.
         self.storage_fault: Refusal | None = None
         self.window = control.Window(tally)
@@ -218,10 +220,9 @@ class Hub:
         """The log took none of these, which is everything that was on its way."""
         self.streams.take_back()
         self.tally.append_refused += len(appends)
-        effects: list[Effect] = []
-        for append in appends:
-            effects += append.receipt.refused(self, refusal, now)
-        return effects
+        # What was done last is undone first; the answers come in the order of the requests.
+        effects = [append.receipt.refused(self, refusal, now) for append in reversed(appends)]
+        return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:
         """Once per turn of the loop: run what is woken or due, write what was settled."""
@@ -272,7 +273,9 @@ class Hub:
         self.window.tick(now)
         self.dedup.sweep(now)
         self._give_up_orphans(now)
-        effects = self._end_tokens(now)
+        unwritten, self.unwritten = self.unwritten, []
+        again: list[Effect] = [Append(one, journal.Kept(one)) for one in unwritten]
+        effects = again + self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
             self._slice = -(-len(self._to_sweep) * 1000 // self._sweep.period_ms)

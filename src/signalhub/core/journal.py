@@ -46,6 +46,20 @@ class Unwatched(msgspec.Struct, frozen=True):
 UNWATCHED = Unwatched()
 
 
+class Kept(msgspec.Struct):
+    """An entry nobody waits for, which is written later if the log has no room now."""
+
+    entry: Entry
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        if refusal.retryable:
+            hub.unwritten.append(self.entry)
+        return []
+
+
 class Once:
     """Something to do when an entry is on disk, or when it is refused."""
 

@@ -133,4 +133,4 @@ def drop(hub: Hub, mailbox: Mailbox, now: int) -> list[Effect]:
     answers = asks.answer_fresh(hub, mailbox, now)
     hub.dispatcher.remove(mailbox.subscription)
     entry = journal.entry(Kind.STREAM_DELETED, mailbox, Body(), now)
-    return [*answers, Append(entry, journal.UNWATCHED)]
+    return [*answers, Append(entry, journal.Kept(entry))]

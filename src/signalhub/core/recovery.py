@@ -96,13 +96,14 @@ class Recovery:
         subscriptions: list[bytes],
         remembered: list[Remembered],
     ) -> None:
-        """Begin with a snapshot."""
+        """Begin with a snapshot; raises `msgspec.MsgspecError`, and then nothing has begun."""
+        states = [decode_body(StreamState, body) for body in streams]
+        readers = [decode_body(SubscriptionState, body) for body in subscriptions]
         self._hub.dedup.load(remembered, self._now)
         self._hub.streams.next_id = next_id
-        restored = (self._restore_stream(decode_body(StreamState, body)) for body in streams)
+        restored = (self._restore_stream(state) for state in states)
         known = {stream.id: stream for stream in restored}
-        for body in subscriptions:
-            state = decode_body(SubscriptionState, body)
+        for state in readers:
             stream = known.get(state.stream)
             if stream is None:
                 continue
@@ -168,6 +169,8 @@ class Recovery:
                 subscription.recovered()
         for box in hub.streams.mailboxes.values():
             box.subscription.recovered()
+            # How long an owner has been away can be counted only while a hub is running.
+            box.attached_at_ms = self._now
         for offset, (message, at_ms) in self._loose.items():
             orphan = Orphan(offset, at_ms, message.copy_id)
             hub.orphans[message.sender, message.id] = orphan

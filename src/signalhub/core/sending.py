@@ -76,9 +76,10 @@ def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
     keyed = subscription.window.keyed
     for consumer in subscription.consumers:
         # Keys whose owner had no room wait with the owner, so that nobody looks at them in vain.
-        if consumer.waiting and consumer.has_room:
-            for _ in range(min(len(consumer.waiting), consumer.window - consumer.flights)):
-                keyed.append(consumer.waiting.popleft())
+        while consumer.waiting and consumer.has_room and budget > 0:
+            if not _send_first(subscription, consumer.waiting.popleft(), now):
+                return budget
+            budget -= 1
     for _ in range(len(keyed)):
         if budget <= 0 or not _send_first(subscription, keyed.popleft(), now):
             break

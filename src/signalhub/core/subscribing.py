@@ -410,5 +410,9 @@ def remove(hub: Hub, subscription: Subscription, reason: str, now: int) -> list[
     if isinstance(stream, Topic):
         stream.subscriptions.pop(subscription.name, None)
         hub.streams.deleted_subscriptions.add((stream.id, subscription.name))
+    waiters, subscription.waiters = subscription.waiters, []
+    for waiter in waiters:
+        gone = refusals.unknown_subscription(stream.name, subscription.name)
+        effects += waiter.refused(hub, gone, now)
     hub.dispatcher.remove(subscription)
     return effects

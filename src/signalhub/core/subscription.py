@@ -66,6 +66,7 @@ class Subscription:
         "not_before_ms",
         "outdated",
         "parked_due",
+        "pauses",
         "pausing",
         "position",
         "reserving",
@@ -127,6 +128,7 @@ class Subscription:
         self.outdated: list[tuple[int, list[Settlement]]] = []
         # What was asked for and is on its way to the log: to pause or not, floor and generation.
         self.pausing: bool | None = None
+        self.pauses = 0  # How often that was asked for.
         self.seeking: tuple[int, int] | None = None
         self.letters: list[Flight] = []
         self.stats = SubscriptionTally()
@@ -243,6 +245,7 @@ class Subscription:
             self.window.back(flight)
         if not self.consumers:
             self._give_back()
+            self.backlog.clear()
             self.write_cursor_soon()
         elif grace_ms and self.definition.mode == FAILOVER:
             self.not_before_ms = now + grace_ms

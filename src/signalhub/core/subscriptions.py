@@ -170,7 +170,8 @@ def _set_paused(
 
     def done(later: int) -> list[Effect]:
         subscription.position.is_paused = is_paused
-        subscription.pausing = None
+        if subscription.pauses == number:
+            subscription.pausing = None
         subscription.is_dirty = True
         hub.dispatcher.wake(subscription)
         return []
@@ -179,6 +180,8 @@ def _set_paused(
         subscription.pausing = None
 
     subscription.pausing = is_paused
+    subscription.pauses += 1
+    number = subscription.pauses
     entry = journal.entry(Kind.CURSOR, subscription.stream, journal.cursor(subscription), now)
     answer = Answer(
         session,

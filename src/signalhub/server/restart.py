@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from signalhub.core import refusals
 from signalhub.core.hub import Hub
 from signalhub.core.recovery import Recovery
 from signalhub.engine.local import LocalEngine
 from signalhub.log.errors import EntriesGone, LogDamaged
-from signalhub.state.store import Store
+from signalhub.state.store import SnapshotRow, Store
 
 log = logging.getLogger("signalhub.server")
 
@@ -27,17 +29,11 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     if damage is not None:
         # What can be read is served; the snapshot is the best there is, and nothing is changed.
         hub.storage_fault = refusals.storage_damaged(damage.reason)
-    if snapshot is not None:
-        fits = snapshot.epoch == engine.epoch and engine.first <= snapshot.offset <= engine.head
-        if fits or damage is not None:
-            recovery.restore(
-                snapshot.next_id, snapshot.streams, snapshot.subscriptions, snapshot.remembered
-            )
-            start = snapshot.offset
-            since = snapshot.seen_from
-        else:
-            log.warning("the snapshot does not fit the log and is made again from it")
-            store.forget_snapshot()
+    if snapshot is not None and _begin(recovery, snapshot, engine):
+        start, since = snapshot.offset, snapshot.seen_from
+    elif snapshot is not None:
+        log.warning("the snapshot does not fit the log and is made again from it")
+        store.forget_snapshot()
     since = max(engine.first, min(start, since))
     applied = 0
     try:
@@ -59,3 +55,18 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     recovery.finish()
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
     log.info("the log is recovered", extra=facts)
+
+
+def _begin(recovery: Recovery, snapshot: SnapshotRow, engine: LocalEngine) -> bool:
+    """Start from the snapshot, unless it is of another log or cannot be read."""
+    fits = snapshot.epoch == engine.epoch and engine.first <= snapshot.offset <= engine.head
+    if not fits and engine.log.fault is None:
+        return False
+    try:
+        recovery.restore(
+            snapshot.next_id, snapshot.streams, snapshot.subscriptions, snapshot.remembered
+        )
+    except msgspec.MsgspecError as error:
+        log.warning("the snapshot cannot be read", extra={"reason": str(error)})
+        return False
+    return True

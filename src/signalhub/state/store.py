@@ -136,6 +136,10 @@ class Store:
             return self._wait_for(read)
         except apsw.Error as error:
             raise _unusable(self._path, str(error)) from error
+        except msgspec.MsgspecError:
+            log.warning("the snapshot cannot be read and is made again from the log")
+            self.forget_snapshot()
+            return None
 
     def forget_snapshot(self) -> None:
         """It does not fit the log."""
