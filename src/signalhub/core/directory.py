@@ -39,6 +39,9 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         hub.tally.registry_refused += 1
         raise refusals.registry_full(len(hub.registry), hub.registry.limit)
 
+    if request.durable and address not in hub.streams.mailboxes:
+        _check_room_for_mailbox(hub)
+
     version = hub.registry.next_version(address)
     if version > 1 and (known is None or known.session is not session):
         hub.tally.reconnections += 1
@@ -66,11 +69,6 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         effects.extend(mailbox.drop(hub, box, now))
         box = None
     elif request.durable and box is None:
-        hub.check_storage()
-        count, limit = len(hub.streams.mailboxes), hub.settings.mailbox.count_max
-        if count >= limit:
-            hub.tally.registry_refused += 1
-            raise refusals.registry_full(count, limit)
         made = mailbox.open_mailbox(hub, address, now)
         box = hub.streams.mailboxes[address]
     hub.registry.put(registration)
@@ -81,6 +79,15 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         return [*effects, Persist(registration), *welcome.committed(hub, 0, now)]
     made.receipt = welcome
     return [*effects, Persist(registration), made]
+
+
+def _check_room_for_mailbox(hub: Hub) -> None:
+    """Before anything happens: a refused registration must leave everything as it is."""
+    hub.check_storage()
+    count, limit = len(hub.streams.mailboxes), hub.settings.mailbox.count_max
+    if count >= limit:
+        hub.tally.registry_refused += 1
+        raise refusals.registry_full(count, limit)
 
 
 class Welcome(msgspec.Struct):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core import asks, copies, journal, letters, sending
@@ -81,6 +81,21 @@ class Dispatcher:
             return 0
         slot = self._slots[0] * _GRAIN_MS if self._slots else math.inf
         return min(slot, self._deadlines[0][0] if self._deadlines else math.inf)
+
+    def clock_jumped(self, by_ms: int, now: int) -> None:
+        """The wall clock was set: what waits for a span of time waits for the rest of it."""
+        self._deadlines = [(due + by_ms, order, one) for due, order, one in self._deadlines]
+        watched = [one for some in self._heartbeats.values() for one in some]
+        self._heartbeats, self._slots = {}, []
+        for subscription in dict.fromkeys(watched):
+            self._expect_heartbeat(subscription, now)
+        streams = self._hub.streams
+        boxes = [box.subscription for box in streams.mailboxes.values()]
+        for subscription in chain(
+            boxes, *(topic.subscriptions.values() for topic in streams.topics.values())
+        ):
+            subscription.clock_jumped(by_ms)
+            self.wake(subscription)
 
     # Running.
 

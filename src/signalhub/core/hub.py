@@ -41,6 +41,9 @@ _DURABILITY = {"always": "fsync", "interval": "interval", "os": "os"}
 _CONNECTED = State.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _SWEEP_MS_MIN = 5_000
+_TICK_MS = 1_000
+# A tick that comes so much too early or too late by the wall clock means that the clock was set.
+_JUMP_MS = 5_000
 
 
 class Hub:
@@ -84,6 +87,7 @@ class Hub:
         self.window = control.Window(tally)
         self.is_draining = False
         self._message_bytes_max = settings.message_bytes_max
+        self._ticked_ms = 0
         self._token_ends_ms: dict[Session, float] = {}
         self._next_token_end_ms = math.inf
         self._to_sweep: list[Registration] = []
@@ -270,6 +274,10 @@ class Hub:
 
     def tick(self, now: int) -> list[Effect]:
         """Once a second: leases, tokens, the dedup window, pushed heartbeats."""
+        jumped_ms = now - self._ticked_ms - _TICK_MS
+        if self._ticked_ms and abs(jumped_ms) > _JUMP_MS:
+            self.dispatcher.clock_jumped(jumped_ms, now)
+        self._ticked_ms = now
         self.window.tick(now)
         self.dedup.sweep(now)
         self._give_up_orphans(now)

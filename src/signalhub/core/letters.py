@@ -122,6 +122,7 @@ def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list
     """Retention has removed what was before `first`: count and report what was not settled."""
     first = min(first, stream.head + 1)
     stream.first = max(stream.first, first)
+    stream.removed.drop_through(stream.first - 1)
     stream.is_dirty = True
     if isinstance(stream, Topic):
         subscriptions = list(stream.subscriptions.values())

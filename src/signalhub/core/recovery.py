@@ -51,6 +51,7 @@ class StreamState(Body):
     removed: list[Range]
     attached_at_ms: int = 0
     expiries: dict[int, tuple[float, int]] = msgspec.field(default_factory=dict)
+    bytes_marks: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 class SubscriptionState(Body):
@@ -119,6 +120,7 @@ class Recovery:
         if state.definition.is_topic:
             stream = self._topic(state.name, state.id, state.definition)
             stream.bytes = state.bytes
+            stream.bytes_marks.extend(state.bytes_marks)
         else:
             stream = mailbox.make(self._hub, state.name, state.id, self._now)
             stream.attached_at_ms = state.attached_at_ms or self._now
@@ -371,9 +373,11 @@ def _stream_state(stream: Topic | Mailbox) -> StreamState:
     removed = list(stream.removed)
     if isinstance(stream, Topic):
         definition, first = stream.definition, stream.first
-        return StreamState(
+        state = StreamState(
             stream.name, stream.id, definition, stream.head, first, stream.bytes, removed
         )
+        state.bytes_marks = list(stream.bytes_marks)
+        return state
     return StreamState(
         stream.name,
         stream.id,

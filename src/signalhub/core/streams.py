@@ -99,7 +99,7 @@ class Stream:
 class Topic(Stream):
     """A durable topic and its subscriptions."""
 
-    __slots__ = ("_bytes_marks", "bytes", "definition", "is_deleting", "subscriptions")
+    __slots__ = ("bytes", "bytes_marks", "definition", "is_deleting", "subscriptions")
 
     def __init__(
         self, name: str, stream_id: int, log_epoch: int, definition: StreamDefinition
@@ -111,19 +111,19 @@ class Topic(Stream):
         self.subscriptions: dict[str, Subscription] = {}
         # What was ever published, and how much it was at some positions, for retention by size.
         self.bytes = 0
-        self._bytes_marks: deque[tuple[int, int]] = deque()
+        self.bytes_marks: deque[tuple[int, int]] = deque()
 
     def grew(self, seq: int, size: int) -> None:
         """Count the bytes of a committed message."""
         if self.bytes // _BYTES_MARK != (self.bytes + size) // _BYTES_MARK:
-            self._bytes_marks.append((seq, self.bytes))
+            self.bytes_marks.append((seq, self.bytes))
         self.bytes += size
 
     def first_within(self, bytes_max: int) -> int:
         """The oldest position that retention by size keeps, to the nearest megabyte."""
         first = self.first
-        while self._bytes_marks and self.bytes - self._bytes_marks[0][1] > bytes_max:
-            first = max(first, self._bytes_marks.popleft()[0])
+        while self.bytes_marks and self.bytes - self.bytes_marks[0][1] > bytes_max:
+            first = max(first, self.bytes_marks.popleft()[0])
         return first
 
     @property

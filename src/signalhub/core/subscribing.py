@@ -83,12 +83,14 @@ def _check_start(start: requests.Start | None) -> None:
 
 def _check_resume(topic: Topic, request: requests.Subscribe) -> None:
     resume = request.resume
-    if resume is not None and resume.seq > topic.head:
+    if resume is None:
+        return
+    if resume.epoch is not None and resume.epoch != topic.epoch:
+        raise refusals.wrong_epoch(topic.name, resume.epoch, topic.epoch)
+    if resume.seq > topic.head:
         raise refusals.structural(
             f"payload.resume.seq is {resume.seq}, but the topic's head is {topic.head}"
         )
-    if resume is not None and resume.epoch is not None and resume.epoch != topic.epoch:
-        raise refusals.wrong_epoch(topic.name, resume.epoch, topic.epoch)
 
 
 def _within(topic: Topic, floor: int) -> int:

@@ -53,6 +53,7 @@ class Subscription:
         "definition",
         "due_ms",
         "empty_reads",
+        "given_back",
         "heartbeat_default_ms",
         "heartbeat_slot",
         "is_cursor_dirty",
@@ -116,6 +117,8 @@ class Subscription:
         self.is_deleting = False
         # The position up to which it may send once that is on disk; 0: none is on its way.
         self.reserving = 0
+        # What was reserved before the cursor that gives it back, which is on its way to the log.
+        self.given_back = 0
         # The generation of the latest seek, done or on its way.
         self.last_generation = 1
         self.is_cursor_dirty = False
@@ -255,6 +258,7 @@ class Subscription:
         position = self.position
         if not self.reserving:
             sent = max(self.next_seq - 1, position.doubtful)
+            self.given_back = max(self.given_back, position.reserved)
             position.reserved = max(position.floor, min(position.reserved, sent))
 
     # Settling.
@@ -452,6 +456,15 @@ class Subscription:
             self.not_before_ms = now + min(pause_ms, self.heartbeat_ms or _EMPTY_READ_MS_MAX)
         else:
             self.empty_reads = 0
+
+    def clock_jumped(self, by_ms: int) -> None:
+        """Everything that waits for a span of time; delayed messages wait for a time of day."""
+        self.window.shift(by_ms)
+        self.cursor_at_ms += by_ms
+        if self.due_ms < math.inf:
+            self.due_ms += by_ms
+        if self.not_before_ms:
+            self.not_before_ms += by_ms
 
     def next_due_ms(self, now: int) -> float:
         """When it has to be looked at again if nothing happens until then."""

@@ -185,6 +185,13 @@ class Window:
             timeouts.popleft()
         return self._due[0][0] if self._due else math.inf
 
+    def shift(self, by_ms: int) -> None:
+        """All deadlines and pauses come so much later."""
+        for flight in self.flights.values():
+            flight.deadline_ms += by_ms
+        self._due = [(due + by_ms, seq) for due, seq in self._due]
+        self._timeouts = deque((due + by_ms, one, number) for due, one, number in self._timeouts)
+
     def clear(self) -> None:
         """Forget everything; consumers have nothing in flight any more."""
         for flight in self.flights.values():
