@@ -209,6 +209,7 @@ class CursorWritten(msgspec.Struct):
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         subscription, position = self.subscription, self.subscription.position
         subscription.stats.cursors += 1
+        subscription.given_back = 0
         if self.is_reservation:
             subscription.reserving = 0
             subscription.is_dirty = True
@@ -217,8 +218,14 @@ class CursorWritten(msgspec.Struct):
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        subscription = self.subscription
         if self.is_reservation:
-            self.subscription.reserving = 0
-        self.subscription.changed()
-        hub.dispatcher.retry(self.subscription, now)
+            subscription.reserving = 0
+        if refusal.retryable:
+            # It did not happen, so what was reserved before still is: whoever comes is served.
+            position = subscription.position
+            position.reserved = max(position.reserved, subscription.given_back)
+        subscription.given_back = 0
+        subscription.changed()
+        hub.dispatcher.retry(subscription, now)
         return []
