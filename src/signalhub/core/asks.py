@@ -67,7 +67,7 @@ def accept(
         message.ttl or None,
         expires_at,
     )
-    receipt = Receipt(session, message, [session], target, now, expires_at, stored, key, mailbox)
+    receipt = Ask(session, message, [session], target, now, expires_at, stored, key, mailbox)
     hub.asks[key] = receipt
     orphan = hub.orphans.pop((message.sender, message.id), None)
     if orphan is not None and mailbox is None:
@@ -156,6 +156,16 @@ def wait_behind(ask: Receipt, effect: Deliver | FanOut) -> list[Effect]:
 
 
 # What the log says.
+
+
+class Ask(Receipt, eq=False):
+    """The receipt of an ask that the log answers."""
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return committed(hub, self, offset, now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return refused(hub, self, refusal, now)
 
 
 def committed(hub: Hub, receipt: Receipt, offset: int, now: int) -> list[Effect]:

@@ -69,7 +69,7 @@ def append(
     # Nothing may fail between a position and its entry: that would leave a hole.
     body = encode_body(stored)
     seq = topic.assign()
-    receipt = PublishReceipt(
+    receipt = Publication(
         message, [] if session is None else [session], topic, seq, stored, now, len(body), key
     )
     if message is not None:
@@ -88,6 +88,16 @@ def check(request: requests.Publish) -> None:
         raise refusals.structural(f"payload.headers has more than {HEADERS_MAX} members")
     if any(len(name) + len(value) > HEADER_CHARS_MAX for name, value in headers.items()):
         raise refusals.structural(f"a header is longer than {HEADER_CHARS_MAX} characters")
+
+
+class Publication(PublishReceipt, eq=False):
+    """The receipt of a publish that the log answers."""
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return committed(hub, self, offset, now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return refused(hub, self, refusal, now)
 
 
 def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
@@ -134,6 +144,11 @@ def answers(
 ) -> list[Effect]:
     """Tell everybody who published this message; who did so again is told that, too."""
     payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
+    if len(askers) == 1:
+        (asker,) = askers
+        if asker.state is not State.CONNECTED:
+            return []
+        return [hub.reply(asker, message, "hub:published", payload + b"}", now)]
     return [
         hub.reply(
             asker,

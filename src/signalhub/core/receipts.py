@@ -1,7 +1,7 @@
 """The core's records of messages on their way: who wants to know what becomes of them.
 
 A receipt is told once what became of its message: first by the log, committed or refused, then by
-the shell, handed over or lost.
+the shell, handed over or lost. What it does then is said in `asks.py` and `publishing.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from signalhub.entry import Message
 from signalhub.envelope import Envelope
 
 if TYPE_CHECKING:
-    from signalhub.core.effects import Deliver, Effect, FanOut
-    from signalhub.core.hub import Hub
+    from signalhub.core.effects import Deliver, FanOut
     from signalhub.core.streams import Mailbox, Topic
-    from signalhub.errors import Refusal
 
 
 class Receipt(msgspec.Struct, eq=False):
@@ -40,16 +38,6 @@ class Receipt(msgspec.Struct, eq=False):
     # What the same sender sent to the same recipient after it, while it was not on disk.
     behind: list[Deliver | FanOut] | None = None
     order: int = 0
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        from signalhub.core import asks
-
-        return asks.committed(hub, self, offset, now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        from signalhub.core import asks
-
-        return asks.refused(hub, self, refusal, now)
 
     @property
     def listening(self) -> list[Session]:
@@ -94,13 +82,3 @@ class PublishReceipt(msgspec.Struct, eq=False):
     size: int
     key: bytes = b""
     offset: int = -1
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        from signalhub.core import publishing
-
-        return publishing.committed(hub, self, offset, now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        from signalhub.core import publishing
-
-        return publishing.refused(hub, self, refusal, now)
