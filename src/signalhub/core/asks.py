@@ -52,7 +52,7 @@ def accept(
         if hub.registry.find(target, now) is None:
             return _unknown(hub, session, message, target, now)
     elif not mailbox.subscription.consumers:
-        waiting, limit = mailbox.waiting(now), hub.settings.mailbox.limit
+        waiting, limit = waiting_in(hub, mailbox, now), hub.settings.mailbox.limit
         if waiting >= limit:
             hub.tally.mailbox_full += 1
             raise refusals.mailbox_full(target, waiting, limit)
@@ -123,6 +123,14 @@ def unknown_actor(
     return hub.reply(session, message, "hub:unknown_actor", payload, now, trace)
 
 
+def waiting_in(hub: Hub, mailbox: Mailbox, now: int) -> int:
+    """How many messages wait; what has expired meanwhile is settled, and that is written."""
+    waiting = mailbox.waiting(now)
+    if mailbox.subscription.settlements:
+        hub.dispatcher.wake(mailbox.subscription)
+    return waiting
+
+
 # The order of what follows an ask.
 
 
@@ -174,6 +182,9 @@ def committed(hub: Hub, receipt: Receipt, offset: int, now: int) -> list[Effect]
     mailbox = receipt.mailbox
     if mailbox is None:
         return [*_deliver(hub, receipt, now), *_release(receipt)]
+    if mailbox.subscription.is_deleted:
+        # Its owner has given the mailbox up meanwhile.
+        return [*gone(hub, receipt, now), *_release(receipt)]
     stored = receipt.stored
     held = Held(receipt.seq, offset, receipt.received_at_ms, stored, size_of(stored))
     mailbox.committed(receipt.seq)

@@ -46,6 +46,7 @@ class Opened:
         self.topic = topic
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self.topic.is_made = self.topic.is_dirty = True
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub import envelope as wire
-from signalhub.core import mailbox, refusals, requests
+from signalhub.core import asks, mailbox, refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
 from signalhub.core.registry import Registration
 from signalhub.core.session import Session, State
@@ -75,10 +75,15 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
     hub.identities.assign(session, address)
     hub.tally.registrations += 1
     welcome = Welcome(session, message, registration, box)
-    if made is None:
-        return [*effects, Persist(registration), *welcome.committed(hub, 0, now)]
-    made.receipt = welcome
-    return [*effects, Persist(registration), made]
+    if box is not None and made is not None:
+        box.joiners = [welcome]
+        made.receipt = MailboxMade(box)
+        return [*effects, Persist(registration), made]
+    if box is not None and box.joiners is not None:
+        # The mailbox is on its way to the log, and so is the answer.
+        box.joiners.append(welcome)
+        return [*effects, Persist(registration)]
+    return [*effects, Persist(registration), *welcome.answer(hub, now)]
 
 
 def _check_room_for_mailbox(hub: Hub) -> None:
@@ -98,8 +103,11 @@ class Welcome(msgspec.Struct):
     registration: Registration
     box: Mailbox | None
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        address, box = self.registration.address, self.box
+    def answer(self, hub: Hub, now: int) -> list[Effect]:
+        """What holds now, and from now on what is in the mailbox."""
+        address = self.registration.address
+        # It may have been dropped meanwhile.
+        box = self.box if hub.streams.mailboxes.get(address) is self.box else None
         registration = self.session.registrations.get(address)
         if self.session.state is not State.CONNECTED:
             return []
@@ -115,7 +123,7 @@ class Welcome(msgspec.Struct):
             "actorAddress": registration.address,
             **facts,
             "durable": box is not None,
-            "waiting": 0 if box is None else box.waiting(now),
+            "waiting": 0 if box is None else asks.waiting_in(hub, box, now),
         }
         # The answer comes before what waits.
         reply = hub.reply(
@@ -131,15 +139,41 @@ class Welcome(msgspec.Struct):
             mailbox.attach(hub, self.session, box, now)
         return [reply]
 
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+    def refuse(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         """Without its mailbox the address is not registered either."""
         address = self.registration.address
-        if self.box is not None and hub.streams.mailboxes.get(address) is self.box:
-            del hub.streams.mailboxes[address]
-        if self.session.registrations.get(address) is not self.registration:
-            return []
-        hub.registry.remove(address)
-        return [Forget([address]), hub.refuse(self.session, self.message, refusal, now)]
+        effects: list[Effect] = []
+        if self.session.registrations.get(address) is self.registration:
+            hub.registry.remove(address)
+            effects.append(Forget([address]))
+        if self.session.state is State.CONNECTED:
+            effects.append(hub.refuse(self.session, self.message, refusal, now))
+        return effects
+
+
+class MailboxMade(msgspec.Struct):
+    """A new mailbox on its way to the log, with everybody who has registered its address."""
+
+    box: Mailbox
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self.box.is_made = self.box.is_dirty = True
+        effects: list[Effect] = []
+        for welcome in self._joiners():
+            effects += welcome.answer(hub, now)
+        return effects
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        if hub.streams.mailboxes.get(self.box.name) is self.box:
+            del hub.streams.mailboxes[self.box.name]
+        effects: list[Effect] = []
+        for welcome in self._joiners():
+            effects += welcome.refuse(hub, refusal, now)
+        return effects
+
+    def _joiners(self) -> list[Welcome]:
+        joiners, self.box.joiners = self.box.joiners, None
+        return joiners or []
 
 
 def _checked(request: requests.Register) -> bytes:

@@ -17,6 +17,7 @@ from signalhub.core.receipts import Orphan
 from signalhub.core.streams import Mailbox, Topic
 from signalhub.core.subscription import Subscription
 from signalhub.entry import (
+    SETTLING,
     Body,
     Broadcast,
     Cursor,
@@ -166,6 +167,8 @@ class Recovery:
     def finish(self) -> None:
         """The log has been read to its end."""
         hub = self._hub
+        for stream in (*hub.streams.topics.values(), *hub.streams.mailboxes.values()):
+            stream.is_made = True
         for topic in hub.streams.topics.values():
             for subscription in topic.subscriptions.values():
                 subscription.recovered()
@@ -271,6 +274,8 @@ class Recovery:
             found.is_dirty = True
             for one in settled.deliveries:
                 found.position.replay(one)
+                if isinstance(found.stream, Mailbox) and one.outcome in SETTLING:
+                    found.stream.expiries.pop(one.seq, None)
 
     # De-duplication.
 
@@ -344,10 +349,15 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
     subscriptions: dict[tuple[int, str], bytes | None] = {}
     every: list[Topic | Mailbox] = [*hub.streams.topics.values(), *hub.streams.mailboxes.values()]
     for stream in every:
+        if not stream.is_made:
+            continue
         if stream.is_dirty or is_whole:
             stream.is_dirty = False
             streams[stream.id] = encode_body(_stream_state(stream))
         for subscription in _subscriptions(stream):
+            if subscription.joiners is not None:
+                # It is not on disk yet.
+                continue
             if subscription.is_dirty or is_whole:
                 subscription.is_dirty = False
                 cursor = subscription.position.cursor(subscription.name)

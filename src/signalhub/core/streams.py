@@ -19,6 +19,7 @@ from signalhub.entry import Message, Stored, StreamDefinition, decode_body
 from signalhub.envelope import durable_metadata, encode
 
 if TYPE_CHECKING:
+    from signalhub.core.directory import Welcome
     from signalhub.core.receipts import Receipt
     from signalhub.core.subscription import Subscription
 
@@ -55,6 +56,7 @@ class Stream:
         "head",
         "id",
         "is_dirty",
+        "is_made",
         "name",
         "next_seq",
         "recent",
@@ -76,6 +78,8 @@ class Stream:
         # Positions taken away: redriven or purged.
         self.removed = Ranges()
         self.is_dirty = True
+        # Is its definition on disk? Until then it is in no snapshot.
+        self.is_made = False
         # An offset of the log from which on everything needed to make it again is found.
         self.defined_at = 0
 
@@ -135,7 +139,7 @@ class Topic(Stream):
 class Mailbox(Stream):
     """What waits for one durable actor; its one subscription delivers it."""
 
-    __slots__ = ("attached_at_ms", "capabilities", "expiries", "fresh", "subscription")
+    __slots__ = ("attached_at_ms", "capabilities", "expiries", "fresh", "joiners", "subscription")
 
     subscription: Subscription
 
@@ -143,6 +147,8 @@ class Mailbox(Stream):
         super().__init__(name, stream_id, log_epoch)
         # When an owner was last there.
         self.attached_at_ms = now_ms
+        # Who waits for it to be on disk for the first time; nobody any more once it is.
+        self.joiners: list[Welcome] | None = None
         # What its owner could do when it was last there.
         self.capabilities: tuple[str, ...] = ()
         # When waiting messages expire, and their offsets; most have no such time.

@@ -256,8 +256,8 @@ class Joining:
         if self._session.state is not State.CONNECTED:
             return []
         try:
-            if subscription.is_deleted:
-                raise refusals.unknown_topic(self._topic.name)
+            if subscription.is_deleted or subscription.is_deleting:
+                raise refusals.unknown_subscription(self._topic.name, subscription.name)
             return self.join(subscription, now)
         except Refusal as refusal:
             return self.refuse(refusal, now)
@@ -297,6 +297,7 @@ class Made(msgspec.Struct):
 
     def _joiners(self) -> list[Joining]:
         joiners, self.subscription.joiners = self.subscription.joiners, None
+        self.subscription.is_dirty = True
         return joiners or []
 
 
@@ -363,7 +364,8 @@ def changed(
 
 def redefine(
     hub: Hub, subscription: Subscription, definition: SubscriptionDefinition, now: int
-) -> list[Effect]:
+) -> list[Append]:
+    """Other options, at once; they are taken back if the log refuses."""
     hub.check_storage()
     old = subscription.definition
     subscription.redefine(definition, now)

@@ -203,7 +203,15 @@ def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
         if given.window is not None:
             consumer.window = subscription.definition.window
         consumer.auto_ack = subscription.definition.auto_ack
-    return [*effects, *_shown(hub, session, message, subscription, now)]
+    answer = Answer(
+        session,
+        message,
+        "hub:sub_info_response",
+        lambda: describe(subscription, subscription.oldest_ms(), now),
+    )
+    (append,) = effects
+    append.receipt = journal.Waited(append.receipt, [answer])
+    return [append]
 
 
 def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:

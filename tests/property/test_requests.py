@@ -1,0 +1,69 @@
+"""Whatever is asked for in whatever order, everybody is answered once and a restart forgets nothing.
+
+A life is a list of steps drawn from a seed; the steps and the promises are in `request_life.py`. A
+life that goes wrong is cut down before it is shown.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.property.request_life import Life, Step, drawn
+from tests.property.test_dispatch import cut_down
+
+GROUPS = 6
+LIVES = 1_500
+
+
+def failure_of(steps: list[Step]) -> Exception | None:
+    """What is wrong with a life."""
+    try:
+        Life().play(steps)
+    except Exception as failure:
+        return failure
+    return None
+
+
+def explained(seed: int) -> str | None:
+    """What is wrong with the life of a seed, and the shortest way to see it."""
+    steps = drawn(seed)
+    failure = failure_of(steps)
+    if failure is None:
+        return None
+
+    def fails(shorter: list[Step]) -> bool:
+        found = failure_of(shorter)
+        return type(found) is type(failure) and str(found)[:20] == str(failure)[:20]
+
+    steps = cut_down(steps, fails)
+    lines = "\n".join(map(repr, steps))
+    return f"seed {seed}, cut down to\n{lines}\n{failure_of(steps)!r}"
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_request_is_answered_once_and_survives_a_restart(group: int) -> None:
+    for seed in range(group, LIVES, GROUPS):
+        fault = explained(seed)
+        assert fault is None, fault
+
+
+def test_the_lives_are_worth_living() -> None:
+    """Rare things must not be so rare that nobody would see them go wrong."""
+    lives = []
+    for seed in range(100):
+        lives.append(Life())
+        lives[-1].play(drawn(seed))
+
+    answers: dict[str, int] = {}
+    for life in lives:
+        for peer in life.peers:
+            for message in peer.received:
+                answers[message["type"]] = answers.get(message["type"], 0) + 1
+    for kind in (
+        *("hub:published", "hub:subscribed", "hub:sought", "hub:acked", "hub:termed", "hub:nacked"),
+        *("hub:topic_deleted", "hub:redriven", "hub:purged", "hub:registered", "hub:unregistered"),
+        *("hub:delivery_ack", "hub:sub_info_response", "hub:topic_info_response"),
+    ):
+        assert answers.get(kind, 0) > 10, kind
+    assert sum(life.refused for life in lives) > 200
+    assert sum(life.shell.tally.append_refused for life in lives) > 50

@@ -1,0 +1,214 @@
+"""What waits for a span of time waits for that span, though somebody sets the wall clock.
+
+The hub notices within a second. Delayed messages wait for a time of day, and go by the new clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from signalhub.settings import Dispatch, Settings
+from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.unit.core.scene import (
+    ACTOR,
+    NAMED,
+    attempts,
+    create,
+    position_of,
+    publish,
+    seqs,
+    subscribe,
+    subscription_of,
+)
+
+HOUR_S = 3_600
+JUMPS = [HOUR_S, -HOUR_S]
+HASTY: dict[str, Any] = {"ackTimeoutMs": 10_000, "backoffMs": 100, "backoffCapMs": 100}
+
+
+def working(shell: MemoryShell, **options: Any) -> tuple[Peer, Peer]:
+    """A subscription with a consumer on a hub that has been ticking; writer and reader."""
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    subscribe(reader, **HASTY | options)
+    shell.pass_time(2)
+    return writer, reader
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_an_ack_timeout_takes_as_long_as_it_should(jump_s: int) -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell)
+    publish(writer)
+    reader.take()
+
+    shell.clock.jump(jump_s)
+    shell.tick()
+    shell.pass_time(7)
+    early = attempts(reader)
+    shell.pass_time(6)
+
+    assert early == []
+    assert attempts(reader) == [(1, 2)]
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_a_pause_after_a_failure_ends(jump_s: int) -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell, backoffMs=10_000, backoffCapMs=10_000)
+    publish(writer)
+    reader.ask("hub:nack", NAMED | {"seq": 1})
+    reader.take()
+
+    shell.clock.jump(jump_s)
+    shell.tick()
+    shell.pass_time(5)
+    early = attempts(reader)
+    shell.pass_time(10)
+
+    assert early == []
+    assert attempts(reader)[0] == (1, 2)
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_the_watchdog_goes_on_looking(jump_s: int) -> None:
+    shell = MemoryShell(Settings(dispatch=Dispatch(wakes=False)))
+    writer, reader = working(shell)
+
+    shell.clock.jump(jump_s)
+    shell.tick()
+    publish(writer)
+    shell.pass_time(2)
+
+    assert seqs(reader) == [1]
+    assert subscription_of(shell).stats.heartbeat_polls == 1
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_the_next_consumer_is_promoted(jump_s: int) -> None:
+    shell = MemoryShell(Settings(dispatch=Dispatch(failover_ms=3_000)))
+    writer, reader = working(shell, mode="failover")
+    standby = shell.connect("@(a/standby)")
+    subscribe(standby, mode="failover")
+    reader.drop()
+
+    shell.clock.jump(jump_s)
+    publish(writer)
+    shell.tick()
+    shell.pass_time(10)
+
+    assert seqs(standby)[:1] == [1]
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_what_could_not_be_read_at_first_is_read_later(jump_s: int) -> None:
+    shell = MemoryShell()
+    writer = shell.connect("@(a/writer)")
+    publish(writer)
+    shell.hub.streams.topics["t"].recent.clear()
+    found = shell.engine._found
+    shell.engine._found = lambda fetch: []  # type: ignore[method-assign]
+    reader = shell.connect("@(a/reader)")
+    subscribe(reader)
+    shell.pass_time(2)
+
+    shell.clock.jump(jump_s)
+    shell.tick()
+    shell.engine._found = found  # type: ignore[method-assign]
+    shell.pass_time(2)
+
+    assert seqs(reader) == [1]
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_cursors_are_written_on(jump_s: int) -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell)
+    publish(writer)
+    written = subscription_of(shell).stats.cursors
+
+    shell.clock.jump(jump_s)
+    shell.tick()
+    reader.tell("hub:ack", NAMED | {"seq": 1})
+    shell.pass_time(3)
+
+    assert subscription_of(shell).stats.cursors > written
+    assert position_of(shell.restarted()).floor == 1
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_mail_that_is_not_acknowledged_comes_again(jump_s: int) -> None:
+    shell = MemoryShell()
+    sender = shell.connect("@(a/sender)")
+    actor = shell.connect(ACTOR, metadata=SETTLING_HELLO)
+    actor.register(durable=True)
+    shell.pass_time(2)
+    sender.send(ACTOR, 1, pattern="ask")
+    actor.take()
+
+    shell.clock.jump(jump_s)
+    shell.tick()
+    shell.pass_time(35)
+
+    assert attempts(actor) == [(1, 2)]
+
+
+def test_a_delayed_message_comes_at_its_time_of_day() -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell)
+    publish(writer, deliverAt=shell.now + HOUR_S * 1_000)
+    reader.take()
+    shell.pass_time(2)
+    early = seqs(reader)
+
+    shell.clock.jump(HOUR_S)
+    shell.tick()
+    shell.pass_time(2)
+
+    assert early == []
+    assert seqs(reader) == [1]
+
+
+def test_a_subscription_without_consumers_is_woken_by_whoever_comes_after_the_jump() -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell)
+    reader.drop()
+    publish(writer)
+
+    shell.clock.jump(-HOUR_S)
+    shell.tick()
+    shell.pass_time(2)
+    reader = shell.connect("@(a/reader)")
+    subscribe(reader)
+
+    assert seqs(reader) == [1]
+
+
+def test_a_tick_that_comes_a_little_late_is_no_jump() -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell)
+    publish(writer)
+    reader.take()
+
+    shell.advance(4_000)
+    shell.tick()
+    shell.advance(4_000)
+    shell.tick()
+    shell.advance(2_200)
+
+    assert attempts(reader) == [(1, 2)]
+
+
+def test_a_timeout_made_shorter_does_not_wait_for_longer_ones_before_it() -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell, ackTimeoutMs=HOUR_S * 1_000)
+    publish(writer)
+    writer.ask("hub:sub_update", NAMED | {"ackTimeoutMs": 1_000})
+    publish(writer)
+    reader.take()
+
+    shell.pass_time(2)
+
+    assert attempts(reader) == [(2, 2)]

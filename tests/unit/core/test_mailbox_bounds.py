@@ -1,0 +1,152 @@
+"""How long mailboxes live, how many there are, and what they may hold in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from signalhub.core import retention
+from signalhub.core.effects import Fetch
+from signalhub.settings import Log, Mailbox, Settings
+from tests.memory_shell import HELLO, SETTLING_HELLO, MemoryShell, Message
+from tests.unit.core.scene import ACTOR, attempts, code_of, mailbox_of
+
+IDLE = Settings(mailbox=Mailbox(idle_s=3_600.0))
+
+
+def test_an_actor_that_never_left_keeps_its_mailbox_over_a_kill() -> None:
+    shell = MemoryShell(IDLE)
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
+    actor.register(durable=True)
+    for _ in range(3):
+        shell.clock.advance(2_000)
+        actor.ask("hub:heartbeat")
+        shell.tick()
+        shell.save_snapshot()
+    actor.stall()
+    sender.send(ACTOR, "last", pattern="ask")
+
+    again = shell.restarted()
+    again.pass_time(120)
+    actor = again.connect(ACTOR)
+    reply = actor.register()
+
+    assert reply["payload"]["durable"] is True
+    assert attempts(actor) == [(1, 2)]
+    assert again.tally.mailbox_dropped == 0
+
+
+def test_a_mailbox_nobody_comes_back_to_goes_in_the_end() -> None:
+    shell = MemoryShell(IDLE)
+    actor = shell.connect(ACTOR)
+    actor.register(durable=True)
+    actor.drop()
+    shell.connect("@(a/sender)").send(ACTOR, 1, pattern="ask")
+
+    shell.pass_time(60)
+    kept = ACTOR in shell.hub.streams.mailboxes
+    for _ in range(120):
+        shell.clock.advance(60)
+        shell.tick()
+
+    assert kept
+    assert ACTOR not in shell.hub.streams.mailboxes
+    assert shell.tally.mailbox_dropped == 1
+
+
+def test_there_are_only_so_many_mailboxes_whether_their_owners_are_there_or_not() -> None:
+    shell = MemoryShell(Settings(mailbox=Mailbox(count_max=3)))
+    for number in range(3):
+        actor = shell.connect(f"@(a/{number})")
+        actor.register(durable=True)
+        actor.drop()
+    actor = shell.connect("@(a/3)")
+
+    refused = actor.register(durable=True)
+
+    assert code_of(refused) == "registry_full"
+    assert actor.register()["payload"]["durable"] is False
+    assert shell.connect("@(a/1)").register(durable=True)["type"] == "hub:registered"
+
+
+@pytest.mark.parametrize("hello", [HELLO, SETTLING_HELLO])
+def test_lifetimes_of_settled_mail_are_forgotten_while_the_actor_is_there(hello: Message) -> None:
+    shell = MemoryShell()
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR, metadata=hello)
+    actor.register(durable=True)
+
+    for number in range(50):
+        sender.send(ACTOR, number, pattern="ask", ttl=1_000)
+    if hello is SETTLING_HELLO:
+        actor.ask("hub:ack", {"stream": ACTOR, "upTo": 50})
+
+    assert mailbox_of(shell).subscription.lag == 0
+    assert not mailbox_of(shell).expiries
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_lifetimes_of_settled_mail_do_not_come_back_with_a_restart(has_snapshot: bool) -> None:
+    shell = MemoryShell()
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
+    actor.register(durable=True)
+    sender.send(ACTOR, 1, pattern="ask", ttl=1_000)
+    if has_snapshot:
+        shell.save_snapshot()
+
+    assert not mailbox_of(shell.restarted()).expiries
+
+
+def test_mail_that_expired_while_its_actor_was_away_is_settled_on_disk() -> None:
+    shell = MemoryShell()
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
+    actor.register(durable=True)
+    actor.drop()
+    sender.send(ACTOR, "short-lived", pattern="ask", ttl=1_000)
+    shell.pass_time(5)
+    sender.send(ACTOR, "lasting", pattern="ask")
+    shell.pass_time(5)
+
+    position = mailbox_of(shell.restarted()).subscription.position
+
+    assert position.is_settled(1)
+    assert not position.is_settled(2)
+
+
+def test_a_mailbox_whose_mail_is_gone_is_not_read_in_circles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = MemoryShell(Settings(log=Log(cache_bytes=1)))
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
+    actor.register(durable=True)
+    actor.drop()
+    for number in range(3):
+        sender.send(ACTOR, number, pattern="ask")
+    shell.engine.cut(shell.engine.head)
+    reads: list[Fetch] = []
+    found = shell.engine._found
+
+    def counted(fetch: Fetch) -> object:
+        reads.append(fetch)
+        return found(fetch)
+
+    monkeypatch.setattr(shell.engine, "_found", counted)
+
+    shell.connect(ACTOR).register()
+    shell.pass_time(10)
+
+    assert 1 <= len(reads) < 50
+
+
+def test_what_retention_took_from_a_mailbox_is_a_counted_loss() -> None:
+    shell = MemoryShell(Settings(log=Log(cache_bytes=1)))
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
+    actor.register(durable=True)
+    actor.drop()
+    for number in range(3):
+        sender.send(ACTOR, number, pattern="ask")
+    box = mailbox_of(shell)
+    shell.engine.cut(shell.engine.head)
+
+    shell.perform(retention.cut(shell.hub, {box.id: 0}, shell.now))
+
+    assert (box.first, box.subscription.lag, shell.tally.lost) == (4, 0, 3)
+    assert shell.restarted().hub.streams.mailboxes[ACTOR].subscription.lag == 0

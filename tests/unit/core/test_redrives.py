@@ -1,0 +1,150 @@
+"""Dead letters put back where they came from, or thrown away, while the rest of the world moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from signalhub.core import letters
+from signalhub.settings import Settings, Topics
+from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.turning_shell import TurningShell
+from tests.unit.core.scene import (
+    ACTOR,
+    NAME,
+    NAMED,
+    answers,
+    commit_all,
+    create,
+    mailbox_of,
+    publish,
+    seqs,
+    subscribe,
+    subscription_of,
+    topic_of,
+)
+
+DEAD = "dead"
+
+
+def bury_one_each(shell: MemoryShell, *topics: str) -> tuple[Peer, Peer]:
+    """Topics with one dead letter each, all in one place; writer and reader."""
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    for topic in topics:
+        create(writer, topic, poison="dead_letter", deadLetter=DEAD)
+        subscribe(reader, topic)
+        publish(writer, topic=topic)
+        reader.ask("hub:term", {"topic": topic, "subscription": NAME, "seq": 1})
+    reader.take()
+    return writer, reader
+
+
+def test_a_letter_whose_topic_is_gone_is_skipped_and_the_others_are_put_back() -> None:
+    shell = MemoryShell()
+    writer, reader = bury_one_each(shell, "t", "u")
+    writer.ask("hub:topic_delete", {"topic": "u"})
+
+    reply = writer.ask("hub:redrive", {"topic": DEAD, "all": True})
+
+    assert (reply["type"], reply["payload"]) == ("hub:redriven", {"count": 1, "skipped": 1})
+    assert list(topic_of(shell, DEAD).removed) == [(1, 1)]
+    assert publish(writer) == 3
+    assert seqs(reader) == [2, 3]
+
+
+def test_a_letter_whose_topic_is_being_deleted_stays() -> None:
+    shell = TurningShell()
+    writer, _ = bury_one_each(shell, "t")
+    writer.take()
+    shell.engine.is_prompt = False
+
+    with shell.one_turn():
+        writer.request("hub:topic_delete", {"topic": "t"})
+        writer.request("hub:redrive", {"topic": DEAD, "all": True})
+    commit_all(shell)
+
+    assert answers(writer) == ["hub:redriven", "hub:topic_deleted"]
+    assert not topic_of(shell, DEAD).removed
+    assert "t" not in shell.restarted().hub.streams.topics
+
+
+def test_a_letter_whose_mailbox_is_gone_stays() -> None:
+    shell = MemoryShell()
+    sender = shell.connect("@(a/sender)")
+    actor = shell.connect(ACTOR, metadata=SETTLING_HELLO)
+    actor.register(durable=True)
+    sender.send(ACTOR, 1, pattern="ask")
+    actor.ask("hub:term", {"stream": ACTOR, "seq": 1})
+    actor.ask("hub:unregister", {"actorAddress": ACTOR})
+
+    reply = sender.ask("hub:redrive", {"topic": "dead.mailboxes", "all": True})
+
+    assert reply["payload"] == {"count": 0, "skipped": 1}
+    actor.register(durable=True)
+    assert mailbox_of(shell).head == 0
+    assert sender.send(ACTOR, 2, pattern="ask")[0]["payload"]["seq"] == 1
+
+
+def test_dead_letters_go_somewhere_however_many_topics_there_are() -> None:
+    shell = MemoryShell(Settings(topics=Topics(limit=1)))
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer, poison="dead_letter")
+    subscribe(reader)
+    for _ in range(3):
+        publish(writer)
+
+    reply = reader.ask("hub:term", NAMED | {"seq": 1})
+
+    assert reply["payload"]["floor"] == 1
+    assert topic_of(shell, "t.dlq").head == 1
+    assert seqs(reader) == [1, 2, 3]
+    assert subscription_of(shell).stats.restarts == 0
+
+
+def test_a_letter_for_a_topic_that_is_being_deleted_goes_to_the_one_made_after_it() -> None:
+    shell = TurningShell()
+    writer, reader = bury_one_each(shell, "t")
+    publish(writer)
+    reader.take()
+    shell.engine.is_prompt = False
+
+    with shell.one_turn():
+        writer.request("hub:topic_delete", {"topic": DEAD})
+        reader.request("hub:term", NAMED | {"seq": 2})
+    commit_all(shell)
+    shell.advance(5_000)
+    commit_all(shell)
+    shell.advance(5_000)
+    commit_all(shell)
+
+    letter = topic_of(shell, DEAD)
+    assert letter.head == 1
+    assert subscription_of(shell).position.floor == 2
+    assert shell.restarted().hub.streams.topics[DEAD].head == 1
+
+
+@pytest.mark.parametrize("type", ["hub:redrive", "hub:purge"])
+def test_a_page_that_cannot_be_read_is_not_taken_for_the_end(
+    type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = MemoryShell()
+    writer, _ = bury_one_each(shell, "t")
+    monkeypatch.setattr(shell.engine, "_found", lambda fetch: None)
+
+    reply = writer.ask(type, {"topic": DEAD, "all": True})
+
+    assert reply["payload"]["code"] == "storage_failed"
+    assert not topic_of(shell, DEAD).removed
+
+
+def test_what_was_removed_is_forgotten_once_retention_has_taken_it() -> None:
+    shell = MemoryShell()
+    writer = shell.connect("@(a/writer)")
+    create(writer)
+    for _ in range(10):
+        publish(writer)
+    for seq in (1, 3, 5, 7, 9):
+        writer.ask("hub:purge", {"topic": "t", "seqs": [seq]})
+
+    shell.perform(letters.lose_before(shell.hub, topic_of(shell), 6, shell.now))
+
+    assert list(topic_of(shell).removed) == [(7, 7), (9, 9)]

@@ -1,0 +1,279 @@
+"""A request that is refused has changed nothing, neither in memory nor after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from signalhub.core import refusals
+from signalhub.settings import Mailbox, Settings
+from tests.memory_engine import Shelf
+from tests.memory_shell import MemoryShell, Peer
+from tests.property.request_life import described, outline
+from tests.turning_shell import TurningShell
+from tests.unit.core.scene import (
+    ACTOR,
+    NAMED,
+    answers,
+    code_of,
+    commit_all,
+    create,
+    mailbox_of,
+    publish,
+    subscribe,
+    subscription_of,
+    topic_of,
+)
+
+OWNER = "@(a/owner)"
+
+
+def check_restarts(shell: MemoryShell) -> None:
+    """The log says what memory says, with a snapshot and without."""
+    expected = described(shell.hub)
+    assert described(shell.restarted().hub) == expected
+    shell.shelf = Shelf()
+    assert described(shell.restarted().hub) == expected
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"key": "k" * 257},
+        {"headers": {"name": "v" * 1_024}},
+        {"headers": {str(number): "v" for number in range(65)}},
+        {"type": "hub:news"},
+        {"topic": "t/#"},
+    ],
+)
+def test_a_publication_that_does_not_fit_makes_no_topic(fault: dict[str, Any]) -> None:
+    shell = MemoryShell()
+    writer = shell.connect("@(a/writer)")
+    payload = {"topic": "t", "type": "news", "durable": True}
+
+    reply = writer.ask("hub:publish", payload | fault)
+
+    assert code_of(reply) == "internal_error"
+    assert not shell.hub.streams.topics
+    assert code_of(writer.ask("hub:subscribe", NAMED)) == "unknown_topic"
+    assert shell.engine.head == 0
+
+
+def full_log(shell: MemoryShell) -> None:
+    shell.hub.storage_fault = refusals.storage_failed()
+
+
+def full_of_mailboxes(shell: MemoryShell) -> None:
+    shell.connect("@(a/first)").register(durable=True)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "code"), [(full_log, "storage_failed"), (full_of_mailboxes, "registry_full")]
+)
+def test_a_registration_over_another_owner_that_is_refused_leaves_the_owner_alone(
+    obstacle: Any, code: str
+) -> None:
+    shell = MemoryShell(Settings(mailbox=Mailbox(count_max=1)))
+    owner = shell.join(OWNER)
+    owner.ask("hub:subscribe", {"topic": "plain"})
+    obstacle(shell)
+    rival = shell.connect("@(a/rival)")
+    before = outline(shell.hub)
+
+    reply = rival.register(OWNER, durable=True)
+
+    assert code_of(reply) == code
+    assert outline(shell.hub) == before
+    assert owner.closed is None
+    assert owner.ask("hub:heartbeat")["type"] == "hub:heartbeat_ack"
+    assert rival.ask("hub:publish", {"topic": "plain", "type": "x"})["payload"]["subscriberCount"]
+
+
+def test_of_two_updates_that_are_refused_neither_stays() -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer, retention={"ageSeconds": 50})
+    subscribe(reader, ackTimeoutMs=1_000)
+    shell.engine.is_prompt = False
+
+    for seconds, ms in ((100, 2_000), (200, 3_000)):
+        writer.request("hub:topic_update", {"topic": "t", "retention": {"ageSeconds": seconds}})
+        writer.request("hub:sub_update", NAMED | {"ackTimeoutMs": ms})
+    shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    assert topic_of(shell).definition.retention_s == 50
+    assert subscription_of(shell).definition.ack_timeout_ms == 1_000
+    check_restarts(shell)
+
+
+def delete_topic(peer: Peer) -> None:
+    peer.request("hub:topic_delete", {"topic": "t"})
+
+
+def delete_subscription(peer: Peer) -> None:
+    peer.request("hub:sub_delete", NAMED)
+
+
+def seek(peer: Peer) -> None:
+    peer.request("hub:seek", NAMED | {"to": "earliest"})
+
+
+def pause(peer: Peer) -> None:
+    peer.request("hub:sub_pause", NAMED)
+
+
+def update_topic(peer: Peer) -> None:
+    peer.request("hub:topic_update", {"topic": "t", "poison": "drop"})
+
+
+def update_subscription(peer: Peer) -> None:
+    peer.request("hub:sub_update", NAMED | {"maxDeliveries": 1})
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [delete_topic, delete_subscription, seek, pause, update_topic, update_subscription],
+)
+def test_what_the_log_refused_did_not_happen(ask: Any) -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    subscribe(reader)
+    for _ in range(3):
+        publish(writer)
+    reader.ask("hub:ack", NAMED | {"upTo": 2})
+    shell.save_snapshot()
+    before = described(shell.hub)
+    reader.take()
+    shell.engine.is_prompt = False
+
+    ask(writer)
+    shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    assert described(shell.hub) == before
+    assert publish_later(shell, writer) == 4
+    check_restarts(shell)
+
+
+def publish_later(shell: MemoryShell, writer: Peer) -> int:
+    """The topic goes on as if nothing had been asked."""
+    shell.engine.is_prompt = True
+    shell.pass_time(2)
+    return publish(writer)
+
+
+def test_a_mailbox_dropped_while_the_log_is_full_stays_dropped() -> None:
+    shell = MemoryShell()
+    actor = shell.connect(ACTOR)
+    actor.register(durable=True)
+    shell.engine.is_full = True
+
+    reply = actor.ask("hub:unregister", {"actorAddress": ACTOR})
+    shell.pass_time(5)
+    shell.engine.is_full = False
+    shell.pass_time(2)
+
+    assert reply["type"] == "hub:unregistered"
+    assert ACTOR not in shell.hub.streams.mailboxes
+    check_restarts(shell)
+
+
+def test_a_registration_whose_mailbox_is_refused_is_none() -> None:
+    shell = TurningShell()
+    actor = shell.connect(ACTOR)
+    actor.take()
+    shell.engine.is_full = True
+
+    reply = actor.register(durable=True)
+
+    assert code_of(reply) == "storage_full"
+    assert ACTOR not in shell.hub.streams.mailboxes
+    assert shell.hub.registry.get(ACTOR) is None
+    check_restarts(shell)
+
+
+@pytest.mark.parametrize("again", ["register", "unregister"])
+def test_a_refused_registration_is_answered_whatever_came_after_it(again: str) -> None:
+    shell = TurningShell()
+    actor = shell.connect(ACTOR)
+    actor.take()
+    shell.engine.is_prompt = False
+
+    with shell.one_turn():
+        actor.request("hub:register", {"actorAddress": ACTOR, "durable": True, "capabilities": []})
+        payload = {"actorAddress": ACTOR, "capabilities": [], "durable": True}
+        actor.request(f"hub:{again}", payload)
+        shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    told = answers(actor)
+    assert len(told) == 2
+    assert told.count("storage_full") >= 1
+    assert ("hub:registered" in told) is (ACTOR in shell.hub.streams.mailboxes)
+
+
+def test_what_was_refused_is_in_no_snapshot() -> None:
+    shell = MemoryShell()
+    writer, actor = shell.connect("@(a/writer)"), shell.connect(ACTOR)
+    shell.engine.is_prompt = False
+    writer.request("hub:publish", {"topic": "t", "type": "news", "durable": True})
+    actor.request("hub:register", {"actorAddress": ACTOR, "durable": True, "capabilities": []})
+
+    shell.save_snapshot()
+    shell.engine.refuse(refusals.storage_full())
+    shell.save_snapshot()
+
+    assert not shell.restarted().hub.streams.topics
+    assert not shell.restarted().hub.streams.mailboxes
+
+
+def test_a_subscription_is_not_made_while_where_it_starts_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = MemoryShell()
+    writer = shell.connect("@(a/writer)")
+    publish(writer)
+    break_find_time(shell, monkeypatch)
+
+    reply = writer.ask("hub:subscribe", NAMED | {"from": {"time": shell.now - 1_000}})
+
+    assert code_of(reply) == "storage_failed"
+    assert not topic_of(shell).subscriptions
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_seek_to_a_time_that_cannot_be_found_moves_nothing(
+    is_dry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    publish(writer)
+    subscribe(reader)
+    break_find_time(shell, monkeypatch)
+
+    payload = NAMED | {"to": {"time": shell.now - 1_000}, "dryRun": is_dry}
+    reply = writer.ask("hub:seek", payload)
+
+    assert code_of(reply) == "storage_failed"
+    position = subscription_of(shell).position
+    assert (position.floor, position.generation) == (0, 1)
+
+
+def break_find_time(shell: MemoryShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading thread meets an error, and says that it knows nothing."""
+    monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
+
+
+def test_a_mailbox_is_not_lost_by_a_registration_that_does_not_fit() -> None:
+    shell = MemoryShell()
+    actor = shell.connect(ACTOR)
+    actor.register(durable=True)
+    rival = shell.connect("@(a/rival)")
+
+    reply = rival.register(ACTOR, durable=False, capabilities=["c" * 200])
+
+    assert code_of(reply) == "internal_error"
+    assert mailbox_of(shell).subscription.consumers
