@@ -212,7 +212,8 @@ class Life:
             for topic in self.shell.hub.streams.topics.values()
             for subscription in topic.subscriptions.values()
             for flight in subscription.window.flights.values()
-            if (consumer := flight.consumer) is not None and consumer.id in consumer.session.consumers
+            if (consumer := flight.consumer) is not None
+            and consumer.id in consumer.session.consumers
         ]
         if not held:
             return
@@ -351,7 +352,7 @@ def is_living(peer: Peer) -> bool:
 
 
 def is_answer(message: Message, message_id: str) -> bool:
-    return message["correlationId"] == message_id and message["from"] == HUB_ADDRESS
+    return (message["correlationId"], message["from"]) == (message_id, HUB_ADDRESS)
 
 
 def described(hub: Hub) -> Picture:

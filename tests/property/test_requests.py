@@ -1,4 +1,4 @@
-"""Whatever is asked for in whatever order, everybody is answered once and a restart forgets nothing.
+"""Whatever is asked for in whatever order, each request is answered once and outlives a restart.
 
 A life is a list of steps drawn from a seed; the steps and the promises are in `request_life.py`. A
 life that goes wrong is cut down before it is shown.
@@ -6,13 +6,14 @@ life that goes wrong is cut down before it is shown.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.property.request_life import Life, Step, drawn
-from tests.property.test_dispatch import cut_down
 
 GROUPS = 6
-LIVES = 1_500
+LIVES = 3_000
 
 
 def failure_of(steps: list[Step]) -> Exception | None:
@@ -22,6 +23,21 @@ def failure_of(steps: list[Step]) -> Exception | None:
     except Exception as failure:
         return failure
     return None
+
+
+def cut_down(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
+    """A life that still goes wrong, and from which no step can be left out."""
+    size = max(1, len(steps) // 2)
+    while size:
+        at = 0
+        while at < len(steps):
+            shorter = steps[:at] + steps[at + size :]
+            if fails(shorter):
+                steps = shorter
+            else:
+                at += size
+        size //= 2
+    return steps
 
 
 def explained(seed: int) -> str | None:

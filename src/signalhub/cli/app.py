@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -118,6 +119,12 @@ def run(argv: Sequence[str]) -> int:
         # buffered must not fail once more when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print("signalhub: the output cannot be written: no space left", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
     except Exception as error:
         failure = _failure(error)
         if failure is None:

@@ -123,6 +123,7 @@ class Protocol:
                 Code.MESSAGE_TOO_LARGE,
                 f"{request.subject} has {len(request.frame)} bytes, the hub takes at most "
                 f"{self.welcome.message_bytes_max}",
+                resolution="send less, or a reference to it, or raise message_bytes_max",
             )
         if self.phase is not Phase.READY and self._flow.waiting >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} requests already wait for the connection")

@@ -138,12 +138,19 @@ def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     _redefined(hub, topic, now)
     entry = journal.entry(Kind.STREAM_CREATED, topic, topic.definition, now)
 
+    definition = topic.definition
+
+    def done(later: int) -> list[Effect]:
+        topic.stored_definition = definition
+        topic.is_dirty = True
+        return []
+
     def undo(later: int) -> None:
         topic.definition = old
         _redefined(hub, topic, later)
 
     answer = Answer(session, message, "hub:topic_info_response", describe(topic))
-    return [Append(entry, journal.Waited(journal.Once(refused=undo), [answer]))]
+    return [Append(entry, journal.Waited(journal.Once(done, refused=undo), [answer]))]
 
 
 def _redefined(hub: Hub, topic: Topic, now: int) -> None:

@@ -68,6 +68,9 @@ class _Replaying:
     def _fetched(self, found: list[Stored] | None, now: int) -> list[Effect]:
         if self._session.state is not State.CONNECTED:
             return []
+        if found is None:
+            unread = refusals.storage_unreadable()
+            return [self._hub.refuse(self._session, self._message, unread, now)]
         if not found:
             return [self._end(now)]
         copied: list[Effect] = []

@@ -214,7 +214,7 @@ class Recovery:
         stream: Topic | Mailbox
         if definition.is_topic:
             stream = self._topic(entry.stream, entry.stream_epoch, definition)
-            stream.definition = definition
+            stream.definition = stream.stored_definition = definition
         else:
             box = self._hub.streams.mailboxes.get(entry.stream)
             if box is None or box.id != entry.stream_epoch:
@@ -242,6 +242,7 @@ class Recovery:
             self._make(topic, definition)
         else:
             found.redefine(definition, self._now)
+            found.stored_definition = definition
 
     def _message(self, entry: Stored) -> None:
         message = decode_body(Message, entry.body)
@@ -361,7 +362,7 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
             if subscription.is_dirty or is_whole:
                 subscription.is_dirty = False
                 cursor = subscription.position.cursor(subscription.name)
-                state = SubscriptionState(stream.id, subscription.definition, cursor)
+                state = SubscriptionState(stream.id, subscription.stored_definition, cursor)
                 subscriptions[stream.id, subscription.name] = encode_body(state)
     for stream_id in hub.streams.forgotten:
         streams.setdefault(stream_id, None)
@@ -382,7 +383,7 @@ def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:
 def _stream_state(stream: Topic | Mailbox) -> StreamState:
     removed = list(stream.removed)
     if isinstance(stream, Topic):
-        definition, first = stream.definition, stream.first
+        definition, first = stream.stored_definition, stream.first
         state = StreamState(
             stream.name, stream.id, definition, stream.head, first, stream.bytes, removed
         )

@@ -210,6 +210,8 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
             hub, session, message, request, durable, key, expires_at, now
         )
 
+    if request.deliver_at is not None:
+        raise refusals.structural("payload.deliverAt needs a durable topic, or durable: true")
     hub.tally.published += 1
     head, tail = wire.copies(
         message_id=hub.ids.next(),

@@ -103,13 +103,22 @@ class Stream:
 class Topic(Stream):
     """A durable topic and its subscriptions."""
 
-    __slots__ = ("bytes", "bytes_marks", "definition", "is_deleting", "subscriptions")
+    __slots__ = (
+        "bytes",
+        "bytes_marks",
+        "definition",
+        "is_deleting",
+        "stored_definition",
+        "subscriptions",
+    )
 
     def __init__(
         self, name: str, stream_id: int, log_epoch: int, definition: StreamDefinition
     ) -> None:
         super().__init__(name, stream_id, log_epoch)
         self.definition = definition
+        # The definition that is on disk; a snapshot holds no other.
+        self.stored_definition = definition
         # Its end is on the way to the log, and nothing may be published behind it.
         self.is_deleting = False
         self.subscriptions: dict[str, Subscription] = {}

@@ -371,8 +371,14 @@ def redefine(
     subscription.redefine(definition, now)
     hub.dispatcher.watch(subscription, now)
     entry = journal.entry(Kind.SUBSCRIPTION_CREATED, subscription.stream, definition, now)
-    undo = journal.Once(refused=lambda later: subscription.redefine(old, later))
-    return [Append(entry, undo)]
+
+    def done(later: int) -> list[Effect]:
+        subscription.stored_definition = definition
+        subscription.is_dirty = True
+        return []
+
+    once = journal.Once(done, refused=lambda later: subscription.redefine(old, later))
+    return [Append(entry, once)]
 
 
 def leave(

@@ -76,6 +76,7 @@ class Subscription:
         "settled_since_cursor",
         "settlements",
         "stats",
+        "stored_definition",
         "stream",
         "tag",
         "waiters",
@@ -91,6 +92,8 @@ class Subscription:
     ) -> None:
         self.stream = stream
         self.definition = definition
+        # The definition that is on disk; a snapshot holds no other.
+        self.stored_definition = definition
         self.position = Position(definition.start)
         self.next_seq = definition.start + 1
         self.consumers = Consumers(definition.mode)

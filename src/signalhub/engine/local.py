@@ -22,10 +22,10 @@ from signalhub.core import refusals
 from signalhub.core.effects import Append, Fetch, FindTime
 from signalhub.engine.port import Outcomes
 from signalhub.entry import Stored
-from signalhub.errors import SettingsError, SignalHubError
+from signalhub.errors import Refusal, SettingsError, SignalHubError
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
 from signalhub.log.disk import Disk, SystemDisk
-from signalhub.log.errors import LogDamaged, LogFull
+from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
@@ -118,7 +118,7 @@ class LocalEngine:
         taken, self._taken = self._taken, []
         fault = self.log.fault
         if fault is not None:
-            self._outcomes.refused(taken, refusals.storage_failed(), is_final=True)
+            self._outcomes.refused(taken, _final(fault), is_final=True)
             return
         self._pending.extend(taken)
         self._commit.submit([one.entry for one in taken])
@@ -276,6 +276,12 @@ class LocalEngine:
             rest.callback(self._threads.shutdown, wait=True)
             rest.callback(self._upkeep.close)
             rest.callback(self._commit.close)
+
+
+def _final(fault: LogFailed | LogDamaged) -> Refusal:
+    if isinstance(fault, LogDamaged):
+        return refusals.storage_damaged(f"{fault.segment}: {fault.reason}")
+    return refusals.storage_failed()
 
 
 def _report(recovery: Recovery) -> None:

@@ -76,7 +76,8 @@ def judge(found: Survey) -> Recovery:
     shown = max(head, tail.proven if tail else 0)
     if published and published.epoch >= epoch:
         shown = max(shown, published.shown)
-    has_lost = not found.damages and shown > head
+    damage = found.damages[0] if found.damages else _rot(tail, head)
+    has_lost = damage is None and shown > head
     return Recovery(
         epoch=epoch,
         first=segments[0].base if segments else 0,
@@ -85,12 +86,20 @@ def judge(found: Survey) -> Recovery:
         segments=tuple(segments),
         previous_chain=found.previous_chain,
         torn=_torn(tail) if tail and tail.torn_bytes else None,
-        damage=found.damages[0] if found.damages else None,
+        damage=damage,
         epoch_changed=has_lost,
         lost_from=head if has_lost else 0,
         lost_to=shown if has_lost else 0,
         foreign=tuple(found.foreign),
     )
+
+
+def _rot(tail: Tail | None, head: int) -> Damage | None:
+    """A bad batch before good ones that were written after it was synced: no torn tail."""
+    if tail is None or tail.known_beyond <= head:
+        return None
+    text = f"entries from {head} on were on disk and cannot be read: {tail.torn_reason}"
+    return Damage(tail.info.name, tail.info.bytes, text)
 
 
 def _torn(tail: Tail) -> TornTail:

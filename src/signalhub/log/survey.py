@@ -74,6 +74,8 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     torn_reason: str = ""
     proven: int = 0
     """Everything below is known to have been synced, if it was ever there."""
+    known_beyond: int = 0
+    """Good batches behind the torn one say that everything below this was synced."""
     unproven_begin: int = BATCHES_BEGIN
     """Where the batches begin of which that is not known."""
 
@@ -246,6 +248,7 @@ def _examine_last(file: File, base: int, epoch: int, published: Head | None) -> 
         torn_bytes=torn_bytes,
         torn_reason=scanned.reason if torn_bytes else "",
         proven=proven,
+        known_beyond=beyond,
         unproven_begin=scanned.position_of(proven),
     )
 

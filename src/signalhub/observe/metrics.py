@@ -190,6 +190,7 @@ publishes are refused then, while everything else goes on.
 |---|---|---|
 | `registry_near_capacity` | 200 | More actors than `registry.warn_above` of the limit. |
 | `dedup_window_shortened` | 200 | Repeats are recognised for less than `dedup.window_s`. |
+| `log_entries_lost` | 200 | Entries that had been shown were gone at the start. |
 | `registry_not_written` | 200 | The durable registry could not be written. |
 | `storage_full` | 200 | The disk is full: durable messages are refused until there is room. |
 | `storage_failed` | 503 | The disk failed: restart the hub, which checks the log. |

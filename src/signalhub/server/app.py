@@ -214,6 +214,8 @@ class App:
         found = self.hub.degradations()
         if self._store.errors > self._known_store_errors:
             found.append("registry_not_written")
+        if self._engine.recovery.epoch_changed:
+            found.append("log_entries_lost")
         if self._engine.log.state != "open":
             found.append(f"storage_{self._engine.log.state}")
         return found

@@ -28,7 +28,7 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     damage = engine.log.fault
     if damage is not None:
         # What can be read is served; the snapshot is the best there is, and nothing is changed.
-        hub.storage_fault = refusals.storage_damaged(damage.reason)
+        hub.storage_fault = refusals.storage_damaged(str(damage))
     if snapshot is not None and _begin(recovery, snapshot, engine):
         start, since = snapshot.offset, snapshot.seen_from
     elif snapshot is not None:

@@ -95,6 +95,18 @@ def test_lifetimes_of_settled_mail_do_not_come_back_with_a_restart(has_snapshot:
     assert not mailbox_of(shell.restarted()).expiries
 
 
+def test_lifetimes_of_mail_settled_between_two_snapshots_do_not_come_back() -> None:
+    shell = MemoryShell()
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR, metadata=SETTLING_HELLO)
+    actor.register(durable=True)
+    sender.send(ACTOR, 1, pattern="ask", ttl=60_000)
+    shell.save_snapshot()
+    actor.ask("hub:ack", {"stream": ACTOR, "seq": 1})
+    shell.save_snapshot()
+
+    assert not mailbox_of(shell.restarted()).expiries
+
+
 def test_mail_that_expired_while_its_actor_was_away_is_settled_on_disk() -> None:
     shell = MemoryShell()
     sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
@@ -144,6 +156,7 @@ def test_what_retention_took_from_a_mailbox_is_a_counted_loss() -> None:
     for number in range(3):
         sender.send(ACTOR, number, pattern="ask")
     box = mailbox_of(shell)
+    shell.save_snapshot()
     shell.engine.cut(shell.engine.head)
 
     shell.perform(retention.cut(shell.hub, {box.id: 0}, shell.now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def full_of_mailboxes(shell: MemoryShell) -> None:
     ("obstacle", "code"), [(full_log, "storage_failed"), (full_of_mailboxes, "registry_full")]
 )
 def test_a_registration_over_another_owner_that_is_refused_leaves_the_owner_alone(
-    obstacle: Any, code: str
+    obstacle: Callable[[MemoryShell], None], code: str
 ) -> None:
     shell = MemoryShell(Settings(mailbox=Mailbox(count_max=1)))
     owner = shell.join(OWNER)
@@ -136,7 +137,7 @@ def update_subscription(peer: Peer) -> None:
     "ask",
     [delete_topic, delete_subscription, seek, pause, update_topic, update_subscription],
 )
-def test_what_the_log_refused_did_not_happen(ask: Any) -> None:
+def test_what_the_log_refused_did_not_happen(ask: Callable[[Peer], None]) -> None:
     shell = MemoryShell()
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
     create(writer)
@@ -228,6 +229,39 @@ def test_what_was_refused_is_in_no_snapshot() -> None:
 
     assert not shell.restarted().hub.streams.topics
     assert not shell.restarted().hub.streams.mailboxes
+
+
+@pytest.mark.parametrize("ask", [update_topic, update_subscription])
+def test_a_definition_that_was_refused_is_in_no_snapshot(ask: Callable[[Peer], None]) -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    subscribe(reader)
+    before = described(shell.hub)
+    shell.engine.is_prompt = False
+
+    ask(writer)
+    shell.save_snapshot()
+    shell.engine.refuse(refusals.storage_full())
+
+    assert described(shell.restarted().hub) == before
+
+
+@pytest.mark.parametrize("ask", [update_topic, update_subscription])
+def test_an_update_is_confirmed_when_it_is_on_disk(ask: Callable[[Peer], None]) -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    subscribe(reader)
+    writer.take()
+    shell.engine.is_prompt = False
+
+    ask(writer)
+    early = answers(writer)
+    commit_all(shell)
+
+    assert early == []
+    assert len(answers(writer)) == 1
 
 
 def test_a_subscription_is_not_made_while_where_it_starts_cannot_be_read(

@@ -1,4 +1,4 @@
-"""Moving and pausing subscriptions: what was confirmed holds after a kill, whatever else is written."""
+"""Seeks and pauses: what was confirmed holds after a kill, whatever else was on its way."""
 
 from __future__ import annotations
 

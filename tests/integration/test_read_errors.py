@@ -1,0 +1,128 @@
+"""A hub whose reading thread meets errors: nothing is given up, skipped or taken for the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import pytest
+
+from signalhub.engine import local
+from signalhub.log.reader import Reader
+from tests.spec.durable_topics import (
+    TOPIC,
+    create,
+    enter,
+    expect,
+    publish_all,
+    refusal,
+    replay,
+    sub_info,
+)
+from tests.spec.peer import PATIENCE_S
+from tests.spec.stage import InProcess, eventually, run_stage
+
+COUNT = 5
+
+
+@pytest.fixture
+async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcess]:
+    """A hub that has to read everything from the disk, and is told soon of what failed."""
+    monkeypatch.setattr(local, "_RETRY_S", 0.01)
+    async with run_stage(log={"cache_bytes": 1}) as stage:
+        yield stage
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def fail(*given: Any) -> NoReturn:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Reader, method, fail)
+
+
+def read_errors(stage: InProcess) -> int:
+    return stage.hub.app.hub.tally.log.read_errors
+
+
+async def test_retention_gives_nothing_up_that_it_could_not_look_at(
+    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await stage.join("@(local/a)")
+    await create(peer, retention={"ageSeconds": 3_600})
+    await publish_all(peer, range(COUNT))
+    spoil(monkeypatch, "seq_at_time")
+
+    stage.hub.app._retain(stage.clock.now_ms())
+    await eventually(lambda: read_errors(stage) > 0)
+    # What the failed look-up was for is told after the pause.
+    await asyncio.sleep(0.05)
+
+    info = await expect(peer, "hub:topic_info", {"topic": TOPIC}, "hub:topic_info_response")
+    assert (info["first"], info["head"]) == (1, COUNT)
+
+
+async def test_a_position_by_time_that_cannot_be_found_is_refused(
+    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await stage.join("@(local/a)")
+    await create(peer)
+    await publish_all(peer, range(COUNT))
+    consumer = await enter(stage, "b")
+    await consumer.take_and_ack(COUNT)
+    spoil(monkeypatch, "seq_at_time")
+    an_hour_ago = {"time": stage.clock.now_ms() - 3_600_000}
+
+    made = {"topic": TOPIC, "subscription": "new", "from": an_hour_ago}
+    sought = {"topic": TOPIC, "subscription": consumer.name, "to": an_hour_ago}
+
+    assert await refusal(peer, "hub:subscribe", made) == "storage_failed"
+    assert await refusal(peer, "hub:seek", sought) == "storage_failed"
+    assert (await sub_info(peer))["floor"] == COUNT
+    info = await expect(peer, "hub:topic_info", {"topic": TOPIC}, "hub:topic_info_response")
+    assert info["subscriptions"] == [consumer.name]
+
+
+async def test_a_replay_that_cannot_read_on_is_not_complete(
+    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await stage.join("@(local/a)")
+    await create(peer)
+    await publish_all(peer, range(COUNT))
+    spoil(monkeypatch, "read")
+
+    copies, summary = await replay(peer)
+
+    assert copies == []
+    assert (summary["complete"], summary["next"]) == (False, 1)
+
+
+@pytest.mark.parametrize("type", ["hub:redrive", "hub:purge"])
+async def test_letters_that_cannot_be_read_are_not_taken_for_none(
+    type: str, stage: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await stage.join("@(local/a)")
+    await create(peer, "dead")
+    await publish_all(peer, range(COUNT), "dead")
+    spoil(monkeypatch, "read")
+
+    assert await refusal(peer, type, {"topic": "dead", "all": True}) == "storage_failed"
+
+
+async def test_a_consumer_gets_everything_once_the_log_can_be_read_again(
+    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await stage.join("@(local/a)")
+    await create(peer)
+    await publish_all(peer, range(COUNT))
+    with monkeypatch.context() as fault:
+        spoil(fault, "read")
+        consumer = await enter(stage, "b")
+        await eventually(lambda: read_errors(stage) > 1)
+
+    async with asyncio.timeout(PATIENCE_S):
+        heard = await consumer.take_and_ack(COUNT)
+
+    assert [one.payload for one in heard] == list(range(COUNT))
+    assert {one.attempt for one in heard} == {1}
+    assert (await sub_info(peer))["lost"] == 0

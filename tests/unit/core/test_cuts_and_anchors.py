@@ -1,0 +1,182 @@
+"""Retention: what it gives up, what it must not, and what the log needs before it is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from signalhub.core import refusals, retention
+from signalhub.settings import Log, Settings
+from tests.memory_engine import Shelf
+from tests.memory_shell import MemoryShell, Peer
+from tests.unit.core.scene import (
+    NAMED,
+    commit_all,
+    create,
+    publish,
+    seqs,
+    subscribe,
+    subscription_of,
+    topic_of,
+)
+
+MEGABYTE = 2**20
+
+
+def filled(shell: MemoryShell, count: int = 5, **definition: Any) -> Peer:
+    writer = shell.connect("@(a/writer)")
+    create(writer, **definition)
+    for _ in range(count):
+        publish(writer)
+    return writer
+
+
+def test_retention_gives_nothing_up_while_the_log_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = MemoryShell()
+    filled(shell, retention={"ageSeconds": 10})
+    shell.clock.advance(60)
+    monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
+
+    shell.perform(retention.expire_topics(shell.hub, shell.now))
+    kept = topic_of(shell).first
+    monkeypatch.undo()
+    shell.perform(retention.expire_topics(shell.hub, shell.now))
+
+    assert kept == 1
+    assert topic_of(shell).first == 6
+
+
+def test_retention_keeps_what_is_young_enough() -> None:
+    shell = MemoryShell()
+    writer = filled(shell, 3, retention={"ageSeconds": 10})
+    shell.clock.advance(60)
+    publish(writer)
+
+    shell.perform(retention.expire_topics(shell.hub, shell.now))
+
+    assert topic_of(shell).first == 4
+
+
+def test_a_topic_made_again_is_not_cut_for_the_one_before_it() -> None:
+    shell = MemoryShell()
+    writer = filled(shell, 50)
+    old = topic_of(shell).id
+    writer.ask("hub:topic_delete", {"topic": "t"})
+    create(writer)
+    reader = shell.connect("@(a/reader)")
+    subscribe(reader)
+
+    shell.perform(retention.cut(shell.hub, {old: 40}, shell.now))
+    publish(writer)
+
+    assert topic_of(shell).first == 1
+    assert seqs(reader) == [1]
+
+
+def test_a_cut_beyond_the_head_ends_at_the_head() -> None:
+    shell = MemoryShell()
+    writer = filled(shell, 3)
+    reader = shell.connect("@(a/reader)")
+    subscribe(reader)
+    reader.take()
+
+    shell.perform(retention.cut(shell.hub, {topic_of(shell).id: 40}, shell.now))
+    publish(writer)
+
+    assert topic_of(shell).first == 4
+    assert seqs(reader) == [4]
+
+
+def test_nothing_may_be_cut_until_all_anchors_of_a_stream_are_on_disk() -> None:
+    shell = MemoryShell()
+    filled(shell, 1)
+    reader = shell.connect("@(a/reader)")
+    subscribe(reader)
+    reader.drop()
+    shell.engine.is_prompt = False
+    before = retention.anchored(shell.hub)
+
+    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.engine.commit(1)
+    shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    assert retention.anchored(shell.hub) == before
+    check_after_cut(shell)
+
+
+def test_a_log_cut_up_to_its_anchors_still_defines_everything() -> None:
+    shell = MemoryShell()
+    writer = filled(shell, 1, deadLetter="dead")
+    reader = shell.connect("@(a/reader)")
+    subscribe(reader, ackTimeoutMs=1_234)
+    reader.ask("hub:ack", NAMED | {"seq": 1})
+    writer.ask("hub:purge", {"topic": "t", "seqs": [1]})
+    end = shell.engine.head
+
+    shell.perform(retention.anchor(shell.hub, end, shell.now))
+
+    assert retention.anchored(shell.hub) >= end
+    again = check_after_cut(shell)
+    assert subscription_of(again).definition.ack_timeout_ms == 1_234
+    assert subscription_of(again).position.floor == 1
+    assert (topic_of(again).head, list(topic_of(again).removed)) == (1, [(1, 1)])
+
+
+def check_after_cut(shell: MemoryShell) -> MemoryShell:
+    """Delete as much of the log as may be, and the snapshots, too."""
+    shell.engine.cut(retention.anchored(shell.hub))
+    shell.shelf = Shelf()
+    again = shell.restarted()
+    assert list(topic_of(again).subscriptions) == ["s"]
+    return again
+
+
+def test_retention_by_bytes_counts_what_earlier_processes_wrote() -> None:
+    shell = MemoryShell(Settings(message_rate=0.0))
+    writer = shell.connect("@(a/writer)")
+    create(writer, retention={"bytes": 2 * MEGABYTE})
+    for _ in range(4):
+        for _ in range(15):
+            publish(writer, "y" * 100_000)
+        shell.save_snapshot()
+        shell = shell.restarted()
+        writer = shell.connect("@(a/writer)")
+        shell.perform(retention.expire_topics(shell.hub, shell.now))
+
+    topic = topic_of(shell)
+    assert topic.head == 60
+    assert 20 <= topic.head - topic.first + 1 <= 32
+
+
+def test_a_snapshot_that_cannot_be_decoded_is_made_again_from_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shell = MemoryShell()
+    filled(shell, 3)
+    shell.save_snapshot()
+    spoiled = dict.fromkeys(shell.shelf._streams, b"\xc1\xff")
+    shell.shelf._streams.update(spoiled)
+
+    again = shell.restarted()
+
+    assert topic_of(again).head == 3
+    assert "snapshot" in caplog.text
+    assert again.shelf.load_snapshot(0) is None
+
+
+def test_a_lagging_subscription_reads_no_further_ahead_than_its_window() -> None:
+    shell = MemoryShell(Settings(log=Log(cache_bytes=1), message_rate=0.0))
+    writer = filled(shell, 300)
+    readers = [shell.connect(f"@(a/{number})") for number in range(3)]
+    for reader, window in zip(readers, (1, 10, 100), strict=True):
+        subscribe(reader, name=f"w{window}", window=window)
+        shell.pass_time(1)
+
+        backlog = subscription_of(shell, name=f"w{window}").backlog
+        assert len(backlog._ahead) <= window + 16
+        assert len(seqs(reader)) == window
+    assert publish(writer) == 301

@@ -1,0 +1,161 @@
+"""Subscriptions made, joined and deleted while other requests about them are on their way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from signalhub.core import retention
+from tests.memory_shell import MemoryShell, Peer
+from tests.turning_shell import TurningShell
+from tests.unit.core.scene import (
+    NAMED,
+    answers,
+    commit_all,
+    create,
+    publish,
+    seqs,
+    subscribe,
+    topic_of,
+)
+
+DELETIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "subscription": ("hub:sub_delete", NAMED),
+    "topic": ("hub:topic_delete", {"topic": "t"}),
+}
+
+
+def working(shell: MemoryShell) -> tuple[Peer, Peer]:
+    """Writer and reader of a topic with three messages in flight; the disk waits to be told."""
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    subscribe(reader)
+    for _ in range(3):
+        publish(writer)
+    for peer in (writer, reader):
+        peer.take()
+    shell.engine.is_prompt = False
+    return writer, reader
+
+
+def test_a_deleted_subscription_cannot_be_joined_with_other_options_behind_its_end() -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell)
+
+    writer.request("hub:sub_delete", NAMED)
+    writer.request("hub:subscribe", NAMED | {"ackTimeoutMs": 1_000})
+    commit_all(shell)
+
+    assert answers(writer) == ["unknown_subscription", "hub:sub_info_response"]
+    assert answers(reader) == ["hub:unsubscribed"]
+    assert not topic_of(shell.restarted()).subscriptions
+
+
+@pytest.mark.parametrize("type", ["hub:subscribe", "hub:sub_update"])
+def test_a_subscription_deleted_before_it_is_on_disk_does_not_come_back(type: str) -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    shell.engine.is_prompt = False
+
+    reader.request("hub:subscribe", NAMED | {"mode": "shared", "ackTimeoutMs": 1_000})
+    writer.request(type, NAMED | {"ackTimeoutMs": 2_000})
+    writer.request("hub:sub_delete", NAMED)
+    commit_all(shell)
+
+    assert not topic_of(shell).subscriptions
+    assert not topic_of(shell.restarted()).subscriptions
+
+
+@pytest.mark.parametrize("what", DELETIONS)
+def test_what_is_being_deleted_is_not_anchored_behind_its_end(what: str) -> None:
+    shell = MemoryShell()
+    writer, _ = working(shell)
+
+    writer.request(*DELETIONS[what])
+    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    commit_all(shell)
+
+    again = shell.restarted().hub.streams.topics
+    assert "t" not in again if what == "topic" else not again["t"].subscriptions
+
+
+@pytest.mark.parametrize("type", ["hub:ack", "hub:nack", "hub:term"])
+@pytest.mark.parametrize("what", DELETIONS)
+def test_settling_in_the_turn_of_a_deletion_is_answered(what: str, type: str) -> None:
+    shell = TurningShell()
+    writer, reader = working(shell)
+    writer.request(*DELETIONS[what])
+    consumer = next(iter(reader.session.consumers))
+
+    with shell.one_turn():
+        reader.request(type, {"subscriptionId": consumer, "seq": 1})
+        shell.engine.commit()
+    commit_all(shell)
+
+    assert answers(reader).count("unknown_subscription") == 1
+
+
+def test_a_topic_deleted_while_a_start_is_looked_up_is_unknown() -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    reader.take()
+    shell.engine.is_readable = False
+    reader.request("hub:subscribe", NAMED | {"from": {"time": 1}})
+
+    writer.ask("hub:topic_delete", {"topic": "t"})
+    shell.engine.is_readable = True
+    shell.settle()
+
+    assert answers(reader) == ["unknown_topic"]
+
+
+def test_a_topic_made_again_while_a_start_is_looked_up_is_another_topic() -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    reader.take()
+    shell.engine.is_readable = False
+    reader.request("hub:subscribe", NAMED | {"from": {"time": 1}})
+
+    writer.ask("hub:topic_delete", {"topic": "t"})
+    create(writer)
+    shell.engine.is_readable = True
+    shell.settle()
+
+    assert answers(reader) == ["unknown_topic"]
+    assert not topic_of(shell).subscriptions
+
+
+def test_a_topic_deleted_while_a_subscription_is_on_its_way_takes_it_along() -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    reader.take()
+    shell.engine.is_prompt = False
+
+    reader.request("hub:subscribe", NAMED)
+    writer.request("hub:topic_delete", {"topic": "t"})
+    commit_all(shell)
+
+    assert answers(reader) == ["hub:subscribed", "hub:unsubscribed"]
+    assert not reader.session.consumers
+    assert not shell.restarted().hub.streams.topics
+
+
+def test_a_subscription_deleted_and_made_again_starts_afresh() -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell)
+    reader.request("hub:ack", NAMED | {"upTo": 3})
+    commit_all(shell)
+
+    writer.request("hub:sub_delete", NAMED)
+    commit_all(shell)
+    shell.engine.is_prompt = True
+    subscribe(reader)
+
+    assert seqs(reader) == [1, 2, 3]
+    position = topic_of(shell.restarted()).subscriptions["s"].position
+    assert (position.floor, position.generation) == (0, 1)
