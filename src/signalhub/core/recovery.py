@@ -90,6 +90,9 @@ class Recovery:
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
         self._loose: dict[int, tuple[Message, int]] = {}
         self._deleted: set[int] = set()
+        # Ids are remembered in the order of time, whatever is read again.
+        self._noted_ms = 0
+        self._is_reading_again = False
 
     def restore(
         self,
@@ -102,6 +105,7 @@ class Recovery:
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
         self._hub.dedup.load(remembered, self._now)
+        self._noted_ms = max((one.newest_ms for one in remembered), default=0)
         self._hub.streams.next_id = next_id
         restored = (self._restore_stream(state) for state in states)
         known = {stream.id: stream for stream in restored}
@@ -135,6 +139,7 @@ class Recovery:
 
     def apply(self, entry: Stored) -> None:
         """One entry of the log."""
+        self._is_reading_again = False
         kind = entry.kind
         if kind == Kind.MAIL or kind == Kind.PUBLISHED:
             self._message(entry)
@@ -157,6 +162,7 @@ class Recovery:
         """One entry from before the snapshot, only for de-duplication."""
         if entry.at_ms < self._remembered_from_ms:
             return
+        self._is_reading_again = True
         if entry.kind == Kind.MAIL or entry.kind == Kind.PUBLISHED:
             self._remember(entry, decode_body(Message, entry.body))
         elif entry.kind == Kind.SETTLED:
@@ -277,11 +283,14 @@ class Recovery:
                 found.position.replay(one)
                 if isinstance(found.stream, Mailbox) and one.outcome in SETTLING:
                     found.stream.expiries.pop(one.seq, None)
+                    found.stream.is_dirty = True
 
     # De-duplication.
 
     def _remember(self, entry: Stored, message: Message) -> None:
         if entry.at_ms < self._remembered_from_ms or message.dead is not None:
+            return
+        if self._is_reading_again and self._is_known(message.sender, message.id):
             return
         if entry.kind == Kind.MAIL and not entry.seq:
             self._loose[entry.offset] = (message, entry.at_ms)
@@ -289,7 +298,14 @@ class Recovery:
         if entry.kind == Kind.MAIL:
             self._asks[entry.stream_epoch, entry.seq] = (message.sender, message.id)
         ack = Ack(entry.at_ms, "queued", seq=entry.seq, stream=entry.stream_epoch)
-        self._hub.dedup.remember(message.sender, message.id, entry.at_ms, ack)
+        self._note(message.sender, message.id, entry.at_ms, ack)
+
+    def _is_known(self, sender: str, message_id: str) -> bool:
+        return self._hub.dedup.find(sender, message_id, self._noted_ms) is not None
+
+    def _note(self, sender: str, message_id: str, at_ms: int, ack: Ack) -> None:
+        self._noted_ms = max(self._noted_ms, at_ms)
+        self._hub.dedup.remember(sender, message_id, self._noted_ms, ack)
 
     def _remember_outcomes(self, entry: Stored, settled: Settled) -> None:
         for one in settled.deliveries:
@@ -299,20 +315,19 @@ class Recovery:
                 ask = self._asks.pop((entry.stream_epoch, one.seq), None)
                 if ask is not None:
                     ack = Ack(one.last_sent, "delivered", b"", one.seq, entry.stream_epoch)
-                    self._hub.dedup.remember(*ask, entry.at_ms, ack)
+                    self._note(*ask, entry.at_ms, ack)
 
     def _remember_loose(self, entry: Stored, one: Settlement) -> None:
         ask = self._loose.pop(one.offset, None)
         if ask is not None and one.outcome == Outcome.WRITTEN:
             message, _ = ask
-            ack = Ack(one.last_sent)
-            self._hub.dedup.remember(message.sender, message.id, entry.at_ms, ack)
+            self._note(message.sender, message.id, entry.at_ms, Ack(one.last_sent))
 
     def _broadcast(self, entry: Stored) -> None:
         if entry.at_ms >= self._remembered_from_ms:
             told = decode_body(Broadcast, entry.body)
-            ack = Ack(entry.at_ms, extra=told.ack)
-            self._hub.dedup.remember(told.sender, told.id, entry.at_ms, ack)
+            if not (self._is_reading_again and self._is_known(told.sender, told.id)):
+                self._note(told.sender, told.id, entry.at_ms, Ack(entry.at_ms, extra=told.ack))
 
     # Finding.
 

@@ -324,6 +324,7 @@ class Subscription:
         self.position.settle(seq)
         if isinstance(self.stream, Mailbox) and self.stream.expiries:
             self.stream.expiries.pop(seq, None)
+            self.stream.is_dirty = True
 
     def note_handed_over(self, flight: Flight, now: int) -> None:
         """The log shall know that an ask was answered as delivered, and when."""
