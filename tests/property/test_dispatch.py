@@ -14,7 +14,7 @@ import pytest
 from tests.property.dispatch_run import Run, Step, drawn
 
 GROUPS = 8
-SEEDS = 5_000
+SEEDS = 8_400
 
 
 @pytest.fixture(autouse=True)
