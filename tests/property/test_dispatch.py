@@ -6,11 +6,11 @@ steps in `dispatch_run.py`. A schedule that fails is cut down before it is shown
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.property.cutting import cut_down
 from tests.property.dispatch_run import Run, Step, drawn
 
 GROUPS = 8
@@ -33,21 +33,6 @@ def failure_of(traits: dict[str, Any], steps: list[Step]) -> Exception | None:
     except Exception as failure:
         return failure
     return None
-
-
-def cut_down(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
-    """A schedule that still fails, and from which no step can be left out."""
-    size = max(1, len(steps) // 2)
-    while size:
-        at = 0
-        while at < len(steps):
-            shorter = steps[:at] + steps[at + size :]
-            if fails(shorter):
-                steps = shorter
-            else:
-                at += size
-        size //= 2
-    return steps
 
 
 def explained(seed: int) -> str | None:

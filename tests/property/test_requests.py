@@ -6,10 +6,9 @@ life that goes wrong is cut down before it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
+from tests.property.cutting import cut_down
 from tests.property.request_life import Life, Step, drawn
 
 GROUPS = 6
@@ -23,21 +22,6 @@ def failure_of(steps: list[Step]) -> Exception | None:
     except Exception as failure:
         return failure
     return None
-
-
-def cut_down(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
-    """A life that still goes wrong, and from which no step can be left out."""
-    size = max(1, len(steps) // 2)
-    while size:
-        at = 0
-        while at < len(steps):
-            shorter = steps[:at] + steps[at + size :]
-            if fails(shorter):
-                steps = shorter
-            else:
-                at += size
-        size //= 2
-    return steps
 
 
 def explained(seed: int) -> str | None:

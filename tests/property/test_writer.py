@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from picows import WSMsgType
@@ -19,6 +19,7 @@ from signalhub.core.session import State
 from signalhub.settings import Outbound
 from signalhub.websocket import Opcode
 from tests.memory_shell import Message, decoded
+from tests.property.cutting import cut_down
 from tests.unit.server.stage import EVERYTHING, Peer, Stage
 
 SEEDS = 1_500
@@ -341,21 +342,6 @@ def failure_of(steps: list[Step]) -> Exception | AssertionError | None:
         except Exception as failure:
             return failure
     return None
-
-
-def cut_down(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
-    """A schedule that still fails, and from which no step can be left out."""
-    size = len(steps) // 2
-    while size:
-        at = 0
-        while at < len(steps):
-            shorter = steps[:at] + steps[at + size :]
-            if fails(shorter):
-                steps = shorter
-            else:
-                at += size
-        size //= 2
-    return steps
 
 
 def explained(seed: int) -> str | None:

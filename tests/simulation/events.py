@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from signalhub.names import HUB_ADDRESS
 from tests.memory_shell import MemoryShell, Message, Peer, Waiter, decoded
@@ -106,3 +107,24 @@ class RecordingShell(MemoryShell):
     def dropped(self, peer: Peer) -> None:
         self.log.append(Closed(peer))
         super().dropped(peer)
+
+
+class Lived(Protocol):
+    """A world that can be run and listened to."""
+
+    @property
+    def checks(self) -> list[Callable[[Exchange], None]]: ...
+
+    def run(self, steps: int) -> None: ...
+
+
+def history(world: Lived, steps: int) -> list[Message]:
+    """Everything the hub had to say in a run."""
+    said: list[Message] = []
+
+    def note(exchange: Exchange) -> None:
+        said.extend(event.message for event in exchange.events if isinstance(event, Emitted))
+
+    world.checks.append(note)
+    world.run(steps)
+    return said

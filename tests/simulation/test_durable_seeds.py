@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.memory_shell import Message
 from tests.simulation.durable_world import DurableWorld
-from tests.simulation.events import Emitted, Exchange
+from tests.simulation.events import history
 
 SEEDS = 150
 STEPS = 400
@@ -23,25 +22,12 @@ def test_a_crashing_hub_keeps_what_it_accepted(seed: int) -> None:
         raise
 
 
-def history(seed: int) -> list[Message]:
-    """Everything the hub had to say in a run."""
-    said: list[Message] = []
-
-    def note(exchange: Exchange) -> None:
-        said.extend(event.message for event in exchange.events if isinstance(event, Emitted))
-
-    world = DurableWorld(seed)
-    world.checks.append(note)
-    world.run(STEPS)
-    return said
-
-
 def test_the_same_seed_gives_the_same_history() -> None:
-    first = history(1)
+    first = history(DurableWorld(1), STEPS)
 
     assert len(first) > STEPS // 2
-    assert history(1) == first
-    assert history(2) != first
+    assert history(DurableWorld(1), STEPS) == first
+    assert history(DurableWorld(2), STEPS) != first
 
 
 def test_the_worlds_are_worth_living_in() -> None:

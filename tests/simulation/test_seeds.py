@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.memory_shell import Message
-from tests.simulation.events import Emitted, Exchange
+from tests.simulation.events import history
 from tests.simulation.world import World
 
 SEEDS = 200
@@ -23,25 +22,12 @@ def test_a_seeded_world_keeps_every_promise(seed: int) -> None:
         raise
 
 
-def history(seed: int) -> list[Message]:
-    """Everything the hub had to say in a run."""
-    said: list[Message] = []
-
-    def note(exchange: Exchange) -> None:
-        said.extend(event.message for event in exchange.events if isinstance(event, Emitted))
-
-    world = World(seed)
-    world.checks.append(note)
-    world.run(STEPS)
-    return said
-
-
 def test_the_same_seed_gives_the_same_history() -> None:
-    first = history(1)
+    first = history(World(1), STEPS)
 
     assert len(first) > STEPS // 2
-    assert history(1) == first
-    assert history(2) != first
+    assert history(World(1), STEPS) == first
+    assert history(World(2), STEPS) != first
 
 
 def test_the_worlds_are_worth_living_in() -> None:

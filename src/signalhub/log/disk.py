@@ -52,9 +52,6 @@ class Disk(Protocol):
     def sync(self) -> None:
         """Return when creations, renames and removals so far are on the disk."""
 
-    def free_bytes(self) -> int:
-        """Room left on the file system."""
-
 
 class SystemFile:
     """A file of the operating system."""
@@ -121,10 +118,6 @@ class SystemDisk:
 
     def sync(self) -> None:
         _sync_folder(self.path)
-
-    def free_bytes(self) -> int:
-        found = os.statvfs(self.path)
-        return found.f_bavail * found.f_frsize
 
 
 def _make_folder(path: Path) -> None:
