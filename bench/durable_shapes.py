@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.figures import Measurement
-from bench.load import Drive, Lane, LoadFailed
+from bench.load import Drive, Lane
 from bench.measuring import (
     RUN_S_MAX,
     SETTLE_S,
     Shape,
     answer_latency,
     cost,
+    finish,
     latency,
     percentiles_us,
     warm,
@@ -37,8 +38,6 @@ SLOW_MESSAGES_MIN = 2_000  # Fewer say nothing about a 99th percentile.
 FROZEN_WINDOW = 10_000
 FROZEN_BUFFER_BYTES = 4_096
 FREEZE_S = 1.0  # Until a consumer that does not read has been sent all it can be.
-
-FINISH_S_MAX = 30.0
 
 STORES = (HUB, REDIS, JETSTREAM_SYNC, JETSTREAM)
 
@@ -195,7 +194,7 @@ class Wake:
             for taker in takers:
                 taker.start()
             time.sleep(SETTLE_S)
-            full = _finish(site, _woken(senders, takers, probe, window=1))
+            full = finish(site, _woken(senders, takers, probe, window=1))
             rate_s = full.answers / full.seconds / 2
             each = max(1, int(rate_s * self.seconds * site.share) // self.topics)
             lanes = _woken(senders, takers, each, window=0)
@@ -231,7 +230,7 @@ class Frozen:
         lag_s = 0.0
         with consumers(site, 1, WINDOW) as takers, publishers(site, 1) as senders:
             takers[0].start()
-            _finish(site, _woken(senders, takers, self.backlog, window=WINDOW))
+            finish(site, _woken(senders, takers, self.backlog, window=WINDOW))
             for turn in range(self.turns):
                 calm_s += self._turn(site, senders, takers, count).lanes[0].answered_s
                 with consumers(
@@ -258,7 +257,7 @@ class Frozen:
     def _turn(
         self, site: Site, senders: list[Publisher], takers: list[Consumer], count: int
     ) -> Drive:
-        return _finish(site, _woken(senders, takers, count, window=0), self.rate_s)
+        return finish(site, _woken(senders, takers, count, window=0), self.rate_s)
 
 
 def _woken(
@@ -273,18 +272,6 @@ def _woken(
 
 def _drive(site: Site, lanes: Sequence[Lane], rate_s: float = 0.0) -> Drive:
     return site.generator.drive(lanes, seconds_max=RUN_S_MAX, rate_s=rate_s)
-
-
-def _finish(site: Site, lanes: Sequence[Lane], rate_s: float = 0.0) -> Drive:
-    """Drive to the last copy and answer: what were left would be taken for the next lanes'."""
-    drive = site.generator.drive(lanes, seconds_max=FINISH_S_MAX, rate_s=rate_s)
-    total = sum(lane.messages for lane in lanes)
-    if drive.answers < total or drive.deliveries < total:
-        raise LoadFailed(
-            f"of {total} messages {drive.answers} were answered and {drive.deliveries} arrived "
-            f"within {FINISH_S_MAX:.0f} s"
-        )
-    return drive
 
 
 SHAPES: tuple[Shape, ...] = (

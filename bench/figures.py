@@ -21,6 +21,8 @@ Figure = Literal[
     "connection_bytes",
     "ack_p50_us",  # Until the publisher had its answer, where the other figure is end to end.
     "ack_p99_us",
+    "held_rate_s",  # The highest rate at which the 99th percentile stayed within its limit.
+    "empty_share",  # How much of its core the server used with nothing in it.
     "shift",  # The disturbed 99th percentile divided by the calm one.
     "log_s",  # Recovering the log alone.
     "ready_s",  # From exec to the announced port.

@@ -6,7 +6,7 @@ The frames of one lane have one length, so that message k lies at k times that l
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 TEXT = 1
 BINARY = 2
@@ -29,11 +29,13 @@ def masked_run(payloads: Sequence[bytes], opcode: int = TEXT) -> bytes:
     return _xor(frames, key * len(payloads))
 
 
-def upgrade(path: str, port: int) -> bytes:
+def upgrade(path: str, port: int, headers: Mapping[str, str] | None = None) -> bytes:
     """The HTTP request that opens a WebSocket."""
+    further = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     return (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
-        f"Connection: Upgrade\r\nSec-WebSocket-Key: {_KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        f"Connection: Upgrade\r\nSec-WebSocket-Key: {_KEY}\r\nSec-WebSocket-Version: 13\r\n"
+        f"{further}\r\n"
     ).encode()
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.figures import Figure, Summary, advantage
-from bench.servers import HUB, JETSTREAM_SYNC, NATS, REDIS, SOCKETIO, Server
+from bench.room_crowds import P99_MS_MAX
+from bench.servers import HUB, JETSTREAM_SYNC, NATS, REDIS, SOCKETIO, STARLETTE, Server
 
 Summaries = Mapping[tuple[str, str], Summary]
 Verdict = Literal["pass", "miss", "not measured"]
@@ -55,6 +56,20 @@ def _ours(shape: str, figure: Figure, divisor: float = 1.0) -> Callable[[Summari
 def _accepts_per_core(summaries: Summaries) -> float | None:
     cpu_us = _ours("accept", "cpu_us")(summaries)
     return 1e6 / cpu_us if cpu_us else None
+
+
+def _added_percent(summaries: Summaries) -> float | None:
+    full = _ours("rooms-idle", "server_share")(summaries)
+    empty = _ours("rooms-idle", "empty_share")(summaries)
+    return None if full is None or empty is None else (full - empty) * 100
+
+
+def _rooms(shape: str, words: str, limit: float) -> Goal:
+    return Goal(
+        text=f"× Starlette on SQLite, {words}, per second",
+        value=_ratio(shape, STARLETTE, "rate_s"),
+        limit=limit,
+    )
 
 
 GOALS = (
@@ -131,6 +146,31 @@ GOALS = (
         text="× the calm 99th percentile of publish and ack, beside a frozen consumer",
         value=_ours("frozen", "shift"),
         limit=1.1,
+        is_ceiling=True,
+    ),
+    _rooms("rooms-http-256", "room messages by HTTP, 256 bytes", 5.0),
+    _rooms("rooms-http-1k", "room messages by HTTP, 1 KiB", 5.0),
+    _rooms("rooms-ws-256-w1", "room messages by WebSocket, 256 bytes × 1", 5.0),
+    _rooms("rooms-ws-256-w16", "room messages by WebSocket, 256 bytes × 16", 5.0),
+    _rooms("rooms-ws-1k-w1", "room messages by WebSocket, 1 KiB × 1", 5.0),
+    _rooms("rooms-ws-1k-w16", "room messages by WebSocket, 1 KiB × 16", 5.0),
+    _rooms("inbox-fetch", "pages of 100 messages of 1 KiB", 3.0),
+    Goal(
+        text="% of a core that 10 000 idle rooms and 1 000 idle sockets add",
+        value=_added_percent,
+        limit=0.5,
+        is_ceiling=True,
+    ),
+    Goal(
+        text="ms to the ack in 1 000 rooms at 2 000 messages per second, 99th percentile",
+        value=_ours("rooms-live", "ack_p99_us", 1e3),
+        limit=P99_MS_MAX,
+        is_ceiling=True,
+    ),
+    Goal(
+        text="ms to the listener in 1 000 rooms at 2 000 messages per second, 99th percentile",
+        value=_ours("rooms-live", "p99_us", 1e3),
+        limit=P99_MS_MAX,
         is_ceiling=True,
     ),
 )

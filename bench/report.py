@@ -85,6 +85,21 @@ _COLUMNS: Mapping[str, Sequence[Column]] = {
         Column("worst lag µs", "lag_us"),
     ),
     "idle": (Column("share of a core", "server_share", digits=4, has_range=True),),
+    "rooms": (*_COST, *_LATENCY, *_SHARES),
+    "inbox": (*_COST, *_LATENCY, *_SHARES),
+    "rooms-idle": (
+        Column("share of a core", "server_share", digits=4, has_range=True),
+        Column("empty hub", "empty_share", digits=4, has_range=True),
+    ),
+    "rooms-live": (
+        Column("server's core", "server_share", digits=2),
+        Column("acked p50 µs", "ack_p50_us", has_range=True),
+        Column("p99 µs", "ack_p99_us", has_range=True),
+        Column("heard p50 µs", "p50_us", has_range=True),
+        Column("p99 µs", "p99_us", has_range=True),
+        Column("worst lag µs", "lag_us"),
+        Column("per s with p99 held", "held_rate_s", has_range=True),
+    ),
     "recovery": (
         Column("log alone, s", "log_s", digits=2, has_range=True),
         Column("exec to ready, s", "ready_s", digits=2, has_range=True),

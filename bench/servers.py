@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.machine import Cores, data_folder, process_tree
@@ -39,8 +40,8 @@ class Server:
     """How to start one server and how to talk to it.
 
     `dialect` is for messages that only pass through, `store` for those that are kept. `ready` finds
-    the port in what the server prints. A slow server gets fewer messages and connections, so that
-    its runs take as long as the others'.
+    the port in what the server prints, `module` is what it imports besides. A slow server gets
+    fewer messages and connections, so that its runs take as long as the others'.
     """
 
     name: str
@@ -49,12 +50,14 @@ class Server:
     dialect: Dialect | None = None
     store: StoreDialect | None = None
     program: str = sys.executable
+    module: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     is_slow: bool = False
 
     @property
     def is_installed(self) -> bool:
-        return _find(self.program) is not None
+        has_module = not self.module or find_spec(self.module) is not None
+        return has_module and _find(self.program) is not None
 
 
 def _hub_command(folder: Path) -> list[str]:
@@ -110,8 +113,19 @@ def _socketio_command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "uvicorn", app, *options]
 
 
+def _starlette_command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "bench.peers.starlette_app", str(folder), "each"]
+
+
+def _starlette_group_command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "bench.peers.starlette_app", str(folder), "group"]
+
+
+_UVICORN_READY = r"running on http://127\.0\.0\.1:(\d+)"
 _NATS_READY = r"client connections on 127\.0\.0\.1:(\d+)[\s\S]*Server is ready"
 _ONE_CORE = {"GOMAXPROCS": "1"}
+# Rooms cannot be without a limit; this one is never reached.
+_UNLIMITED = "1000000000"
 
 HUB = Server(
     name="signalhub",
@@ -123,6 +137,8 @@ HUB = Server(
         "SIGNALHUB_MESSAGE_RATE": "0",
         "SIGNALHUB_CONNECTION_RATE": "0",
         "SIGNALHUB_MAILBOX_LIMIT": "1000000",
+        "SIGNALHUB_ROOMS_RATE": _UNLIMITED,
+        "SIGNALHUB_ROOMS_FETCH_RATE": _UNLIMITED,
     },
 )
 NATS = Server(
@@ -138,7 +154,23 @@ SOCKETIO = Server(
     dialect=SocketIo(),
     program="uvicorn",
     command=_socketio_command,
-    ready=r"running on http://127\.0\.0\.1:(\d+)",
+    ready=_UVICORN_READY,
+    is_slow=True,
+)
+STARLETTE = Server(
+    name="starlette",
+    program="uvicorn",
+    module="starlette",
+    command=_starlette_command,
+    ready=_UVICORN_READY,
+    is_slow=True,
+)
+STARLETTE_GROUP = Server(
+    name="starlette-group",
+    program="uvicorn",
+    module="starlette",
+    command=_starlette_group_command,
+    ready=_UVICORN_READY,
     is_slow=True,
 )
 REDIS = Server(

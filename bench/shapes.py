@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench import durable_shapes, lasting_shapes
+from bench import durable_shapes, lasting_shapes, room_crowds, room_shapes
 from bench.figures import Measurement
 from bench.load import Drive, Lane
 from bench.measuring import RUN_S_MAX, SETTLE_S, Shape, cost, latency, warm
@@ -220,4 +220,6 @@ SHAPES: tuple[Shape, ...] = (
     ),
     *durable_shapes.SHAPES,
     *lasting_shapes.SHAPES,
+    *room_shapes.SHAPES,
+    *room_crowds.SHAPES,
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from signalhub.core import refusals
-from signalhub.core.dedup import Remembered
+from signalhub.core.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
 from signalhub.core.effects import Append, Fetch, FindTime
 from signalhub.core.hub import Hub
 from signalhub.core.recovery import Snapshot
@@ -21,7 +21,7 @@ from signalhub.engine.port import Outcomes
 from signalhub.entry import Entry, Stored
 from signalhub.errors import Refusal
 from signalhub.server.restart import recover
-from signalhub.state.store import SnapshotRow, Store
+from signalhub.state.store import SnapshotRow, Store, Window
 
 
 class Undamaged:
@@ -138,6 +138,10 @@ class MemoryEngine:
 
         self._reads.append(look)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Something else that comes back like a read."""
+        self._reads.append(work)
+
     def read(self) -> bool:
         """Answer what was asked for; `False` if nothing was."""
         reads, self._reads = self._reads, deque()
@@ -207,6 +211,8 @@ class Shelf:
         self._streams: dict[int, bytes] = {}
         self._subscriptions: dict[tuple[int, str], bytes] = {}
         self._remembered: list[Remembered] = []
+        self._rooms: dict[str, bytes] = {}
+        self._room_ids: list[Remembered] = []
 
     def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int) -> None:
         self._head = (epoch, snapshot.offset, seen_from, snapshot.next_id)
@@ -224,18 +230,38 @@ class Shelf:
                 self._subscriptions[key] = state
         if snapshot.remembered.records:
             self._remembered.append(snapshot.remembered)
+        for room, state in snapshot.rooms.items():
+            if state is None:
+                self._rooms.pop(room, None)
+            else:
+                self._rooms[room] = state
+        if snapshot.room_ids.records:
+            self._room_ids.append(snapshot.room_ids)
 
-    def load_snapshot(self, remembered_from_ms: int) -> SnapshotRow | None:
+    def load_snapshot(self, now_ms: int, window: Window) -> SnapshotRow | None:
         if self._head is None:
             return None
         streams, subscriptions = [*self._streams.values()], [*self._subscriptions.values()]
-        recent = [one for one in self._remembered if one.newest_ms >= remembered_from_ms]
-        return SnapshotRow(*self._head, streams, subscriptions, recent)
+        recent = [one for one in self._remembered if one.newest_ms >= now_ms - window.ids_ms]
+        oldest_ms = now_ms - window.room_ids_ms
+        room_ids = [one for one in self._room_ids if one.newest_ms >= oldest_ms]
+        return SnapshotRow(*self._head, streams, subscriptions, recent, self._rooms, room_ids)
+
+    def recall(self, key: bytes, oldest_ms: int) -> int:
+        """The position of an accepted id of a room; 0 if there is none."""
+        for one in self._room_ids:
+            for at in range(0, len(one.records), RECORD_BYTES):
+                record = one.records[at : at + RECORD_BYTES]
+                if record.startswith(key) and accepted_ms(record) >= oldest_ms:
+                    return seq_of(record)
+        return 0
 
     def forget_snapshot(self) -> None:
         self._head = None
         self._streams.clear()
         self._subscriptions.clear()
+        self._rooms.clear()
+        self._room_ids.clear()
 
     def copy(self) -> Shelf:
         """What is on it now."""
@@ -244,6 +270,8 @@ class Shelf:
         other._streams = dict(self._streams)
         other._subscriptions = dict(self._subscriptions)
         other._remembered = list(self._remembered)
+        other._rooms = dict(self._rooms)
+        other._room_ids = list(self._room_ids)
         return other
 
 

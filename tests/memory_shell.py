@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any, TypeVar, assert_never
 
@@ -21,9 +21,13 @@ import msgspec
 from signalhub.clock import Ids
 from signalhub.core import flow
 from signalhub.core.effects import (
+    Announce,
+    Answer,
     Append,
     Close,
+    Consult,
     Deliver,
+    Dismiss,
     Dispatch,
     Effect,
     FanOut,
@@ -32,12 +36,15 @@ from signalhub.core.effects import (
     Forget,
     Note,
     Persist,
+    Recall,
     Reply,
 )
 from signalhub.core.flight import Attempt
 from signalhub.core.hub import Hub
 from signalhub.core.receipts import Receipt
 from signalhub.core.recovery import take_snapshot
+from signalhub.core.rooms.naming import Names
+from signalhub.core.rooms.requests import Archived
 from signalhub.core.session import Session, State
 from signalhub.core.tally import Tally
 from signalhub.envelope import RAW_PONG
@@ -241,9 +248,12 @@ class MemoryShell:
         self._snapshot_before = self.engine.head
         self.written: list[tuple[str, str]] = []
         self.notes: list[Note] = []
+        # What the archive answers; `None` stands for one that cannot be reached.
+        self.archive: Callable[[Consult], list[Archived] | None] = lambda consult: []
         self._handed_over: deque[Waiter] = deque()
         self._ids: Iterator[str] = map("m{}".format, count(1))
         restart(self.hub, self.engine, self.shelf, self.now)
+        self.hub.rooms.use(Names(b"a key of the tests"))
 
     @property
     def now(self) -> int:
@@ -414,6 +424,22 @@ class MemoryShell:
                 self.engine.fetch(effect, lambda found: self._carry_out(handle(found, self.now)))
             case FindTime(then=go_on):
                 self.engine.find_time(effect, lambda seq: self._carry_out(go_on(seq, self.now)))
+            case Answer(caller=caller, result=result, message_id=message_id):
+                caller.answer(result, message_id)  # type: ignore[attr-defined]
+            case Announce(guests=guests, frame=frame, but=but):
+                for guest in guests:
+                    if guest is not but:
+                        guest.link.hear(frame)  # type: ignore[attr-defined]
+            case Dismiss(guest=guest, code=code, reason=reason):
+                guest.link.close(code, reason)  # type: ignore[attr-defined]
+            case Recall(key=key, oldest_ms=oldest_ms, then=recalled):
+                self.engine.later(
+                    lambda: self._carry_out(recalled(self.shelf.recall(key, oldest_ms), self.now))
+                )
+            case Consult(then=consulted):
+                self.engine.later(
+                    lambda: self._carry_out(consulted(self.archive(effect), self.now))
+                )
             case Note():
                 self.notes.append(effect)
                 if effect.error is not None:

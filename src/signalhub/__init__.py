@@ -24,12 +24,18 @@ if TYPE_CHECKING:
     from signalhub.client import (
         Client,
         Consumer,
+        Hub,
+        InboxAccess,
         Message,
         Published,
         Receipt,
         Reconnect,
+        Room,
+        RoomMessage,
         Subscription,
         connect,
+        hub,
+        new_message_id,
     )
 
 __all__ = [
@@ -37,6 +43,8 @@ __all__ = [
     "ClientError",
     "Consumer",
     "GaveUp",
+    "Hub",
+    "InboxAccess",
     "Message",
     "OutcomeUnknown",
     "Published",
@@ -44,12 +52,16 @@ __all__ = [
     "Reconnect",
     "Refused",
     "Reject",
+    "Room",
+    "RoomMessage",
     "SignalHubError",
     "Subscription",
     "Unavailable",
     "UnknownActor",
     "Unsubscribed",
     "connect",
+    "hub",
+    "new_message_id",
 ]
 
 # A type checker knows the names from above, and should go on complaining about others.

@@ -30,6 +30,12 @@ class Kind(IntEnum):
     SUBSCRIPTION_DELETED = 9
     REMOVED = 10  # Entries of a stream were taken away: redriven or purged.
     LOST = 11  # Retention removed entries that a subscription had not settled.
+    ROOM_MESSAGE = 12  # A message in an inbox; its stream is the inbox.
+    INBOX_STANDS = 13  # How far an inbox has come, written again because the log was to be cut.
+    ROOM_BOUND = 14  # A room has its inbox; from here on the stream is the room.
+    ROOM_BLOB = 15  # One of a room's opaque blobs was written.
+    ROOM_PROPOSAL = 16  # What became of a proposal without a message: it expired, or was rewritten.
+    INBOX_KEY = 17  # Which key hashes the names of rooms and inboxes; its stream is empty.
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -200,6 +206,70 @@ class Lost(Body):
     subscription: str
     first: int
     last: int
+
+
+class Control(Body):
+    """What a room remembers of a message that is more than one for its members."""
+
+    room: str  # The name of the room's stream.
+    type: str
+    proposal: str
+    pseudonym: str = ""
+
+
+class RoomMessage(Body):
+    """Body of ROOM_MESSAGE. Who sent it and to which room is not kept."""
+
+    message_id: str
+    ciphertext: bytes  # As base64url text without padding; nobody here looks inside.
+    created_ms: int | None  # Floored as the setting `rooms.timestamps` asks; `None`: not told.
+    expires_ms: int
+    is_appended: bool = False  # Written to the inbox directly, past the room.
+    control: Control | None = None
+
+
+class InboxStands(Body):
+    """Body of INBOX_STANDS."""
+
+    head: int
+    oldest: int
+    since_ms: int  # When its first message came.
+    retention_s: float | None = None
+
+
+class RoomBound(Body):
+    """Body of ROOM_BOUND."""
+
+    inbox: str  # The name of the inbox's stream.
+
+
+class RoomBlob(Body):
+    """Body of ROOM_BLOB."""
+
+    name: str
+    version: int
+    data: bytes
+    modified_ms: int
+
+
+class Proposal(Body):
+    """Body of ROOM_PROPOSAL, and a proposal as its room remembers it."""
+
+    id: str
+    proposer: str
+    content: bytes
+    status: str
+    created_ms: int
+    expires_ms: int
+    approvals: list[bytes] = msgspec.field(default_factory=list)
+    changed_ms: int = 0
+
+
+class InboxKey(Body):
+    """Body of INBOX_KEY."""
+
+    version: int
+    fingerprint: str
 
 
 _encode = msgspec.msgpack.Encoder().encode

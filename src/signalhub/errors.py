@@ -2,6 +2,7 @@
 
 SignalHubError                 base of all; carries `code`
 ├── Refusal                    the hub says no to one message (becomes `hub:error` on the wire)
+├── RoomError                  a room or inbox says no (becomes an HTTP status or an error frame)
 ├── SettingsError              the configuration cannot be used
 ├── Reject                     a handler says that a message can never be processed
 └── ClientError                what the Python client raises
@@ -70,6 +71,34 @@ class Refusal(SignalHubError):
         self.resolution = resolution
         self.retryable = retryable
         self.details = details or {}
+
+
+class RoomCode(StrEnum):
+    """The stable codes of rooms and inboxes, on HTTP as `errorCode` and in error frames."""
+
+    BAD_ENVELOPE = "BAD_ENVELOPE"
+    BAD_FRAME = "BAD_FRAME"
+    BAD_REQUEST = "BAD_REQUEST"
+    CONFLICT = "CONFLICT"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
+    NOT_FOUND = "NOT_FOUND"
+    PRECONDITION_FAILED = "PRECONDITION_FAILED"
+    RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
+    TOO_LARGE = "TOO_LARGE"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
+    UPGRADE_REQUIRED = "UPGRADE_REQUIRED"
+
+
+class RoomError(SignalHubError):
+    """A room or inbox refuses. The text never names a room, an inbox or a member."""
+
+    def __init__(self, code: RoomCode, text: str, *, retry_after_ms: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.retry_after_ms = retry_after_ms
 
 
 class SettingsError(SignalHubError):

@@ -175,6 +175,70 @@ class Log(Group, frozen=True, kw_only=True):
     cache_bytes: Annotated[Bytes, _about("The newest entries kept in memory.")] = 64 * 2**20
 
 
+class Rooms(Group, frozen=True, kw_only=True):
+    """Rooms and inboxes of end-to-end encrypted messages."""
+
+    enabled: Annotated[bool, _about("Serve rooms and inboxes on the hub's port.")] = True
+    mode: Annotated[
+        Literal["linked", "blind"],
+        _about("`linked`: a room is bound to an inbox; `blind`: the inbox id is the room id."),
+    ] = "linked"
+    timestamps: Annotated[
+        Literal["exact", "coarse", "none"],
+        _about("Times of messages as they are, floored to 5 s, or untold (floored to the hour)."),
+    ] = "coarse"
+    secret: Annotated[
+        str, _about("Key that hashes room and inbox ids; empty: made once, in the data folder.")
+    ] = ""
+    require_capability: Annotated[
+        bool, _about("Sending to a room and joining it need its inbox id, too.")
+    ] = False
+    echo_to_sender: Annotated[bool, _about("A socket hears what it sent itself.")] = True
+    ciphertext_bytes_max: Annotated[Bytes, _about("The largest ciphertext, decoded.")] = 2**16
+    rate: Annotated[Count, _about("Messages a room takes in `rate_window_s`.")] = 500
+    rate_window_s: Annotated[Seconds, _about("The sliding window of `rate`.")] = 5.0
+    pseudonym_rate: Annotated[
+        int, Meta(ge=0), _about("Of these, what one pseudonym may send; 0: no such limit.")
+    ] = 0
+    append_rate: Annotated[Count, _about("Appends to one inbox per minute.")] = 120
+    fetch_rate: Annotated[Count, _about("Fetches from one inbox per minute.")] = 60
+    retention_s: Annotated[Seconds, _about("How long a message can be read.")] = 7 * 86_400.0
+    retention: Annotated[
+        dict[str, Seconds],
+        _about("The same for rooms or inboxes whose name begins so; the longest one counts."),
+    ] = {}
+    repeat_s: Annotated[Seconds, _about("For how long a repeated `messageId` is known.")] = (
+        7 * 86_400.0
+    )
+    repeat_memory_bytes: Annotated[
+        int, Meta(ge=2**22), _about("Memory for these ids; older ones are looked up on disk.")
+    ] = 64 * 2**20
+    buffer: Annotated[Count, _about("Newest messages of a room kept in memory.")] = 500
+    buffer_bytes: Annotated[Bytes, _about("The same for all rooms together.")] = 64 * 2**20
+    page_bytes_max: Annotated[Bytes, _about("A page of an inbox ends at this size.")] = 8 * 2**20
+    unarchived_max: Annotated[
+        Count, _about("Messages of an inbox that wait for the archive; then 503.")
+    ] = 10_000
+    unarchived_bytes_max: Annotated[Bytes, _about("The same in bytes.")] = 64 * 2**20
+    always_query_store: Annotated[
+        bool, _about("Ask the archive also when memory and log hold the whole page.")
+    ] = False
+    strict_store: Annotated[
+        bool, _about("Answer 503 rather than a partial page when the archive is away.")
+    ] = False
+    proposal_s: Annotated[Seconds, _about("A pending proposal expires after this.")] = 86_400.0
+    proposals_max: Annotated[Count, _about("Proposals a room remembers.")] = 100
+    blob_bytes_max: Annotated[Bytes, _about("The largest metadata or quorum blob.")] = 2**16
+    state_bytes_max: Annotated[
+        Bytes, _about("Proposals and blobs of all rooms together; then 503.")
+    ] = 64 * 2**20
+    socket_queue: Annotated[Count, _about("Frames that may wait for a slow socket.")] = 1_024
+    limit: Annotated[Count, _about("Rooms and inboxes the hub remembers.")] = 1_000_000
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
+
+
 class Settings(Group, frozen=True, kw_only=True):
     """The hub itself."""
 
@@ -230,12 +294,15 @@ class Settings(Group, frozen=True, kw_only=True):
     mailbox: Mailbox = Mailbox()
     topics: Topics = Topics()
     dispatch: Dispatch = Dispatch()
+    rooms: Rooms = Rooms()
 
 
 def problems(settings: Settings) -> Iterator[str]:
     """What the single values cannot show: one sentence per combination that would not work."""
     yield from _exposure(settings)
     yield from _keys(settings.auth)
+    if settings.rooms.secret:
+        yield from _weak("rooms.secret", settings.rooms.secret)
     yield from _order(settings)
 
 

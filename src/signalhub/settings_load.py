@@ -26,7 +26,7 @@ PREFIX = "SIGNALHUB_"
 DEFAULT = "default"
 
 # The client reads these two from the same environment.
-_CLIENT_VARIABLES = frozenset({"SIGNALHUB_URL", "SIGNALHUB_TOKEN"})
+_CLIENT_VARIABLES = frozenset({"SIGNALHUB_INBOX", "SIGNALHUB_TOKEN", "SIGNALHUB_URL"})
 _SHOWN_CHARS_MAX = 80
 _TRUE = frozenset({"true", "1", "on"})
 _FALSE = frozenset({"false", "0", "off"})
@@ -268,7 +268,7 @@ def _boolean(text: str) -> bool:
 
 def _checked(leaf: Leaf, given: _Given) -> Any:
     value = given.value
-    if isinstance(leaf.shape, inspect.DictType) and isinstance(value, dict):
+    if leaf.path == "auth.keys" and isinstance(value, dict):
         return {name: _key(f"{leaf.path}.{name}", value[name], given.source) for name in value}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(_mismatch(leaf, given))
@@ -305,6 +305,8 @@ def _expected(shape: inspect.Type) -> str:
             return "one of " + ", ".join(str(value) for value in values)
         case inspect.VarTupleType():
             return "a list of texts"
+        case inspect.DictType(value_type=inspect.FloatType()):
+            return "a table of prefixes, each with a number of seconds above 0"
         case inspect.DictType():
             return "a table of keys, each with algorithm and secret or public_key"
         case _:

@@ -6,8 +6,9 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, cast
 
+from signalhub.core.session import Session
 from signalhub.testing import FakeClock
 from tests.spec.peer import Peer
 from tests.spec.slow import block
@@ -95,9 +96,8 @@ async def test_messages_sent_counts_what_waited_for_a_slow_reader() -> None:
         sender = await stage.join("@(a/sender)")
         slow.pause()
         runner = stage.hub.app.runner
-        (session,) = (
-            one.session for one in runner.connections if one.session.identity == "@(a/slow)"
-        )
+        sessions = [cast(Session, one.session) for one in runner.connections]
+        (session,) = (one for one in sessions if one.identity == "@(a/slow)")
         before = session.sent
         sent = await block(sender, "@(a/slow)")
         assert runner.writer.depth() > 0

@@ -303,8 +303,10 @@ def test_routes_compare_paths_exactly() -> None:
         return Response(200)
 
     routes.add("/health", health)
+    found = routes.find("/health")
 
-    assert routes.find("/health") is health
+    assert found is not None
+    assert found[0].handler is health
     assert routes.find("/health/") is None
     assert routes.find("/HEALTH") is None
 

@@ -10,9 +10,9 @@ import pytest
 
 from signalhub.core.dedup import Remembered
 from signalhub.core.recovery import Snapshot
-from signalhub.state.store import Store
+from signalhub.state.store import Store, Window
 
-WINDOW_MS = 300_000
+WINDOW = Window(300_000, 7 * 86_400_000, 2**20)
 RECORD = b"r" * 32
 
 
@@ -35,14 +35,14 @@ def snapshot(offset: int, at_ms: int, *, is_whole: bool = False) -> Snapshot:
 
 
 def save(store: Store, one: Snapshot) -> None:
-    store.save_snapshot(one, 1, 0, WINDOW_MS)
+    store.save_snapshot(one, 1, 0, WINDOW)
     store.flush()
 
 
 def test_a_snapshot_is_loaded_as_it_was_saved(store: Store) -> None:
     save(store, snapshot(10, 1_000))
 
-    found = store.load_snapshot(0)
+    found = store.load_snapshot(WINDOW.ids_ms, WINDOW)
 
     assert found is not None
     assert (found.epoch, found.offset, found.next_id) == (1, 10, 2)
@@ -54,7 +54,7 @@ def test_ids_of_several_snapshots_add_up_within_the_window(store: Store) -> None
     for at_ms in (0, 200_000, 400_000, 500_000):
         save(store, snapshot(at_ms, at_ms))
 
-    found = store.load_snapshot(0)
+    found = store.load_snapshot(WINDOW.ids_ms, WINDOW)
 
     assert found is not None
     assert [one.newest_ms for one in found.remembered] == [200_000, 400_000, 500_000]
@@ -67,7 +67,7 @@ def test_a_forgotten_snapshot_takes_its_ids_along(store: Store) -> None:
     store.forget_snapshot()
     save(store, snapshot(20, 2_000, is_whole=True))
 
-    found = store.load_snapshot(0)
+    found = store.load_snapshot(WINDOW.ids_ms, WINDOW)
     assert found is not None
     assert [one.newest_ms for one in found.remembered] == [2_000]
 
@@ -78,18 +78,18 @@ def test_ids_do_not_gather_without_end_while_nothing_can_be_written(
     other = apsw.Connection(str(path))
     store._connection.set_busy_timeout(1)
     other.execute("begin exclusive")
-    for at_ms in range(0, 4 * WINDOW_MS, WINDOW_MS // 4):
+    for at_ms in range(0, 4 * WINDOW.ids_ms, WINDOW.ids_ms // 4):
         save(store, snapshot(at_ms, at_ms))
 
     waiting = len(store._remembered)
     other.execute("rollback")
     other.close()
-    save(store, snapshot(4 * WINDOW_MS, 4 * WINDOW_MS, is_whole=True))
+    save(store, snapshot(4 * WINDOW.ids_ms, 4 * WINDOW.ids_ms, is_whole=True))
 
     assert 1 < waiting <= 5
-    found = store.load_snapshot(0)
+    found = store.load_snapshot(WINDOW.ids_ms, WINDOW)
     assert found is not None
-    assert found.offset == 4 * WINDOW_MS
+    assert found.offset == 4 * WINDOW.ids_ms
     assert len(found.remembered) == 5
 
 
@@ -106,7 +106,7 @@ def test_a_snapshot_that_builds_on_an_unwritten_one_is_not_written(
 
     save(store, snapshot(30, 3_000))
 
-    found = store.load_snapshot(0)
+    found = store.load_snapshot(WINDOW.ids_ms, WINDOW)
     assert found is not None
     assert found.offset == 10
     assert store.is_snapshot_broken

@@ -13,6 +13,7 @@ from signalhub.core.tally import (
     SYNC_BOUNDS_S,
     Histogram,
     LogTally,
+    RoomTally,
     SubscriptionTally,
     Tally,
 )
@@ -85,6 +86,30 @@ class Readings:
     def cursor_age_ms(self) -> int:
         return 1_500
 
+    def rooms(self) -> int:
+        return 50
+
+    def inboxes(self) -> int:
+        return 51
+
+    def room_sockets(self) -> int:
+        return 52
+
+    def room_ids(self) -> int:
+        return 53
+
+    def room_ids_bytes(self) -> int:
+        return 54
+
+    def room_buffer_bytes(self) -> int:
+        return 55
+
+    def room_state_bytes(self) -> int:
+        return 56
+
+    def unarchived(self) -> int:
+        return 57
+
     def mailboxes(self) -> int:
         return 9
 
@@ -141,8 +166,9 @@ def test_names_are_declared_once_and_explained() -> None:
 
 def test_every_counter_and_histogram_of_the_tally_is_exported() -> None:
     sources = {declaration.source for declaration in DECLARATIONS if declaration.kind != "gauge"}
-    counted = {field.name for field in dataclasses.fields(Tally)} - {"mailboxes", "log"}
+    counted = {field.name for field in dataclasses.fields(Tally)} - {"mailboxes", "log", "rooms"}
     counted |= {f"log.{field.name}" for field in dataclasses.fields(LogTally)}
+    counted |= {f"rooms.{field.name}" for field in dataclasses.fields(RoomTally)}
     counted |= {f"mailboxes.{field.name}" for field in dataclasses.fields(SubscriptionTally)}
 
     # Losses are shown together with those the log itself has met; mailboxes drop nothing else.

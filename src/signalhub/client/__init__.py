@@ -1,9 +1,10 @@
-"""The Python client: connect to a hub, send, ask, publish, listen, consume."""
+"""The Python client: connect to a hub, send, ask, publish, listen, consume, join rooms."""
 
 from signalhub.client.backoff import Reconnect
 from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumer import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
+from signalhub.client.inbox_access import InboxAccess, InboxMessages
 from signalhub.client.message import (
     Actor,
     ActorPage,
@@ -18,6 +19,10 @@ from signalhub.client.message import (
     Registration,
 )
 from signalhub.client.replay import Replay
+from signalhub.client.room import Room
+from signalhub.client.room_arguments import new_message_id
+from signalhub.client.room_message import InboxPage, Missed, RoomMessage, Sent, Stored
+from signalhub.client.rooms import Hub, Joining, hub
 from signalhub.client.streams import (
     ConsumerInfo,
     Lost,
@@ -41,9 +46,15 @@ __all__ = [
     "Definition",
     "Delivery",
     "Found",
+    "Hub",
+    "InboxAccess",
+    "InboxMessages",
+    "InboxPage",
+    "Joining",
     "ListedActor",
     "Lost",
     "Message",
+    "Missed",
     "Published",
     "QueueStats",
     "Receipt",
@@ -52,13 +63,19 @@ __all__ = [
     "Registration",
     "Replay",
     "Retention",
+    "Room",
+    "RoomMessage",
+    "Sent",
     "Serving",
     "Settled",
     "Sought",
+    "Stored",
     "Subscription",
     "SubscriptionInfo",
     "SubscriptionPage",
     "Topic",
     "TopicPage",
     "connect",
+    "hub",
+    "new_message_id",
 ]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -16,6 +16,7 @@ from signalhub.client.backoff import Backoff, Reconnect
 from signalhub.client.durable import DurableCalls
 from signalhub.client.effects import Instant
 from signalhub.client.inbox import INBOX_MAX, Inbox
+from signalhub.client.inbox_access import InboxAccess
 from signalhub.client.incoming import answer_of
 from signalhub.client.lane import Handler
 from signalhub.client.membership import Membership
@@ -33,6 +34,9 @@ from signalhub.client.message import (
 from signalhub.client.opening import Opening
 from signalhub.client.protocol import Phase, Protocol
 from signalhub.client.requests import Composer
+from signalhub.client.room import Room
+from signalhub.client.rooms import Hub, Joining
+from signalhub.client.rooms import hub as rooms_of
 from signalhub.client.runner import Runner, Token
 from signalhub.clock import Ids, SystemClock
 from signalhub.errors import GaveUp
@@ -106,7 +110,7 @@ def connect(
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)
         await runner.start()
-        return Client(address, runner)
+        return Client(address, runner, ssl)
 
     return Connecting(open_client)
 
@@ -121,6 +125,11 @@ class Client(DurableCalls):
     `Refused` and `UnknownActor` mean that the hub said no; `Unavailable` and `GaveUp` that the
     request did not happen; `OutcomeUnknown` that it may have happened.
     """
+
+    def __init__(self, address: str, runner: Runner, ssl: SSLContext | None = None) -> None:
+        super().__init__(address, runner)
+        self._ssl = ssl
+        self._rooms: Hub | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -157,7 +166,9 @@ class Client(DurableCalls):
         return self._runner.inbox.dropped
 
     async def close(self) -> None:
-        """Leave the hub. Harmless when repeated."""
+        """Leave the hub, and the rooms joined through this client. Harmless when repeated."""
+        if self._rooms is not None:
+            await self._rooms.close()
         await self._runner.close()
 
     async def wait_closed(self) -> None:
@@ -418,6 +429,20 @@ class Client(DurableCalls):
         if current is not None:
             self._runner.token = refreshed.token
         return refreshed
+
+    def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
+        """Join a room of the same hub, over a socket of its own; see `Hub.room`."""
+        return self._hub.room(room, **joining)
+
+    def inbox(self, inbox_id: str) -> InboxAccess:
+        """An inbox of the same hub; see `Hub.inbox`."""
+        return self._hub.inbox(inbox_id)
+
+    @property
+    def _hub(self) -> Hub:
+        if self._rooms is None:
+            self._rooms = rooms_of(self._runner.url, ssl=self._ssl)
+        return self._rooms
 
     @property
     def _protocol(self) -> Protocol:

@@ -218,8 +218,10 @@ class Dedup:
 
 
 _KEY_BYTES: Final = 10
+RECORD_BYTES: Final = 27
 # The key, the word described below, and the position: the stream, and forty bits for the seq.
 _RECORD: Final = Struct("<10sQI5s")
+assert _RECORD.size == RECORD_BYTES
 _VALUE: Final = Struct("<QI5s")
 _WORD: Final = Struct("<Q")
 _SEQ_BYTES: Final = 5
@@ -389,6 +391,18 @@ class _Table:
         if self._split > self._mask:
             self._mask, self._next_mask = self._next_mask, self._next_mask << 1 | 1
             self._split = 0
+
+
+def accepted_ms(record: bytes) -> int:
+    """When the message of a record was accepted."""
+    (word,) = _WORD.unpack_from(record, _KEY_BYTES)
+    time_ms: int = word >> _TIME_SHIFT
+    return time_ms
+
+
+def seq_of(record: bytes) -> int:
+    """The position of the message of a record."""
+    return int.from_bytes(record[-_SEQ_BYTES:], "little")
 
 
 def fingerprint(sender: str, message_id: str) -> bytes:

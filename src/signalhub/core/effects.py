@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from signalhub.core.hub import Hub
     from signalhub.core.receipts import FanReceipt, Receipt
     from signalhub.core.registry import Registration
+    from signalhub.core.rooms.requests import Archived, Guest, Result
     from signalhub.core.session import Session
     from signalhub.core.topics import Audience
     from signalhub.errors import Refusal
@@ -131,6 +132,59 @@ class FindTime(msgspec.Struct, gc=False):
     then: Callable[[int | None, int], list[Effect]]
 
 
+class Answer(msgspec.Struct, gc=False):
+    """Tell whoever asked a room or inbox something what came of it.
+
+    `caller` is the shell's: it has a method `answer(result, message_id)`.
+    """
+
+    caller: object
+    result: Result
+    message_id: str = ""
+
+
+class Announce(msgspec.Struct, gc=False):
+    """Queue a frame on every socket of a room but one; a socket that has no room left is closed."""
+
+    guests: Collection[Guest]
+    frame: bytes
+    but: Guest | None = None
+
+
+class Dismiss(msgspec.Struct, gc=False):
+    """Close a room's socket."""
+
+    guest: Guest
+    code: int
+    reason: str
+
+
+class Recall(msgspec.Struct, gc=False):
+    """Look up an id that is no longer in memory; `then` gets its position, 0 if it is unknown.
+
+    `None` if it could not be looked up.
+    """
+
+    key: bytes
+    oldest_ms: int  # Accepted since then.
+    newest_ms: int
+    then: Callable[[int | None, int], list[Effect]]
+
+
+class Consult(msgspec.Struct, gc=False):
+    """Read messages of an inbox from the archive: the lowest `count_max` in a stretch of positions.
+
+    `then` gets those that have not expired, in any order, or `None` if the archive cannot be
+    reached.
+    """
+
+    inbox: str
+    from_seq: int
+    to_seq: int
+    count_max: int
+    then: Callable[[list[Archived] | None, int], list[Effect]]
+
+
 class Note(msgspec.Struct, gc=False):
     """Tell the operator something; `error` is the fault behind it, if there is one."""
 
@@ -150,5 +204,10 @@ Effect = (
     | Dispatch
     | Fetch
     | FindTime
+    | Answer
+    | Announce
+    | Dismiss
+    | Recall
+    | Consult
     | Note
 )

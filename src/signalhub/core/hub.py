@@ -26,6 +26,7 @@ from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
 from signalhub.core.receipts import FanReceipt, Orphan, PublishReceipt, Receipt
 from signalhub.core.registry import Registration, Registry
+from signalhub.core.rooms.rooms import Rooms
 from signalhub.core.session import Session, State
 from signalhub.core.streams import Streams
 from signalhub.core.tally import Tally
@@ -74,6 +75,7 @@ class Hub:
         self.asked = 0  # How many asks were ever sent to the log.
         self.streams = Streams(log_epoch, settings.log.cache_bytes)
         self.dispatcher = Dispatcher(self)
+        self.rooms = Rooms(self)
         # Settlements of asks to actors without a mailbox, written once per turn.
         self.loose: list[Settlement] = []
         # Such asks from before a restart whose fate is not known, by sender and id: their offset
@@ -281,9 +283,10 @@ class Hub:
         self.window.tick(now)
         self.dedup.sweep(now)
         self._give_up_orphans(now)
+        rooms = self.rooms.tick(now)
         unwritten, self.unwritten = self.unwritten, []
         again: list[Effect] = [Append(one, journal.Kept(one)) for one in unwritten]
-        effects = again + self._end_tokens(now)
+        effects = again + rooms + self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
             self._slice = -(-len(self._to_sweep) * 1000 // self._sweep.period_ms)
@@ -354,7 +357,7 @@ class Hub:
             effects.extend(
                 self.dismiss(session, "server_shutdown", "The hub is stopping.", 1001, now)
             )
-        return effects
+        return effects + self.rooms.drain()
 
     def dismiss(
         self, session: Session, reason: str, text: str, code: int, now: int

@@ -14,6 +14,7 @@ from signalhub.core import mailbox
 from signalhub.core.dedup import Ack, Remembered
 from signalhub.core.ranges import Ranges
 from signalhub.core.receipts import Orphan
+from signalhub.core.rooms import keeping
 from signalhub.core.streams import Mailbox, Topic
 from signalhub.core.subscription import Subscription
 from signalhub.entry import (
@@ -77,6 +78,9 @@ class Snapshot(msgspec.Struct):
     subscriptions: dict[tuple[int, str], bytes | None]
     # Accepted ids since the last one; these add up.
     remembered: Remembered
+    # The same of rooms and inboxes, by name, and of the messages in them.
+    rooms: dict[str, bytes | None] = {}
+    room_ids: Remembered = Remembered(0, b"", {})
 
 
 class Recovery:
@@ -100,10 +104,14 @@ class Recovery:
         streams: list[bytes],
         subscriptions: list[bytes],
         remembered: list[Remembered],
+        rooms: dict[str, bytes],
+        room_ids: list[Remembered],
     ) -> None:
         """Begin with a snapshot; raises `msgspec.MsgspecError`, and then nothing has begun."""
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
+        keeping.restore(self._hub.rooms, rooms)
+        self._hub.rooms.ids.load(room_ids, self._hub.rooms.floored(self._now))
         self._hub.dedup.load(remembered, self._now)
         self._noted_ms = max((one.newest_ms for one in remembered), default=0)
         self._hub.streams.next_id = next_id
@@ -155,6 +163,8 @@ class Recovery:
                     found.stream.attached_at_ms = entry.at_ms
         elif kind == Kind.BROADCAST:
             self._broadcast(entry)
+        elif kind in keeping.ROOM_KINDS:
+            keeping.apply(self._hub.rooms, entry, self._now)
         else:
             self._definition(entry)
 
@@ -385,8 +395,16 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         subscriptions.setdefault(key, None)
     hub.streams.forgotten.clear()
     hub.streams.deleted_subscriptions.clear()
-    remembered = hub.dedup.take_fresh()
-    return Snapshot(offset, is_whole, hub.streams.next_id, streams, subscriptions, remembered)
+    return Snapshot(
+        offset,
+        is_whole,
+        hub.streams.next_id,
+        streams,
+        subscriptions,
+        hub.dedup.take_fresh(),
+        keeping.take_states(hub.rooms, is_whole=is_whole),
+        hub.rooms.ids.take_fresh(),
+    )
 
 
 def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:

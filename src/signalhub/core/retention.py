@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from signalhub.core import journal, letters
 from signalhub.core.effects import Append, Effect, FindTime
+from signalhub.core.rooms import keeping
 from signalhub.core.streams import Mailbox, Stream, Topic
 from signalhub.core.subscribing import first_unsettled
 from signalhub.core.subscription import Subscription
@@ -60,7 +61,9 @@ def cut(hub: Hub, firsts: dict[int, int], now: int) -> list[Effect]:
 
 def anchored(hub: Hub) -> int:
     """The log may be cut up to here: everything in use is defined behind it."""
-    return min((one.defined_at for one in streams(hub)), default=NOTHING_DEFINED)
+    first = min((one.defined_at for one in streams(hub)), default=NOTHING_DEFINED)
+    of_rooms = keeping.anchored(hub.rooms)
+    return first if of_rooms is None else min(first, of_rooms)
 
 
 def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
@@ -74,7 +77,7 @@ def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
         # It is anchored when the last of its entries is on disk, from the first of them on.
         anchors[-1].receipt = journal.Waited(anchors[-1].receipt, [Anchored(stream, len(anchors))])
         effects += anchors
-    return effects
+    return effects + keeping.anchor(hub.rooms, end, now)
 
 
 def _anchors(stream: Topic | Mailbox, now: int) -> list[Append]:
@@ -119,6 +122,13 @@ def streams(hub: Hub) -> Iterator[Topic | Mailbox]:
     """Every topic and mailbox."""
     yield from hub.streams.topics.values()
     yield from hub.streams.mailboxes.values()
+
+
+def needed_by_rooms(hub: Hub, now: int) -> int | None:
+    """The oldest offset that holds a message somebody may still fetch; `None` if none does."""
+    needed = hub.rooms.pins.needed_from(now)
+    archived = hub.rooms.archived
+    return needed if needed is None or archived is None else max(needed, archived)
 
 
 def unsettled(hub: Hub) -> list[tuple[str, int, int]]:

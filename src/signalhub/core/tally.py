@@ -110,6 +110,31 @@ class LogTally:
 
 
 @dataclass(slots=True)
+class RoomTally:
+    """What rooms and inboxes have done."""
+
+    sent: int = 0  # Messages accepted for a room.
+    appended: int = 0  # Messages accepted for an inbox alone.
+    repeats: int = 0
+    conflicts: int = 0  # Repeats with another ciphertext.
+    limited: int = 0
+    refused: int = 0  # By the log, or because something is full.
+    over_cap: int = 0  # Of these: too much waits for the archive.
+    announced: int = 0  # Copies queued on sockets.
+    slow_closed: int = 0
+    joined: int = 0
+    left: int = 0
+    fetches: int = 0
+    fetched: int = 0  # Messages in pages.
+    log_reads: int = 0
+    archive_reads: int = 0
+    partial: int = 0
+    recalls: int = 0
+    proposals_expired: int = 0
+    accept_latency: Histogram = field(default_factory=lambda: Histogram(ASK_BOUNDS_S))
+
+
+@dataclass(slots=True)
 class Tally:
     """Everything the core has counted since it started."""
 
@@ -149,6 +174,7 @@ class Tally:
     appended: int = 0  # Entries committed to the log.
     append_refused: int = 0
     mailboxes: SubscriptionTally = field(default_factory=SubscriptionTally)
+    rooms: RoomTally = field(default_factory=RoomTally)
     log: LogTally = field(default_factory=LogTally)
 
     errors: dict[str, int] = field(default_factory=dict)  # By code.

@@ -199,6 +199,7 @@ class LocalEngine:
     def retain(
         self,
         unsettled: list[tuple[str, int, int]],
+        needed: int | None,
         anchored: int,
         streams: list[tuple[str, int]],
         cut: Callable[[dict[int, int]], None],
@@ -206,23 +207,25 @@ class LocalEngine:
     ) -> None:
         """Delete the segments nobody needs any more, soon.
 
-        `unsettled` are the oldest unsettled positions: stream, its epoch, seq. What is defined
+        `unsettled` are the oldest unsettled positions: stream, its epoch, seq. From the offset
+        `needed` on, if there is one, entries are needed for another reason. What is defined
         before `anchored` must not be deleted: `anchor` hears up to where it has to be written
         again. If something was deleted, `cut` hears the oldest position that is left of each of
         `streams`, 0 if none is, by the stream's epoch.
         """
-        self._threads.submit(self._retain, unsettled, anchored, streams, cut, anchor)
+        self._threads.submit(self._retain, unsettled, needed, anchored, streams, cut, anchor)
 
     def _retain(
         self,
         unsettled: list[tuple[str, int, int]],
+        needed: int | None,
         anchored: int,
         streams: list[tuple[str, int]],
         cut: Callable[[dict[int, int]], None],
         anchor: Callable[[int], None],
     ) -> None:
         try:
-            floor = self.log.head
+            floor = self.log.head if needed is None else min(needed, self.log.head)
             for stream, epoch, seq in unsettled:
                 found = self._reader.read(stream, epoch, seq, 1, 0)
                 floor = min([floor, *(one.offset for one in found)])

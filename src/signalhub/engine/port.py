@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from signalhub.core.effects import Append, Fetch, FindTime
+from signalhub.core.effects import Append, Consult, Fetch, FindTime
+from signalhub.core.rooms.requests import Archived
 from signalhub.entry import Stored
 from signalhub.errors import Refusal
 
@@ -50,3 +51,14 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Commit what was taken and let go of everything."""
+
+
+class Archive(Protocol):
+    """Where messages of inboxes are that the log no longer has to hold."""
+
+    @property
+    def position(self) -> int:
+        """Everything before this offset of the log is archived."""
+
+    def consult(self, consult: Consult, done: Callable[[list[Archived] | None], None]) -> None:
+        """Look messages up, and report on the loop; `None` if the archive cannot be reached."""

@@ -145,6 +145,56 @@ _LOG: Final = (
     _counter("mailbox_dropped", "mailbox_dropped", "Messages that went with their mailbox."),
 )
 
+_ROOMS: Final = (
+    _gauge("rooms", "rooms", "Rooms the hub remembers."),
+    _gauge("inboxes", "inboxes", "Inboxes the hub remembers."),
+    _gauge("room_sockets", "room_sockets", "Sockets in rooms."),
+    _counter("room_messages", "rooms.sent", "Messages rooms accepted."),
+    _counter("inbox_appends", "rooms.appended", "Messages inboxes accepted past their room."),
+    _counter("room_repeats", "rooms.repeats", "Repeated messages told their first position."),
+    _counter(
+        "room_idempotency_conflicts",
+        "rooms.conflicts",
+        "Repeats that came with another ciphertext than the first.",
+    ),
+    _counter(
+        "room_rate_limited", "rooms.limited", "Messages, appends and fetches that came too fast."
+    ),
+    _counter("room_refused", "rooms.refused", "Messages refused: the log, or a bound, is full."),
+    _counter(
+        "room_pinned_over_cap",
+        "rooms.over_cap",
+        "Of these, those of inboxes of which too much waits for the archive.",
+    ),
+    _counter("room_copies", "rooms.announced", "Copies of messages queued on sockets of rooms."),
+    _counter("room_sockets_joined", "rooms.joined", "Sockets that entered a room."),
+    _counter("room_sockets_left", "rooms.left", "Sockets that left a room."),
+    _counter("room_sockets_slow", "rooms.slow_closed", "Sockets of rooms closed: too slow."),
+    _counter("inbox_fetches", "rooms.fetches", "Pages of inboxes asked for."),
+    _counter("inbox_fetched_messages", "rooms.fetched", "Messages in these pages."),
+    _counter("inbox_log_reads", "rooms.log_reads", "Reads of the log for pages of inboxes."),
+    _counter("inbox_archive_reads", "rooms.archive_reads", "Reads of the archive for these."),
+    _counter("inbox_partial_pages", "rooms.partial", "Pages the archive could not complete."),
+    _counter("room_recalls", "rooms.recalls", "Ids of messages that were looked up on disk."),
+    _counter("proposals_expired", "rooms.proposals_expired", "Proposals that were never finished."),
+    _gauge("room_ids", "room_ids", "Ids of messages in memory, to recognise repeats."),
+    _gauge("room_ids_memory_bytes", "room_ids_bytes", "Memory these ids use."),
+    _gauge(
+        "room_buffer_bytes", "room_buffer_bytes", "Memory used by the newest messages of rooms."
+    ),
+    _gauge("room_state_bytes", "room_state_bytes", "Proposals and blobs of all rooms."),
+    _gauge(
+        "inbox_unarchived",
+        "unarchived",
+        "Messages of the inbox of which most waits to be archived.",
+    ),
+    _histogram(
+        "room_accept_latency",
+        "rooms.accept_latency",
+        "From receipt of a message to its broadcast and acknowledgement.",
+    ),
+)
+
 # What is counted per subscription, and for all mailboxes together: its name, source and meaning.
 _DELIVERY: Final = (
     ("delivered", "delivered", "Copies sent, repeats included."),
@@ -181,7 +231,7 @@ _MAILBOXES: Final = tuple(
     if name != "dropped"
 )
 
-DECLARATIONS: Final = (*_MESSAGING, *_LOG, *_MAILBOXES)
+DECLARATIONS: Final = (*_MESSAGING, *_LOG, *_MAILBOXES, *_ROOMS)
 
 
 def _reading(name: str, source: str, text: str) -> Declaration:

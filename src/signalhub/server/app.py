@@ -25,8 +25,10 @@ from signalhub.core import recovery, retention
 from signalhub.core.hub import Hub
 from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
+from signalhub.core.rooms.naming import Names
 from signalhub.core.tally import Tally
 from signalhub.engine.local import LocalEngine
+from signalhub.engine.port import Archive
 from signalhub.log.errors import LogDamaged
 from signalhub.observe.metrics import CONTENT_TYPE, Metrics
 from signalhub.server import restart
@@ -40,6 +42,8 @@ from signalhub.server.listener import (
     listen,
     too_many_connections,
 )
+from signalhub.server.rooms.api import Api
+from signalhub.server.rooms.gate import Gate
 from signalhub.server.runner import Runner
 from signalhub.settings import Settings
 from signalhub.state.folder import Folder
@@ -60,8 +64,12 @@ _RETENTION_MS = 60_000
 class App:
     """A hub that can be started and stopped; its own gatekeeper."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, archive: Archive | None = None
+    ) -> None:
+        """With an `archive`, inboxes reach back into it, and wait for it within bounds."""
         self.settings = settings
+        self._archive = archive
         self._clock = clock or SystemClock()
         self._tally = Tally()
         auth = settings.auth
@@ -122,23 +130,36 @@ class App:
         self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
         try:
             restart.recover(self.hub, self._engine, self._store, self._clock.now_ms())
+            names = restart.room_names(self.hub, self._folder.path)
             self._checkpointed = self._snapshot_before = self._engine.head
+            self._run(loop, names)
             await self._listen(loop)
         except BaseException:
             self._engine.close()
             raise
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.runner = Runner(self.hub, self._store, self._engine, self._clock, loop)
+    def _run(self, loop: asyncio.AbstractEventLoop, names: Names) -> None:
+        self.runner = Runner(
+            self.hub, self._store, self._engine, self._clock, loop, archive=self._archive
+        )
         self._engine.report_to(self.runner)
+        self.hub.rooms.use(names)
+        if self._archive is not None:
+            self.hub.rooms.archived_to(self._archive.position)
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tally.log = self._engine.log.tally
         self._gauges = Gauges(self.hub, self.runner, self._store, self._engine, self._clock)
         self._metrics = Metrics(
             self._tally, self._gauges, subscriptions_max=self.settings.metrics_subscriptions_max
         )
         routes = Routes()
-        routes.add("/health", self._health)
+        for path in ("/health", "/healthz", "/readyz"):
+            routes.add(path, self._health)
         routes.add("/metrics", self._serve_metrics)
+        if self.settings.rooms.enabled:
+            Api(self.hub, self.runner, self._clock).add_to(routes)
+            Gate(self.runner, self._clock).add_to(routes)
         self._listener = await listen(self.settings, routes, self)
         self._timers = [
             loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.writer.sweep),
@@ -186,8 +207,8 @@ class App:
         # What became of the last asks before it may follow it in the log.
         seen_from = self.hub.oldest_ask(self._snapshot_before)
         self._snapshot_before = offset
-        window_ms = int(self.settings.dedup.window_s * 1000)
-        self._store.save_snapshot(snapshot, self._engine.epoch, seen_from, window_ms)
+        window = restart.window_of(self.settings)
+        self._store.save_snapshot(snapshot, self._engine.epoch, seen_from, window)
 
     # The gatekeeper's part.
 
@@ -266,9 +287,14 @@ class App:
     def _retain(self, now: int) -> None:
         self.runner.perform(retention.expire_topics(self.hub, now), now)
         streams = [(one.name, one.id) for one in retention.streams(self.hub)]
-        needed = retention.unsettled(self.hub)
-        anchored = retention.anchored(self.hub)
-        self._engine.retain(needed, anchored, streams, self._cut, self._anchor)
+        self._engine.retain(
+            retention.unsettled(self.hub),
+            retention.needed_by_rooms(self.hub, now),
+            retention.anchored(self.hub),
+            streams,
+            self._cut,
+            self._anchor,
+        )
 
     def _anchor(self, end: int) -> None:
         """The log is about to be cut: what is defined before the cut is defined again after it."""

@@ -5,6 +5,9 @@ else through the assembler. Writing: frames are gathered in `queue` and written 
 loop with one system call. When the kernel takes less, the rest goes to the transport and the
 connection is *blocked*: further frames wait in `waiting`, bounded, until the transport has drained.
 
+Whose connection it is decides its `Owner`: the runner for actors, a room's socket for itself. The
+owner hears what arrives and that the peer leaves, and sets the bounds.
+
 The descriptor is written directly, past the transport, which saves a microsecond per write. That is
 sound because both live on one loop, the transport's buffer is empty, and it is not closing.
 """
@@ -14,15 +17,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
 
 from signalhub.core.flight import Attempt
+from signalhub.core.flow import Outbound
 from signalhub.core.receipts import Receipt
-from signalhub.core.session import Session, State
 from signalhub.server.fanout import FanBatch
+from signalhub.settings import Outbound as Bounds
 from signalhub.websocket import (
     Assembler,
     CloseCode,
@@ -35,8 +39,8 @@ from signalhub.websocket import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.server.listener import Door
-    from signalhub.server.runner import Runner
+    from signalhub.server.door import Door
+    from signalhub.server.writer import Writer
 
 _TEXT = WSMsgType.TEXT
 # More per write would only be copied twice: the kernel's buffer is not larger.
@@ -68,15 +72,64 @@ class Draft(msgspec.Struct):
     bytes: int = 0
 
 
-class Connection(WSListener):
-    """A socket and its session."""
+class Party(Protocol):
+    """What the write path keeps of whoever is at the other end: an actor's session, or a guest."""
+
+    outbound: Outbound | None
+    sent: int
+
+    @property
+    def id(self) -> str:
+        """For the log."""
+
+
+P = TypeVar("P", bound=Party, covariant=True)
+
+
+class Owner(Protocol[P]):
+    """Whose a connection is."""
+
+    @property
+    def writer(self) -> Writer: ...
+
+    @property
+    def bounds(self) -> Bounds:
+        """What may wait for a blocked reader."""
+
+    @property
+    def frame_bytes_max(self) -> int: ...
+
+    @property
+    def slow_code(self) -> int:
+        """The close code of a reader that takes nothing."""
+
+    def opened(self, connection: Connection[Any]) -> P:
+        """There is a connection; whose it is."""
+
+    def is_welcome(self, connection: Connection[Any]) -> bool:
+        """May it leave the door behind?"""
+
+    def received(self, connection: Connection[Any], payload: bytes) -> None:
+        """A message arrived."""
+
+    def caught_up(self, connection: Connection[Any]) -> None:
+        """It was blocked and is not any more."""
+
+    def leaving(self, connection: Connection[Any]) -> None:
+        """The peer says goodbye, or is given up. May come more than once."""
+
+    def disconnected(self, connection: Connection[Any]) -> None:
+        """The socket is gone."""
+
+
+class Connection(WSListener, Generic[P]):
+    """A socket and whose it is."""
 
     __slots__ = (
         "_assembler",
         "_buffered_total",
         "_door",
         "_fd",
-        "_runner",
         "_transport",
         "_writer",
         "_ws",
@@ -88,19 +141,21 @@ class Connection(WSListener):
         "is_in_bulk",
         "last_unsent_bytes",
         "marks",
+        "owner",
         "queue",
         "queued_replies",
         "session",
         "waiting",
     )
 
-    def __init__(self, runner: Runner, door: Door) -> None:
-        self._runner = runner
-        self._writer = runner.writer
-        self._door: Door | None = door
+    def __init__(self, owner: Owner[P], door: Door | None) -> None:
+        """With a door, which stays until the owner has welcomed the client."""
+        self.owner = owner
+        self._writer = owner.writer
+        self._door = door
         self._assembler: Assembler | None = None
         self._fd = -1
-        self.session: Session = runner.opened(self)
+        self.session = owner.opened(self)
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
         self.marks: Marks | None = None
@@ -135,7 +190,7 @@ class Connection(WSListener):
             if not (payload.isascii() or is_text(payload)):
                 self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
             elif self._door is None and not self.is_closing:
-                self._runner.received(self, payload)
+                self.owner.received(self, payload)
             else:
                 self._received(payload)
             return
@@ -144,7 +199,7 @@ class Connection(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self.is_closing = True
         self._door = None
-        self._runner.disconnected(self)
+        self.owner.disconnected(self)
 
     def pause_writing(self) -> None:
         self._writer.block(self)
@@ -153,7 +208,7 @@ class Connection(WSListener):
         self._writer.drained(self)
 
     def _assemble(self, frame: WSFrame) -> None:
-        assembler = self._assembler or Assembler(self._runner.frame_bytes_max)
+        assembler = self._assembler or Assembler(self.owner.frame_bytes_max)
         rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
         try:
             event = assembler.feed(
@@ -177,8 +232,8 @@ class Connection(WSListener):
     def _received(self, payload: bytes) -> None:
         if self.is_closing:
             return
-        self._runner.received(self, payload)
-        if self._door is not None and self.session.state is State.CONNECTED:
+        self.owner.received(self, payload)
+        if self._door is not None and self.owner.is_welcome(self):
             self._door.opened()
             self._door = None
 
@@ -192,7 +247,7 @@ class Connection(WSListener):
             self._writer.write_out(self)
             self.is_closing = True
             self._send_close(code or CloseCode.NORMAL)
-            self._runner.leaving(self)
+            self.owner.leaving(self)
         self._transport.close()
         self._writer.closing(self)
 
@@ -312,6 +367,15 @@ class Connection(WSListener):
     def abort(self) -> None:
         """Drop the socket at once."""
         self._transport.abort()
+
+    def park(self, one: Waiting) -> None:
+        """Have a frame wait for a blocked reader."""
+        outbound = self.session.outbound
+        assert outbound is not None
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.append(one)
+        outbound.queued(len(one.frame))
 
     def take_waiting(self, now: int) -> Draft:
         """The next waiting frames, up to one write."""

@@ -1,7 +1,7 @@
 """picows the way the hub uses it: a frame parser that starts after our own handshake.
 
 picows reads an upgrade request itself and is strict and talkative about it. The front door has
-already decided, so the parser is given a request it cannot refuse, answers with the 101 all
+already decided, so the parser is given a request it cannot refuse, answers with a 101 that
 connections share, and keeps nothing of either.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -31,17 +32,24 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 class _Switching:
-    """The 101: picows puts the accept value in and sends it at once, so one serves everybody."""
+    """The 101: picows puts the accept value in and sends it at once, so one serves everybody.
+
+    One for each protocol that is chosen, that is.
+    """
 
     status = HTTPStatus.SWITCHING_PROTOCOLS
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str | None = None) -> None:
         self.headers = {"Sec-WebSocket-Accept": ""}
+        self._end = b"\r\n\r\n"
+        if protocol is not None:
+            self._end = b"\r\nSec-WebSocket-Protocol: %b\r\n\r\n" % protocol.encode()
 
     def to_bytes(self) -> bytearray:
         return bytearray(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Accept: %b\r\n\r\n" % self.headers["Sec-WebSocket-Accept"].encode()
+            b"Sec-WebSocket-Accept: %b%b"
+            % (self.headers["Sec-WebSocket-Accept"].encode(), self._end)
         )
 
 
@@ -68,15 +76,21 @@ class _Discretion:
     exception = error
 
 
-_SWITCHING: Any = _Switching()
+# The protocols are the hub's own choice, so there are few.
+_switching = cache(_Switching)
 _DISCRETION = _Discretion()
 
 
 def shake_hands(
-    transport: asyncio.Transport, session: picows.WSListener, key: str, frame_bytes_max: int
+    transport: asyncio.Transport,
+    session: picows.WSListener,
+    key: str,
+    frame_bytes_max: int,
+    protocol: str | None = None,
 ) -> Any:
     """Answer 101 and return picows' parser, which is an `asyncio.BufferedProtocol`."""
-    answer = picows.WSUpgradeResponseWithListener(_SWITCHING, session)
+    response: Any = _switching(protocol)
+    answer = picows.WSUpgradeResponseWithListener(response, session)
     parser = WSProtocol(
         None,  # host
         None,  # path

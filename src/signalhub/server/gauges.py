@@ -118,6 +118,30 @@ class Gauges:
     def mailbox_waiting(self) -> int:
         return self._mailbox_waiting
 
+    def rooms(self) -> int:
+        return len(self._hub.rooms.rooms)
+
+    def inboxes(self) -> int:
+        return len(self._hub.rooms.inboxes)
+
+    def room_sockets(self) -> int:
+        return self._hub.rooms.guests
+
+    def room_ids(self) -> int:
+        return self._hub.rooms.ids.count
+
+    def room_ids_bytes(self) -> int:
+        return self._hub.rooms.ids.memory_bytes
+
+    def room_buffer_bytes(self) -> int:
+        return self._hub.rooms.buffered_bytes
+
+    def room_state_bytes(self) -> int:
+        return self._hub.rooms.state_bytes
+
+    def unarchived(self) -> int:
+        return self._hub.rooms.unarchived
+
     def cursor_age_ms(self) -> int:
         return self._cursor_age_ms
 

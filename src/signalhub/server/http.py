@@ -7,12 +7,23 @@ the connection. Nothing here touches a socket.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
+from typing import TYPE_CHECKING, Concatenate
+from urllib.parse import unquote
 
 import httptools
 import msgspec
+
+from signalhub.errors import RoomCode
+
+if TYPE_CHECKING:
+    from picows import WSListener
+
+    from signalhub.server.door import Door
 
 HEAD_BYTES_MAX = 16 * 2**10
 BODY_BYTES_MAX = 2 * 2**20
@@ -30,7 +41,20 @@ _SINGLE = frozenset(
         "sec-websocket-version",
     )
 )
-_BODILESS = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+_BODILESS = frozenset((204, 304))
+
+# What most requests hold, by its bytes on the wire: looking it up is cheaper than decoding it.
+_NAMES = {
+    spelling.encode(): name.lower()
+    for name in (
+        *("Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection"),
+        *("Content-Length", "Content-Type", "Host", "If-Match", "If-None-Match", "Origin"),
+        *("Referer", "Transfer-Encoding", "User-Agent", "X-Inbox-ID", "X-Pseudonym-ID"),
+        "X-Room-ID",
+    )
+    for spelling in (name, name.title(), name.lower())
+}
+_METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -60,43 +84,176 @@ class Response(msgspec.Struct, frozen=True):
 
     def to_bytes(self, keep_alive: bool, head_only: bool = False) -> bytes:
         """The response as it travels; `head_only` leaves out the body but not its length."""
+        headers = self.headers
         connection = "keep-alive" if keep_alive else "close"
-        if "Upgrade" in self.headers:
+        if headers and "Upgrade" in headers:
             connection = f"Upgrade, {connection}"
-        lines = [
-            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
-            f"Date: {formatdate(usegmt=True)}",
-            f"Connection: {connection}",
-        ]
-        has_body = self.status not in _BODILESS
-        if has_body:
-            lines.append(f"Content-Type: {self.content_type}")
-            lines.append(f"Content-Length: {len(self.body)}")
-        lines += [f"{name}: {value}" for name, value in self.headers.items()]
-        if any("\r" in line or "\n" in line for line in lines):
-            raise ValueError("a header must not contain a line break")
-        head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
-        return head if head_only or not has_body else head + self.body
+        date, lines = _date_line(int(time.time())), _lines(headers) if headers else b""
+        if self.status in _BODILESS:
+            return b"".join((_head(self.status, None, connection), date, lines, b"\r\n\r\n"))
+        head, body = _head(self.status, self.content_type, connection), self.body
+        pieces = (head, b"%d" % len(body), date, lines, b"\r\n\r\n", b"" if head_only else body)
+        return b"".join(pieces)
 
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
+@lru_cache(maxsize=256)
+def _head(status: int, content_type: str | None, connection: str) -> bytes:
+    """The beginning of a response, up to the length of its body if it has one."""
+    lines = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: {connection}"
+    if content_type is not None:
+        lines += f"{_line('Content-Type', content_type)}\r\nContent-Length: "
+    return lines.encode("latin-1")
+
+
+@lru_cache(maxsize=1)
+def _date_line(second: int) -> bytes:
+    return _line("Date", formatdate(second, usegmt=True)).encode()
+
+
+def _lines(headers: dict[str, str]) -> bytes:
+    return "".join([_line(name, value) for name, value in headers.items()]).encode("latin-1")
+
+
+def _line(name: str, value: str) -> str:
+    line = f"{name}: {value}"
+    if "\r" in line or "\n" in line:
+        raise ValueError("a header must not contain a line break")
+    return f"\r\n{line}"
+
+
+class Later:
+    """An answer that is not known yet: a handler returns it, and somebody responds, once."""
+
+    __slots__ = ("_deliver", "_response")
+
+    def __init__(self) -> None:
+        self._deliver: Callable[[Response], None] | None = None
+        self._response: Response | None = None
+
+    def respond(self, response: Response) -> None:
+        """This is the answer; it may also come before the handler has returned."""
+        assert self._response is None, "a request is answered once"
+        self._response = response
+        if self._deliver is not None:
+            self._deliver(response)
+
+    def wait(self, deliver: Callable[[Response], None]) -> Response | None:
+        """The answer if it is there already; otherwise `deliver` gets it."""
+        if self._response is None:
+            self._deliver = deliver
+        return self._response
+
+
+class Upgrade(msgspec.Struct, frozen=True):
+    """A WebSocket is let in: who serves it and on which terms."""
+
+    listener: WSListener
+    protocol: str | None = None
+    frame_bytes_max: int | None = None
+    needs_hello: bool = True
+
+
+Handler = Callable[Concatenate[Request, ...], Response | Later | Awaitable[Response]]
+Opener = Callable[Concatenate[Request, "Door", ...], Response | Upgrade]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Who answers a path. `pattern` stands for it in the log, since paths may hold identifiers."""
+
+    pattern: str
+    handler: Handler | None = None
+    opener: Opener | None = None
+    methods: tuple[str, ...] = ()
+    rephrase: Callable[[Response], Response] | None = None
+
+    @property
+    def failed(self) -> Response:
+        """The answer when the handler fails, in the form of its other answers."""
+        return _FAILED_JSON if self.methods else FAILED
 
 
 class Routes:
-    """Which handler answers which path; the handler decides about methods."""
+    """Which handler answers which path.
+
+    `options` answers the method OPTIONS where a route does not list it.
+    """
 
     def __init__(self) -> None:
-        self._handlers: dict[str, Handler] = {}
+        self.options: Callable[[Request], Response] | None = None
+        self._exact: dict[str, tuple[Route, tuple[str, ...]]] = {}
+        # By the number of segments, so that few are compared.
+        self._patterns: dict[int, list[tuple[list[str], Route]]] = {}
 
-    def add(self, path: str, handler: Handler) -> None:
-        """Let `handler` answer `path`, compared exactly."""
+    def add(self, path: str, handler: Handler, *methods: str) -> None:
+        """Let `handler` answer `path`.
+
+        A segment `{}` stands for any that is not empty, and the handler gets it, percent-decoded,
+        behind the request. Without methods the handler decides about them.
+        """
+        if "GET" in methods and "HEAD" not in methods:
+            methods = (*methods, "HEAD")
+        self._add(Route(path, handler, methods=methods))
+
+    def add_socket(
+        self,
+        path: str,
+        opener: Opener,
+        rephrase: Callable[[Response], Response] | None = None,
+    ) -> None:
+        """Let WebSockets in at `path`; `opener` decides once the handshake is found in order.
+
+        `rephrase` puts refusals that are not the opener's into the words of its own.
+        """
+        self._add(Route(path, opener=opener, rephrase=rephrase))
+
+    def find(self, path: str) -> tuple[Route, tuple[str, ...]] | None:
+        """The route of a path and the segments its pattern leaves open."""
+        found = self._exact.get(path)
+        if found is not None:
+            return found
+        segments = path.split("/")
+        for pattern, route in self._patterns.get(len(segments), ()):
+            pairs = list(zip(pattern, segments, strict=True))
+            if all(given if wanted == "{}" else given == wanted for wanted, given in pairs):
+                return route, tuple(unquote(given) for wanted, given in pairs if wanted == "{}")
+        return None
+
+    def refuse_method(self, route: Route, request: Request) -> Response:
+        """The answer to a method the route does not list."""
+        if self.options is None:
+            allowed = route.methods
+        elif request.method == "OPTIONS":
+            return self.options(request)
+        else:
+            allowed = (*route.methods, "OPTIONS")
+        sentence = f"This path does not answer {request.method}."
+        return _json_error(
+            405, RoomCode.METHOD_NOT_ALLOWED, sentence, {"Allow": ", ".join(allowed)}
+        )
+
+    def _add(self, route: Route) -> None:
+        path = route.pattern
         assert path.startswith("/"), "a path begins with a slash"
-        assert path not in self._handlers, f"two handlers for {path}"
-        self._handlers[path] = handler
+        segments = path.split("/")
+        if "{}" not in segments:
+            assert path not in self._exact, f"two handlers for {path}"
+            self._exact[path] = (route, ())
+            return
+        rivals = self._patterns.setdefault(len(segments), [])
+        assert all(path != other.pattern for _, other in rivals), f"two handlers for {path}"
+        rivals.append((segments, route))
 
-    def find(self, path: str) -> Handler | None:
-        """The handler for `path`, if there is one."""
-        return self._handlers.get(path)
+
+def unworded(error: BaseException) -> BaseException:
+    """A fault to be logged without its words, which may quote what a client sent."""
+    return RuntimeError(type(error).__name__).with_traceback(error.__traceback__)
+
+
+def _json_error(
+    status: int, code: RoomCode, sentence: str, headers: dict[str, str] | None = None
+) -> Response:
+    body = msgspec.json.encode({"error": sentence, "errorCode": code.value})
+    return Response(status, body, "application/json", headers or {})
 
 
 def text(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
@@ -105,7 +262,9 @@ def text(status: int, sentence: str, headers: dict[str, str] | None = None) -> R
 
 
 NOT_FOUND = text(404, "There is nothing at this path.")
-FAILED = text(500, "The hub failed to answer. It has written down why.")
+_FAULT = "The hub failed to answer. It has written down why."
+FAILED = text(500, _FAULT)
+_FAILED_JSON = _json_error(500, RoomCode.INTERNAL_ERROR, _FAULT)
 LATE = text(408, "The request did not arrive in time.")
 _BAD = text(400, "This is not a request the hub understands.")
 _NO_HOST = text(400, "The request needs a Host header.")
@@ -131,10 +290,12 @@ class Reader:
         "_parser",
         "_unparsed_bytes",
         "_url",
+        "_version",
         "failure",
         "rest",
         "wants_continue",
     )
+    _body: bytes | bytearray
 
     def __init__(self) -> None:
         self.failure: Response | None = None
@@ -183,10 +344,13 @@ class Reader:
         self._grow_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._grow_head(len(name) + len(value) + 4)
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(_HEAD_TOO_BIG)
         if not self._is_in_head:
             return  # Trailers come too late to mean anything.
-        key, given = name.decode("latin-1").lower(), value.decode("latin-1")
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        given = value.decode("latin-1")
         headers = self._headers
         if key in headers:
             if key in _SINGLE:
@@ -198,12 +362,12 @@ class Reader:
         assert self._parser is not None
         self._is_in_head = False
         headers = self._headers
-        version = self._parser.get_http_version()
+        self._version = version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             self._refuse(_VERSION)
         if "host" not in headers and version == "1.1":
             self._refuse(_NO_HOST)
-        if int(headers.get("content-length", 0)) > BODY_BYTES_MAX:
+        if "content-length" in headers and int(headers["content-length"]) > BODY_BYTES_MAX:
             self._refuse(_BODY_TOO_BIG)
         if "expect" in headers:
             self.wants_continue = headers["expect"].lower() == "100-continue" and version == "1.1"
@@ -211,19 +375,25 @@ class Reader:
     def on_body(self, body: bytes) -> None:
         if len(self._body) + len(body) > BODY_BYTES_MAX:
             self._refuse(_BODY_TOO_BIG)
+        if not self._body:
+            self._body = body
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
         self._body += body
 
     def on_message_complete(self) -> None:
         parser = self._parser
         assert parser is not None
+        method = parser.get_method()
         path, _, query = self._target().partition("?")
         request = Request(
-            parser.get_method().decode("latin-1"),
+            _METHODS.get(method) or method.decode("latin-1"),
             path,
             query,
             self._headers,
             bytes(self._body),
-            parser.get_http_version(),
+            self._version,
             parser.should_keep_alive() and not parser.should_upgrade(),
         )
         self._complete.append(request)
@@ -232,7 +402,7 @@ class Reader:
     def _begin(self) -> None:
         self._url = b""
         self._headers: dict[str, str] = {}
-        self._body = bytearray()
+        self._body = b""
         self._head_bytes = 0
         self._is_in_head = True
         self.wants_continue = False

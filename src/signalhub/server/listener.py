@@ -1,9 +1,4 @@
-"""The front door: one TCP port where HTTP requests and WebSockets arrive.
-
-Every connection begins as a `Door`. It answers HTTP itself and lets a WebSocket in once the
-request, its origin and the gatekeeper agree; picows parses the frames from then on. The Door stays
-between socket and picows until the hub accepted the client's hello, because two rules hold for
-strangers: few bytes, and not for long. `Door.opened` takes it out of the way.
+"""One TCP port where HTTP requests and WebSockets arrive, and a `Door` for each of them.
 
 One timer watches all Doors. They wait in the order of their deadlines, since everybody gets the
 same time.
@@ -13,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections import Counter, deque
-from collections.abc import Awaitable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from itertools import takewhile
 from socket import (
     IPPROTO_TCP,
@@ -25,41 +19,30 @@ from socket import (
     TCP_KEEPIDLE,
     TCP_KEEPINTVL,
 )
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import picows
 
-from signalhub.server import frames, handshake
-from signalhub.server.http import (
-    CONTINUE,
-    FAILED,
-    LATE,
-    NOT_FOUND,
-    Reader,
-    Request,
-    Response,
-    Routes,
-    text,
-)
+from signalhub.server.door import Door as Door
+from signalhub.server.http import Request, Response, Routes, Upgrade, text
 from signalhub.settings import Settings
-from signalhub.websocket import CloseCode
 
 log = logging.getLogger("signalhub.server")
 
-WEBSOCKET_PATHS = frozenset(("/ws", "/"))
+WEBSOCKET_PATHS = ("/ws", "/")
 BACKLOG = 4096
-# Also bounds how many pipelined requests can wait behind a slow one.
+# Twice this bounds the pipelined requests that can wait behind a slow one.
 READ_BYTES = 16 * 2**10
 
 
 class Gatekeeper(Protocol):
-    """Who decides, and who serves the WebSockets that were let in."""
+    """Who decides about WebSockets on every path, and who serves those of actors."""
 
     def admit(self) -> Response | None:
         """`None` lets one more WebSocket in; a response turns it away."""
 
     def accept(self, door: Door) -> picows.WSListener:
-        """The listener of a new WebSocket; it calls `door.opened` after a good hello."""
+        """The listener of an actor's WebSocket; it calls `door.opened` after a good hello."""
 
 
 def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Response:
@@ -84,260 +67,6 @@ def at_capacity(utilization: float) -> Response:
     )
 
 
-class Door(asyncio.BufferedProtocol):
-    """One connection until it is a session, has been answered, or ran out of time.
-
-    Reads go into a buffer that all Doors share while the connection speaks HTTP, and straight into
-    picows' own afterwards. uvloop keeps a plain protocol's `data_received` alive after
-    `set_protocol`; a buffered one is really gone.
-    """
-
-    __slots__ = (
-        "_bytes_left",
-        "_has_answered",
-        "_is_busy",
-        "_is_choked",
-        "_is_leaving",
-        "_is_open",
-        "_listener",
-        "_queue",
-        "_reader",
-        "_transport",
-        "_unsent_bytes",
-        "_websocket",
-    )
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._transport: asyncio.Transport
-        self._reader: Reader | None = Reader()
-        self._queue: deque[Request] | None = None
-        self._websocket: Any = None
-        self._bytes_left = listener.settings.hello_bytes_max
-        self._unsent_bytes = sys.maxsize
-        self._has_answered = False
-        self._is_busy = False
-        self._is_choked = False
-        self._is_leaving = False
-        self._is_open = False
-
-    @property
-    def is_websocket(self) -> bool:
-        """Has it left HTTP behind?"""
-        return self._websocket is not None
-
-    def opened(self) -> None:
-        """The hub accepted the hello: from here on the socket is picows' alone."""
-        self._is_open = True
-        self._listener.forget(self)
-        if not self._is_leaving and not self._transport.is_closing():
-            self._transport.set_protocol(self._websocket)
-
-    def close(self, code: CloseCode, reason: str) -> None:
-        """End a WebSocket that was not opened, or a connection that still speaks HTTP."""
-        if self._is_leaving:
-            return
-        if self._websocket is not None:
-            self._websocket.transport.send_close(code, reason)
-            self._leave()
-        elif self._is_busy:
-            self._is_leaving = True
-        else:
-            self._leave()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._listener.expect(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._listener.forget(self)
-        self._is_leaving = True
-        if self._websocket is not None:
-            self._websocket.connection_lost(exc)
-        elif self._reader is not None:
-            self._reader.stop()
-
-    def pause_writing(self) -> None:
-        if self._websocket is not None:
-            self._websocket.pause_writing()
-        else:
-            self._is_choked = True
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._websocket is not None:
-            self._websocket.resume_writing()
-        else:
-            self._is_choked = False
-            self._transport.resume_reading()
-            self._serve()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._websocket is None or self._is_leaving:
-            return self._listener.read_buffer
-        buffer: memoryview = self._websocket.get_buffer(sizehint)
-        return buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._is_leaving:
-            return
-        if self._websocket is not None:
-            self._bytes_left -= nbytes
-            if self._bytes_left < 0:
-                self._check_bytes()
-            else:
-                self._websocket.buffer_updated(nbytes)
-        elif self._reader is not None:
-            requests = self._reader.feed(bytes(self._listener.read_buffer[:nbytes]))
-            if requests:
-                self._queue = self._queue or deque()
-                self._queue.extend(requests)
-            self._serve()
-
-    def late(self) -> None:
-        """The deadline passed."""
-        if self._is_busy or self._is_draining():
-            self._listener.expect(self)
-        elif self._is_leaving or self._is_choked:
-            self._transport.abort()
-        elif self._websocket is not None:
-            self._listener.refusals["late"] += 1
-            seconds = self._listener.settings.hello_s
-            self.close(CloseCode.POLICY_VIOLATION, f"no hub:connect within {seconds:g} s")
-        elif self._has_answered and self._reader is not None and self._reader.is_idle:
-            self._leave()
-        else:
-            self._listener.refusals["late"] += 1
-            self._say_last(LATE)
-
-    def _is_draining(self) -> bool:
-        """Is the client still taking a long answer, however slowly?"""
-        before, self._unsent_bytes = self._unsent_bytes, self._transport.get_write_buffer_size()
-        return 0 < self._unsent_bytes < before
-
-    def _serve(self) -> None:
-        """Answer complete requests in order, one at a time, as long as the client reads."""
-        queue, reader = self._queue, self._reader
-        while queue and not (self._is_busy or self._is_choked or self._is_leaving):
-            self._answer(queue.popleft())
-        if reader is None or self._is_busy or self._is_choked or self._is_leaving or queue:
-            return
-        if reader.failure is not None:
-            self._listener.refusals["bad_request"] += 1
-            self._say_last(reader.failure)
-        elif reader.wants_continue:
-            reader.wants_continue = False
-            self._transport.write(CONTINUE)
-
-    def _answer(self, request: Request) -> None:
-        if request.path in WEBSOCKET_PATHS:
-            if handshake.wants_websocket(request):
-                self._upgrade(request)
-            else:
-                self._send(request, handshake.UPGRADE_REQUIRED)
-            return
-        handler = self._listener.routes.find(request.path)
-        if handler is None:
-            self._send(request, NOT_FOUND)
-            return
-        try:
-            answer = handler(request)
-        except Exception:
-            log.exception("a route failed", extra={"path": request.path})
-            answer = FAILED
-        if isinstance(answer, Response):
-            self._send(request, answer)
-        else:
-            self._is_busy = True
-            self._transport.pause_reading()
-            self._listener.spawn(self._wait(request, answer))
-
-    async def _wait(self, request: Request, answer: Awaitable[Response]) -> None:
-        try:
-            response = await answer
-        except Exception:
-            log.exception("a route failed", extra={"path": request.path})
-            response = FAILED
-        self._is_busy = False
-        if self._transport.is_closing():
-            return
-        self._transport.resume_reading()
-        self._send(request, response, is_last=self._is_leaving)
-        self._serve()
-
-    def _send(self, request: Request, response: Response, is_last: bool = False) -> None:
-        keep_alive = request.keep_alive and not is_last
-        head_only = request.method == "HEAD"
-        try:
-            answer = response.to_bytes(keep_alive, head_only)
-        except ValueError:
-            log.exception("a route failed", extra={"path": request.path})
-            answer = FAILED.to_bytes(keep_alive, head_only)
-        self._has_answered = True
-        self._transport.write(answer)
-        self._unsent_bytes = sys.maxsize
-        if keep_alive:
-            self._listener.expect(self)
-        else:
-            self._leave()
-
-    def _say_last(self, response: Response) -> None:
-        self._transport.write(response.to_bytes(keep_alive=False))
-        self._leave()
-
-    def _leave(self) -> None:
-        """Close so that the client reads our last words: say no more, but listen until it stops.
-
-        Closing with unread input makes the kernel reset the connection, and the client may then
-        lose what it was told.
-        """
-        self._is_leaving = True
-        if self._reader is not None:
-            self._reader.stop()
-            self._reader = self._queue = None
-        self._listener.expect(self)
-        if not self._transport.is_closing():
-            self._transport.write_eof()
-
-    def _upgrade(self, request: Request) -> None:
-        reader = self._reader
-        assert reader is not None
-        rest = reader.rest
-        try:
-            session = self._admit(request, rest is not None)
-        except Exception:
-            log.exception("the gatekeeper failed")
-            session = FAILED
-        if isinstance(session, Response):
-            self._send(request, session, is_last=True)
-            return
-        settings = self._listener.settings
-        self._reader = self._queue = None
-        self._websocket = frames.shake_hands(
-            self._transport, session, request.headers["sec-websocket-key"], settings.frame_bytes_max
-        )
-        if rest:
-            self._bytes_left -= len(rest)
-            frames.pour(self._websocket, rest)
-            self._check_bytes()
-
-    def _admit(self, request: Request, is_upgrade: bool) -> picows.WSListener | Response:
-        listener = self._listener
-        refusal = handshake.refusal(request) if is_upgrade else handshake.NO_CONNECTION
-        if refusal is not None:
-            listener.refusals["bad_request"] += 1
-            return refusal
-        if not handshake.origin_allowed(request.headers.get("origin"), listener.settings.origins):
-            listener.refusals["origin"] += 1
-            return handshake.ORIGIN_REFUSED
-        return listener.gatekeeper.admit() or listener.gatekeeper.accept(self)
-
-    def _check_bytes(self) -> None:
-        if self._bytes_left < 0 and not self._is_open:
-            self._listener.refusals["too_big"] += 1
-            self.close(CloseCode.TOO_BIG, "too many bytes before hub:connect")
-
-
 class Listener:
     """The open port and everybody waiting at it."""
 
@@ -354,6 +83,11 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        for path in WEBSOCKET_PATHS:
+            routes.add_socket(path, self._accept)
+
+    def _accept(self, request: Request, door: Door) -> Upgrade:
+        return Upgrade(self.gatekeeper.accept(door))
 
     @property
     def port(self) -> int:
@@ -391,6 +125,10 @@ class Listener:
     def forget(self, door: Door) -> None:
         """The door needs no watching any more."""
         self.waiting.pop(door, None)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do something on the next turn of the loop."""
+        self._loop.call_soon(work)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a handler's coroutine and keep it alive."""

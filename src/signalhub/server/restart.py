@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import msgspec
 
 from signalhub.core import refusals
 from signalhub.core.hub import Hub
 from signalhub.core.recovery import Recovery
+from signalhub.core.rooms.naming import Names
 from signalhub.engine.local import LocalEngine
+from signalhub.errors import SettingsError
 from signalhub.log.errors import EntriesGone, LogDamaged
-from signalhub.state.store import SnapshotRow, Store
+from signalhub.settings import Settings
+from signalhub.state import inbox_key
+from signalhub.state.store import SnapshotRow, Store, Window
 
 log = logging.getLogger("signalhub.server")
 
@@ -19,12 +24,12 @@ log = logging.getLogger("signalhub.server")
 def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     """Load the snapshot if it fits the log, and apply what was written since."""
     hub.streams.log_epoch = engine.epoch
-    hub.dedup.is_kept = True
+    hub.dedup.is_kept = hub.rooms.ids.is_kept = True
     recovery = Recovery(hub, now_ms)
     start = engine.first
-    window_ms = int(hub.settings.dedup.window_s * 1000)
-    snapshot = store.load_snapshot(now_ms - window_ms)
-    since = engine.offset_at_time(now_ms - window_ms)
+    window = window_of(hub.settings)
+    snapshot = store.load_snapshot(now_ms, window)
+    since = engine.offset_at_time(now_ms - window.ids_ms)
     damage = engine.log.fault
     if damage is not None:
         # What can be read is served; the snapshot is the best there is, and nothing is changed.
@@ -57,6 +62,35 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     log.info("the log is recovered", extra=facts)
 
 
+def room_names(hub: Hub, folder: Path) -> Names:
+    """What hashes the names of rooms; raises `SettingsError` if it is not what the data need."""
+    mark = hub.rooms.key_mark
+    secret = hub.settings.rooms.secret
+    key = secret.encode() if secret else inbox_key.read(folder)
+    if key is None and mark is not None:
+        raise SettingsError(
+            f"the rooms in {folder} need their key, but {inbox_key.NAME} is missing: put it back "
+            "from a copy, or set rooms.secret if that was used"
+        )
+    names = Names(key or inbox_key.make(folder))
+    if mark is not None and names.mark != mark:
+        source = "rooms.secret" if secret else inbox_key.NAME
+        raise SettingsError(
+            f"{source} is not the key the rooms in {folder} were written with (version "
+            f"{mark.version}): with it nobody would find their messages; use the former key, or "
+            "another data folder"
+        )
+    return names
+
+
+def window_of(settings: Settings) -> Window:
+    """How far back accepted ids are kept."""
+    rooms = settings.rooms
+    return Window(
+        int(settings.dedup.window_s * 1000), int(rooms.repeat_s * 1000), rooms.repeat_memory_bytes
+    )
+
+
 def _begin(recovery: Recovery, snapshot: SnapshotRow, engine: LocalEngine) -> bool:
     """Start from the snapshot, unless it is of another log or cannot be read."""
     fits = snapshot.epoch == engine.epoch and engine.first <= snapshot.offset <= engine.head
@@ -64,7 +98,12 @@ def _begin(recovery: Recovery, snapshot: SnapshotRow, engine: LocalEngine) -> bo
         return False
     try:
         recovery.restore(
-            snapshot.next_id, snapshot.streams, snapshot.subscriptions, snapshot.remembered
+            snapshot.next_id,
+            snapshot.streams,
+            snapshot.subscriptions,
+            snapshot.remembered,
+            snapshot.rooms,
+            snapshot.room_ids,
         )
     except msgspec.MsgspecError as error:
         log.warning("the snapshot cannot be read", extra={"reason": str(error)})

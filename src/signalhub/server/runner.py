@@ -1,7 +1,8 @@
 """Hands events to the hub and performs its effects.
 
 Messages for a connection that keeps up are queued on it and written at the end of the tick; for a
-blocked one they wait, bounded, or are counted as lost.
+blocked one they wait, bounded, or are counted as lost. A frame for a room is queued on each of its
+sockets; one that has no room left for it is closed.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from signalhub.clock import Clock
 from signalhub.core.effects import (
+    Announce,
+    Answer,
     Append,
     Close,
+    Consult,
     Deliver,
+    Dismiss,
     Dispatch,
     Effect,
     FanOut,
@@ -26,26 +30,34 @@ from signalhub.core.effects import (
     Forget,
     Note,
     Persist,
+    Recall,
     Reply,
 )
 from signalhub.core.hub import Hub
 from signalhub.core.registry import Recipient, Registration
-from signalhub.core.session import Session
+from signalhub.core.rooms.requests import Archived
+from signalhub.core.session import Session, State
 from signalhub.core.topics import Audience
-from signalhub.engine.port import Engine
+from signalhub.engine.port import Archive, Engine
 from signalhub.entry import Stored
 from signalhub.errors import Refusal
-from signalhub.server.connection import Connection, Waiting
+from signalhub.server.connection import Connection, Party, Waiting
 from signalhub.server.fanout import FanBatch
+from signalhub.server.http import unworded
 from signalhub.server.writer import Writer
 from signalhub.state.store import RegistrationRow, Store
-from signalhub.websocket import text_header
+from signalhub.websocket import CloseCode, text_header
+
+if TYPE_CHECKING:
+    from signalhub.server.rooms.socket import RoomSocket
 
 log = logging.getLogger("signalhub.server")
 
 
 class Runner:
-    """The one place where effects become bytes."""
+    """The one place where effects become bytes; the owner of actors' connections."""
+
+    slow_code = CloseCode.POLICY_VIOLATION
 
     def __init__(
         self,
@@ -54,16 +66,20 @@ class Runner:
         engine: Engine,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        archive: Archive | None = None,
     ) -> None:
         self.hub = hub
         self._engine = engine
+        self._archive = archive
         self._loop = loop
         self._mono_s = clock.mono_s
         self._dispatch_timer: asyncio.TimerHandle | None = None
         self._dispatch_at_ms = math.inf
         self.writer = Writer(hub, clock, loop, self.perform, self._ending_tick, self._close_fans)
-        self.connections: set[Connection] = set()
+        self.connections: set[Connection[Party]] = set()
         self.frame_bytes_max = hub.settings.frame_bytes_max
+        self.bounds = hub.settings.outbound
+        self._fanout_batch = hub.settings.fanout_batch
         self._tally = hub.tally
         self._receive = hub.received
         self._store = store
@@ -72,16 +88,20 @@ class Runner:
         self._open_fans: dict[Audience, FanBatch] = {}
         self._is_empty = asyncio.Event()
         self._is_empty.set()
+        self._is_stopped = False
 
     # Events of connections.
 
-    def opened(self, connection: Connection) -> Session:
+    def opened(self, connection: Connection[Session]) -> Session:
         """A socket was upgraded."""
-        self.connections.add(connection)
-        self._is_empty.clear()
+        self.arrived(connection)
         return self.hub.opened(connection, self._now_ms())
 
-    def received(self, connection: Connection, payload: bytes) -> None:
+    def is_welcome(self, connection: Connection[Session]) -> bool:
+        """Did the hub accept its hello?"""
+        return connection.session.state is State.CONNECTED
+
+    def received(self, connection: Connection[Session], payload: bytes) -> None:
         """A message arrived."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
@@ -95,22 +115,46 @@ class Runner:
             else:
                 self._perform_one(effect, now)
 
-    def leaving(self, connection: Connection) -> None:
+    def leaving(self, connection: Connection[Session]) -> None:
         """The peer says goodbye: nobody shall find it any more."""
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now), now)
 
-    def disconnected(self, connection: Connection) -> None:
-        """A socket is gone."""
+    def caught_up(self, connection: Connection[Session]) -> None:
+        """It takes frames again: what is dispatched to it goes on."""
+        if connection.session.consumers:
+            self.hub.unblocked(connection.session)
+            if not self.writer.tick_ms:
+                self.writer.begin_tick()
+
+    def arrived(self, connection: Connection[Party]) -> None:
+        """One more socket, whoever owns it."""
+        self.connections.add(connection)
+        self._is_empty.clear()
+
+    def disconnected(self, connection: Connection[Party]) -> None:
+        """A socket is gone, whoever owned it."""
         self.connections.discard(connection)
         if not self.connections:
             self._is_empty.set()
-        self.leaving(connection)
+        connection.owner.leaving(connection)
         self.writer.abandon(connection)
 
     async def wait_until_empty(self) -> None:
         """Return when the last connection is gone."""
         await self._is_empty.wait()
+
+    # Requests that come by other ways than connections of actors.
+
+    def run(self, step: Callable[[int], list[Effect]]) -> bool:
+        """Take a step of the core and perform its effects; `False` if that failed."""
+        now = self.writer.tick_ms or self.writer.begin_tick()
+        try:
+            self.perform(step(now), now)
+        except Exception as error:
+            log.error("a request could not be handled", exc_info=unworded(error))
+            return False
+        return True
 
     # Effects.
 
@@ -129,22 +173,33 @@ class Runner:
                 self._deliver(effect, now)
             case FanOut():
                 self._fan_out(effect, now)
-            case Close(session=session, code=code, reason=reason):
-                _connection(session).close(code, reason)
-            case Persist(registration=registration):
-                self._store.persist(_row(registration))
-            case Forget(addresses=addresses):
-                self._store.forget(addresses)
             case Append():
                 self._engine.append(effect)
                 if not self.writer.tick_ms:
                     self.writer.begin_tick()
             case Dispatch():
                 self._dispatch(effect, now)
+            case Announce():
+                self._announce(effect)
+            case Answer():
+                self._answer(effect)
+            case Close(session=session, code=code, reason=reason):
+                _connection(session).close(code, reason)
+            case Dismiss(guest=guest, code=code, reason=reason):
+                room_socket: RoomSocket = guest.link  # type: ignore[assignment]
+                room_socket.connection.close(code, reason)
+            case Persist(registration=registration):
+                self._store.persist(_row(registration))
+            case Forget(addresses=addresses):
+                self._store.forget(addresses)
             case Fetch():
                 self._fetch(effect)
             case FindTime():
                 self._find_time(effect)
+            case Recall():
+                self._recall(effect)
+            case Consult():
+                self._consult(effect, now)
             case Note(text=text, facts=facts, error=error):
                 log.warning(text, extra=facts, exc_info=error)
             case _:
@@ -152,7 +207,7 @@ class Runner:
 
     def _deliver(self, effect: Deliver, now: int) -> None:
         session = effect.session
-        connection: Connection = session.link  # type: ignore[assignment]
+        connection: Connection[Session] = session.link  # type: ignore[assignment]
         if session.outbound is not None or connection.is_closing:
             self._park_message(connection, effect, now)
             return
@@ -174,7 +229,7 @@ class Runner:
             connection.queued_replies += 1
             self._enqueue(connection, frame)
 
-    def _enqueue(self, connection: Connection, frame: bytes) -> None:
+    def _enqueue(self, connection: Connection[Session], frame: bytes) -> None:
         """Queue a frame on a connection that keeps up; it is written at the end of the tick."""
         if connection.fan is not None:
             connection.fan.is_open = False
@@ -185,7 +240,7 @@ class Runner:
         if not connection.is_dirty:
             self.writer.mark(connection)
 
-    def _park_message(self, connection: Connection, effect: Deliver, now: int) -> None:
+    def _park_message(self, connection: Connection[Session], effect: Deliver, now: int) -> None:
         """The target is blocked or closing: the message waits, bounded, or is counted as lost."""
         outbound, receipt = connection.session.outbound, effect.receipt
         if outbound is None or connection.is_closing:
@@ -206,13 +261,10 @@ class Runner:
         if outbound.pause(effect.sender, effect.address, connection.unsent_bytes):
             self.perform(self.hub.hold(effect.sender, effect.address, now), now)
 
-    def _park(self, connection: Connection, one: Waiting) -> None:
+    def _park(self, connection: Connection[Session], one: Waiting) -> None:
+        connection.park(one)
         outbound = connection.session.outbound
         assert outbound is not None
-        if connection.waiting is None:
-            connection.waiting = deque()
-        connection.waiting.append(one)
-        outbound.queued(len(one.frame))
         if outbound.is_overrun:
             self.writer.close_slow(connection)
 
@@ -225,8 +277,9 @@ class Runner:
         for offset, append in enumerate(appends, first):
             try:
                 effects = append.receipt.committed(self.hub, offset, now)
-            except Exception:
-                log.exception("a committed entry could not be handled")
+            except Exception as error:
+                facts = unworded(error)
+                log.error("a committed entry could not be handled", exc_info=facts)
                 continue
             for effect in effects:
                 self._perform_one(effect, now)
@@ -268,6 +321,7 @@ class Runner:
         if self._dispatch_timer is not None:
             self._dispatch_timer.cancel()
         self._dispatch_at_ms = -math.inf
+        self._is_stopped = True
 
     def _dispatch(self, effect: Dispatch, now: int) -> None:
         connection = _connection(effect.session)
@@ -290,23 +344,65 @@ class Runner:
 
     def _fetch(self, effect: Fetch) -> None:
         def done(found: list[Stored] | None) -> None:
-            now = self.writer.tick_ms or self.writer.begin_tick()
-            self._attempt(lambda: effect.then(found, now), now)
+            self.run(lambda now: effect.then(found, now))
 
         self._engine.fetch(effect, done)
 
     def _find_time(self, effect: FindTime) -> None:
         def done(seq: int | None) -> None:
-            now = self.writer.tick_ms or self.writer.begin_tick()
-            self._attempt(lambda: effect.then(seq, now), now)
+            self.run(lambda now: effect.then(seq, now))
 
         self._engine.find_time(effect, done)
 
-    def _attempt(self, step: Callable[[], list[Effect]], now: int) -> None:
+    # Rooms.
+
+    def _answer(self, effect: Answer) -> None:
         try:
-            self.perform(step(), now)
-        except Exception:
-            log.exception("what was read could not be handled")
+            effect.caller.answer(effect.result, effect.message_id)  # type: ignore[attr-defined]
+        except Exception as error:
+            # Somebody else's commit may be what brought this answer.
+            log.error("a request could not be answered", exc_info=unworded(error))
+
+    def _announce(self, effect: Announce) -> None:
+        frame = effect.frame
+        header = text_header(len(frame))
+        listening: list[Connection[Party]] = []
+        crowded: list[Connection[Party]] = []
+        for guest in effect.guests:
+            if guest is effect.but:
+                continue
+            room_socket: RoomSocket = guest.link  # type: ignore[assignment]
+            connection = room_socket.connection
+            if connection.is_closing:
+                continue
+            if room_socket.outbound is None:
+                room_socket.queue(header, frame)
+                listening.append(connection)
+            elif not room_socket.park(header + frame):
+                crowded.append(connection)
+        self.writer.mark_all(listening, self._fanout_batch, None)
+        for slow in crowded:
+            self.writer.close_slow(slow)
+
+    def _recall(self, effect: Recall) -> None:
+        def report(seq: int | None) -> None:
+            if not self._is_stopped:
+                self.run(lambda now: effect.then(seq, now))
+
+        def done(seq: int | None) -> None:
+            self._loop.call_soon_threadsafe(report, seq)
+
+        self._store.recall(effect.key, effect.oldest_ms, effect.newest_ms, done)
+
+    def _consult(self, effect: Consult, now: int) -> None:
+        def done(found: list[Archived] | None) -> None:
+            if not self._is_stopped:
+                self.run(lambda now: effect.then(found, now))
+
+        if self._archive is None:
+            self.perform(effect.then([], now), now)
+        else:
+            self._archive.consult(effect, done)
 
     # Fan-outs.
 
@@ -325,9 +421,9 @@ class Runner:
 
     def _enlist(self, batch: FanBatch, effect: FanOut) -> None:
         """Queue the batch on every connection that keeps up, and line these up for writing."""
-        connections = []
+        connections: list[Connection[Party]] = []
         for recipient in effect.audience.recipients:
-            connection: Connection = recipient.session.link  # type: ignore[assignment]
+            connection: Connection[Session] = recipient.session.link  # type: ignore[assignment]
             if recipient.session.outbound is not None or connection.is_closing:
                 batch.blocked.append(recipient)
                 continue
@@ -368,7 +464,7 @@ class Runner:
         return True
 
 
-def _connection(session: Session) -> Connection:
+def _connection(session: Session) -> Connection[Session]:
     connection = session.link
     assert isinstance(connection, Connection)
     return connection

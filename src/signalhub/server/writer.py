@@ -25,8 +25,7 @@ from signalhub.core.flight import Attempt
 from signalhub.core.flow import Outbound
 from signalhub.core.hub import Hub
 from signalhub.core.receipts import FanReceipt, Receipt
-from signalhub.server.connection import CLOSED, Connection, Draft, Marks
-from signalhub.websocket import CloseCode
+from signalhub.server.connection import CLOSED, Connection, Draft, Marks, Party
 
 log = logging.getLogger("signalhub.server")
 
@@ -48,7 +47,6 @@ class Writer:
     ) -> None:
         self._hub = hub
         self._tally = hub.tally
-        self._bounds = hub.settings.outbound
         self._bulk_budget = hub.settings.broadcast_batch
         # The first batch of a fan-out has a tick of its own.
         self._is_bulk_new = False
@@ -58,12 +56,12 @@ class Writer:
         self._perform = perform
         self._ending = ending
         self._flushed = flushed
-        self.dirty: list[Connection] = []
+        self.dirty: list[Connection[Party]] = []
         # Connections that wait for a large fan-out, each once; a receipt marks a broadcast's end.
-        self._bulk: deque[Connection | FanReceipt] = deque()
+        self._bulk: deque[Connection[Party] | FanReceipt] = deque()
         self._handed_over: list[Receipt | Attempt] = []
-        self._blocked: set[Connection] = set()
-        self._closing: list[tuple[float, int, Connection]] = []
+        self._blocked: set[Connection[Party]] = set()
+        self._closing: list[tuple[float, int, Connection[Party]]] = []
         # The time of the running tick; 0 between ticks.
         self.tick_ms = 0
         self._tick_began_s = 0.0
@@ -75,7 +73,7 @@ class Writer:
         self._loop.call_soon(self._flush)
         return now
 
-    def mark(self, connection: Connection) -> None:
+    def mark(self, connection: Connection[Party]) -> None:
         """The connection has something to write this tick."""
         if not connection.is_dirty:
             connection.is_dirty = True
@@ -84,7 +82,7 @@ class Writer:
                 self.begin_tick()
 
     def mark_all(
-        self, connections: list[Connection], at_once: int, broadcast: FanReceipt | None
+        self, connections: list[Connection[Party]], at_once: int, broadcast: FanReceipt | None
     ) -> None:
         """The connections of a fan-out: the first ones this tick, the others when it is their turn.
 
@@ -141,7 +139,7 @@ class Writer:
             except Exception:
                 self._give_up(connection)
 
-    def _give_up(self, connection: Connection) -> None:
+    def _give_up(self, connection: Connection[Party]) -> None:
         """A fault of ours while writing to one connection must not reach the others."""
         log.exception("a connection could not be written", extra={"session": connection.session.id})
         connection.abort()
@@ -162,7 +160,7 @@ class Writer:
                 except Exception:
                     self._give_up(next_one)
 
-    def write_out(self, connection: Connection) -> None:
+    def write_out(self, connection: Connection[Party]) -> None:
         """Write what one connection has queued; it is blocked if the kernel takes less."""
         queue = connection.queue
         if not queue:
@@ -181,7 +179,7 @@ class Writer:
 
     def _write(
         self,
-        connection: Connection,
+        connection: Connection[Party],
         pieces: list[bytes],
         count: int,
         tells: int,
@@ -209,21 +207,21 @@ class Writer:
         self.block(connection)
         return False
 
-    def send_control(self, connection: Connection, frame: bytes) -> None:
+    def send_control(self, connection: Connection[Party], frame: bytes) -> None:
         """A pong."""
         # What is queued goes first, or it could be overtaken if the pong blocks the connection.
         self.write_out(connection)
         if connection.is_writable:
             self._write(connection, [frame], 0, 0, None)
 
-    def block(self, connection: Connection) -> None:
+    def block(self, connection: Connection[Party]) -> None:
         """The transport holds bytes the kernel does not take: from now on frames wait."""
         if connection.session.outbound is None:
-            connection.session.outbound = Outbound(self._bounds, self._mono_ms())
+            connection.session.outbound = Outbound(connection.owner.bounds, self._mono_ms())
         connection.last_unsent_bytes = connection.unsent_bytes
         self._blocked.add(connection)
 
-    def drained(self, connection: Connection) -> None:
+    def drained(self, connection: Connection[Party]) -> None:
         """The kernel has taken all the transport held: go on with what waits."""
         self._handed_over.extend(connection.settle())
         outbound = connection.session.outbound
@@ -236,7 +234,7 @@ class Writer:
         if self._handed_over and not self.tick_ms:
             self.begin_tick()
 
-    def _write_waiting(self, connection: Connection, outbound: Outbound) -> None:
+    def _write_waiting(self, connection: Connection[Party], outbound: Outbound) -> None:
         outbound.progress_at_ms = self._mono_ms()
         while connection.waiting:
             draft = self._take_waiting(connection, outbound)
@@ -248,12 +246,9 @@ class Writer:
         connection.session.outbound = None
         connection.waiting = None
         self._blocked.discard(connection)
-        if connection.session.consumers:
-            self._hub.unblocked(connection.session)
-            if not self.tick_ms:
-                self.begin_tick()
+        connection.owner.caught_up(connection)
 
-    def leave_waiting(self, connection: Connection) -> None:
+    def leave_waiting(self, connection: Connection[Party]) -> None:
         """Before a close: all that waits goes to the transport, which has the grace to send it."""
         outbound = connection.session.outbound
         while connection.waiting and outbound is not None:
@@ -263,7 +258,7 @@ class Writer:
             connection.session.sent += len(draft.frames)
             self._tally.sent += len(draft.frames)
 
-    def _take_waiting(self, connection: Connection, outbound: Outbound) -> Draft:
+    def _take_waiting(self, connection: Connection[Party], outbound: Outbound) -> Draft:
         """The next waiting frames, up to one write; expired ones are dropped and reported."""
         now = self._now_ms()
         draft = connection.take_waiting(now)
@@ -275,7 +270,7 @@ class Writer:
                 self._perform(self._hub.undelivered(one.receipt, now), now)
         return draft
 
-    def abandon(self, connection: Connection) -> None:
+    def abandon(self, connection: Connection[Party]) -> None:
         """Whatever was still on its way to a dead socket is counted, or reported to its sender."""
         now = self._now_ms()
         waiting = connection.waiting or ()
@@ -293,7 +288,7 @@ class Writer:
             # Nobody may wait for ever for a reader that will not come back.
             self._perform(self._hub.resume(list(outbound.paused), now), now)
 
-    def closing(self, connection: Connection) -> None:
+    def closing(self, connection: Connection[Party]) -> None:
         """The peer has a moment to answer our close frame, or more to read what waits for it."""
         connection.last_unsent_bytes = connection.unsent_bytes
         is_flushed = connection.last_unsent_bytes == 0
@@ -322,16 +317,15 @@ class Writer:
         if self._handed_over and not self.tick_ms:
             self.begin_tick()
 
-    def close_slow(self, connection: Connection) -> None:
+    def close_slow(self, connection: Connection[Party]) -> None:
         """Give a reader up that takes nothing."""
         if connection.is_closing:
             return
         self._tally.slow_closed += 1
         log.warning("a slow consumer was closed", extra={"session": connection.session.id})
-        now = self._now_ms()
-        self._perform(self._hub.closed(connection.session, now), now)
+        connection.owner.leaving(connection)
         self.abandon(connection)
-        connection.close(CloseCode.POLICY_VIOLATION, "slow consumer")
+        connection.close(connection.owner.slow_code, "slow consumer")
 
     def depth(self) -> int:
         """Messages waiting for readers that do not keep up."""

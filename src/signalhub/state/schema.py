@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
-VERSION: Final = 2
+VERSION: Final = 3
 
 # Actors renew their registrations, so a power cut may cost the last moments of them; a killed
 # process costs none that were committed.
@@ -44,6 +44,19 @@ _SNAPSHOT: Final = """
     ) STRICT;
 """
 
+# Rooms and inboxes: their states, and the ids of messages that were accepted.
+_ROOMS: Final = """
+    CREATE TABLE room_state (
+        name TEXT NOT NULL PRIMARY KEY,
+        state BLOB NOT NULL             -- MessagePack, see core/rooms/keeping.py.
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE room_id (
+        day INTEGER NOT NULL,           -- Since the epoch; whole days are forgotten.
+        record BLOB NOT NULL,           -- See core/dedup.py; it begins with the key.
+        PRIMARY KEY (day, record)
+    ) STRICT, WITHOUT ROWID;
+"""
+
 CREATE: Final = f"""
     CREATE TABLE registration (
         address TEXT NOT NULL PRIMARY KEY,
@@ -55,6 +68,7 @@ CREATE: Final = f"""
         version INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     {_SNAPSHOT}
+    {_ROOMS}
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {VERSION};
 """
@@ -82,7 +96,10 @@ LOAD: Final = """
 """
 
 # From each older version to the next.
-MIGRATIONS: Final = {1: f"{_SNAPSHOT} PRAGMA user_version = 2;"}
+MIGRATIONS: Final = {
+    1: f"{_SNAPSHOT} PRAGMA user_version = 2;",
+    2: f"{_ROOMS} PRAGMA user_version = 3;",
+}
 
 PUT_STREAM: Final = "INSERT OR REPLACE INTO stream VALUES (?, ?)"
 DROP_STREAM: Final = "DELETE FROM stream WHERE id = ?"
@@ -100,5 +117,16 @@ FORGET_SNAPSHOT: Final = """
     DELETE FROM snapshot;
     DELETE FROM stream;
     DELETE FROM subscription;
+    DELETE FROM room_state;
+"""
+PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"
+DROP_ROOM_STATE: Final = "DELETE FROM room_state WHERE name = ?"
+LOAD_ROOM_STATES: Final = "SELECT name, state FROM room_state"
+PUT_ROOM_ID: Final = "INSERT OR IGNORE INTO room_id VALUES (?, ?)"
+FORGET_ROOM_IDS: Final = "DELETE FROM room_id WHERE day < ?"
+FORGET_ALL_ROOM_IDS: Final = "DELETE FROM room_id"
+LOAD_ROOM_IDS: Final = "SELECT record FROM room_id WHERE day = ?"
+RECALL_ROOM_ID: Final = """
+    SELECT record FROM room_id WHERE day = ? AND record >= ? AND record < ? LIMIT 1
 """
 FORGET_ALL_REMEMBERED: Final = "DELETE FROM remembered"

@@ -25,6 +25,7 @@ from signalhub.core.dedup import Remembered
 from signalhub.core.recovery import Snapshot
 from signalhub.errors import SettingsError
 from signalhub.state import schema
+from signalhub.state.room_ids import RoomIds
 
 log = logging.getLogger("signalhub.state")
 
@@ -60,6 +61,16 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     streams: list[bytes]
     subscriptions: list[bytes]
     remembered: list[Remembered]
+    rooms: dict[str, bytes]
+    room_ids: list[Remembered]
+
+
+class Window(msgspec.Struct, frozen=True):
+    """How far back ids are kept: of asks and publishes, and of messages in rooms."""
+
+    ids_ms: int
+    room_ids_ms: int
+    room_ids_bytes: int
 
 
 class Store:
@@ -78,6 +89,8 @@ class Store:
         # The last snapshot could not be written, so the next one has to be whole.
         self.is_snapshot_broken = False
         self._remembered: list[Remembered] = []
+        self._room_ids = RoomIds(self._connection)
+        self._unwritten_ids: list[bytes] = []
         self._is_closed = False
         self._changed = threading.Condition()
         self._owner = threading.Thread(target=self._own, name="signalhub-store", daemon=True)
@@ -111,12 +124,12 @@ class Store:
         except (apsw.Error, ValueError) as error:
             raise _unusable(self._path, str(error)) from error
 
-    def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int, window_ms: int) -> None:
+    def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window) -> None:
         """Write what changed, soon. Where it fails the older one stays, and the log fills in."""
-        self._submit(partial(self._save_snapshot, snapshot, epoch, seen_from, window_ms))
+        self._submit(partial(self._save_snapshot, snapshot, epoch, seen_from, window))
 
-    def load_snapshot(self, remembered_from_ms: int) -> SnapshotRow | None:
-        """The last snapshot, if there is one, and the ids accepted since a time."""
+    def load_snapshot(self, now_ms: int, window: Window) -> SnapshotRow | None:
+        """The last snapshot, if there is one, and the ids accepted within the window."""
 
         def read() -> SnapshotRow | None:
             found = self._connection.execute(schema.LOAD_SNAPSHOT).fetchone()
@@ -125,11 +138,22 @@ class Store:
             streams = [state for (state,) in self._connection.execute(schema.LOAD_STREAMS)]
             execute = self._connection.execute
             subscriptions = [state for (state,) in execute(schema.LOAD_SUBSCRIPTIONS)]
-            bodies = execute(schema.LOAD_REMEMBERED, (remembered_from_ms,))
+            bodies = execute(schema.LOAD_REMEMBERED, (now_ms - window.ids_ms,))
             remembered = [_decode_remembered(body) for (body,) in bodies]
+            rooms = dict(execute(schema.LOAD_ROOM_STATES))
+            oldest_ms = now_ms - window.room_ids_ms
+            room_ids = self._room_ids.load(oldest_ms, now_ms, window.room_ids_bytes)
             epoch, offset, seen_from, next_id = found
             return SnapshotRow(
-                epoch, offset, seen_from, next_id, streams, subscriptions, remembered
+                epoch,
+                offset,
+                seen_from,
+                next_id,
+                streams,
+                subscriptions,
+                remembered,
+                rooms,
+                room_ids,
             )
 
         try:
@@ -148,16 +172,34 @@ class Store:
             with self._connection:
                 self._connection.execute(schema.FORGET_SNAPSHOT)
                 self._connection.execute(schema.FORGET_ALL_REMEMBERED)
+                self._connection.execute(schema.FORGET_ALL_ROOM_IDS)
 
         self._wait_for(clear)
 
+    def recall(
+        self, key: bytes, oldest_ms: int, newest_ms: int, done: Callable[[int | None], None]
+    ) -> None:
+        """Look an id of a room's message up; `done` is called on the store's own thread."""
+
+        def look() -> None:
+            try:
+                seq = self._room_ids.recall(key, oldest_ms, newest_ms)
+            except apsw.Error:
+                done(None)
+                raise
+            done(seq)
+
+        self._submit(look)
+
     def _save_snapshot(
-        self, snapshot: Snapshot, epoch: int, seen_from: int, window_ms: int
+        self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window
     ) -> None:
         # Ids wait here until they are written, also those of a snapshot that could not be.
+        if snapshot.room_ids.records:
+            self._unwritten_ids.append(snapshot.room_ids.records)
         if snapshot.remembered.records:
             self._remembered.append(snapshot.remembered)
-            oldest_ms = snapshot.remembered.newest_ms - window_ms
+            oldest_ms = snapshot.remembered.newest_ms - window.ids_ms
             self._remembered = [one for one in self._remembered if one.newest_ms >= oldest_ms]
         if self.is_snapshot_broken and not snapshot.is_whole:
             # It builds on one that was not written.
@@ -189,10 +231,23 @@ class Store:
                 schema.PUT_REMEMBERED,
                 [(one.newest_ms, msgspec.msgpack.encode(one)) for one in self._remembered],
             )
-            oldest_ms = snapshot.remembered.newest_ms - window_ms
+            oldest_ms = snapshot.remembered.newest_ms - window.ids_ms
             self._connection.execute(schema.FORGET_REMEMBERED, (oldest_ms,))
+            self._save_rooms(snapshot, window)
         self._remembered.clear()
+        self._unwritten_ids.clear()
         self.is_snapshot_broken = False
+
+    def _save_rooms(self, snapshot: Snapshot, window: Window) -> None:
+        states = snapshot.rooms.items()
+        execute = self._connection.executemany
+        execute(schema.DROP_ROOM_STATE, [(name,) for name, state in states if state is None])
+        execute(
+            schema.PUT_ROOM_STATE, [(name, state) for name, state in states if state is not None]
+        )
+        if self._unwritten_ids:
+            self._room_ids.add(b"".join(self._unwritten_ids))
+            self._room_ids.forget(snapshot.room_ids.newest_ms - window.room_ids_ms)
 
     def flush(self) -> None:
         """Wait until everything noted so far is written, or was given up."""

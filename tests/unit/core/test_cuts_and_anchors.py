@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals, retention
+from signalhub.server.restart import window_of
 from signalhub.settings import Log, Settings
 from tests.memory_engine import Shelf
 from tests.memory_shell import MemoryShell, Peer
@@ -165,7 +166,7 @@ def test_a_snapshot_that_cannot_be_decoded_is_made_again_from_the_log(
 
     assert topic_of(again).head == 3
     assert "snapshot" in caplog.text
-    assert again.shelf.load_snapshot(0) is None
+    assert again.shelf.load_snapshot(again.now, window_of(again.hub.settings)) is None
 
 
 def test_a_lagging_subscription_reads_no_further_ahead_than_its_window() -> None:

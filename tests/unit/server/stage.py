@@ -16,16 +16,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace, TracebackType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.core.hub import Hub
 from signalhub.core.tally import Tally
+from signalhub.engine.port import Archive
 from signalhub.server import connection as connection_module
-from signalhub.server.connection import Connection
-from signalhub.server.listener import Door
+from signalhub.server.connection import Connection, Party
+from signalhub.server.door import Door
 from signalhub.server.runner import Runner
 from signalhub.settings import Settings
 from signalhub.state.store import RegistrationRow, Store
@@ -62,6 +63,8 @@ class HandLoop:
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         self.ready.append((callback, args))
+
+    call_soon_threadsafe = call_soon
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
         timer = Timer(self._clock.mono_s() + delay_s, callback, args)
@@ -182,7 +185,7 @@ class Transport:
         self.short_write_at: int | None = None
         self.unsent = b""
         self.is_gone = False
-        self.connection: Connection
+        self.connection: Connection[Party]
         self.ws: WebSocket
         self._loop = loop
         self._is_closing = False
@@ -295,7 +298,10 @@ class Doorkeeper:
 
 
 class Rows:
-    """A durable tier that keeps nothing."""
+    """A durable tier that keeps nothing; who asks it for an id waits for the test."""
+
+    def __init__(self) -> None:
+        self.recalled: list[tuple[bytes, Callable[[int | None], None]]] = []
 
     def persist(self, row: RegistrationRow) -> None:
         pass
@@ -303,20 +309,24 @@ class Rows:
     def forget(self, addresses: list[str]) -> None:
         pass
 
+    def recall(
+        self, key: bytes, oldest_ms: int, newest_ms: int, done: Callable[[int | None], None]
+    ) -> None:
+        self.recalled.append((key, done))
 
-class Peer:
-    """The far end of one socket."""
 
-    def __init__(self, stage: Stage, address: str, socket: Socket) -> None:
+class End:
+    """The far end of one socket, whoever owns the near one."""
+
+    def __init__(self, stage: Stage, connection: Connection[Party]) -> None:
         self.stage = stage
-        self.address = address
-        self.socket = socket
-        self.transport = Transport(socket, stage.loop, stage.moments)
+        self.socket = Socket(next(stage.fds), stage.moments)
+        self.transport = Transport(self.socket, stage.loop, stage.moments)
         self.ws = WebSocket(self.transport)
-        self.connection = Connection(stage.runner, cast(Door, Doorkeeper()))
-        self.transport.connection = self.connection
+        self.transport.connection = connection
         self.transport.ws = self.ws
-        self.connection.on_ws_connected(cast(WSTransport, self.ws))
+        stage.by_fd[self.socket.fd] = self
+        connection.on_ws_connected(cast(WSTransport, self.ws))
 
     @property
     def is_open(self) -> bool:
@@ -327,7 +337,38 @@ class Peer:
         """Send one frame, unless the hub has stopped reading."""
         if self.is_open:
             frame = cast(WSFrame, Frame(msg_type, payload))
-            self.connection.on_ws_frame(cast(WSTransport, self.ws), frame)
+            self.transport.connection.on_ws_frame(cast(WSTransport, self.ws), frame)
+
+    def say_close(self) -> None:
+        """Send a close frame."""
+        self.frame(WSMsgType.CLOSE, (1000).to_bytes(2, "big"))
+
+    def hang_up(self) -> None:
+        """End the stream without a word; what is on its way may still be sent."""
+        self.transport.close()
+
+    def reset(self) -> None:
+        """Vanish."""
+        self.socket.is_broken = True
+        self.transport.abort()
+
+    def stall(self, room: int = 0) -> None:
+        """Read no more than `room` bytes from now on."""
+        self.socket.room = room
+
+    def read(self, size: float = EVERYTHING) -> None:
+        """Make room in the kernel; it tells the transport."""
+        self.socket.room += size
+        self.transport.become_writable()
+
+
+class Peer(End):
+    """An actor at the far end."""
+
+    def __init__(self, stage: Stage, address: str) -> None:
+        self.address = address
+        self.connection = Connection(stage.runner, cast(Door, Doorkeeper()))
+        super().__init__(stage, self.connection)
 
     def request(self, type: str, payload: object = None, **members: Any) -> str:
         """Send a message, by default an ask; its id."""
@@ -356,28 +397,6 @@ class Peer:
     def subscribe(self, topic: str) -> None:
         self.request("hub:subscribe", {"topic": topic})
 
-    def say_close(self) -> None:
-        """Send a close frame."""
-        self.frame(WSMsgType.CLOSE, (1000).to_bytes(2, "big"))
-
-    def hang_up(self) -> None:
-        """End the stream without a word; what is on its way may still be sent."""
-        self.transport.close()
-
-    def reset(self) -> None:
-        """Vanish."""
-        self.socket.is_broken = True
-        self.transport.abort()
-
-    def stall(self, room: int = 0) -> None:
-        """Read no more than `room` bytes from now on."""
-        self.socket.room = room
-
-    def read(self, size: float = EVERYTHING) -> None:
-        """Make room in the kernel; it tells the transport."""
-        self.socket.room += size
-        self.transport.become_writable()
-
     def messages(self) -> list[Message]:
         """All that has arrived."""
         return [
@@ -400,7 +419,7 @@ class Peer:
 class Stage:
     """A hub, its write path, and peers; used as a context, because it stands in for the kernel."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, archive: Archive | None = None, **settings: Any) -> None:
         self.clock = FakeClock()
         self.loop = HandLoop(self.clock)
         self.tally = Tally()
@@ -413,17 +432,19 @@ class Stage:
         )
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.engine = TurningEngine(self.loop.call_soon)
-        self.runner = Runner(self.hub, cast(Store, Rows()), self.engine, self.clock, loop)
+        self.rows = Rows()
+        store = cast(Store, self.rows)
+        self.runner = Runner(self.hub, store, self.engine, self.clock, loop, archive)
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()
         self.peers: list[Peer] = []
-        self._by_fd: dict[int, Peer] = {}
-        self._fds = count(1_000)
+        self.by_fd: dict[int, End] = {}
+        self.fds = count(1_000)
         self._ids = map("m{}".format, count(1))
         self._kernel = pytest.MonkeyPatch()
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
         self._kernel.setattr(connection_module, "os", SimpleNamespace(write=self._write))
         return self
 
@@ -439,12 +460,12 @@ class Stage:
         return next(self._ids)
 
     def _write(self, fd: int, data: bytes) -> int:
-        peer = self._by_fd[fd]
-        transport = peer.transport
+        end = self.by_fd[fd]
+        transport = end.transport
         assert not transport.unsent, "a direct write overtakes what the transport holds"
         assert not transport.is_closing(), "a direct write to a closing transport"
         transport.short_write_at = len(transport.accepted.data)
-        size = peer.socket.write(data)
+        size = end.socket.write(data)
         transport.accepted.add(data[:size])
         if size == len(data):
             transport.short_write_at = None
@@ -458,9 +479,8 @@ class Stage:
 
     def arrive(self, address: str, *topics: str) -> Peer:
         """A peer that has sent all it takes to join."""
-        peer = Peer(self, address, Socket(next(self._fds), self.moments))
+        peer = Peer(self, address)
         self.peers.append(peer)
-        self._by_fd[peer.socket.fd] = peer
         peer.request("hub:connect", metadata=HELLO)
         peer.request("hub:register", {"actorAddress": address, "capabilities": []})
         for topic in topics:

@@ -1,0 +1,134 @@
+"""Reading what a hub answers over HTTP about rooms and inboxes.
+
+Answers are read leniently, so that client and hub may be of different ages. A refusal is either
+final or comes with the time after which asking again makes sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+
+from signalhub.client.http import Answer
+from signalhub.client.room_arguments import decoded
+from signalhub.client.room_message import InboxPage, RoomMessage, Stored
+from signalhub.errors import ClientError, OutcomeUnknown, Refused, RoomCode, Unavailable
+
+RETRY_AFTER_S_MAX = 3600.0
+
+
+class Refusal(NamedTuple):
+    """It did not work. `retry_after_s` is `None` if it would not work again either."""
+
+    error: ClientError
+    retry_after_s: float | None = None
+    is_reached: bool = True  # Did a hub say so?
+
+
+class _Body(msgspec.Struct, rename="camel"):
+    error: str = ""
+    error_code: str = ""
+    retry_after_ms: float | None = None
+
+
+class _Message(msgspec.Struct, rename="camel"):
+    seq: int
+    message_id: str
+    ciphertext: str
+    created_at: datetime | None = None
+
+
+class _Page(msgspec.Struct, rename="camel"):
+    next_seq: int
+    messages: list[_Message] = []
+    partial: bool = False
+
+
+class _Stored(msgspec.Struct, rename="camel"):
+    seq: int
+    stored_at: datetime | None = None
+
+
+_body = msgspec.json.Decoder(_Body)
+_page = msgspec.json.Decoder(_Page)
+_stored = msgspec.json.Decoder(_Stored)
+
+
+def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -> Refusal:
+    """Why a request was refused, and when to try it again."""
+    try:
+        said = _body.decode(body)
+    except msgspec.MsgspecError:
+        said = _Body()
+    text = said.error or f"{url} answered HTTP {status} {_phrase(status)}".rstrip()
+    wait_s = retry_after_s(said.retry_after_ms, headers.get("retry-after", ""))
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Refusal(limited(text), wait_s)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return Refusal(Unavailable(text), wait_s)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        # Something failed on the way, and nobody can say how far it had come.
+        return Refusal(OutcomeUnknown(text), wait_s)
+    if said.error_code:
+        return Refusal(Refused(said.error_code, text))
+    return Refusal(Unavailable(text))
+
+
+def limited(text: str) -> Refused:
+    """More came than a room or inbox takes; it did not happen, and may a moment later."""
+    return Refused(RoomCode.RATE_LIMIT_EXCEEDED, text or "Rate limit exceeded", retryable=True)
+
+
+def retry_after_s(retry_after_ms: float | None, header: str = "") -> float:
+    """How long the hub wants to be left alone; the body is more exact than the header."""
+    if retry_after_ms is not None and retry_after_ms >= 0:
+        return min(retry_after_ms / 1000, RETRY_AFTER_S_MAX)
+    return min(float(header), RETRY_AFTER_S_MAX) if header.isdecimal() else 0.0
+
+
+def page_of(answer: Answer) -> InboxPage:
+    """A page of an inbox."""
+    page = _page.decode(answer.body)
+    oldest = answer.headers.get("x-inbox-oldest-seq", "")
+    return InboxPage(
+        messages=tuple(map(_message_of, page.messages)),
+        next_seq=page.next_seq,
+        oldest_seq=int(oldest) if oldest.isdecimal() else None,
+        is_partial=page.partial,
+    )
+
+
+def stored_of(answer: Answer, message_id: str) -> Stored:
+    """What became of an append."""
+    stored = _stored.decode(answer.body)
+    return Stored(
+        message_id=message_id,
+        seq=stored.seq,
+        is_repeat=answer.headers.get("idempotent-replay", "").lower() == "true",
+        stored_at=stored.stored_at,
+    )
+
+
+def unreadable(url: str) -> Unavailable:
+    """Something answered, and it was no hub, or one of another time."""
+    return Unavailable(f"{url} answered HTTP 200 with something a hub would not say")
+
+
+def _message_of(message: _Message) -> RoomMessage:
+    return RoomMessage(
+        seq=message.seq,
+        message_id=message.message_id,
+        ciphertext=decoded(message.ciphertext),
+        created_at=message.created_at,
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

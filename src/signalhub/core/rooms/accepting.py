@@ -1,0 +1,349 @@
+"""How a message gets its position: known already? too fast? then to the log, then to everybody.
+
+Nothing here waits, so what one inbox accepts has one order: in the log, in memory, on the sockets.
+Repeats are recognised before anything can refuse them. A repeat of a message that is still on its
+way is told its position when that is on disk, like the message itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.core.dedup import Ack, fingerprint
+from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
+from signalhub.core.rooms import binding, denials, proposals, rendering
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
+from signalhub.core.rooms.limiter import SlidingWindow
+from signalhub.core.rooms.requests import ABOUT_PROPOSALS, Accepted, Deposit, Send
+from signalhub.core.rooms.room import Room
+from signalhub.entry import Control, Entry, Kind, RoomMessage, encode_body
+from signalhub.errors import RoomError
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+    from signalhub.core.rooms.rooms import Rooms
+    from signalhub.errors import Refusal
+
+# So many messages may wait for one look-up on disk.
+_QUEUE_MAX: Final = 1_000
+# So many pseudonyms of one room are counted; the longest silent are forgotten first.
+_MEMBERS_MAX: Final = 1_000
+
+
+class Waiting(msgspec.Struct):
+    """A message that waits until an id was looked up on disk: its own, or one before it."""
+
+    request: Send | Deposit
+
+
+def send(rooms: Rooms, request: Send, now: int) -> list[Effect]:
+    """A message for a room."""
+    rooms.saw(request.mono_ms)
+    return _attempt(rooms, request, now, is_looked_up=False)
+
+
+def deposit(rooms: Rooms, request: Deposit, now: int) -> list[Effect]:
+    """A message for an inbox alone: nobody hears it, and the room's limit does not count it."""
+    rooms.saw(request.mono_ms)
+    return _attempt(rooms, request, now, is_looked_up=False)
+
+
+def _attempt(
+    rooms: Rooms, request: Send | Deposit, now: int, *, is_looked_up: bool
+) -> list[Effect]:
+    try:
+        if isinstance(request, Send):
+            return _send(rooms, request, now, is_looked_up)
+        return _deposit(rooms, request, now, is_looked_up)
+    except RoomError as error:
+        return [Answer(request.caller, error, request.message_id)]
+
+
+def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Effect]:
+    claimed = binding.claim(rooms, request.room, request.inbox)
+    inbox = claimed.inbox
+    if inbox is not None:
+        answer = _known(rooms, inbox, request, now, is_looked_up)
+        if answer is not None:
+            return answer
+    _check_storage(rooms)
+    windows = _check_rates(rooms, claimed.room, request, now)
+    _check_cap(rooms, inbox)
+    if request.type in ABOUT_PROPOSALS:
+        proposals.check(rooms, claimed.room, request, now)
+    room, inbox, effects = binding.settle(rooms, claimed, now)
+    for window in windows or _windows(rooms, room, request, now):
+        window.record(request.mono_ms)
+    rooms.dirty.add(room)
+    delivery = Delivery(rooms, inbox, room, request)
+    retention_s = _retention_s(rooms, request.room, request.inbox)
+    if retention_s is not None:
+        inbox.retention_s = retention_s
+    effects.append(delivery.append(now, inbox.retention_s or rooms.settings.retention_s))
+    return effects
+
+
+def _deposit(rooms: Rooms, request: Deposit, now: int, is_looked_up: bool) -> list[Effect]:
+    name = rooms.names.inbox(request.inbox)
+    found = rooms.inboxes.get(name)
+    if found is not None:
+        answer = _known(rooms, found, request, now, is_looked_up)
+        if answer is not None:
+            return answer
+    _check_storage(rooms)
+    window = rooms.appends.of(name)
+    wait_ms = window.wait_ms(request.mono_ms)
+    if wait_ms:
+        raise _limited(rooms, wait_ms)
+    _check_cap(rooms, found)
+    inbox = found or rooms.inbox(name)
+    window.record(request.mono_ms)
+    retention_s = _retention_s(rooms, "", request.inbox) or inbox.retention_s
+    delivery = Delivery(rooms, inbox, None, request)
+    return [*rooms.marking(now), delivery.append(now, retention_s or rooms.settings.retention_s)]
+
+
+# Repeats.
+
+
+def _known(
+    rooms: Rooms, inbox: Inbox, request: Send | Deposit, now: int, is_looked_up: bool
+) -> list[Effect] | None:
+    """The answer to a message that was accepted before; `None` to a fresh one."""
+    pending = inbox.pending.get(request.message_id)
+    if pending is not None:
+        pending.repeats.append(request)
+        rooms.tally.repeats += 1
+        rooms.tally.conflicts += pending.request.ciphertext != request.ciphertext
+        return []
+    key = fingerprint(inbox.name, request.message_id)
+    ack = rooms.ids.find_by(key, rooms.floored(now))
+    if ack is not None:
+        kept = inbox.recent.get(ack.seq)
+        if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
+            rooms.tally.conflicts += 1
+        return _repeat(rooms, request, ack.seq, rooms.shown(ack.at_ms))
+    if is_looked_up or not _may_be_on_disk(rooms, inbox, now):
+        return None
+    if inbox.queue is not None:
+        if len(inbox.queue) >= _QUEUE_MAX:
+            raise denials.busy()
+        inbox.queue.append(Waiting(request))
+        return []
+    inbox.queue = deque([Waiting(request)])
+    return [_recall(rooms, inbox, key, rooms.floored(now))]
+
+
+def _repeat(
+    rooms: Rooms, request: Send | Deposit, seq: int, created_ms: int | None
+) -> list[Effect]:
+    rooms.tally.repeats += 1
+    accepted = Accepted(request.message_id, seq, True, created_ms)
+    return [Answer(request.caller, accepted, request.message_id)]
+
+
+def _may_be_on_disk(rooms: Rooms, inbox: Inbox, now: int) -> bool:
+    """Is the inbox older than what memory still knows?"""
+    ids = rooms.ids
+    return ids.is_shortened and inbox.since_ms <= rooms.floored(now) - ids.window_ms
+
+
+def _recall(rooms: Rooms, inbox: Inbox, key: bytes, newest_ms: int) -> Recall:
+    rooms.tally.recalls += 1
+
+    def then(seq: int | None, now: int) -> list[Effect]:
+        queue, inbox.queue = inbox.queue, None
+        assert queue
+        request = queue.popleft().request
+        if seq is None:
+            answer = Answer(request.caller, denials.unreadable(), request.message_id)
+            effects: list[Effect] = [answer]
+        elif seq:
+            effects = _repeat(rooms, request, seq, None)
+        else:
+            effects = _attempt(rooms, request, now, is_looked_up=True)
+        # The first of those behind it may have to be looked up, too; the others wait on.
+        while queue and inbox.queue is None:
+            effects += _attempt(rooms, queue.popleft().request, now, is_looked_up=False)
+        if queue and inbox.queue is not None:
+            inbox.queue.extend(queue)
+        return effects
+
+    oldest_ms = newest_ms - int(rooms.settings.repeat_s * 1000)
+    return Recall(key, oldest_ms, newest_ms, then)
+
+
+# What may refuse a fresh message.
+
+
+def _check_storage(rooms: Rooms) -> None:
+    if rooms.hub.storage_fault is not None:
+        rooms.tally.refused += 1
+        raise denials.storage()
+
+
+def _limited(rooms: Rooms, wait_ms: int) -> RoomError:
+    rooms.tally.limited += 1
+    return denials.limited(wait_ms)
+
+
+def _check_rates(
+    rooms: Rooms, room: Room | None, request: Send, now: int
+) -> list[SlidingWindow] | None:
+    """The windows a message has to be recorded in; `None` if its room is not made yet."""
+    if room is None:
+        return None
+    windows = _windows(rooms, room, request, now)
+    for window in windows:
+        wait_ms = window.wait_ms(request.mono_ms)
+        if wait_ms:
+            raise _limited(rooms, wait_ms)
+    return windows
+
+
+def _windows(rooms: Rooms, room: Room, request: Send, now: int) -> list[SlidingWindow]:
+    settings = rooms.settings
+    window_ms = int(settings.rate_window_s * 1000)
+    windows = [room.window(settings.rate, window_ms, request.mono_ms, now)]
+    if settings.pseudonym_rate and request.pseudonym:
+        if room.members is None:
+            room.members = {}
+        member = room.members.pop(request.pseudonym, None)
+        member = member or SlidingWindow(settings.pseudonym_rate, window_ms)
+        room.members[request.pseudonym] = member
+        if len(room.members) > _MEMBERS_MAX:
+            del room.members[next(iter(room.members))]
+        windows.append(member)
+    return windows
+
+
+def _check_cap(rooms: Rooms, inbox: Inbox | None) -> None:
+    if rooms.archived is None or inbox is None:
+        return
+    settings = rooms.settings
+    if (
+        inbox.unarchived_count >= settings.unarchived_max
+        or inbox.unarchived_bytes >= settings.unarchived_bytes_max
+    ):
+        rooms.tally.refused += 1
+        rooms.tally.over_cap += 1
+        raise denials.over_cap()
+
+
+def _retention_s(rooms: Rooms, room_name: str, inbox_id: str | None) -> float | None:
+    """How long a message is kept, if a prefix of one of its names says so."""
+    best, found = -1, None
+    for prefix, retention_s in rooms.settings.retention.items():
+        is_match = room_name.startswith(prefix) or (inbox_id or "").startswith(prefix)
+        if is_match and len(prefix) > best:
+            best, found = len(prefix), retention_s
+    return found
+
+
+class Delivery:
+    """A message on its way to the log, and everybody who wants to know."""
+
+    __slots__ = ("_began_ms", "_body", "_inbox", "_room", "_rooms", "repeats", "request", "seq")
+
+    _body: RoomMessage
+
+    def __init__(
+        self, rooms: Rooms, inbox: Inbox, room: Room | None, request: Send | Deposit
+    ) -> None:
+        self._rooms = rooms
+        self._inbox = inbox
+        self._room = room
+        self._began_ms = 0
+        self.request = request
+        self.repeats: list[Send | Deposit] = []
+        self.seq = inbox.assign()
+        inbox.pending[request.message_id] = self
+
+    def append(self, now: int, retention_s: float) -> Append:
+        """The entry that makes it true."""
+        rooms, inbox, request = self._rooms, self._inbox, self.request
+        self._began_ms = now
+        at_ms = rooms.floored(now)
+        if not inbox.since_ms:
+            inbox.since_ms = at_ms
+        inbox.retention_max_s = max(inbox.retention_max_s, retention_s)
+        self._body = RoomMessage(
+            request.message_id,
+            request.ciphertext,
+            rooms.shown(at_ms),
+            at_ms + int(retention_s * 1000),
+            self._room is None,
+            self._control(),
+        )
+        body = encode_body(self._body)
+        entry = Entry(Kind.ROOM_MESSAGE, inbox.name, STREAM_EPOCH, self.seq, at_ms, body)
+        return Append(entry, self)
+
+    def _control(self) -> Control | None:
+        request = self.request
+        if self._room is None or not isinstance(request, Send):
+            return None
+        if request.type not in ABOUT_PROPOSALS:
+            return None
+        return Control(self._room.name, request.type, request.proposal, request.pseudonym)
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        rooms, inbox, body, room = self._rooms, self._inbox, self._body, self._room
+        request, seq = self.request, self.seq
+        del inbox.pending[request.message_id]
+        at_ms = remember(rooms, inbox, body, seq, offset, self._began_ms)
+        alike = rendering.members(seq, body.message_id, body.ciphertext)
+        item = rendering.page_item(alike, body.created_ms)
+        rooms.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
+        effects: list[Effect] = []
+        if room is not None and isinstance(request, Send):
+            if body.control is not None:
+                proposals.follow(rooms, room, body, at_ms)
+            rooms.tally.sent += 1
+            if room.guests:
+                effects.append(self._announce(room, request, alike))
+        else:
+            rooms.tally.appended += 1
+        rooms.tally.accept_latency.observe((now - self._began_ms) / 1000)
+        accepted = Accepted(body.message_id, seq, False, rooms.shown(at_ms))
+        effects.append(Answer(request.caller, accepted, body.message_id))
+        if self.repeats:
+            again = Accepted(body.message_id, seq, True, rooms.shown(at_ms))
+            effects += [Answer(one.caller, again, body.message_id) for one in self.repeats]
+        return effects
+
+    def _announce(self, room: Room, request: Send, alike: bytes) -> Announce:
+        rooms = self._rooms
+        but = None if rooms.settings.echo_to_sender else request.guest
+        rooms.tally.announced += len(room.guests) - (but is not None)
+        return Announce(tuple(room.guests), rendering.live_frame(alike, request), but)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        """It did not happen: the position is free again, and so is its place in the window."""
+        rooms, inbox, room = self._rooms, self._inbox, self._room
+        inbox.pending.pop(self.request.message_id, None)
+        inbox.take_back(self.seq)
+        if inbox.head == 0 and self.seq == 1:
+            inbox.since_ms = 0
+        if room is not None and room.accepts is not None:
+            room.accepts.take_back()
+        rooms.forget_blank(inbox)
+        rooms.tally.refused += 1 + len(self.repeats)
+        error = denials.storage()
+        return [Answer(one.caller, error, one.message_id) for one in (self.request, *self.repeats)]
+
+
+def remember(rooms: Rooms, inbox: Inbox, body: RoomMessage, seq: int, offset: int, now: int) -> int:
+    """A message is on disk: its position counts and its id is known. The time it is known by."""
+    at_ms = rooms.floored(now)
+    inbox.committed(seq, offset, body.expires_ms)
+    rooms.dirty.add(inbox)
+    rooms.pins.add(offset, body.expires_ms)
+    key = fingerprint(inbox.name, body.message_id)
+    rooms.ids.remember_by(key, at_ms, Ack(at_ms, seq=seq))
+    if rooms.archived is not None and offset >= rooms.archived:
+        inbox.count_unarchived(offset, len(body.ciphertext))
+    return at_ms

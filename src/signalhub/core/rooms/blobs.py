@@ -1,0 +1,88 @@
+"""Two opaque blobs per room, each with a version that a writer can insist on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from signalhub.core.effects import Answer, Append, Effect
+from signalhub.core.rooms import denials
+from signalhub.core.rooms.binding import find
+from signalhub.core.rooms.inbox import STREAM_EPOCH
+from signalhub.core.rooms.requests import Blob, PutBlob
+from signalhub.core.rooms.room import Room
+from signalhub.entry import Entry, Kind, RoomBlob, encode_body
+from signalhub.errors import RoomError
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+    from signalhub.core.rooms.rooms import Rooms
+    from signalhub.errors import Refusal
+
+
+def get(rooms: Rooms, room: Room | None, name: str) -> Blob:
+    """A blob as it is on disk; raises `RoomError`."""
+    blob = None if room is None else room.blobs.get(name)
+    if blob is None:
+        raise denials.no_blob()
+    return Blob(blob.version, blob.data)
+
+
+def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
+    """Write a blob, if it is the one the writer knows."""
+    try:
+        room = find(rooms, request.room, request.inbox)
+        version = 0 if room is None else room.versions.get(request.name, 0)
+        if request.if_version is not None and request.if_version != version:
+            raise denials.changed(version)
+        if rooms.hub.storage_fault is not None:
+            raise denials.storage()
+        if rooms.state_bytes + len(request.data) > rooms.settings.state_bytes_max:
+            raise denials.state_full()
+        room = room or rooms.room(rooms.names.room(request.room))
+    except RoomError as error:
+        return [Answer(request.caller, error)]
+    room.versions[request.name] = version + 1
+    at_ms = rooms.floored(now)
+    blob = RoomBlob(request.name, version + 1, request.data, at_ms)
+    append = Append(entry(room, blob, at_ms), Writing(rooms, room, blob, request))
+    return [*rooms.marking(now), append]
+
+
+def keep(rooms: Rooms, room: Room, blob: RoomBlob) -> None:
+    """A blob is on disk."""
+    old = room.blobs.get(blob.name)
+    rooms.state_bytes += len(blob.data) - (len(old.data) if old is not None else 0)
+    room.blobs[blob.name] = blob
+    room.versions[blob.name] = max(blob.version, room.versions.get(blob.name, 0))
+    rooms.dirty.add(room)
+
+
+def entry(room: Room, blob: RoomBlob, at_ms: int) -> Entry:
+    """A blob as the log holds it."""
+    return Entry(Kind.ROOM_BLOB, room.name, STREAM_EPOCH, 0, at_ms, encode_body(blob))
+
+
+class Writing:
+    """A blob on its way to the log."""
+
+    __slots__ = ("_blob", "_request", "_room", "_rooms")
+
+    def __init__(self, rooms: Rooms, room: Room, blob: RoomBlob, request: PutBlob) -> None:
+        self._rooms = rooms
+        self._room = room
+        self._blob = blob
+        self._request = request
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        keep(self._rooms, self._room, self._blob)
+        self._room.defined_at = self._room.defined_at or offset
+        return [Answer(self._request.caller, Blob(self._blob.version))]
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        room, blob = self._room, self._blob
+        if blob.version == 1:
+            room.versions.pop(blob.name, None)
+        else:
+            room.versions[blob.name] = blob.version - 1
+        self._rooms.forget_blank(room)
+        return [Answer(self._request.caller, denials.storage())]

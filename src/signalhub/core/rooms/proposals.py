@@ -1,0 +1,206 @@
+"""What a room remembers of proposals: opaque contents, a state, an alarm.
+
+States follow the messages: a proposal begins pending, an approval is added to it, a rejection or a
+commit finishes it, and so does its alarm. What members agreed on is theirs to know; messages about
+finished or unknown proposals pass through and change nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from signalhub.core.effects import Append, Effect
+from signalhub.core.rooms import denials
+from signalhub.core.rooms.inbox import STREAM_EPOCH
+from signalhub.core.rooms.requests import (
+    APPROVAL,
+    COMMIT,
+    COMMITTED,
+    EXPIRED,
+    PENDING,
+    PROPOSAL,
+    REJECTED,
+    REJECTION,
+    Send,
+)
+from signalhub.core.rooms.room import Room
+from signalhub.entry import Entry, Kind, Proposal, RoomMessage, encode_body
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+    from signalhub.core.rooms.rooms import Rooms
+    from signalhub.errors import Refusal
+
+# A finished one can be looked up for so long.
+_REMEMBERED_MS = 7 * 86_400_000
+_OVERHEAD_BYTES = 300
+_FINISHES = {REJECTION: REJECTED, COMMIT: COMMITTED}
+
+
+def every(room: Room | None, now: int) -> list[Proposal]:
+    """All of a room, oldest first."""
+    return [] if room is None else [_seen(one, now) for one in room.proposals.values()]
+
+
+def one(room: Room | None, proposal_id: str, now: int) -> Proposal:
+    """One of a room; raises `RoomError`."""
+    found = None if room is None else room.proposals.get(proposal_id)
+    if found is None:
+        raise denials.no_proposal()
+    return _seen(found, now)
+
+
+def _seen(proposal: Proposal, now: int) -> Proposal:
+    """As it is at this moment: its alarm may be due and not yet on disk."""
+    if proposal.status == PENDING and proposal.expires_ms <= now:
+        return replace(proposal, status=EXPIRED)
+    return proposal
+
+
+def check(rooms: Rooms, room: Room | None, request: Send, now: int) -> None:
+    """Is there room to remember what this message says? Raises `RoomError`."""
+    size = len(request.ciphertext) + _OVERHEAD_BYTES
+    is_new = request.type == PROPOSAL
+    if not is_new and request.type != APPROVAL:
+        return
+    if rooms.state_bytes + size > rooms.settings.state_bytes_max:
+        rooms.tally.refused += 1
+        raise denials.state_full()
+    if room is None or not is_new or request.proposal in room.proposals:
+        return
+    if len(room.proposals) >= rooms.settings.proposals_max:
+        finished = [one for one in every(room, now) if one.status != PENDING]
+        if not finished:
+            rooms.tally.refused += 1
+            raise denials.state_full()
+
+
+def follow(rooms: Rooms, room: Room, body: RoomMessage, at_ms: int) -> None:
+    """A message about a proposal is on disk; the time is its entry's, now and after a restart."""
+    control = body.control
+    assert control is not None
+    proposal = room.proposals.get(control.proposal)
+    rooms.dirty.add(room)
+    if proposal is None:
+        if control.type == PROPOSAL:
+            _begin(rooms, room, body, at_ms)
+        return
+    if _seen(proposal, at_ms).status != PENDING:
+        return
+    if control.type == APPROVAL:
+        if len(proposal.approvals) < rooms.settings.proposals_max:
+            proposal.approvals.append(body.ciphertext)
+            rooms.state_bytes += len(body.ciphertext)
+    elif control.type in _FINISHES:
+        _finish(rooms, room, proposal, _FINISHES[control.type], at_ms)
+
+
+def _begin(rooms: Rooms, room: Room, body: RoomMessage, at_ms: int) -> None:
+    control = body.control
+    assert control is not None
+    if len(room.proposals) >= rooms.settings.proposals_max:
+        gone = next((one for one in room.proposals.values() if one.status != PENDING), None)
+        if gone is not None:
+            drop(rooms, room, gone)
+    expires_ms = at_ms + int(rooms.settings.proposal_s * 1000)
+    proposal = Proposal(
+        control.proposal, control.pseudonym, body.ciphertext, PENDING, at_ms, expires_ms
+    )
+    add(rooms, room, proposal)
+
+
+def add(rooms: Rooms, room: Room, proposal: Proposal) -> None:
+    """Remember a proposal.
+
+    What is known of it already stays: it may have been written again while a message about it was
+    still on its way.
+    """
+    old = room.proposals.get(proposal.id)
+    if old is not None:
+        rooms.state_bytes -= _size(old)
+        if old.status != PENDING:
+            proposal.status, proposal.changed_ms = old.status, old.changed_ms
+        if len(old.approvals) > len(proposal.approvals):
+            proposal.approvals = old.approvals
+    room.proposals[proposal.id] = proposal
+    rooms.state_bytes += _size(proposal)
+    rooms.set_alarm(_due_ms(proposal), room, proposal)
+
+
+def drop(rooms: Rooms, room: Room, proposal: Proposal) -> None:
+    """Forget a proposal."""
+    del room.proposals[proposal.id]
+    rooms.state_bytes -= _size(proposal)
+    rooms.dirty.add(room)
+
+
+def _finish(rooms: Rooms, room: Room, proposal: Proposal, status: str, at_ms: int) -> None:
+    proposal.status = status
+    proposal.changed_ms = at_ms
+    rooms.dirty.add(room)
+    rooms.set_alarm(_due_ms(proposal), room, proposal)
+
+
+def _size(proposal: Proposal) -> int:
+    return _OVERHEAD_BYTES + len(proposal.content) + sum(map(len, proposal.approvals))
+
+
+def _due_ms(proposal: Proposal) -> int:
+    """When something happens to it next."""
+    if proposal.status == PENDING:
+        return proposal.expires_ms
+    return (proposal.changed_ms or proposal.expires_ms) + _REMEMBERED_MS
+
+
+def due(rooms: Rooms, now: int) -> list[Effect]:
+    """The alarms that have gone off: what is pending expires, what is finished is forgotten."""
+    effects: list[Effect] = []
+    alarms = rooms.alarms
+    while alarms and alarms[0][0] <= now:
+        _, room_name, proposal_id = heapq.heappop(alarms)
+        room = rooms.rooms.get(room_name)
+        proposal = None if room is None else room.proposals.get(proposal_id)
+        if room is None or proposal is None or _due_ms(proposal) > now:
+            continue
+        if proposal.status == PENDING:
+            effects.append(_expire(rooms, room, proposal, now))
+        else:
+            drop(rooms, room, proposal)
+            rooms.forget_blank(room)
+    return effects
+
+
+def _expire(rooms: Rooms, room: Room, proposal: Proposal, now: int) -> Append:
+    expired = replace(proposal, status=EXPIRED, changed_ms=rooms.floored(now))
+    return Append(entry(room, expired, rooms.floored(now)), Expiry(rooms, room, proposal))
+
+
+def entry(room: Room, proposal: Proposal, at_ms: int) -> Entry:
+    """A proposal as the log holds it."""
+    body = encode_body(proposal)
+    return Entry(Kind.ROOM_PROPOSAL, room.name, STREAM_EPOCH, 0, at_ms, body)
+
+
+class Expiry:
+    """The end of a proposal on its way to the log."""
+
+    __slots__ = ("_proposal", "_room", "_rooms")
+
+    def __init__(self, rooms: Rooms, room: Room, proposal: Proposal) -> None:
+        self._rooms = rooms
+        self._room = room
+        self._proposal = proposal
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        if self._proposal.status == PENDING:
+            self._rooms.tally.proposals_expired += 1
+            _finish(self._rooms, self._room, self._proposal, EXPIRED, self._rooms.floored(now))
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        # To everybody who looks it has expired all the same; the log hears of it later.
+        self._rooms.set_alarm(now + 1_000, self._room, self._proposal)
+        return []

@@ -1,0 +1,142 @@
+"""What rooms and inboxes are asked, and what they answer, as values.
+
+Names of rooms and inboxes arrive here as clients wrote them, checked and in one canonical form; the
+core hashes them before anything else. `caller` belongs to the shell, which gets an `Answer` for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.entry import Proposal
+from signalhub.errors import RoomError
+
+if TYPE_CHECKING:
+    from signalhub.core.rooms.room import Room
+
+APP: Final = "mls_app"
+PROPOSAL: Final = "mls_proposal"
+APPROVAL: Final = "mls_approval"
+REJECTION: Final = "mls_rejection"
+COMMIT: Final = "mls_commit"
+GROUP_INFO: Final = "mls_group_info"
+TYPES: Final = frozenset((APP, PROPOSAL, APPROVAL, REJECTION, COMMIT, GROUP_INFO))
+# These say which proposal they are about.
+ABOUT_PROPOSALS: Final = frozenset((PROPOSAL, APPROVAL, REJECTION, COMMIT))
+
+PENDING: Final = "pending"
+COMMITTED: Final = "committed"
+REJECTED: Final = "rejected"
+EXPIRED: Final = "expired"
+
+BLOBS: Final = ("metadata", "quorum")
+
+
+class Guest:
+    """A socket in a room. `link` belongs to the shell."""
+
+    __slots__ = ("link", "pseudonym", "room")
+
+    def __init__(self, link: object, room: Room, pseudonym: str) -> None:
+        self.link = link
+        self.room = room
+        self.pseudonym = pseudonym
+
+
+class Send(msgspec.Struct):
+    """Put a message into a room: limited, broadcast, kept in its inbox."""
+
+    caller: object
+    room: str  # `tenant:room`, or the room alone.
+    inbox: str | None
+    message_id: str
+    ciphertext: bytes  # Base64url text without padding.
+    mono_ms: int
+    type: str = APP
+    pseudonym: str = ""
+    proposal: str = ""
+    guest: Guest | None = None  # The socket it came in by.
+
+
+class Deposit(msgspec.Struct):
+    """Put a message into an inbox, past its room."""
+
+    caller: object
+    inbox: str
+    message_id: str
+    ciphertext: bytes
+    mono_ms: int
+
+
+class Read(msgspec.Struct):
+    """A page of an inbox."""
+
+    caller: object
+    inbox: str
+    from_seq: int
+    limit: int
+    mono_ms: int
+
+
+class PutBlob(msgspec.Struct):
+    """Write a blob of a room. With `if_version` only over that one; 0: only if there is none."""
+
+    caller: object
+    room: str
+    inbox: str | None
+    name: str
+    data: bytes
+    if_version: int | None = None
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The message is on disk, or was before."""
+
+    message_id: str
+    seq: int
+    is_repeat: bool
+    created_ms: int | None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages in ascending order, each as the JSON object a client reads."""
+
+    messages: list[bytes]
+    next_seq: int
+    oldest: int | None  # The oldest position that can be read, if there is any.
+    is_partial: bool = False
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """What a socket is told first."""
+
+    last_seq: int
+    oldest_seq: int
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """A blob as it is now; without its data when it was just written."""
+
+    version: int
+    data: bytes | None = None
+
+
+class Proposals(msgspec.Struct, frozen=True):
+    """The proposals of a room."""
+
+    proposals: list[Proposal]
+
+
+class Archived(msgspec.Struct, frozen=True):
+    """A message as the archive holds it."""
+
+    seq: int
+    message_id: str
+    ciphertext: bytes
+    created_ms: int | None
+    expires_ms: int
+
+
+Result = Accepted | Page | Welcome | Blob | Proposals | RoomError

@@ -1,0 +1,71 @@
+"""One room: who is in it, how fast it may be filled, what it remembers beside its inbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from signalhub.core.rooms.limiter import SlidingWindow
+from signalhub.entry import Proposal, RoomBlob
+
+if TYPE_CHECKING:
+    from signalhub.core.rooms.inbox import Inbox
+    from signalhub.core.rooms.requests import Guest
+
+
+class Room:
+    """What is known about one room."""
+
+    __slots__ = (
+        "accepts",
+        "blobs",
+        "defined_at",
+        "guests",
+        "inbox",
+        "is_bound",
+        "members",
+        "name",
+        "proposals",
+        "saved_accepts",
+        "skew_ms",
+        "versions",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inbox: Inbox | None = None
+        # Is the binding on disk? Until then it is in no snapshot.
+        self.is_bound = False
+        self.guests: dict[Guest, None] = {}
+        # When messages were accepted, by the clock that never goes back; made with the first one.
+        self.accepts: SlidingWindow | None = None
+        # The same by the wall clock, from before a restart.
+        self.saved_accepts: list[int] = []
+        # Wall clock minus the other one.
+        self.skew_ms = 0
+        self.members: dict[str, SlidingWindow] | None = None
+        self.proposals: dict[str, Proposal] = {}
+        self.blobs: dict[str, RoomBlob] = {}
+        # The versions of blobs, ahead of these while a new one is on its way.
+        self.versions: dict[str, int] = {}
+        # An offset of the log from which on everything about it is found.
+        self.defined_at = 0
+
+    @property
+    def is_blank(self) -> bool:
+        """Would forgetting it lose nothing?"""
+        return not (self.inbox or self.guests or self.proposals or self.blobs or self.versions)
+
+    def window(self, limit: int, window_ms: int, mono_ms: int, now: int) -> SlidingWindow:
+        """Its limiter, with what is remembered from before a restart."""
+        self.skew_ms = now - mono_ms
+        if self.accepts is None:
+            times = sorted(min(at, now) - self.skew_ms for at in self.saved_accepts)
+            self.accepts = SlidingWindow(limit, window_ms, times)
+            self.saved_accepts = []
+        return self.accepts
+
+    def accepts_by_wall(self) -> list[int]:
+        """When messages were accepted, as it is saved."""
+        if self.accepts is None:
+            return self.saved_accepts
+        return [at + self.skew_ms for at in self.accepts.times]

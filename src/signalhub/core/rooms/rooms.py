@@ -1,0 +1,261 @@
+"""All rooms and inboxes of the shard: the face the server uses, and what they share.
+
+A message goes one way: `accepting` gives it a position and hands it to the log; once it is
+committed it is kept in memory, handed to the sockets of its room, and its sender is told. `reading`
+serves pages from memory, the log and the archive, in this order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from signalhub.core.dedup import Dedup
+from signalhub.core.effects import Answer, Append, Dismiss, Effect
+from signalhub.core.journal import Kept as KeptEntry
+from signalhub.core.rooms import accepting, blobs, denials, proposals, reading
+from signalhub.core.rooms.binding import default_inbox_id, find, join_inbox
+from signalhub.core.rooms.inbox import Inbox, Kept
+from signalhub.core.rooms.limiter import Windows
+from signalhub.core.rooms.naming import Names
+from signalhub.core.rooms.pins import Pins
+from signalhub.core.rooms.requests import (
+    Blob,
+    Deposit,
+    Guest,
+    PutBlob,
+    Read,
+    Send,
+    Welcome,
+)
+from signalhub.core.rooms.room import Room
+from signalhub.entry import Entry, InboxKey, Kind, Proposal, encode_body
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+_MINUTE_MS: Final = 60_000
+_GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
+RESTARTING: Final = 1012
+
+
+class Rooms:
+    """Everything about rooms and inboxes. Not thread-safe; the hub's loop owns it."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.settings = settings = hub.settings.rooms
+        self.tally = hub.tally.rooms
+        # Until the key is known, nobody is served.
+        self.names = Names(b"")
+        self.rooms: dict[str, Room] = {}
+        self.inboxes: dict[str, Inbox] = {}
+        self.fetches = Windows(settings.fetch_rate, _MINUTE_MS)
+        self.appends = Windows(settings.append_rate, _MINUTE_MS)
+        self.ids = Dedup(int(settings.repeat_s * 1000), settings.repeat_memory_bytes)
+        self.pins = Pins()
+        # Proposals by the time something happens to them: time, room, id.
+        self.alarms: list[tuple[int, str, str]] = []
+        # Bytes of all proposals and blobs.
+        self.state_bytes = 0
+        self.guests = 0
+        # Everything before this offset is in the archive; `None` without a pipeline.
+        self.archived: int | None = None
+        # What changed since the last snapshot.
+        self.dirty: set[Room | Inbox] = set()
+        # What the log knows of the key, and from where on.
+        self.key_mark: InboxKey | None = None
+        self.key_defined_at = 0
+        self._grid_ms = _GRID_MS[settings.timestamps]
+        self._tail: deque[tuple[Inbox, Kept]] = deque()
+        self.buffered_bytes = 0
+        self._mono_ms = 0
+
+    # Events.
+
+    def send(self, request: Send, now: int) -> list[Effect]:
+        """A message for a room."""
+        return accepting.send(self, request, now)
+
+    def deposit(self, request: Deposit, now: int) -> list[Effect]:
+        """A message for an inbox alone."""
+        return accepting.deposit(self, request, now)
+
+    def read(self, request: Read, now: int) -> list[Effect]:
+        """A page of an inbox."""
+        return reading.read(self, request, now)
+
+    def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
+        """A new version of a blob."""
+        return blobs.put(self, request, now)
+
+    def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
+        """A blob as it is; raises `RoomError`."""
+        return blobs.get(self, find(self, room, inbox), name)
+
+    def proposals(self, room: str, inbox: str | None, now: int) -> list[Proposal]:
+        """What a room remembers of proposals, oldest first; raises `RoomError`."""
+        return proposals.every(find(self, room, inbox), now)
+
+    def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> Proposal:
+        """One of them; raises `RoomError`."""
+        return proposals.one(find(self, room, inbox), proposal_id, now)
+
+    def join(
+        self, link: object, room_name: str, inbox: str | None, pseudonym: str, now: int
+    ) -> tuple[Guest, list[Effect]]:
+        """A socket enters a room and is welcomed; raises `RoomError`, and then it has not."""
+        room, effects = join_inbox(self, room_name, inbox, now)
+        guest = Guest(link, room, pseudonym)
+        room.guests[guest] = None
+        self.guests += 1
+        self.tally.joined += 1
+        found = room.inbox or self.inboxes.get(self.default_inbox(room_name))
+        welcome = Welcome(0, 1)
+        if found is not None:
+            oldest = found.head + 1 if found.has_stale_oldest(now) else found.oldest
+            welcome = Welcome(found.head, min(oldest, found.head + 1))
+        return guest, [*effects, Answer(link, welcome)]
+
+    def leave(self, guest: Guest, now: int) -> list[Effect]:
+        """A socket is gone. Harmless when repeated."""
+        if guest in guest.room.guests:
+            del guest.room.guests[guest]
+            self.guests -= 1
+            self.tally.left += 1
+            self.forget_blank(guest.room)
+        return []
+
+    def tick(self, now: int) -> list[Effect]:
+        """Once a second: alarms, and letting go of what nobody will ask for."""
+        self.ids.sweep(self.floored(now))
+        self.fetches.sweep(self._mono_ms)
+        self.appends.sweep(self._mono_ms)
+        while self._tail and self._tail[0][1].expires_ms <= now:
+            self._let_go(*self._tail.popleft())
+        return proposals.due(self, now)
+
+    def drain(self) -> list[Effect]:
+        """The hub stops: everybody is told to come back."""
+        return [
+            Dismiss(guest, RESTARTING, "the hub is restarting")
+            for room in self.rooms.values()
+            for guest in room.guests
+        ]
+
+    def archived_to(self, offset: int) -> None:
+        """The archive has everything before this offset."""
+        self.archived = offset
+        for inbox in self.inboxes.values():
+            if inbox.unarchived:
+                inbox.archived(offset)
+                self.dirty.add(inbox)
+
+    @property
+    def unarchived(self) -> int:
+        """The messages that wait for the archive in the inbox where most do."""
+        if self.archived is None:
+            return 0
+        return max((one.unarchived_count for one in self.inboxes.values()), default=0)
+
+    # The key.
+
+    def use(self, names: Names) -> None:
+        """Serve with this key from now on."""
+        self.names = names
+
+    def marking(self, now: int) -> list[Effect]:
+        """Before the first entry about rooms: the log remembers which key they were hashed with."""
+        if self.key_mark is not None:
+            return []
+        self.key_mark = self.names.mark
+        return [self.write_key_mark(now)]
+
+    def write_key_mark(self, now: int) -> Append:
+        """The mark of the key as an entry."""
+        assert self.key_mark is not None
+        entry = Entry(Kind.INBOX_KEY, "", 0, 0, now, encode_body(self.key_mark))
+        return Append(entry, KeptEntry(entry))
+
+    # What the parts share.
+
+    def default_inbox(self, room_name: str) -> str:
+        """The name of the inbox a room has if nobody says otherwise."""
+        return self.names.inbox(default_inbox_id(self, room_name))
+
+    def room(self, name: str) -> Room:
+        """The room kept under this name, made if need be."""
+        room = self.rooms.get(name)
+        if room is None:
+            self._check_limit()
+            room = self.rooms[name] = Room(name)
+        return room
+
+    def inbox(self, name: str) -> Inbox:
+        """The inbox kept under this name, made if need be."""
+        inbox = self.inboxes.get(name)
+        if inbox is None:
+            self._check_limit()
+            inbox = self.inboxes[name] = Inbox(name)
+        return inbox
+
+    def forget_blank(self, *ones: Room | Inbox | None) -> None:
+        """Let go of what nothing is known about."""
+        for one in ones:
+            if isinstance(one, Room) and one.is_blank:
+                self.rooms.pop(one.name, None)
+                self.dirty.discard(one)
+            elif isinstance(one, Inbox) and one.is_blank:
+                self.inboxes.pop(one.name, None)
+                self.dirty.discard(one)
+
+    def floored(self, now: int) -> int:
+        """The time as it may be remembered."""
+        return now - now % self._grid_ms
+
+    def shown(self, at_ms: int) -> int | None:
+        """The time as it may be told."""
+        return None if self.settings.timestamps == "none" else at_ms
+
+    @property
+    def grid_ms(self) -> int:
+        return self._grid_ms
+
+    def saw(self, mono_ms: int) -> None:
+        """The clock that never goes back, as the last request brought it."""
+        self._mono_ms = mono_ms
+
+    def set_alarm(self, at_ms: int, room: Room, proposal: Proposal) -> None:
+        """Something happens to a proposal then."""
+        heapq.heappush(self.alarms, (at_ms, room.name, proposal.id))
+
+    def keep(self, inbox: Inbox, kept: Kept) -> None:
+        """Remember a committed message while there is room."""
+        recent = inbox.recent
+        if not recent:
+            inbox.recent_first = kept.seq
+        recent[kept.seq] = kept
+        self._tail.append((inbox, kept))
+        self.buffered_bytes += len(kept.json)
+        if len(recent) > self.settings.buffer:
+            self._let_go(inbox, recent[inbox.recent_first])
+        while self.buffered_bytes > self.settings.buffer_bytes:
+            self._let_go(*self._tail.popleft())
+
+    def _let_go(self, inbox: Inbox, kept: Kept) -> None:
+        """The log has it; memory need not. What is older was let go before."""
+        if inbox.recent.get(kept.seq) is kept:
+            for seq in range(inbox.recent_first, kept.seq + 1):
+                self.buffered_bytes -= len(inbox.recent.pop(seq).json)
+            inbox.recent_first = kept.seq + 1
+
+    def _check_limit(self) -> None:
+        if len(self.rooms) + len(self.inboxes) >= self.settings.limit:
+            raise denials.too_many_rooms()
+
+    def every(self) -> Iterator[Room | Inbox]:
+        """Everything that is defined somewhere in the log."""
+        yield from self.rooms.values()
+        yield from self.inboxes.values()

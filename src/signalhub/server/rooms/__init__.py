@@ -1,0 +1,1 @@
+"""Rooms and inboxes on the hub's port: HTTP and WebSockets."""

@@ -1,0 +1,160 @@
+"""Results of rooms and inboxes as HTTP responses.
+
+Ids that come this far are of an alphabet that JSON leaves alone, and ciphertexts are base64url, so
+the bodies that matter for speed are put together from pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from signalhub.core.rooms.rendering import rfc3339
+from signalhub.core.rooms.requests import Accepted, Blob, Page
+from signalhub.entry import Proposal
+from signalhub.errors import RoomCode, RoomError
+from signalhub.server.http import Response
+
+JSON: Final = "application/json"
+BINARY: Final = "application/octet-stream"
+
+REPLAY: Final = "Idempotent-Replay"
+OLDEST_SEQ: Final = "X-Inbox-Oldest-Seq"
+ETAG: Final = "ETag"
+RETRY_AFTER: Final = "Retry-After"
+
+COARSE_MS: Final = 5_000
+RATE_LIMITED: Final = "Rate limit exceeded"
+# What a client is told when nobody knows better.
+RETRY_AFTER_MS: Final = 1_000
+
+STATUS: Final = {
+    RoomCode.BAD_ENVELOPE: 400,
+    RoomCode.BAD_FRAME: 400,
+    RoomCode.BAD_REQUEST: 400,
+    RoomCode.NOT_FOUND: 404,
+    RoomCode.METHOD_NOT_ALLOWED: 405,
+    RoomCode.CONFLICT: 409,
+    RoomCode.PRECONDITION_FAILED: 412,
+    RoomCode.TOO_LARGE: 413,
+    RoomCode.UNSUPPORTED_MEDIA_TYPE: 415,
+    RoomCode.UPGRADE_REQUIRED: 426,
+    RoomCode.RATE_LIMIT_EXCEEDED: 429,
+    RoomCode.INTERNAL_ERROR: 500,
+    RoomCode.UNAVAILABLE: 503,
+}
+_RETRIED = frozenset((RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE))
+_REPLAYED = {REPLAY: "true"}
+_NOTHING: dict[str, str] = {}
+# Which inbox or room it is stands in a header, so no cache on the way may mix them up.
+_NOT_STORED = {"Cache-Control": "no-store"}
+
+Timestamps = Literal["exact", "coarse", "none"]
+
+
+def is_retried(code: RoomCode) -> bool:
+    """Is the client told when to try again?"""
+    return code in _RETRIED
+
+
+def error_response(error: RoomError) -> Response:
+    """The refusal as status and body; those that may be tried again say when."""
+    code = RoomCode(error.code)
+    body: dict[str, object] = {"error": error.text, "errorCode": code.value}
+    headers = _NOT_STORED
+    if code is RoomCode.RATE_LIMIT_EXCEEDED:
+        body["error"] = RATE_LIMITED
+    if is_retried(code):
+        wait_ms = error.retry_after_ms or RETRY_AFTER_MS
+        body["retryAfterMs"] = wait_ms
+        headers = {**_NOT_STORED, RETRY_AFTER: str(-(-wait_ms // 1000))}
+    return Response(STATUS[code], msgspec.json.encode(body), JSON, headers)
+
+
+INTERNAL_ERROR: Final = error_response(
+    RoomError(RoomCode.INTERNAL_ERROR, "The hub failed to answer. It has written down why.")
+)
+
+
+def sent(accepted: Accepted) -> Response:
+    """A message is in its room."""
+    body = b'{"messageId":"%b","seq":%d}' % (accepted.message_id.encode(), accepted.seq)
+    return Response(200, body, JSON, _REPLAYED if accepted.is_repeat else _NOTHING)
+
+
+def deposited(accepted: Accepted, timestamps: Timestamps) -> Response:
+    """A message is in its inbox."""
+    stored_at = time_text(accepted.created_ms, timestamps)
+    if stored_at is None:
+        body = b'{"seq":%d}' % accepted.seq
+    else:
+        body = b'{"seq":%d,"storedAt":"%b"}' % (accepted.seq, stored_at.encode())
+    return Response(202, body, JSON, _REPLAYED if accepted.is_repeat else _NOTHING)
+
+
+def page(found: Page) -> Response:
+    """Messages of an inbox, which come as finished JSON objects."""
+    end = b'],"nextSeq":%d,"partial":true}' if found.is_partial else b'],"nextSeq":%d}'
+    body = b'{"messages":[' + b",".join(found.messages) + end % found.next_seq
+    headers = _NOT_STORED
+    if found.oldest is not None:
+        headers = {**_NOT_STORED, OLDEST_SEQ: str(found.oldest)}
+    return Response(200, body, JSON, headers)
+
+
+def etag(version: int) -> str:
+    """The entity tag of a blob's version."""
+    return f'"{version}"'
+
+
+def blob(found: Blob) -> Response:
+    """A blob as it is now."""
+    headers = {**_NOT_STORED, ETAG: etag(found.version)}
+    return Response(200, found.data or b"", BINARY, headers)
+
+
+def blob_unchanged(found: Blob) -> Response:
+    """The client has this version already."""
+    return Response(304, headers={**_NOT_STORED, ETAG: etag(found.version)})
+
+
+def blob_written(written: Blob) -> Response:
+    """A blob has a new version."""
+    return Response(204, headers={ETAG: etag(written.version)})
+
+
+def proposal(found: Proposal, timestamps: Timestamps) -> Response:
+    """One proposal."""
+    return Response(200, msgspec.json.encode(_record(found, timestamps)), JSON, _NOT_STORED)
+
+
+def proposals(found: Sequence[Proposal], timestamps: Timestamps) -> Response:
+    """All proposals of a room, in the order given."""
+    records = [_record(one, timestamps) for one in found]
+    return Response(200, msgspec.json.encode({"proposals": records}), JSON, _NOT_STORED)
+
+
+def _record(one: Proposal, timestamps: Timestamps) -> dict[str, object]:
+    record: dict[str, object] = {
+        "proposalId": one.id,
+        "encryptedContent": one.content.decode(),
+        "encryptedApprovals": [approval.decode() for approval in one.approvals],
+        "status": one.status,
+    }
+    if one.proposer:
+        record["proposerPseudonymId"] = one.proposer
+    if timestamps != "none":
+        record["createdAt"] = time_text(one.created_ms, timestamps)
+        record["expiresAt"] = time_text(one.expires_ms, timestamps)
+    return record
+
+
+def time_text(time_ms: int | None, timestamps: Timestamps) -> str | None:
+    """A time in RFC 3339, as precisely as the hub may tell it; `None` if it may not."""
+    if time_ms is None or timestamps == "none":
+        return None
+    if timestamps == "coarse":
+        time_ms -= time_ms % COARSE_MS
+    return rfc3339(time_ms).decode()

@@ -1,0 +1,219 @@
+"""The HTTP face of rooms and inboxes: requests become steps of the core, its results responses.
+
+A request is checked before the core hears of it, in the order a client can rely on: for a message
+the content type, then the envelope, then the headers; for an inbox its header first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from signalhub.clock import Clock
+from signalhub.core.effects import Effect
+from signalhub.core.hub import Hub
+from signalhub.core.rooms.requests import BLOBS, Deposit, Read, Result, Send
+from signalhub.errors import RoomCode, RoomError
+from signalhub.server.http import Later, Request, Response, Routes
+from signalhub.server.rooms import answers, envelopes, openapi
+from signalhub.server.rooms.blobs import RoomState
+from signalhub.server.rooms.cors import Cors
+from signalhub.server.runner import Runner
+
+_INTEGER_CHARS_MAX: Final = len(str(openapi.INTEGER_MAX))
+
+Step = Callable[[int], list[Effect]]
+Render = Callable[[Any], Response]
+# Turns a request, and the parts of its path, into what the core does and how it is answered.
+Prepare = Callable[..., tuple[Step, Render]]
+
+_decode = msgspec.json.Decoder(dict[str, object]).decode
+
+
+class Asked(Later):
+    """A request on its way through the core, which calls `answer` with what came of it."""
+
+    __slots__ = ("_cors", "_has_answered", "_origin", "render")
+
+    def __init__(self, cors: Cors, origin: str | None) -> None:
+        super().__init__()
+        self._cors = cors
+        self._origin = origin
+        self._has_answered = False
+        self.render: Render
+
+    def answer(self, result: Result, message_id: str) -> None:
+        """The core is done."""
+        if isinstance(result, RoomError):
+            self._say(answers.error_response(result))
+            return
+        try:
+            response = self.render(result)
+        except Exception:
+            self.fail()
+            raise
+        self._say(response)
+
+    def fail(self) -> None:
+        """The hub broke down; the core may have answered before."""
+        if not self._has_answered:
+            self._say(answers.INTERNAL_ERROR)
+
+    def _say(self, response: Response) -> None:
+        self._has_answered = True
+        self.respond(self._cors.dress(response, self._origin))
+
+
+class Api:
+    """All HTTP endpoints of rooms and inboxes, and their description."""
+
+    def __init__(self, hub: Hub, runner: Runner, clock: Clock) -> None:
+        self._rooms = hub.rooms
+        self._run = runner.run
+        self._mono_s = clock.mono_s
+        self._settings = settings = hub.settings.rooms
+        self._cors = Cors(hub.settings.origins)
+        self._deposited = partial(answers.deposited, timestamps=settings.timestamps)
+        description = msgspec.json.encode(openapi.describe(settings))
+        headers = {"Cache-Control": "no-cache"}
+        self._description = Response(200, description, answers.JSON, headers)
+
+    def add_to(self, routes: Routes) -> None:
+        """Answer on these routes from now on."""
+        state = RoomState(self._rooms, self._settings)
+        routes.add(openapi.MESSAGE, partial(self._ask, self._send), "POST")
+        routes.add(openapi.MESSAGES, partial(self._ask, self._fetch), "GET")
+        routes.add(openapi.APPEND, partial(self._ask, self._append), "POST")
+        for name in BLOBS:
+            handler = partial(self._ask, partial(state.blob, name))
+            routes.add(f"{openapi.ROOM}/{name}", handler, "GET", "PUT")
+        routes.add(openapi.PROPOSALS, partial(self._ask, state.proposals), "GET")
+        routes.add(f"{openapi.PROPOSALS}/{{}}", partial(self._ask, state.proposal), "GET")
+        routes.add(openapi.DESCRIPTION, self._describe, "GET")
+        routes.options = self._cors.preflight
+
+    def _ask(self, prepare: Prepare, request: Request, *parts: str) -> Response | Later:
+        origin = request.headers.get("origin")
+        asked = Asked(self._cors, origin)
+        try:
+            step, asked.render = prepare(request, asked, *parts)
+        except RoomError as error:
+            return self._cors.dress(answers.error_response(error), origin)
+        if not self._run(step):
+            asked.fail()
+        return asked
+
+    def _send(self, request: Request, caller: object) -> tuple[Step, Render]:
+        headers, settings = request.headers, self._settings
+        members = _members(request)
+        envelope = envelopes.read_envelope(members, settings.ciphertext_bytes_max)
+        inbox = headers.get("x-inbox-id")
+        send = Send(
+            caller,
+            _room(envelope, headers.get("x-room-id")),
+            None if inbox is None else envelopes.inbox_id(inbox),
+            envelope.message_id or envelopes.new_message_id(),
+            envelope.ciphertext,
+            self._mono_ms(),
+            envelope.type,
+            _pseudonym(envelope, headers.get("x-pseudonym-id")),
+            envelope.proposal,
+        )
+        rooms = self._rooms
+        return lambda now: rooms.send(send, now), answers.sent
+
+    def _fetch(self, request: Request, caller: object) -> tuple[Step, Render]:
+        inbox = _inbox(request)
+        from_seq, limit = _range(request.query) if request.query else (0, openapi.PAGE_DEFAULT)
+        read = Read(caller, inbox, from_seq, limit, self._mono_ms())
+        rooms = self._rooms
+        return lambda now: rooms.read(read, now), answers.page
+
+    def _append(self, request: Request, caller: object) -> tuple[Step, Render]:
+        inbox = _inbox(request)
+        message_id, ciphertext = envelopes.read_deposit(
+            _members(request), self._settings.ciphertext_bytes_max
+        )
+        deposit = Deposit(caller, inbox, message_id, ciphertext, self._mono_ms())
+        rooms = self._rooms
+        return lambda now: rooms.deposit(deposit, now), self._deposited
+
+    def _describe(self, request: Request) -> Response:
+        return self._cors.dress(self._description, request.headers.get("origin"))
+
+    def _mono_ms(self) -> int:
+        return round(self._mono_s() * 1000)
+
+
+def _members(request: Request) -> dict[str, object]:
+    """The JSON object in the body."""
+    media_type = request.headers.get("content-type", "")
+    if media_type != answers.JSON:
+        media_type = media_type.partition(";")[0].strip().lower()
+        if media_type != answers.JSON:
+            raise RoomError(
+                RoomCode.UNSUPPORTED_MEDIA_TYPE, f"Send JSON, as Content-Type: {answers.JSON}."
+            )
+    try:
+        return _decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RoomError(RoomCode.BAD_ENVELOPE, "The body must be a JSON object.") from None
+
+
+def _room(envelope: envelopes.Envelope, header: str | None) -> str:
+    """The name of the room that envelope and header agree on."""
+    if header is None:
+        if envelope.room is None:
+            raise RoomError(
+                RoomCode.BAD_ENVELOPE, "Name the room: as roomId, or in the header X-Room-ID."
+            )
+        return envelopes.room_name(envelope.tenant, envelope.room)
+    name = envelopes.room_name(envelope.tenant, envelope.room or header)
+    if envelope.room is not None and header not in (envelope.room, name):
+        raise RoomError(RoomCode.BAD_REQUEST, "X-Room-ID and roomId name different rooms.")
+    return name
+
+
+def _pseudonym(envelope: envelopes.Envelope, header: str | None) -> str:
+    if header is None:
+        return envelope.pseudonym or ""
+    if envelope.pseudonym not in (None, header):
+        raise RoomError(
+            RoomCode.BAD_REQUEST, "X-Pseudonym-ID and pseudonymId name different pseudonyms."
+        )
+    return envelopes.pseudonym_id(header)
+
+
+def _inbox(request: Request) -> str:
+    inbox = request.headers.get("x-inbox-id")
+    if inbox is None:
+        raise RoomError(RoomCode.BAD_REQUEST, "Name the inbox in the header X-Inbox-ID.")
+    return envelopes.inbox_id(inbox)
+
+
+def _range(query: str) -> tuple[int, int]:
+    """Where a page begins and how many messages it may have; other parameters are ignored."""
+    given: dict[str, int] = {}
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        name = unquote_plus(name)
+        if name in ("fromSeq", "limit"):
+            if name in given:
+                raise RoomError(RoomCode.BAD_REQUEST, f"{name} was given more than once.")
+            given[name] = _integer(name, unquote_plus(value), 0 if name == "fromSeq" else 1)
+    limit = given.get("limit", openapi.PAGE_DEFAULT)
+    return given.get("fromSeq", 0), min(limit, openapi.PAGE_MAX)
+
+
+def _integer(name: str, text: str, least: int) -> int:
+    if text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _INTEGER_CHARS_MAX:
+        number = int(text)
+        if least <= number <= openapi.INTEGER_MAX:
+            return number
+    raise RoomError(
+        RoomCode.BAD_REQUEST, f"{name} must be an integer from {least} to {openapi.INTEGER_MAX}."
+    )

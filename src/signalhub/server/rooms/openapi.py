@@ -1,0 +1,409 @@
+"""The OpenAPI document of rooms and inboxes, made of the rules and limits the code goes by."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from signalhub.core.rooms.requests import (
+    ABOUT_PROPOSALS,
+    APP,
+    BLOBS,
+    COMMITTED,
+    EXPIRED,
+    PENDING,
+    PROPOSAL,
+    REJECTED,
+    TYPES,
+)
+from signalhub.envelope import PROTOCOL_VERSION
+from signalhub.errors import RoomCode
+from signalhub.server.rooms import answers
+from signalhub.server.rooms.envelopes import CAPABILITY_CHARS, ID_CHARS_MAX, INBOX_CHARS_MAX
+from signalhub.settings import Rooms as RoomSettings
+
+MESSAGE: Final = "/api/v1/message"
+MESSAGES: Final = "/v1/inbox/messages"
+APPEND: Final = "/v1/inbox/append"
+ROOM: Final = "/v1/room"
+PROPOSALS: Final = "/v1/room/proposals"
+DESCRIPTION: Final = "/openapi.json"
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1_000
+# The largest integer that every JSON reader keeps exactly.
+INTEGER_MAX: Final = 2**53 - 1
+
+Json = dict[str, Any]
+
+_INTRODUCTION: Final = """\
+Messages in rooms and inboxes are encrypted by those who write them; the hub orders, keeps and \
+delivers them without reading them. An inbox id is a capability: whoever knows it may read and \
+append.
+
+Live messages travel over WebSockets at `/room` and `/ws/{tenant}/{room}`.
+
+Where GET is answered, so is HEAD, without a body; other methods get 405 with `Allow`. What cannot \
+be read as HTTP, or is longer than the hub takes at all, is refused in plain text before it gets \
+here. Pages of allowed origins get the headers of CORS.
+"""
+_ABOUT_ERRORS: Final = {
+    400: "Something in the request is not as described here; `error` says what.",
+    404: "There is no such thing.",
+    409: "The room is bound to another inbox, or the inbox to another room.",
+    412: "The blob is not as the condition wants it.",
+    413: "The ciphertext or blob is too large.",
+    415: "The body is not declared as JSON.",
+    429: "Too many in this time; nothing was done.",
+    500: "The hub failed.",
+    503: "The hub cannot write or read at the moment.",
+}
+
+_NO_TWO_DOTS: Final = r"(?!.*\.\.)"
+_PLAIN: Final = rf"^{_NO_TWO_DOTS}[A-Za-z0-9._~-]{{1,{ID_CHARS_MAX}}}$"
+_WITH_COLON: Final = rf"^{_NO_TWO_DOTS}[A-Za-z0-9._~:-]{{1,{ID_CHARS_MAX}}}$"
+_INBOX: Final = (
+    rf"^(?:[A-Za-z0-9+/]{{{CAPABILITY_CHARS}}}=?"
+    rf"|{_NO_TWO_DOTS}[A-Za-z0-9._~:-]{{1,{INBOX_CHARS_MAX}}}={{0,2}})$"
+)
+_TAG: Final = r'(?:W/)?"[!#-~]*"'
+_TAGS: Final = rf"^(?:\*|{_TAG}(?:, ?{_TAG})*)$"
+
+
+def _base64(last_two: str) -> str:
+    one = f"[A-Za-z0-9{last_two}]"
+    return f"(?:{one}{{4}})*(?:{one}{{4}}|{one}{{2}}(?:==)?|{one}{{3}}=?)"
+
+
+_CIPHERTEXT: Final = f"^(?:{_base64('_-')}|{_base64('+/')})$"
+_EXAMPLE: Final = "c2VjcmV0"
+
+_BINARY: Final[Json] = {"type": "string", "format": "binary"}
+_ID: Final[Json] = {"type": "string", "pattern": _PLAIN}
+_SEQ: Final[Json] = {"type": "integer", "minimum": 1}
+_TIME: Final[Json] = {"type": "string", "format": "date-time", "examples": ["2026-01-31T12:00:05Z"]}
+_STORED: Final[Json] = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "examples": [_EXAMPLE]}
+
+_NOT_STORED: Final[Json] = {"Cache-Control": {"schema": {"const": "no-store"}}}
+_REPLAY: Final[Json] = {
+    answers.REPLAY: {
+        "description": "Only if the `messageId` was a repeat.",
+        "schema": {"const": "true"},
+    }
+}
+_OLDEST: Final[Json] = {
+    answers.OLDEST_SEQ: {
+        "description": "The oldest position that can be read, if there is any.",
+        "schema": _SEQ,
+    }
+}
+_ETAG: Final[Json] = {
+    answers.ETAG: {
+        "description": "The version; they count from 1.",
+        "required": True,
+        "schema": {"type": "string", "pattern": '^"[1-9][0-9]*"$', "examples": ['"1"']},
+    }
+}
+_RETRY_AFTER: Final[Json] = {
+    answers.RETRY_AFTER: {
+        "description": "Seconds, rounded up.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+
+
+def describe(settings: RoomSettings) -> Json:
+    """The whole document, for a hub with these settings."""
+    paths: Json = {
+        MESSAGE: {"post": _send(settings)},
+        MESSAGES: {"get": _fetch(settings)},
+        APPEND: {"post": _append(settings)},
+    }
+    for name in BLOBS:
+        paths[f"{ROOM}/{name}"] = {
+            "get": _read_blob(name, settings),
+            "put": _write_blob(name, settings),
+        }
+    paths[PROPOSALS] = {"get": _list_proposals(settings)}
+    paths[f"{PROPOSALS}/{{proposalId}}"] = {"get": _read_proposal(settings)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Signal Hub: rooms and inboxes",
+            "version": PROTOCOL_VERSION,
+            "description": _INTRODUCTION,
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {"schemas": _schemas(settings)},
+    }
+
+
+def _send(settings: RoomSettings) -> Json:
+    return {
+        "operationId": "sendMessage",
+        "summary": "Send a message to a room",
+        "description": (
+            "The room is named by `roomId` or `X-Room-ID`, the sender by `pseudonymId` or "
+            "`X-Pseudonym-ID`; where both are given they agree. With the answer the message is on "
+            "disk, can be read from the room's inbox, and was handed to every socket in the room. "
+            "A repeated `messageId` gets the position of the original. "
+            f"A room takes {settings.rate} messages in {settings.rate_window_s:g} s."
+        ),
+        "parameters": [
+            _room(required=False),
+            _header("X-Pseudonym-ID", "Who sends it.", _WITH_COLON, "p1"),
+            _capability(settings),
+        ],
+        "requestBody": {"required": True, "content": _json("Envelope")},
+        "responses": {
+            "200": _answer("The message is in its room.", _REPLAY, _json("Sent")),
+            **_errors(400, 409, 413, 415, 429, 500, 503),
+        },
+    }
+
+
+def _fetch(settings: RoomSettings) -> Json:
+    return {
+        "operationId": "readInbox",
+        "summary": "Read messages of an inbox",
+        "description": (
+            "Messages come in ascending order and without gaps; read on from `nextSeq` until a "
+            "page is empty. An inbox that nobody wrote to is empty. "
+            f"An inbox can be read {settings.fetch_rate} times in a minute."
+        ),
+        "parameters": [
+            _inbox(required=True),
+            _query("fromSeq", "The first position wanted.", least=0, default=0),
+            _query(
+                "limit",
+                f"How many messages at most; more than {PAGE_MAX} count as {PAGE_MAX}.",
+                least=1,
+                default=PAGE_DEFAULT,
+            ),
+        ],
+        "responses": {
+            "200": _answer("A page.", _OLDEST | _NOT_STORED, _json("Page")),
+            **_errors(400, 429, 500, 503),
+        },
+    }
+
+
+def _append(settings: RoomSettings) -> Json:
+    return {
+        "operationId": "appendToInbox",
+        "summary": "Write a message to an inbox, past its room",
+        "description": (
+            "It can be read at once, and no socket hears of it. A repeated `messageId` gets the "
+            f"position of the original. An inbox takes {settings.append_rate} appends in a minute."
+        ),
+        "parameters": [_inbox(required=True)],
+        "requestBody": {"required": True, "content": _json("Deposit")},
+        "responses": {
+            "202": _answer("The message is in its inbox.", _REPLAY, _json("Stored")),
+            **_errors(400, 413, 415, 429, 500, 503),
+        },
+    }
+
+
+def _read_blob(name: str, settings: RoomSettings) -> Json:
+    headers = _ETAG | _NOT_STORED
+    return {
+        "operationId": f"read{name.title()}",
+        "summary": f"Read the {name} blob of a room",
+        "parameters": [
+            _room(),
+            _capability(settings),
+            _header("If-None-Match", "Versions that are known.", _TAGS, '"1"'),
+        ],
+        "responses": {
+            "200": _answer("The blob.", headers, {answers.BINARY: {"schema": _BINARY}}),
+            "304": _answer("The version is known.", headers),
+            **_errors(400, 404, 409, 500),
+        },
+    }
+
+
+def _write_blob(name: str, settings: RoomSettings) -> Json:
+    data = _BINARY | {"minLength": 1, "maxLength": settings.blob_bytes_max}
+    return {
+        "operationId": f"write{name.title()}",
+        "summary": f"Write the {name} blob of a room",
+        "description": "Without a condition it overwrites. The content type is not looked at.",
+        "parameters": [
+            _room(),
+            _capability(settings),
+            _header("If-Match", "Versions to write over; `*` is any.", _TAGS, '"1"'),
+            _header("If-None-Match", "Versions to keep; with `*` only create.", _TAGS, "*"),
+        ],
+        "requestBody": {"required": True, "content": {answers.BINARY: {"schema": data}}},
+        "responses": {
+            "204": _answer("It has a new version.", _ETAG),
+            **_errors(400, 409, 412, 413, 500, 503),
+        },
+    }
+
+
+def _list_proposals(settings: RoomSettings) -> Json:
+    return {
+        "operationId": "listProposals",
+        "summary": "List the proposals of a room, oldest first",
+        "description": "Proposals are made, approved, rejected and committed by messages.",
+        "parameters": [_room(), _capability(settings)],
+        "responses": {
+            "200": _answer("What the room remembers.", _NOT_STORED, _json("Proposals")),
+            **_errors(400, 409, 500),
+        },
+    }
+
+
+def _read_proposal(settings: RoomSettings) -> Json:
+    wanted = {"name": "proposalId", "in": "path", "required": True, "schema": _ID}
+    return {
+        "operationId": "readProposal",
+        "summary": "Read one proposal of a room",
+        "parameters": [wanted | {"example": "proposal-1"}, _room(), _capability(settings)],
+        "responses": {
+            "200": _answer("The proposal.", _NOT_STORED, _json("Proposal")),
+            **_errors(400, 404, 409, 500),
+        },
+    }
+
+
+def _header(name: str, about: str, pattern: str, example: str, required: bool = False) -> Json:
+    return {
+        "name": name,
+        "in": "header",
+        "required": required,
+        "description": about,
+        "schema": {"type": "string", "pattern": pattern},
+        "example": example,
+    }
+
+
+def _room(required: bool = True) -> Json:
+    return _header("X-Room-ID", "The room.", _WITH_COLON, "general", required)
+
+
+def _inbox(required: bool, about: str = "The inbox; best 32 bytes in base64url.") -> Json:
+    example = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
+    return _header("X-Inbox-ID", about, _INBOX, example, required)
+
+
+def _capability(settings: RoomSettings) -> Json:
+    about = "The room's inbox. The first one named stays bound to the room for ever."
+    return _inbox(settings.require_capability, about)
+
+
+def _query(name: str, about: str, *, least: int, default: int) -> Json:
+    bounds = {"minimum": least, "maximum": INTEGER_MAX, "default": default}
+    return {
+        "name": name,
+        "in": "query",
+        "description": about,
+        "schema": {"type": "integer"} | bounds,
+        "example": 1,
+    }
+
+
+def _json(schema: str) -> Json:
+    return {answers.JSON: {"schema": _ref(schema)}}
+
+
+def _ref(schema: str) -> Json:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def _answer(about: str, headers: Json, content: Json | None = None) -> Json:
+    answer: Json = {"description": about, "headers": headers}
+    return answer if content is None else answer | {"content": content}
+
+
+def _errors(*statuses: int) -> Json:
+    return {str(status): _error(status) for status in statuses}
+
+
+def _error(status: int) -> Json:
+    codes = [code for code, its_status in answers.STATUS.items() if its_status == status]
+    # Frames have no status.
+    told = sorted(code.value for code in codes if code is not RoomCode.BAD_FRAME)
+    about, headers = _ABOUT_ERRORS[status], _NOT_STORED
+    example: Json = {"error": about, "errorCode": told[0]}
+    schema = _object(error={"type": "string"}, errorCode={"enum": told})
+    if answers.is_retried(codes[0]):
+        headers = _NOT_STORED | _RETRY_AFTER
+        example["retryAfterMs"] = 1_847
+        schema["properties"]["retryAfterMs"] = {"type": "integer", "minimum": 1}
+        schema["required"].append("retryAfterMs")
+    if status == 429:
+        example["error"] = answers.RATE_LIMITED
+        schema["properties"]["error"] = {"const": answers.RATE_LIMITED}
+    return _answer(about, headers, {answers.JSON: {"schema": schema, "example": example}})
+
+
+def _schemas(settings: RoomSettings) -> Json:
+    ciphertext: Json = {
+        "type": "string",
+        "pattern": _CIPHERTEXT,
+        "minLength": 2,
+        # Padding does not count.
+        "maxLength": (settings.ciphertext_bytes_max * 4 + 3) // 3,
+        "description": "Base64url or base64; the hub keeps base64url without padding.",
+        "examples": [_EXAMPLE],
+    }
+    message_id = _ID | {"examples": ["01K9ZC3V7M8R2D5T6W1X4Y0ABE"]}
+    next_seq = {
+        "type": "integer",
+        "minimum": 0,
+        "description": "Where to read on: behind the last message, or `fromSeq` again.",
+    }
+    partial = {"const": True, "description": "Something older cannot be read now: ask again."}
+    messages = {"type": "array", "maxItems": PAGE_MAX, "items": _ref("Message")}
+    return {
+        "Envelope": _envelope(message_id, ciphertext),
+        "Deposit": _object(messageId=message_id, ciphertext=ciphertext),
+        "Sent": _object(messageId=message_id, seq=_SEQ),
+        "Stored": _object({"storedAt": _TIME}, seq=_SEQ),
+        "Message": _object(
+            {"createdAt": _TIME}, seq=_SEQ, messageId=message_id, ciphertext=_STORED
+        ),
+        "Page": _object({"partial": partial}, messages=messages, nextSeq=next_seq),
+        "Proposal": _object(
+            {
+                "proposerPseudonymId": {"type": "string", "pattern": _WITH_COLON},
+                "createdAt": _TIME,
+                "expiresAt": _TIME,
+            },
+            proposalId=_ID,
+            encryptedContent=_STORED,
+            encryptedApprovals={"type": "array", "items": _STORED},
+            status={"enum": [PENDING, COMMITTED, REJECTED, EXPIRED]},
+        ),
+        "Proposals": _object(proposals={"type": "array", "items": _ref("Proposal")}),
+    }
+
+
+def _envelope(message_id: Json, ciphertext: Json) -> Json:
+    """A message for a room; those about a proposal say which one."""
+    or_null = {"type": ["string", "null"]}
+    optional: Json = {
+        "messageId": message_id
+        | or_null
+        | {"description": "To repeat the request with; the hub makes one if there is none."},
+        "roomId": or_null | {"pattern": _WITH_COLON},
+        "tenantId": or_null | {"pattern": _PLAIN},
+        "pseudonymId": or_null | {"pattern": _WITH_COLON},
+    }
+    example = {"roomId": "general", "pseudonymId": "p1", "ciphertext": _EXAMPLE}
+    kind = {"enum": [*sorted(TYPES - ABOUT_PROPOSALS), None], "default": APP}
+    plain = _object(optional | {"type": kind}, ciphertext=ciphertext)
+    about_proposal = _object(
+        optional, ciphertext=ciphertext, type={"enum": sorted(ABOUT_PROPOSALS)}, proposalId=_ID
+    )
+    other = example | {"type": PROPOSAL, "proposalId": "proposal-1"}
+    return {"oneOf": [plain, about_proposal], "examples": [example, other]}
+
+
+def _object(optional: Json | None = None, /, **required: Json) -> Json:
+    properties = required | (optional or {})
+    return {"type": "object", "required": list(required), "properties": properties}

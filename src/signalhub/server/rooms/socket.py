@@ -1,0 +1,310 @@
+"""A socket in a room: frames become requests to the core, answers and messages become frames.
+
+It is on the write path of all connections, with bounds of its own: whoever has too many frames
+waiting is closed and reads on from the inbox, since a gap in what a socket hears would be worse.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from signalhub.clock import Clock
+from signalhub.core.effects import Effect
+from signalhub.core.flow import Outbound
+from signalhub.core.rooms.requests import Accepted, Guest, Result, Send, Welcome
+from signalhub.errors import RoomCode, RoomError
+from signalhub.server.connection import Connection, Waiting
+from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS
+from signalhub.server.rooms.envelopes import (
+    ID_CHARS_MAX,
+    Envelope,
+    new_message_id,
+    read_envelope,
+    room_name,
+)
+from signalhub.server.runner import Runner
+from signalhub.server.writer import Writer
+from signalhub.settings import Outbound as Bounds
+from signalhub.websocket import CloseCode, text_header
+
+TRY_AGAIN_LATER: Final = 1013
+BAD_FRAMES_MAX: Final = 10
+# What a frame holds beside its ciphertext.
+_FRAME_REST_BYTES: Final = 8 * 2**10
+
+_MALFORMED = frozenset((RoomCode.BAD_FRAME, RoomCode.BAD_ENVELOPE))
+_RETRIED = frozenset((RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE))
+
+_decode = msgspec.json.Decoder().decode
+_CODEC_ERRORS = (ValueError, RecursionError)
+
+
+class _Ping(msgspec.Struct):
+    action: Literal["ping"]
+    # As it came: a number must not change its spelling on the way.
+    t: msgspec.Raw = msgspec.Raw()
+
+
+_decode_ping = msgspec.json.Decoder(_Ping).decode
+
+_NOT_JSON = RoomError(RoomCode.BAD_FRAME, "A frame must be a JSON object.")
+_NO_ACTION = RoomError(RoomCode.BAD_FRAME, "action must be send, ping or pong.")
+_OTHER_NAMES = RoomError(
+    RoomCode.BAD_ENVELOPE, "A frame cannot name another room, tenant or pseudonym than its socket."
+)
+_FAULT = RoomError(RoomCode.INTERNAL_ERROR, "The hub failed to answer. It has written down why.")
+
+
+class Visit(msgspec.Struct, frozen=True):
+    """Which room a socket is for, and as whom it speaks; ids are checked and canonical."""
+
+    name: str  # What identifies the room.
+    tenant: str | None
+    room: str
+    pseudonym: str
+    inbox: str | None
+
+    def covers(self, envelope: Envelope) -> bool:
+        """Does the envelope name no other room and nobody else?"""
+        if envelope.pseudonym is not None and envelope.pseudonym != self.pseudonym:
+            return False
+        if envelope.room is None and envelope.tenant is None:
+            return True
+        tenant, room = envelope.tenant or self.tenant, envelope.room or self.room
+        return self.name in (room_name(tenant, room), room_name(envelope.tenant, room))
+
+
+class Terms:
+    """What all sockets of rooms have in common."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        settings = runner.hub.settings
+        self.runner = runner
+        self.rooms = runner.hub.rooms
+        self.ciphertext_bytes_max = settings.rooms.ciphertext_bytes_max
+        base64_bytes = -(-self.ciphertext_bytes_max // 3) * 4
+        self.frame_bytes_max = 2 * base64_bytes + _FRAME_REST_BYTES
+        self.bounds = msgspec.structs.replace(
+            settings.outbound, messages_max=settings.rooms.socket_queue
+        )
+        self._mono_s = clock.mono_s
+
+    def mono_ms(self) -> int:
+        """The clock that never goes back."""
+        return round(self._mono_s() * 1000)
+
+
+class RoomSocket:
+    """A guest's end of the write path: the owner of its connection, and its party."""
+
+    __slots__ = ("_bad_frames", "_terms", "_visit", "connection", "guest", "outbound", "sent")
+
+    # Nothing that could tell which room it is in.
+    id = "room"
+    slow_code = TRY_AGAIN_LATER
+
+    def __init__(self, terms: Terms, visit: Visit) -> None:
+        self._terms = terms
+        self._visit = visit
+        self._bad_frames = 0
+        self.outbound: Outbound | None = None
+        self.sent = 0
+        self.guest: Guest | None = None
+        self.connection: Connection[RoomSocket]
+
+    @property
+    def writer(self) -> Writer:
+        return self._terms.runner.writer
+
+    @property
+    def bounds(self) -> Bounds:
+        return self._terms.bounds
+
+    @property
+    def frame_bytes_max(self) -> int:
+        return self._terms.frame_bytes_max
+
+    def join(self) -> RoomError | None:
+        """Enter the room, or why not. The connection is there then, and has to be upgraded."""
+        terms, visit = self._terms, self._visit
+        refusal: RoomError | None = None
+
+        def enter(now: int) -> list[Effect]:
+            nonlocal refusal
+            try:
+                self.guest, effects = terms.rooms.join(
+                    self, visit.name, visit.inbox, visit.pseudonym, now
+                )
+            except RoomError as error:
+                refusal = error
+                return []
+            self.connection = Connection(self, None)
+            return effects
+
+        if not terms.runner.run(enter):
+            refusal = _FAULT
+            if self.guest is not None:
+                terms.runner.disconnected(self.connection)
+        return refusal
+
+    # What its connection calls.
+
+    def opened(self, connection: Connection[Any]) -> RoomSocket:
+        """It has a connection."""
+        self._terms.runner.arrived(connection)
+        return self
+
+    def is_welcome(self, connection: Connection[Any]) -> bool:
+        """Nobody says hello in a room."""
+        return True
+
+    def received(self, connection: Connection[Any], payload: bytes) -> None:
+        """A frame arrived."""
+        try:
+            members = _decode(payload)
+        except _CODEC_ERRORS:
+            # A ping may hold a number that JSON can say and no value can be.
+            self._ping(payload)
+            return
+        if type(members) is not dict:
+            self._refuse(_NOT_JSON)
+            return
+        action = members.get("action")
+        if action == "send":
+            self._send(members)
+        elif action == "ping":
+            self._ping(payload)
+        elif action == "pong":
+            self._bad_frames = 0
+        else:
+            self._refuse(_NO_ACTION)
+
+    def caught_up(self, connection: Connection[Any]) -> None:
+        """Nothing waits for it anywhere else."""
+
+    def leaving(self, connection: Connection[Any]) -> None:
+        """Nobody is in the room any more."""
+        guest = self.guest
+        if guest is not None:
+            self._terms.runner.run(lambda now: self._terms.rooms.leave(guest, now))
+
+    def disconnected(self, connection: Connection[Any]) -> None:
+        """The socket is gone."""
+        self._terms.runner.disconnected(connection)
+
+    def _ping(self, payload: bytes) -> None:
+        try:
+            t = bytes(_decode_ping(payload).t)
+        except _CODEC_ERRORS:
+            self._refuse(_NOT_JSON)
+            return
+        self._bad_frames = 0
+        self._say(b'{"action":"pong","t":%b}' % t if t else b'{"action":"pong"}')
+
+    def _send(self, members: dict[str, object]) -> None:
+        terms, visit = self._terms, self._visit
+        try:
+            envelope = read_envelope(members, terms.ciphertext_bytes_max)
+            if not visit.covers(envelope):
+                raise _OTHER_NAMES
+        except RoomError as error:
+            self._refuse(error, _readable(members.get("messageId")))
+            return
+        self._bad_frames = 0
+        request = Send(
+            self,
+            visit.name,
+            visit.inbox,
+            envelope.message_id or new_message_id(),
+            envelope.ciphertext,
+            terms.mono_ms(),
+            envelope.type,
+            visit.pseudonym,
+            envelope.proposal,
+            self.guest,
+        )
+        if not terms.runner.run(lambda now: terms.rooms.send(request, now)):
+            self._say(_error(_FAULT, request.message_id))
+
+    def _refuse(self, error: RoomError, message_id: str = "") -> None:
+        self._say(_error(error, message_id))
+        if error.code in _MALFORMED:
+            self._bad_frames += 1
+            if self._bad_frames == BAD_FRAMES_MAX:
+                self.connection.close(CloseCode.POLICY_VIOLATION, "too many malformed frames")
+
+    # What the runner calls.
+
+    def answer(self, result: Result, message_id: str) -> None:
+        """What came of joining or sending."""
+        match result:
+            case Accepted():
+                self._say(_ack(result))
+            case RoomError():
+                self._say(_error(result, message_id))
+            case Welcome():
+                self._say(_welcome(result))
+            case _:
+                raise AssertionError("a socket asks for nothing else")
+
+    def queue(self, header: bytes, frame: bytes) -> None:
+        """Have a frame written with the others of this tick; the connection is to be marked."""
+        connection = self.connection
+        connection.queue.append(header)
+        connection.queue.append(frame)
+        # It is nobody's tell, so that losing it is not counted as losing one.
+        connection.queued_replies += 1
+
+    def park(self, frame: bytes) -> bool:
+        """Have a frame wait for a blocked reader; `False` if too much waits already."""
+        connection, outbound = self.connection, self.outbound
+        assert outbound is not None
+        if not outbound.admits(len(frame), connection.unsent_bytes):
+            return False
+        connection.park(Waiting(frame))
+        return True
+
+    def _say(self, frame: bytes) -> None:
+        connection, header = self.connection, text_header(len(frame))
+        if connection.is_closing:
+            return
+        if self.outbound is None:
+            self.queue(header, frame)
+            self.writer.mark(connection)
+        elif not self.park(header + frame):
+            self.writer.close_slow(connection)
+
+
+def _readable(message_id: object) -> str:
+    """A message id for an error frame, also one that is not as it should be."""
+    return message_id if type(message_id) is str and len(message_id) <= ID_CHARS_MAX else ""
+
+
+def _welcome(welcome: Welcome) -> bytes:
+    return b'{"action":"welcome","lastSeq":%d,"oldestBufferedSeq":%d}' % (
+        welcome.last_seq,
+        welcome.oldest_seq,
+    )
+
+
+def _ack(accepted: Accepted) -> bytes:
+    # Ids are of an alphabet that JSON leaves alone.
+    ending = b',"duplicate":true}' if accepted.is_repeat else b"}"
+    message_id = accepted.message_id.encode()
+    return b'{"action":"ack","messageId":"%b","seq":%d%b' % (message_id, accepted.seq, ending)
+
+
+def _error(error: RoomError, message_id: str = "") -> bytes:
+    is_rate = error.code == RoomCode.RATE_LIMIT_EXCEEDED
+    frame: dict[str, object] = {
+        "action": "error",
+        "error": RATE_LIMITED if is_rate else error.text,
+        "errorCode": str(error.code),
+    }
+    if message_id:
+        frame["messageId"] = message_id
+    if error.code in _RETRIED:
+        frame["retryAfterMs"] = error.retry_after_ms or RETRY_AFTER_MS
+    return msgspec.json.encode(frame)

@@ -1,0 +1,62 @@
+"""The file that holds the key by which names of rooms and inboxes are hashed.
+
+It is made once, readable by its owner alone, and never changed: with another key nobody would find
+their messages again. Whoever has it and the data can try ids out, so a copy belongs in a safe place.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from signalhub.errors import SettingsError
+
+NAME: Final = "inbox.key"
+_KEY_BYTES: Final = 32
+
+
+def read(folder: Path) -> bytes | None:
+    """The key, if there is one; raises `SettingsError` if the file holds something else."""
+    path = folder / NAME
+    try:
+        text = path.read_text("ascii").strip()
+        key = bytes.fromhex(text)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"the key of the rooms, {path}, cannot be read ({error}): put it back from a copy"
+        ) from error
+    if len(key) != _KEY_BYTES:
+        raise SettingsError(
+            f"the key of the rooms, {path}, should have {_KEY_BYTES} bytes in hexadecimal digits: "
+            "put it back from a copy"
+        )
+    return key
+
+
+def make(folder: Path) -> bytes:
+    """A new key, safely on disk."""
+    key = secrets.token_bytes(_KEY_BYTES)
+    temporary = folder / f"{NAME}.tmp"
+    try:
+        temporary.unlink(missing_ok=True)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(file, key.hex().encode() + b"\n")
+            os.fsync(file)
+        finally:
+            os.close(file)
+        temporary.rename(folder / NAME)
+        directory = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise SettingsError(
+            f"the key of the rooms cannot be written to {folder}: {error.strerror}"
+        ) from error
+    return key

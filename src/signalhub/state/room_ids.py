@@ -1,0 +1,59 @@
+"""The ids of messages that rooms accepted, on disk for as long as a repeat must be known.
+
+Written together with the snapshot; what is newer follows from the log. Memory holds the newest of
+them, and what it had to give up is looked up here. Records are kept by day, so that a day is
+forgotten at once and a look-up costs one descent per day.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from signalhub.core.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
+from signalhub.state import schema
+
+_DAY_MS: Final = 86_400_000
+
+
+class RoomIds:
+    """Records of accepted ids; belongs to the thread that owns the connection."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def add(self, records: bytes) -> None:
+        """Write records, inside the transaction of a snapshot."""
+        size = RECORD_BYTES
+        rows = [records[at : at + size] for at in range(0, len(records), size)]
+        # In the order of the table, neighbours share a page.
+        keyed = sorted((accepted_ms(row) // _DAY_MS, row) for row in rows)
+        self._connection.executemany(schema.PUT_ROOM_ID, keyed)
+
+    def recall(self, key: bytes, oldest_ms: int, newest_ms: int) -> int:
+        """The position of an id accepted since a time; 0 if there is none."""
+        for day in range(newest_ms // _DAY_MS, oldest_ms // _DAY_MS - 1, -1):
+            bounds = (day, key, key + b"\xff" * (RECORD_BYTES - len(key) + 1))
+            record = self._connection.execute(schema.RECALL_ROOM_ID, bounds).get
+            if record is not None and accepted_ms(record) >= oldest_ms:
+                return seq_of(record)
+        return 0
+
+    def load(self, oldest_ms: int, newest_ms: int, bytes_max: int) -> list[Remembered]:
+        """The newest records that fit, oldest first."""
+        days: list[Remembered] = []
+        size = 0
+        for day in range(newest_ms // _DAY_MS, oldest_ms // _DAY_MS - 1, -1):
+            rows = self._connection.execute(schema.LOAD_ROOM_IDS, (day,))
+            records = sorted((record for (record,) in rows), key=accepted_ms)
+            if records:
+                days.append(Remembered(accepted_ms(records[-1]), b"".join(records), {}))
+                size += len(days[-1].records)
+            if size > bytes_max:
+                break
+        return days[::-1]
+
+    def forget(self, oldest_ms: int) -> None:
+        """Let go of whole days before a time."""
+        self._connection.execute(schema.FORGET_ROOM_IDS, (oldest_ms // _DAY_MS,))

@@ -1,0 +1,74 @@
+"""What schemathesis has to know beyond the document, and a count of what came of its requests.
+
+Loaded by schemathesis in its own process. The document cannot say that a header and a member of the
+body must agree, nor that requests get further when some of them are about the same room, so valid
+cases are brought into line here; those that are meant to be wrong stay as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import schemathesis
+from schemathesis import Case, HookContext, Response
+
+COUNTS_VARIABLE = "SIGNALHUB_OPENAPI_COUNTS"
+ROOMS = ("general", "acme:board", "lobby")
+INBOXES = ("pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg", "A" * 43, "inbox.1~")
+TAGS = ("*", '"1"', '"2", "3"', 'W/"1"')
+TAG = r'(?:W/)?"[!#-~]*"'
+CONDITION = re.compile(rf"\*|{TAG}(?:, ?{TAG})*")
+
+counts: Counter[tuple[str, int]] = Counter()
+
+
+@schemathesis.hook
+def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
+    """Make sense of a valid request."""
+    if case.meta is None or case.meta.generation.mode.is_negative:
+        return
+    if isinstance(case.body, dict) and case.operation.path == "/api/v1/message":
+        agree(case.headers, case.body, "X-Room-ID", "roomId")
+        agree(case.headers, case.body, "X-Pseudonym-ID", "pseudonymId")
+        if "X-Room-ID" not in case.headers:
+            case.body["roomId"] = case.body.get("roomId") or "general"
+    revisit(case.headers, "X-Room-ID", ROOMS)
+    if case.operation.path.startswith("/v1/inbox/"):
+        revisit(case.headers, "X-Inbox-ID", INBOXES)
+    for name in ("If-Match", "If-None-Match"):
+        revisit(case.headers, name, TAGS)
+        # The tool knows what these headers are for and makes values of its own for them.
+        if name in case.headers and not CONDITION.fullmatch(case.headers[name]):
+            del case.headers[name]
+
+
+@schemathesis.hook
+def after_call(context: HookContext, case: Case, response: Response) -> None:
+    counts[case.operation.label, response.status_code] += 1
+
+
+def agree(headers: Any, body: dict[str, Any], header: str, member: str) -> None:
+    """Say it once, if it is said twice."""
+    if header in headers and body.get(member) is not None:
+        del headers[header]
+
+
+def revisit(headers: Any, name: str, known: tuple[str, ...]) -> None:
+    """Use a known value in half of the cases, always in the same."""
+    value = headers.get(name)
+    if isinstance(value, str) and (chance := crc32(value.encode())) % 2:
+        headers[name] = known[chance // 2 % len(known)]
+
+
+@atexit.register
+def write_counts() -> None:
+    rows = [[label, status, number] for (label, status), number in sorted(counts.items())]
+    if path := os.environ.get(COUNTS_VARIABLE):
+        Path(path).write_text(json.dumps(rows))

@@ -1,0 +1,639 @@
+"""The HTTP endpoints of rooms and inboxes, with the real core behind them and no socket before."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from signalhub.core import refusals
+from signalhub.core.rooms.naming import Names
+from signalhub.errors import RoomCode
+from signalhub.server.http import Later, Request, Response, Routes
+from signalhub.server.rooms.api import Api
+from signalhub.settings import Rooms
+from tests.unit.server.stage import Stage
+
+INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
+OTHER_INBOX = "A" * 43
+JSON = {"content-type": "application/json"}
+
+
+class Desk:
+    """Asks the endpoints of one hub, a request at a time."""
+
+    def __init__(self, origins: tuple[str, ...] = (), **rooms: Any) -> None:
+        self.stage = Stage(rooms=Rooms(**rooms), origins=origins)
+        now = self.stage.clock.now_ms()
+        self.stage.runner.perform(self.stage.hub.rooms.use(Names(b"a key"), now), now)
+        self.routes = Routes()
+        Api(self.stage.hub, self.stage.runner, self.stage.clock).add_to(self.routes)
+        self.stage.loop.run_dry()
+
+    def begin(
+        self, method: str, target: str, headers: dict[str, str], body: bytes = b""
+    ) -> Response | Later:
+        """Ask, and do not wait for the disk."""
+        path, _, query = target.partition("?")
+        found = self.routes.find(path)
+        assert found is not None
+        route, parts = found
+        request = Request(method, path, query, headers, body)
+        if method not in route.methods:
+            return self.routes.refuse_method(route, request)
+        assert route.handler is not None
+        answer = route.handler(request, *parts)
+        assert isinstance(answer, Response | Later)
+        return answer
+
+    def ask(
+        self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b""
+    ) -> Response:
+        answer = self.begin(method, target, headers or {}, body)
+        self.stage.loop.run_dry()
+        response = said(answer)
+        assert response is not None
+        return response
+
+    def send(self, headers: dict[str, str] | None = None, **members: object) -> Response:
+        body = msgspec.json.encode({"roomId": "general", "ciphertext": "QUJD"} | members)
+        return self.ask("POST", "/api/v1/message", JSON | (headers or {}), body)
+
+    def append(self, **members: object) -> Response:
+        body = msgspec.json.encode({"messageId": "m1", "ciphertext": "QUJD"} | members)
+        return self.ask("POST", "/v1/inbox/append", JSON | {"x-inbox-id": INBOX}, body)
+
+    def fetch(self, query: str = "", inbox: str = INBOX) -> Response:
+        return self.ask("GET", f"/v1/inbox/messages?{query}", {"x-inbox-id": inbox})
+
+    def put(self, body: bytes = b"blob", **conditions: str) -> Response:
+        headers = {name.replace("_", "-"): value for name, value in conditions.items()}
+        return self.ask("PUT", "/v1/room/metadata", {"x-room-id": "general"} | headers, body)
+
+    def get(self, path: str = "/v1/room/metadata", **conditions: str) -> Response:
+        headers = {name.replace("_", "-"): value for name, value in conditions.items()}
+        return self.ask("GET", path, {"x-room-id": "general"} | headers)
+
+
+def said(answer: Response | Later) -> Response | None:
+    """The response, if it is there."""
+    return answer if isinstance(answer, Response) else answer.wait(lambda response: None)
+
+
+def json_of(response: Response) -> Any:
+    return msgspec.json.decode(response.body)
+
+
+def is_refusal(response: Response, status: int, code: RoomCode) -> bool:
+    body = json_of(response)
+    return (response.status, body["errorCode"]) == (status, code.value) and bool(body["error"])
+
+
+def inbox_of(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+
+
+# Messages to rooms.
+
+
+def test_a_message_is_answered_once_it_is_on_disk() -> None:
+    desk = Desk()
+    desk.stage.engine.is_prompt = False
+    body = b'{"roomId":"general","messageId":"m1","ciphertext":"QUJD"}'
+
+    answer = desk.begin("POST", "/api/v1/message", JSON, body)
+    desk.stage.loop.run_dry()
+    before = said(answer)
+    desk.stage.engine.commit()
+
+    assert before is None
+    assert json_of(said(answer) or Response(500)) == {"messageId": "m1", "seq": 1}
+
+
+def test_a_message_can_be_read_from_the_inbox_at_once() -> None:
+    desk = Desk(timestamps="none")
+
+    desk.send({"x-inbox-id": INBOX}, messageId="m1", ciphertext="+/8=")
+
+    assert json_of(desk.fetch()) == {
+        "messages": [{"seq": 1, "messageId": "m1", "ciphertext": "-_8"}],
+        "nextSeq": 2,
+    }
+
+
+def test_a_repeat_is_answered_like_the_original_and_marked() -> None:
+    desk = Desk()
+    first, second = desk.send(messageId="m1"), desk.send(messageId="m1", ciphertext="WFla")
+
+    assert first.body == second.body
+    assert "Idempotent-Replay" not in first.headers
+    assert second.headers["Idempotent-Replay"] == "true"
+
+
+def test_a_message_without_an_id_gets_one() -> None:
+    desk = Desk()
+    first, second = json_of(desk.send()), json_of(desk.send())
+
+    assert len(first["messageId"]) == 26
+    assert first["messageId"] != second["messageId"]
+    assert (first["seq"], second["seq"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("headers", "members", "room"),
+    [
+        ({}, {"roomId": "r"}, "r"),
+        ({"x-room-id": "r"}, {"roomId": None}, "r"),
+        ({"x-room-id": "r"}, {"roomId": "r"}, "r"),
+        ({}, {"roomId": "r", "tenantId": "t"}, "t:r"),
+        ({"x-room-id": "r"}, {"roomId": None, "tenantId": "t"}, "t:r"),
+        ({"x-room-id": "r"}, {"roomId": "r", "tenantId": "t"}, "t:r"),
+        ({"x-room-id": "t:r"}, {"roomId": "r", "tenantId": "t"}, "t:r"),
+        ({"x-room-id": "t:r"}, {"roomId": None}, "t:r"),
+    ],
+)
+def test_header_and_envelope_name_a_room_together(
+    headers: dict[str, str], members: dict[str, object], room: str
+) -> None:
+    desk = Desk()
+
+    assert desk.send(headers, **members).status == 200
+    assert len(json_of(desk.fetch(inbox=inbox_of(room)))["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "members", "code"),
+    [
+        ({}, {"roomId": None}, RoomCode.BAD_ENVELOPE),
+        ({}, {"roomId": "a/b"}, RoomCode.BAD_ENVELOPE),
+        ({}, {"ciphertext": None}, RoomCode.BAD_ENVELOPE),
+        ({}, {"type": "mls_other"}, RoomCode.BAD_ENVELOPE),
+        ({"x-room-id": "other"}, {}, RoomCode.BAD_REQUEST),
+        ({"x-room-id": "t:other"}, {"tenantId": "t"}, RoomCode.BAD_REQUEST),
+        ({"x-room-id": ""}, {"roomId": None}, RoomCode.BAD_REQUEST),
+        ({"x-room-id": "ä"}, {"roomId": None}, RoomCode.BAD_REQUEST),
+        ({"x-room-id": "a, b"}, {"roomId": None}, RoomCode.BAD_REQUEST),
+        ({"x-pseudonym-id": "p"}, {"pseudonymId": "q"}, RoomCode.BAD_REQUEST),
+        ({"x-pseudonym-id": "p/"}, {}, RoomCode.BAD_REQUEST),
+        ({"x-inbox-id": ""}, {}, RoomCode.BAD_REQUEST),
+        ({"x-inbox-id": "../x"}, {}, RoomCode.BAD_REQUEST),
+    ],
+)
+def test_a_message_that_is_not_in_order_is_refused(
+    headers: dict[str, str], members: dict[str, object], code: RoomCode
+) -> None:
+    assert is_refusal(Desk().send(headers, **members), 400, code)
+
+
+def test_pseudonyms_in_header_and_envelope_may_agree() -> None:
+    assert Desk().send({"x-pseudonym-id": "p:1"}, pseudonymId="p:1").status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"[]", b"null", b'"text"', b"7", b"{}x", b'{"a":NaN}', b"\xef\xbb\xbf{}"),
+        *(b'{"ciphertext":"\xff"}', b'{"a":"\\ud800"}', b'{"a":' * 5_000, b"\0"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/v1/message", "/v1/inbox/append"])
+def test_what_is_no_json_object_is_no_envelope(path: str, body: bytes) -> None:
+    response = Desk().ask("POST", path, JSON | {"x-inbox-id": INBOX}, body)
+
+    assert is_refusal(response, 400, RoomCode.BAD_ENVELOPE)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/message", "/v1/inbox/append"])
+@pytest.mark.parametrize(
+    ("media_type", "is_good"),
+    [
+        ("application/json", True),
+        ("application/json; charset=utf-8", True),
+        ("Application/JSON ;x=y", True),
+        ("text/plain", False),
+        ("application/json-patch+json", False),
+        ("application/x-www-form-urlencoded", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_json_is_declared_as_json(path: str, media_type: str | None, is_good: bool) -> None:
+    headers = {"x-inbox-id": INBOX} | ({} if media_type is None else {"content-type": media_type})
+    body = b'{"roomId":"r","messageId":"m","ciphertext":"QUJD"}' if is_good else b"not looked at"
+
+    response = Desk().ask("POST", path, headers, body)
+
+    if is_good:
+        assert response.status in (200, 202)
+    else:
+        assert is_refusal(response, 415, RoomCode.UNSUPPORTED_MEDIA_TYPE)
+
+
+def test_a_ciphertext_above_the_limit_is_too_large() -> None:
+    desk = Desk(ciphertext_bytes_max=3)
+
+    assert desk.send(ciphertext="QUJD").status == 200
+    assert is_refusal(desk.send(ciphertext="QUJDRA"), 413, RoomCode.TOO_LARGE)
+    assert is_refusal(desk.append(ciphertext="QUJDRA"), 413, RoomCode.TOO_LARGE)
+
+
+def test_a_room_that_is_full_for_now_says_when_it_is_not() -> None:
+    desk = Desk(rate=2, rate_window_s=5.0)
+    desk.send(messageId="m1")
+    desk.stage.clock.advance(1.847)
+    desk.send()
+
+    response = desk.send()
+
+    assert response.status == 429
+    assert response.headers["Retry-After"] == "4"
+    assert json_of(response) == {
+        "error": "Rate limit exceeded",
+        "errorCode": "RATE_LIMIT_EXCEEDED",
+        "retryAfterMs": 3_153,
+    }
+    assert desk.send(messageId="m1").status == 200
+
+
+def test_a_room_stays_with_its_inbox() -> None:
+    desk = Desk()
+    desk.send({"x-inbox-id": INBOX})
+
+    assert is_refusal(desk.send({"x-inbox-id": OTHER_INBOX}), 409, RoomCode.CONFLICT)
+    assert is_refusal(desk.send({"x-inbox-id": INBOX}, roomId="b"), 409, RoomCode.CONFLICT)
+
+
+def test_a_hub_may_want_the_capability_with_everything() -> None:
+    desk = Desk(require_capability=True)
+
+    assert is_refusal(desk.send(), 400, RoomCode.BAD_REQUEST)
+    for path in ("metadata", "quorum", "proposals", "proposals/p1"):
+        assert is_refusal(desk.get(f"/v1/room/{path}"), 400, RoomCode.BAD_REQUEST)
+    assert is_refusal(desk.put(), 400, RoomCode.BAD_REQUEST)
+    assert is_refusal(desk.put(if_match="*"), 400, RoomCode.BAD_REQUEST)
+    assert desk.send({"x-inbox-id": INBOX}).status == 200
+
+
+def test_a_disk_that_takes_nothing_is_told_and_may_be_tried_again() -> None:
+    desk = Desk()
+    desk.stage.engine.refuse(refusals.storage_full(), is_final=True)
+
+    for response in (desk.send(), desk.append(), desk.put()):
+        assert is_refusal(response, 503, RoomCode.UNAVAILABLE)
+        assert int(response.headers["Retry-After"]) >= 1
+        assert json_of(response)["retryAfterMs"] >= 1
+
+
+def test_a_fault_in_the_core_is_answered_and_its_text_is_not() -> None:
+    desk = Desk()
+    desk.stage.hub.rooms.names = None  # type: ignore[assignment]
+
+    response = desk.send()
+
+    assert is_refusal(response, 500, RoomCode.INTERNAL_ERROR)
+    assert "NoneType" not in response.body.decode()
+
+
+# Inboxes.
+
+
+def test_an_append_is_accepted_and_readable() -> None:
+    desk = Desk(timestamps="exact")
+    first, again = desk.append(), desk.append()
+
+    assert first.status == again.status == 202
+    assert json_of(first) == {"seq": 1, "storedAt": "2025-10-09T08:53:20Z"}
+    assert json_of(again)["seq"] == 1
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert [one["messageId"] for one in json_of(desk.fetch())["messages"]] == ["m1"]
+
+
+@pytest.mark.parametrize("members", [{"messageId": None}, {"messageId": ""}, {"ciphertext": ""}])
+def test_an_append_needs_all_its_members(members: dict[str, object]) -> None:
+    assert is_refusal(Desk().append(**members), 400, RoomCode.BAD_ENVELOPE)
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-inbox-id": ""}, {"x-inbox-id": "a/b"}])
+def test_an_inbox_is_named_before_anything_else_is_looked_at(headers: dict[str, str]) -> None:
+    desk = Desk()
+
+    fetched = desk.ask("GET", "/v1/inbox/messages?limit=0", headers)
+    appended = desk.ask("POST", "/v1/inbox/append", headers, b"nonsense")
+
+    assert is_refusal(fetched, 400, RoomCode.BAD_REQUEST)
+    assert is_refusal(appended, 400, RoomCode.BAD_REQUEST)
+    assert "inbox" in json_of(fetched)["error"]
+
+
+@pytest.mark.parametrize(
+    ("query", "seqs", "next_seq"),
+    [
+        ("", [1, 2, 3], 4),
+        ("fromSeq=2", [2, 3], 4),
+        ("fromSeq=0&limit=2", [1, 2], 3),
+        ("limit=5000", [1, 2, 3], 4),
+        ("limit=9007199254740991", [1, 2, 3], 4),
+        ("fromSeq=0002", [2, 3], 4),
+        ("from%53eq=%32", [2, 3], 4),
+        ("fromSeq=9007199254740991", [], 9007199254740991),
+        ("unknown=1&unknown=2&fromSeq=3&=&", [3], 4),
+        ("fromseq=3", [1, 2, 3], 4),
+    ],
+)
+def test_a_page_begins_and_ends_where_it_is_asked_to(
+    query: str, seqs: list[int], next_seq: int
+) -> None:
+    desk = Desk()
+    for number in range(3):
+        desk.append(messageId=f"m{number}")
+
+    response = desk.fetch(query)
+
+    assert [one["seq"] for one in json_of(response)["messages"]] == seqs
+    assert json_of(response)["nextSeq"] == next_seq
+    assert response.headers["X-Inbox-Oldest-Seq"] == "1"
+
+
+@pytest.mark.parametrize("name", ["fromSeq", "limit"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "-1", "+5", "%2B5", "1.0", "1e3", "0x1", " 1", "1_000", "abc", "null", "٣", "%D9%A3"),
+        *("9007199254740992", "9" * 5_000, "1,2", "%C2%B2"),
+    ],
+)
+def test_what_is_no_number_of_digits_is_refused(name: str, value: str) -> None:
+    response = Desk().fetch(f"{name}={value}")
+
+    assert is_refusal(response, 400, RoomCode.BAD_REQUEST)
+    assert name in json_of(response)["error"]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=00", "limit=1&limit=1", "fromSeq=1&fromSeq=2", "fromSeq", "limit"]
+)
+def test_other_bad_queries_are_refused(query: str) -> None:
+    assert is_refusal(Desk().fetch(query), 400, RoomCode.BAD_REQUEST)
+
+
+def test_a_page_has_a_thousand_messages_at_most() -> None:
+    desk = Desk(append_rate=2_000, buffer=2_000)
+    for number in range(1_001):
+        desk.append(messageId=f"m{number}")
+
+    assert len(json_of(desk.fetch())["messages"]) == 100
+    assert len(json_of(desk.fetch("limit=1000"))["messages"]) == 1_000
+    assert len(json_of(desk.fetch("limit=1001"))["messages"]) == 1_000
+
+
+def test_an_inbox_nobody_knows_looks_like_an_empty_one() -> None:
+    assert Desk().fetch() == Response(
+        200,
+        b'{"messages":[],"nextSeq":0}',
+        "application/json",
+        {"Cache-Control": "no-store"},
+    )
+
+
+def test_an_inbox_has_its_limits_for_both_ways() -> None:
+    desk = Desk(fetch_rate=1, append_rate=1)
+    desk.append()
+    desk.fetch()
+
+    for response in (desk.append(messageId="m2"), desk.fetch()):
+        assert is_refusal(response, 429, RoomCode.RATE_LIMIT_EXCEEDED)
+        assert response.headers["Retry-After"] == "60"
+    assert desk.append().status == 202
+
+
+def test_bad_queries_use_up_no_fetch() -> None:
+    desk = Desk(fetch_rate=1)
+
+    assert desk.fetch("limit=0").status == 400
+    assert desk.fetch().status == 200
+
+
+# Blobs and proposals.
+
+
+def test_a_blob_is_what_was_written_and_counts_its_versions() -> None:
+    desk = Desk()
+
+    assert desk.get().status == 404
+    assert [desk.put(b"\0a").headers["ETag"], desk.put(b"b\xff").headers["ETag"]] == ['"1"', '"2"']
+    read = desk.get()
+    assert (read.status, read.body, read.headers["ETag"]) == (200, b"b\xff", '"2"')
+    assert is_refusal(desk.get("/v1/room/quorum"), 404, RoomCode.NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "status"),
+    [
+        ({"if_match": '"2"'}, 204),
+        ({"if_match": "*"}, 204),
+        ({"if_match": '"1", "2"'}, 204),
+        ({"if_match": '"x" ,, "2",'}, 204),
+        ({"if_match": '"1"'}, 412),
+        ({"if_match": '"02"'}, 412),
+        ({"if_match": '"other,words"'}, 412),
+        ({"if_match": 'W/"2"'}, 412),
+        ({"if_none_match": "*"}, 412),
+        ({"if_none_match": '"2"'}, 412),
+        ({"if_none_match": 'W/"2"'}, 412),
+        ({"if_none_match": '"1"'}, 204),
+        ({"if_match": '"2"', "if_none_match": '"1"'}, 204),
+        ({"if_match": '"2"', "if_none_match": "*"}, 412),
+        ({"if_match": "2"}, 400),
+        ({"if_match": ""}, 400),
+        ({"if_match": "*, *"}, 400),
+        ({"if_match": '"a"b"'}, 400),
+        ({"if_match": '"1" "2"'}, 400),
+        ({"if_match": '"one tag"'}, 400),
+        ({"if_match": 'w/"2"'}, 400),
+        ({"if_none_match": "abc"}, 400),
+    ],
+)
+def test_a_writer_may_insist_on_a_version(conditions: dict[str, str], status: int) -> None:
+    desk = Desk()
+    desk.put(b"one")
+    desk.put(b"two")
+
+    assert desk.put(b"three", **conditions).status == status
+    assert desk.get().body == (b"three" if status == 204 else b"two")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "status"),
+    [
+        ({"if_match": "*"}, 412),
+        ({"if_match": '"1"'}, 412),
+        ({"if_none_match": "*"}, 204),
+        ({"if_none_match": '"1"'}, 204),
+    ],
+)
+def test_a_writer_may_insist_on_there_being_none(conditions: dict[str, str], status: int) -> None:
+    desk = Desk()
+
+    assert desk.put(b"blob", **conditions).status == status
+    assert desk.get().status == (200 if status == 204 else 404)
+
+
+def test_of_two_writers_that_know_the_same_version_one_is_late() -> None:
+    desk = Desk()
+    desk.put(b"one")
+    headers = {"x-room-id": "general", "if-match": '"1"'}
+
+    first = desk.begin("PUT", "/v1/room/metadata", headers, b"mine")
+    second = desk.begin("PUT", "/v1/room/metadata", headers, b"yours")
+    desk.stage.loop.run_dry()
+
+    assert (said(first) or Response(500)).status == 204
+    assert is_refusal(said(second) or Response(500), 412, RoomCode.PRECONDITION_FAILED)
+    assert desk.get().body == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("known", "status"),
+    [('"1"', 304), ('W/"1"', 304), ("*", 304), ('"2", "1"', 304), ('"2"', 200), ("1", 400)],
+)
+def test_a_reader_is_spared_what_it_knows(known: str, status: int) -> None:
+    desk = Desk()
+    desk.put(b"one")
+
+    response = desk.get(if_none_match=known)
+
+    assert response.status == status
+    assert response.body != b"one" or status == 200
+    assert status == 400 or response.headers["ETag"] == '"1"'
+
+
+def test_a_blob_has_bytes_but_not_too_many() -> None:
+    desk = Desk(blob_bytes_max=4)
+
+    assert is_refusal(desk.put(b""), 400, RoomCode.BAD_REQUEST)
+    assert desk.put(b"1234").status == 204
+    assert is_refusal(desk.put(b"12345"), 413, RoomCode.TOO_LARGE)
+
+
+def test_a_proposal_is_made_by_a_message_and_can_be_read() -> None:
+    desk = Desk(timestamps="none")
+    desk.send(type="mls_proposal", proposalId="p1", pseudonymId="anna", ciphertext="b25l")
+    desk.send(type="mls_approval", proposalId="p1", ciphertext="dHdv")
+    record = {
+        "proposalId": "p1",
+        "proposerPseudonymId": "anna",
+        "encryptedContent": "b25l",
+        "encryptedApprovals": ["dHdv"],
+        "status": "pending",
+    }
+
+    assert json_of(desk.get("/v1/room/proposals/p1")) == record
+    assert json_of(desk.get("/v1/room/proposals")) == {"proposals": [record]}
+    assert is_refusal(desk.get("/v1/room/proposals/p2"), 404, RoomCode.NOT_FOUND)
+    assert is_refusal(desk.get("/v1/room/proposals/a%2Fb"), 400, RoomCode.BAD_REQUEST)
+    assert is_refusal(desk.get("/v1/room/proposals/p%3A1"), 400, RoomCode.BAD_REQUEST)
+
+
+@pytest.mark.parametrize("path", ["metadata", "quorum", "proposals", "proposals/p1"])
+@pytest.mark.parametrize(
+    "headers", [{}, {"x-room-id": ""}, {"x-room-id": "a/b"}, {"x-room-id": "a", "x-inbox-id": "/"}]
+)
+def test_a_rooms_state_needs_a_room(path: str, headers: dict[str, str]) -> None:
+    desk = Desk()
+
+    assert is_refusal(desk.ask("GET", f"/v1/room/{path}", headers), 400, RoomCode.BAD_REQUEST)
+
+
+def test_a_rooms_state_is_not_for_who_names_another_inbox() -> None:
+    desk = Desk()
+    desk.send({"x-inbox-id": INBOX})
+    desk.put()
+
+    for path in ("metadata", "proposals", "proposals/p1"):
+        response = desk.get(f"/v1/room/{path}", x_inbox_id=OTHER_INBOX)
+        assert is_refusal(response, 409, RoomCode.CONFLICT)
+    assert desk.get(x_inbox_id=INBOX).status == 200
+    assert is_refusal(desk.put(if_match="*", x_inbox_id=OTHER_INBOX), 409, RoomCode.CONFLICT)
+
+
+# Methods and origins.
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/api/v1/message", {"POST"}),
+        ("POST", "/v1/inbox/messages", {"GET", "HEAD"}),
+        ("PUT", "/v1/inbox/append", {"POST"}),
+        ("DELETE", "/v1/room/metadata", {"GET", "HEAD", "PUT"}),
+        ("POST", "/v1/room/proposals/p1", {"GET", "HEAD"}),
+        ("POST", "/openapi.json", {"GET", "HEAD"}),
+    ],
+)
+def test_other_methods_are_told_the_right_ones(method: str, path: str, allowed: set[str]) -> None:
+    response = Desk().ask(method, path)
+
+    assert is_refusal(response, 405, RoomCode.METHOD_NOT_ALLOWED)
+    assert set(response.headers["Allow"].split(", ")) == allowed | {"OPTIONS"}
+
+
+def test_head_is_answered_like_get() -> None:
+    desk = Desk()
+    desk.append()
+    headers = {"x-inbox-id": INBOX}
+
+    assert desk.ask("HEAD", "/v1/inbox/messages", headers) == desk.fetch()
+
+
+PAGE = "https://app.example.org"
+
+
+def test_a_page_of_an_allowed_origin_may_ask_and_read() -> None:
+    desk = Desk(origins=(PAGE,))
+
+    preflight = desk.ask("OPTIONS", "/api/v1/message", {"origin": PAGE})
+    answers = [
+        desk.send({"origin": PAGE}),
+        desk.send({"origin": PAGE}, roomId="a/b"),
+        desk.get(origin=PAGE),
+        desk.ask("GET", "/openapi.json", {"origin": PAGE}),
+    ]
+
+    assert preflight.status == 204
+    assert {"GET", "PUT", "POST"} <= set(
+        preflight.headers["Access-Control-Allow-Methods"].split(", ")
+    )
+    allowed = preflight.headers["Access-Control-Allow-Headers"].split(", ")
+    assert {"X-Inbox-ID", "X-Room-ID", "X-Pseudonym-ID", "Content-Type"} < set(allowed)
+    assert {"If-Match", "If-None-Match"} < set(allowed)
+    assert preflight.headers["Access-Control-Max-Age"] == "600"
+    for response in (preflight, *answers):
+        assert response.headers["Access-Control-Allow-Origin"] == PAGE
+        assert response.headers["Vary"] == "Origin"
+    for response in answers:
+        exposed = response.headers["Access-Control-Expose-Headers"].split(", ")
+        assert exposed == ["Idempotent-Replay", "X-Inbox-Oldest-Seq", "ETag", "Retry-After"]
+
+
+def test_a_page_of_another_origin_gets_no_permission() -> None:
+    desk = Desk(origins=(PAGE,))
+    stranger = {"origin": "https://evil.example.org"}
+
+    assert desk.ask("OPTIONS", "/v1/inbox/messages", stranger).status == 403
+    for response in (
+        desk.ask("OPTIONS", "/v1/inbox/messages", stranger),
+        desk.send(stranger),
+        desk.get(**stranger),
+    ):
+        assert not any(name.startswith("Access-Control") for name in response.headers)
+
+
+def test_who_is_no_page_hears_nothing_about_origins() -> None:
+    desk = Desk(origins=(PAGE,))
+
+    for response in (desk.ask("OPTIONS", "/api/v1/message"), desk.send(), desk.get()):
+        assert response.status in (200, 204, 404)
+        assert "Vary" not in response.headers
+        assert not any(name.startswith("Access-Control") for name in response.headers)

@@ -1,0 +1,244 @@
+"""Envelopes and ids: what is taken, in which form it goes on, what is refused in which words."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from signalhub.core.rooms.requests import ABOUT_PROPOSALS, TYPES
+from signalhub.errors import RoomCode, RoomError
+from signalhub.server.rooms.envelopes import (
+    Envelope,
+    default_inbox,
+    inbox_id,
+    new_message_id,
+    proposal_id,
+    pseudonym_id,
+    read_deposit,
+    read_envelope,
+    room_name,
+)
+
+BYTES_MAX = 2**16
+CAPABILITY = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
+
+# Too long, empty, of another alphabet, or able to climb out of a folder.
+BAD_IDS = ["", "x" * 129, "a/b", "a b", "a\nb", "ä", "٣", "a..b", "..", 'a"b', "a\\b", "a\0b", "%"]
+
+
+def envelope(**members: object) -> Envelope:
+    return read_envelope({"ciphertext": "QUJD"} | members, BYTES_MAX)
+
+
+def refusal(**members: object) -> RoomError:
+    with pytest.raises(RoomError) as caught:
+        envelope(**members)
+    return caught.value
+
+
+def test_a_ciphertext_is_all_an_envelope_needs() -> None:
+    assert envelope() == Envelope(None, b"QUJD", "mls_app", "", None, None, None)
+
+
+def test_an_envelope_holds_everything_its_sender_said() -> None:
+    read = envelope(
+        messageId="m-1", roomId="r:1", tenantId="t", pseudonymId="p:1", type="mls_group_info"
+    )
+
+    assert read == Envelope("m-1", b"QUJD", "mls_group_info", "", "p:1", "r:1", "t")
+
+
+def test_null_means_absent() -> None:
+    names = ("messageId", "roomId", "tenantId", "pseudonymId", "type", "proposalId")
+
+    assert envelope(**dict.fromkeys(names)) == envelope()
+    assert refusal(ciphertext=None).code == RoomCode.BAD_ENVELOPE
+
+
+def test_what_nobody_asks_for_is_ignored() -> None:
+    assert envelope(sequence=[], timestamp={"a": 1}, extra="..", action="send") == envelope()
+
+
+@pytest.mark.parametrize("type_", sorted(TYPES))
+def test_proposals_and_what_is_said_about_them_need_an_id(type_: str) -> None:
+    if type_ in ABOUT_PROPOSALS:
+        assert envelope(type=type_, proposalId="p1").proposal == "p1"
+        assert "proposalId" in refusal(type=type_).text
+        assert "proposalId" in refusal(type=type_, proposalId="a:b").text
+    else:
+        assert envelope(type=type_, proposalId="p1").proposal == ""
+        assert envelope(type=type_, proposalId=7).proposal == ""
+
+
+@pytest.mark.parametrize("member", ["messageId", "roomId", "tenantId", "pseudonymId", "type"])
+@pytest.mark.parametrize("value", [*BAD_IDS, 1, 1.5, True, [], ["a"], {"a": "b"}])
+def test_a_bad_member_is_named(member: str, value: object) -> None:
+    error = refusal(**{member: value})
+
+    assert error.code == RoomCode.BAD_ENVELOPE
+    assert error.text.startswith(f"{member} must be ")
+
+
+@pytest.mark.parametrize(
+    "member", ["messageId", "roomId", "tenantId", "pseudonymId", "type", "proposalId", "ciphertext"]
+)
+def test_a_refusal_never_repeats_what_was_given(member: str) -> None:
+    members = {"type": "mls_commit", "proposalId": "p1", member: "some/secret!"}
+
+    assert "secret" not in refusal(**members).text
+
+
+def test_ids_may_be_as_long_as_the_limit() -> None:
+    assert envelope(messageId="x" * 128).message_id == "x" * 128
+
+
+@pytest.mark.parametrize("member", ["messageId", "tenantId"])
+def test_only_rooms_and_pseudonyms_have_colons(member: str) -> None:
+    assert member in refusal(**{member: "a:b"}).text
+
+
+@given(st.binary(min_size=1, max_size=200), st.booleans(), st.booleans())
+def test_a_ciphertext_goes_on_as_base64url_without_padding(
+    data: bytes, is_standard: bool, is_padded: bool
+) -> None:
+    encode = base64.b64encode if is_standard else base64.urlsafe_b64encode
+    given_text = encode(data).decode() if is_padded else encode(data).decode().rstrip("=")
+
+    stored = envelope(ciphertext=given_text).ciphertext
+
+    assert stored == base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def test_a_ciphertext_keeps_characters_that_decode_to_nothing() -> None:
+    assert envelope(ciphertext="QR").ciphertext == b"QR"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "=", "==", "A", "A===", "AAAAA", "QQ=", "QUI==", "QUJD=", "QUJD====", "QQ===="),
+        *("QU=D", "Q-U+", "Q_U/", "QU JD", "QUJD\n", "ÄÖÜ!", "QUJ.", "QU\0D", "٣٣٣٣"),
+        *(0, 7, True, [], {}, ["QUJD"]),
+    ],
+)
+def test_what_is_no_base64_is_refused(text: object) -> None:
+    error = refusal(ciphertext=text)
+
+    assert error.code == RoomCode.BAD_ENVELOPE
+    assert error.text.startswith("ciphertext")
+
+
+def test_a_ciphertext_is_as_large_as_what_it_decodes_to() -> None:
+    largest = base64.urlsafe_b64encode(bytes(BYTES_MAX)).decode()
+    larger = base64.urlsafe_b64encode(bytes(BYTES_MAX + 1)).decode()
+
+    assert envelope(ciphertext=largest).ciphertext == largest.rstrip("=").encode()
+    assert refusal(ciphertext=larger).code == RoomCode.TOO_LARGE
+    assert refusal(ciphertext=larger.rstrip("=")).code == RoomCode.TOO_LARGE
+
+
+def test_a_direct_write_needs_an_id_and_a_ciphertext() -> None:
+    assert read_deposit({"messageId": "m", "ciphertext": "+/8="}, 9) == ("m", b"-_8")
+    for members, word in (
+        ({"ciphertext": "QUJD"}, "messageId"),
+        ({"ciphertext": "QUJD", "messageId": "a/b"}, "messageId"),
+        ({"messageId": "m"}, "ciphertext"),
+    ):
+        with pytest.raises(RoomError, match=word) as caught:
+            read_deposit(dict(members), 9)
+        assert caught.value.code == RoomCode.BAD_ENVELOPE
+
+
+def test_a_tenant_is_part_of_the_rooms_name() -> None:
+    assert room_name(None, "general") == "general"
+    assert room_name("acme", "general") == room_name(None, "acme:general")
+
+
+@pytest.mark.parametrize("text", BAD_IDS)
+def test_a_bad_id_in_a_header_is_a_bad_request(text: str) -> None:
+    readers: list[Callable[[], str]] = [
+        lambda: room_name(None, text),
+        lambda: room_name(text, "general"),
+        lambda: pseudonym_id(text),
+        lambda: proposal_id(text),
+    ]
+
+    for read in readers:
+        with pytest.raises(RoomError) as caught:
+            read()
+        assert caught.value.code == RoomCode.BAD_REQUEST
+
+
+def test_good_ids_stay_as_they_are() -> None:
+    assert pseudonym_id("p:1~.-_") == "p:1~.-_"
+    assert proposal_id("p.1~-_") == "p.1~-_"
+    with pytest.raises(RoomError):
+        room_name("a:b", "general")
+    with pytest.raises(RoomError):
+        proposal_id("p:1")
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_a_capability_is_the_same_in_every_base64(data: bytes) -> None:
+    canonical = base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(data).decode()
+        assert inbox_id(text) == canonical
+        assert inbox_id(text.rstrip("=")) == canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        (CAPABILITY, CAPABILITY),
+        (CAPABILITY.replace("w", "+"), CAPABILITY.replace("w", "-")),
+        ("a", "a"),
+        ("a=", "a"),
+        ("a==", "a"),
+        ("my.inbox~1", "my.inbox~1"),
+        ("x" * 256, "x" * 256),
+        ("acme:general", default_inbox("acme:general")),
+        ("YWNtZTpnZW5lcmFs", default_inbox("acme:general")),
+    ],
+)
+def test_an_inbox_id_has_one_form(text: str, canonical: str) -> None:
+    assert inbox_id(text) == canonical
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "=", "===", "a===", "x" * 257, "a/b", "a+b", "a b", "ä", "..", "a..b", "=a"),
+        CAPABILITY[:-1] + "+=" + "=",
+        CAPABILITY[:-2] + "+",
+        CAPABILITY[:-3] + "..w",
+        CAPABILITY[:-2] + "+_",
+    ],
+)
+def test_what_is_no_inbox_id_is_a_bad_request(text: str) -> None:
+    with pytest.raises(RoomError, match="inbox id must be") as caught:
+        inbox_id(text)
+
+    assert caught.value.code == RoomCode.BAD_REQUEST
+    assert len(text) < 4 or text not in caught.value.text
+
+
+def test_minted_ids_are_ulids_of_now() -> None:
+    before = time.time_ns() // 1_000_000
+    ids = [new_message_id() for _ in range(1_000)]
+    after = time.time_ns() // 1_000_000
+
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch("[0-7][0-9A-HJKMNP-TV-Z]{25}", one) for one in ids)
+    digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    for one in ids:
+        at = sum(digits.index(digit) * 32**place for place, digit in enumerate(one[9::-1]))
+        assert before <= at <= after
+    assert envelope(messageId=ids[0]).message_id == ids[0]

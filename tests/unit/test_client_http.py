@@ -1,0 +1,266 @@
+"""The client's HTTP against a server that says what the test wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from signalhub.client import http
+from signalhub.client.http import Answer, HttpClient, Origin
+from signalhub.errors import OutcomeUnknown, Unavailable
+from tests.scripted_rooms import ScriptedRooms
+
+PATH = "/v1/inbox/messages"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedRooms]:
+    async with ScriptedRooms() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+async def client(server: ScriptedRooms) -> AsyncIterator[HttpClient]:
+    client = HttpClient(Origin.of(server.url))
+    yield client
+    await client.close()
+
+
+def asking(client: HttpClient, timeout_s: float = 10.0) -> asyncio.Task[Answer]:
+    return asyncio.create_task(client.request("GET", PATH, timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize(
+    ("url", "http_url", "socket_url"),
+    [
+        ("http://127.0.0.1:8787", "http://127.0.0.1:8787", "ws://127.0.0.1:8787"),
+        ("ws://127.0.0.1:8787/ws", "http://127.0.0.1:8787", "ws://127.0.0.1:8787"),
+        ("wss://hub.example/ws", "https://hub.example:443", "wss://hub.example:443"),
+        ("https://hub.example/", "https://hub.example:443", "wss://hub.example:443"),
+        ("wss://hub.example/a/ws", "https://hub.example:443/a", "wss://hub.example:443/a"),
+        ("http://[::1]", "http://[::1]:80", "ws://[::1]:80"),
+    ],
+)
+def test_any_url_of_a_hub_will_do(url: str, http_url: str, socket_url: str) -> None:
+    origin = Origin.of(url)
+
+    assert (origin.http_url, origin.socket_url) == (http_url, socket_url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hub.example",
+        "ftp://hub.example",
+        "http://",
+        "http://user:word@hub.example",
+        "http://hub.example/?token=1",
+        "http://hub.example/#x",
+        "http://hub.example:99999",
+        "http://hub.example/a b",
+    ],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        Origin.of(url)
+
+
+async def test_requests_share_a_connection(server: ScriptedRooms, client: HttpClient) -> None:
+    for number in range(3):
+        task = asking(client)
+        exchange = await server.request()
+        exchange.answer(200, number, X_Inbox_Oldest_Seq="7")
+        answer = await task
+
+        assert (answer.status, answer.body) == (200, b"%d" % number)
+        assert answer.headers["x-inbox-oldest-seq"] == "7"
+        assert exchange.connection == 1
+
+
+async def test_requests_at_once_have_connections_of_their_own_up_to_a_bound(
+    server: ScriptedRooms,
+) -> None:
+    client = HttpClient(Origin.of(server.url), connections_max=2)
+    tasks = [asking(client) for _ in range(3)]
+    exchanges = [await server.request() for _ in range(2)]
+    assert server.has_no_request()
+
+    for exchange in exchanges:
+        exchange.answer(200, 1)
+    (await server.request()).answer(200, 1)
+
+    assert [answer.status for answer in await asyncio.gather(*tasks)] == [200] * 3
+    assert server.connections == 2
+    await client.close()
+
+
+async def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    task = asking(client)
+    (await server.request()).answer(200, 1)
+    await task
+
+    task = asking(client)
+    (await server.request()).hang_up()
+    (await server.request()).answer(200, 2)
+
+    assert (await task).body == b"2"
+    assert server.connections == 2
+
+
+async def test_a_new_connection_that_is_cut_leaves_a_doubt(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    task = asking(client)
+    (await server.request()).hang_up()
+
+    with pytest.raises(OutcomeUnknown):
+        await task
+    assert server.connections == 1
+
+
+async def test_half_an_answer_is_none(server: ScriptedRooms, client: HttpClient) -> None:
+    task = asking(client)
+    exchange = await server.request()
+    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+    await asyncio.sleep(0)
+    exchange.hang_up()
+
+    with pytest.raises(OutcomeUnknown):
+        await task
+
+
+async def test_nobody_there_is_unavailable_and_names_the_url() -> None:
+    async with ScriptedRooms() as server:
+        url = server.url
+    client = HttpClient(Origin.of(url))
+
+    with pytest.raises(Unavailable, match=url):
+        await client.request("GET", PATH)
+    await client.close()
+
+
+async def test_no_answer_in_time_leaves_a_doubt(server: ScriptedRooms, client: HttpClient) -> None:
+    task = asking(client)
+    (await server.request()).answer(200, 1)
+    await task
+
+    with pytest.raises(OutcomeUnknown, match=r"within 0\.05 s"):
+        await asking(client, timeout_s=0.05)
+
+
+async def test_no_time_to_connect_is_unavailable(client: HttpClient) -> None:
+    with pytest.raises(Unavailable, match="within 0 s"):
+        await asking(client, timeout_s=0)
+
+
+async def test_a_closed_client_asks_nobody(server: ScriptedRooms, client: HttpClient) -> None:
+    await client.close()
+
+    with pytest.raises(Unavailable, match="closed"):
+        await client.request("GET", PATH)
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "body"),
+    [
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n",
+            b"abcd",
+        ),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    ],
+)
+async def test_answers_come_in_several_forms(
+    server: ScriptedRooms, client: HttpClient, said: bytes, body: bytes
+) -> None:
+    for _ in range(2):
+        task = asking(client)
+        exchange = await server.request()
+        exchange.say(said)
+
+        assert (await task).body == body
+        assert exchange.connection == 1
+
+
+async def test_without_a_length_the_answer_ends_with_the_connection(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    task = asking(client)
+    exchange = await server.request()
+    exchange.say(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+    exchange.finish()
+
+    assert (await task).body == b"all of it"
+
+
+async def test_a_connection_the_server_will_close_is_not_used_again(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    for number in (1, 2):
+        task = asking(client)
+        exchange = await server.request()
+        exchange.answer(200, 1, Connection="close")
+        await task
+
+        assert exchange.connection == number
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"not HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 2_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"y" * 2_000,
+    ],
+)
+async def test_answers_beyond_all_bounds_are_broken_off(
+    server: ScriptedRooms, client: HttpClient, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "HEAD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(http, "BODY_BYTES_MAX", 1_000)
+    task = asking(client)
+    (await server.request()).say(said)
+
+    with pytest.raises(OutcomeUnknown):
+        await task
+
+
+async def test_words_nobody_asked_for_end_the_connection(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    task = asking(client)
+    exchange = await server.request()
+    exchange.answer(200, 1)
+    await task
+    exchange.answer(200, "a surprise")
+    await exchange.wait_gone()
+
+    task = asking(client)
+    again = await server.request()
+    again.answer(200, 2)
+
+    assert (await task).body == b"2"
+    assert again.connection == 2
+
+
+async def test_a_cancelled_request_does_not_leave_its_answer_to_the_next(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    task = asking(client)
+    exchange = await server.request()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    exchange.answer(200, "too late")
+
+    task = asking(client)
+    again = await server.request()
+    again.answer(200, "in time")
+
+    assert (await task).body == b'"in time"'
+    assert again.connection == 2
