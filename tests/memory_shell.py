@@ -229,6 +229,7 @@ class MemoryShell:
         engine: MemoryEngine | None = None,
         ids: Ids | None = None,
         shelf: Shelf | None = None,
+        archived: int | None = None,
     ) -> None:
         self.clock = clock or FakeClock()
         self.tally = Tally()
@@ -242,6 +243,7 @@ class MemoryShell:
             tally=self.tally,
             log_epoch=self.engine.epoch,
         )
+        self.hub.rooms.archived = archived
         self.peers: list[Peer] = []
         self.rows: dict[str, Row] = {}
         self.shelf = shelf or Shelf()
@@ -338,6 +340,7 @@ class MemoryShell:
             engine=self.engine.crashed(written),
             ids=self.hub.ids,
             shelf=self.shelf.copy(),
+            archived=self.hub.rooms.archived,
         )
         successor.rows = dict(self.rows)
         successor._ids = self._ids

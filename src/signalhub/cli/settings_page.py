@@ -55,8 +55,8 @@ _RULES = """\
 - `registry.warn_above` is at most `registry.refuse_above`.
 - `registry.lease_s` is at most `registry.lease_max_s`.
 - `message_bytes_max` is at most `frame_bytes_max`.
-- `rooms.secret`, if it is set, has at least 16 bytes, and stays what it was when the data folder was
-  first used.
+- `rooms.secret`, if it is set, has at least 16 bytes, and stays what it was when the data folder
+  was first used.
 """
 
 

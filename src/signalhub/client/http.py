@@ -254,8 +254,8 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._break_off(f"this is no HTTP answer: {error}")
             return
-        if self._head_bytes > HEAD_BYTES_MAX and not self._is_in_body and self._parser is not None:
-            self._break_off(f"the head of the answer is longer than {HEAD_BYTES_MAX} bytes")
+        if not self._is_in_body and self._parser is not None:
+            self._check_head(self._head_bytes)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_body:
@@ -265,6 +265,7 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_body = True
+        self._check_head(sum(len(name) + len(value) for name, value in self._headers.items()))
         self._is_measured = not {"content-length", "transfer-encoding"}.isdisjoint(self._headers)
 
     def on_body(self, body: bytes) -> None:
@@ -293,6 +294,10 @@ class _Connection(asyncio.Protocol):
             status = parser.get_status_code()
             self._answer.set_result(Answer(status, self._headers, bytes(self._body)))
         self._is_in_body = False
+
+    def _check_head(self, size: int) -> None:
+        if size > HEAD_BYTES_MAX:
+            self._break_off(f"the head of the answer is longer than {HEAD_BYTES_MAX} bytes")
 
     def _break_off(self, reason: str) -> None:
         self._fail(reason)

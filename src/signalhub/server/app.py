@@ -129,6 +129,8 @@ class App:
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
         self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
         try:
+            if self._archive is not None:
+                self.hub.rooms.archived = self._archive.position
             restart.recover(self.hub, self._engine, self._store, self._clock.now_ms())
             names = restart.room_names(self.hub, self._folder.path)
             self._checkpointed = self._snapshot_before = self._engine.head
@@ -144,8 +146,6 @@ class App:
         )
         self._engine.report_to(self.runner)
         self.hub.rooms.use(names)
-        if self._archive is not None:
-            self.hub.rooms.archived_to(self._archive.position)
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tally.log = self._engine.log.tally

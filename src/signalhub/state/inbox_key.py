@@ -1,7 +1,7 @@
 """The file that holds the key by which names of rooms and inboxes are hashed.
 
 It is made once, readable by its owner alone, and never changed: with another key nobody would find
-their messages again. Whoever has it and the data can try ids out, so a copy belongs in a safe place.
+their messages again. Whoever has it and the data can try ids out, so copies belong in a safe place.
 """
 
 from __future__ import annotations

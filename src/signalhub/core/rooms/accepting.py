@@ -75,10 +75,9 @@ def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Eff
     if request.type in ABOUT_PROPOSALS:
         proposals.check(rooms, claimed.room, request, now)
     room, inbox, effects = binding.settle(rooms, claimed, now)
-    for window in windows or _windows(rooms, room, request, now):
-        window.record(request.mono_ms)
+    windows = windows or _windows(rooms, room, request, now)
     rooms.dirty.add(room)
-    delivery = Delivery(rooms, inbox, room, request)
+    delivery = Delivery(rooms, inbox, room, request, windows)
     retention_s = _retention_s(rooms, request.room, request.inbox)
     if retention_s is not None:
         inbox.retention_s = retention_s
@@ -100,9 +99,8 @@ def _deposit(rooms: Rooms, request: Deposit, now: int, is_looked_up: bool) -> li
         raise _limited(rooms, wait_ms)
     _check_cap(rooms, found)
     inbox = found or rooms.inbox(name)
-    window.record(request.mono_ms)
     retention_s = _retention_s(rooms, "", request.inbox) or inbox.retention_s
-    delivery = Delivery(rooms, inbox, None, request)
+    delivery = Delivery(rooms, inbox, None, request, [window])
     return [*rooms.marking(now), delivery.append(now, retention_s or rooms.settings.retention_s)]
 
 
@@ -246,13 +244,31 @@ def _retention_s(rooms: Rooms, room_name: str, inbox_id: str | None) -> float | 
 class Delivery:
     """A message on its way to the log, and everybody who wants to know."""
 
-    __slots__ = ("_began_ms", "_body", "_inbox", "_room", "_rooms", "repeats", "request", "seq")
+    __slots__ = (
+        "_began_ms",
+        "_body",
+        "_inbox",
+        "_room",
+        "_rooms",
+        "_windows",
+        "repeats",
+        "request",
+        "seq",
+    )
 
     _body: RoomMessage
 
     def __init__(
-        self, rooms: Rooms, inbox: Inbox, room: Room | None, request: Send | Deposit
+        self,
+        rooms: Rooms,
+        inbox: Inbox,
+        room: Room | None,
+        request: Send | Deposit,
+        windows: list[SlidingWindow],
     ) -> None:
+        for window in windows:
+            window.record(request.mono_ms)
+        self._windows = windows
         self._rooms = rooms
         self._inbox = inbox
         self._room = room
@@ -288,6 +304,7 @@ class Delivery:
             return None
         if request.type not in ABOUT_PROPOSALS:
             return None
+        self._room.begun(request.proposal)
         return Control(self._room.name, request.type, request.proposal, request.pseudonym)
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
@@ -296,11 +313,12 @@ class Delivery:
         del inbox.pending[request.message_id]
         at_ms = remember(rooms, inbox, body, seq, offset, self._began_ms)
         alike = rendering.members(seq, body.message_id, body.ciphertext)
-        item = rendering.page_item(alike, body.created_ms)
+        item = rendering.page_item(alike, body.created_ms, is_exact=rooms.is_exact)
         rooms.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
         effects: list[Effect] = []
         if room is not None and isinstance(request, Send):
             if body.control is not None:
+                room.settled(body.control.proposal)
                 proposals.follow(rooms, room, body, at_ms)
             rooms.tally.sent += 1
             if room.guests:
@@ -328,8 +346,10 @@ class Delivery:
         inbox.take_back(self.seq)
         if inbox.head == 0 and self.seq == 1:
             inbox.since_ms = 0
-        if room is not None and room.accepts is not None:
-            room.accepts.take_back()
+        for window in self._windows:
+            window.take_back()
+        if room is not None and self._body.control is not None:
+            room.settled(self._body.control.proposal)
         rooms.forget_blank(inbox)
         rooms.tally.refused += 1 + len(self.repeats)
         error = denials.storage()

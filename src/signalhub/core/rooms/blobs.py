@@ -36,16 +36,24 @@ def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
             raise denials.changed(version)
         if rooms.hub.storage_fault is not None:
             raise denials.storage()
-        if rooms.state_bytes + len(request.data) > rooms.settings.state_bytes_max:
+        old = None if room is None else room.blobs.get(request.name)
+        grown = len(request.data) - (0 if old is None else len(old.data))
+        if rooms.state_bytes + grown > rooms.settings.state_bytes_max:
             raise denials.state_full()
         room = room or rooms.room(rooms.names.room(request.room))
     except RoomError as error:
         return [Answer(request.caller, error)]
     room.versions[request.name] = version + 1
+    room.begun(_in_flight(request.name))
     at_ms = rooms.floored(now)
     blob = RoomBlob(request.name, version + 1, request.data, at_ms)
     append = Append(entry(room, blob, at_ms), Writing(rooms, room, blob, request))
     return [*rooms.marking(now), append]
+
+
+def _in_flight(name: str) -> str:
+    """What a blob on its way is called; no proposal can be called so."""
+    return f"blob {name}"
 
 
 def keep(rooms: Rooms, room: Room, blob: RoomBlob) -> None:
@@ -74,12 +82,14 @@ class Writing:
         self._request = request
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self._room.settled(_in_flight(self._blob.name))
         keep(self._rooms, self._room, self._blob)
         self._room.defined_at = self._room.defined_at or offset
         return [Answer(self._request.caller, Blob(self._blob.version))]
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         room, blob = self._room, self._blob
+        room.settled(_in_flight(blob.name))
         if blob.version == 1:
             room.versions.pop(blob.name, None)
         else:

@@ -57,6 +57,7 @@ class Inbox:
         "retention_max_s",
         "retention_s",
         "room",
+        "saved_accepts",
         "since_ms",
         "unarchived",
         "unarchived_bytes",
@@ -76,6 +77,8 @@ class Inbox:
         # How long messages are kept, if its room says so, and the longest that was ever said.
         self.retention_s: float | None = None
         self.retention_max_s = 0.0
+        # When its room accepted messages shortly before a restart, as far as only the log knows.
+        self.saved_accepts: list[int] = []
         # The newest messages: `recent_first` to `head`, all of them.
         self.recent: dict[int, Kept] = {}
         self.recent_first = 1

@@ -52,7 +52,6 @@ class SharedState(Body):
 
     key: InboxKey | None
     pins: list[tuple[int, int]]
-    archived: int | None
 
 
 class InboxState(Body):
@@ -93,7 +92,7 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
         else:
             states[one.name] = None
     if states or is_whole:
-        shared = SharedState(rooms.key_mark, rooms.pins.marks(), rooms.archived)
+        shared = SharedState(rooms.key_mark, rooms.pins.marks())
         states[SHARED] = encode_body(shared)
     return states
 
@@ -209,11 +208,14 @@ def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
     accepting.remember(rooms, inbox, body, entry.seq, entry.offset, entry.at_ms)
     if body.control is not None:
         proposals.follow(rooms, _room(rooms, body.control.room), body, entry.at_ms)
-    if inbox.room is not None and not body.is_appended:
+    if not body.is_appended:
+        retention_s = (body.expires_ms - entry.at_ms) / 1000
+        is_default = retention_s == rooms.settings.retention_s
+        inbox.retention_s = None if is_default else retention_s
         # Exactly when it came is not known; the latest it can have been lets too many in never.
         latest_ms = min(now, entry.at_ms + rooms.grid_ms)
         if latest_ms > now - rooms.settings.rate_window_s * 1000:
-            inbox.room.saved_accepts.append(latest_ms)
+            inbox.saved_accepts.append(latest_ms)
 
 
 def _apply_stand(rooms: Rooms, entry: Stored) -> None:
@@ -271,6 +273,9 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
     for one in rooms.every():
         if one.defined_at >= end or not _is_durable(one):
             continue
+        if isinstance(one, Room) and one.in_flight:
+            # What would be written is not the last word; there will be another occasion.
+            continue
         entries = _entries(rooms, one, rooms.floored(now))
         appends = [Append(entry, UNWATCHED) for entry in entries]
         # It is anchored when the last of its entries is on disk, from the first of them on.
@@ -281,7 +286,8 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
 
 def _entries(rooms: Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
     if isinstance(one, Inbox):
-        stands = InboxStands(one.head, one.oldest, one.since_ms, one.retention_s)
+        # What is on its way comes before this, or neither of them comes.
+        stands = InboxStands(one.next_seq - 1, one.oldest, one.since_ms, one.retention_s)
         body = encode_body(stands)
         return [Entry(Kind.INBOX_STANDS, one.name, STREAM_EPOCH, 0, at_ms, body)]
     entries = []

@@ -71,11 +71,11 @@ def check(rooms: Rooms, room: Room | None, request: Send, now: int) -> None:
         raise denials.state_full()
     if room is None or not is_new or request.proposal in room.proposals:
         return
-    if len(room.proposals) >= rooms.settings.proposals_max:
-        finished = [one for one in every(room, now) if one.status != PENDING]
-        if not finished:
-            rooms.tally.refused += 1
-            raise denials.state_full()
+    pending = {one.id for one in every(room, now) if one.status == PENDING}
+    pending |= room.in_flight.keys() - room.proposals.keys()
+    if len(pending) >= rooms.settings.proposals_max:
+        rooms.tally.refused += 1
+        raise denials.state_full()
 
 
 def follow(rooms: Rooms, room: Room, body: RoomMessage, at_ms: int) -> None:
@@ -102,10 +102,13 @@ def _begin(rooms: Rooms, room: Room, body: RoomMessage, at_ms: int) -> None:
     control = body.control
     assert control is not None
     if len(room.proposals) >= rooms.settings.proposals_max:
-        gone = next((one for one in room.proposals.values() if one.status != PENDING), None)
+        seen = ((one, _seen(one, at_ms)) for one in room.proposals.values())
+        gone = next((one for one, as_seen in seen if as_seen.status != PENDING), None)
         if gone is not None:
             drop(rooms, room, gone)
-    expires_ms = at_ms + int(rooms.settings.proposal_s * 1000)
+    # On the grid of times, so that everybody who looks sees it end at the same moment.
+    lasts_ms = int(rooms.settings.proposal_s * 1000)
+    expires_ms = at_ms - (-lasts_ms // rooms.grid_ms) * rooms.grid_ms
     proposal = Proposal(
         control.proposal, control.pseudonym, body.ciphertext, PENDING, at_ms, expires_ms
     )
@@ -175,6 +178,7 @@ def due(rooms: Rooms, now: int) -> list[Effect]:
 
 def _expire(rooms: Rooms, room: Room, proposal: Proposal, now: int) -> Append:
     expired = replace(proposal, status=EXPIRED, changed_ms=rooms.floored(now))
+    room.begun(proposal.id)
     return Append(entry(room, expired, rooms.floored(now)), Expiry(rooms, room, proposal))
 
 
@@ -195,12 +199,14 @@ class Expiry:
         self._proposal = proposal
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self._room.settled(self._proposal.id)
         if self._proposal.status == PENDING:
             self._rooms.tally.proposals_expired += 1
             _finish(self._rooms, self._room, self._proposal, EXPIRED, self._rooms.floored(now))
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        self._room.settled(self._proposal.id)
         # To everybody who looks it has expired all the same; the log hears of it later.
         self._rooms.set_alarm(now + 1_000, self._room, self._proposal)
         return []

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Consult, Effect, Fetch, FindTime
-from signalhub.core.rooms import denials, rendering
+from signalhub.core.rooms import denials
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
 from signalhub.core.rooms.requests import Archived, Page, Read
-from signalhub.entry import RoomMessage, Stored, decode_body
+from signalhub.entry import Stored
 from signalhub.errors import RoomError
 
 if TYPE_CHECKING:
@@ -43,75 +43,108 @@ def read(rooms: Rooms, request: Read, now: int) -> list[Effect]:
 
 
 class Reading:
-    """One page in the making."""
+    """One page in the making.
 
-    __slots__ = ("_cursor", "_found", "_high", "_inbox", "_request", "_rooms", "_start")
+    From `_start` to `_covered` everything has been looked at: it was found, or has expired, or is
+    gone, or lies in `_gap`, which only the archive can fill.
+    """
+
+    __slots__ = (
+        "_covered",
+        "_cursor",
+        "_found",
+        "_gap",
+        "_high",
+        "_inbox",
+        "_memory_first",
+        "_request",
+        "_rooms",
+        "_start",
+    )
 
     def __init__(self, rooms: Rooms, inbox: Inbox, request: Read) -> None:
         self._rooms = rooms
         self._inbox = inbox
         self._request = request
-        self._found: dict[int, Kept] = {}
-        self._high = inbox.head
         self._cursor = request.from_seq
-        self._start = 0
+        self._found: dict[int, Kept] = {}
+        self._gap: tuple[int, int] | None = None
+        self._high = self._start = self._covered = self._memory_first = 0
 
     def begin(self, now: int) -> list[Effect]:
         """Take the snapshot of memory; then look further if it does not hold the page."""
-        inbox, request = self._inbox, self._request
-        self._high = inbox.head
-        self._start = start = max(self._cursor, inbox.oldest, 1)
-        self._found = {}
-        first = inbox.recent_first if inbox.recent else self._high + 1
-        end = min(self._high, max(start, first) + request.limit - 1)
-        recent = inbox.recent
-        for seq in range(max(start, first), end + 1):
-            self._found[seq] = recent[seq]
-        if start > self._high or start >= first:
-            if self._rooms.settings.always_query_store and start <= self._high:
-                return self._consult(start, self._high)
-            return self._answer(now)
-        return self._read_log(start, first)
+        while True:
+            if not self._take_memory():
+                return self._read_log(self._start)
+            if self._rooms.settings.always_query_store and self._start <= self._high:
+                return self._consult(self._start, self._high)
+            page = self._page(now)
+            if page is not None:
+                return [Answer(self._request.caller, page)]
+            self._cursor = self._covered + 1
 
     def fail(self, error: RoomError) -> list[Effect]:
         """Nothing can be said."""
         return [Answer(self._request.caller, error)]
 
-    def _read_log(self, from_seq: int, memory_first: int) -> list[Effect]:
+    def _take_memory(self) -> bool:
+        """What memory has of the page; is it the beginning of it?"""
+        inbox, recent = self._inbox, self._inbox.recent
+        self._high = high = inbox.head
+        self._start = start = max(self._cursor, inbox.oldest, 1)
+        self._memory_first = memory_first = inbox.recent_first if recent else high + 1
+        first = max(start, memory_first)
+        last = min(high, first + self._request.limit - 1)
+        self._found = {seq: recent[seq] for seq in range(first, last + 1)}
+        self._gap = None
+        self._covered = max(last, start - 1)
+        return first == start
+
+    def _read_log(self, from_seq: int) -> list[Effect]:
         """Read what is older than memory, until the page is full or memory is reached."""
-        rooms, inbox, request = self._rooms, self._inbox, self._request
+        rooms, inbox, memory_first = self._rooms, self._inbox, self._memory_first
         rooms.tally.log_reads += 1
-        room_left = min(request.limit, memory_first - from_seq)
+        # A page may be full before memory is reached.
+        left = self._start + self._request.limit - from_seq
+        count_max = min(left, memory_first - from_seq)
         bytes_max = rooms.settings.page_bytes_max
 
         def then(found: list[Stored] | None, now: int) -> list[Effect]:
             if found is None:
                 return self.fail(denials.unreadable())
-            some = [one for one in found if one.seq < memory_first]
-            for one in some:
+            older = [one for one in found if one.seq < memory_first]
+            for one in older:
                 if not one.is_erased:
-                    self._found[one.seq] = kept_of(one)
-            if not some:
-                return self._gap(from_seq, memory_first - 1, now)
-            if some[0].seq > from_seq:
-                return self._gap(from_seq, some[0].seq - 1, now)
-            next_seq = some[-1].seq + 1
-            is_cut_short = len(some) == len(found) < room_left and self._size() < bytes_max
-            if is_cut_short and next_seq < memory_first:
-                return self._read_log(next_seq, memory_first)
+                    self._found[one.seq] = self._rooms.kept_of(one)
+            first = older[0].seq if older else memory_first
+            if first > from_seq:
+                self._gone(from_seq, first - 1)
+            next_seq = older[-1].seq + 1 if older else memory_first
             if next_seq < memory_first:
-                # Memory begins further on; what lies between is the next page's.
-                self._cut(next_seq - 1)
-            if rooms.settings.always_query_store:
-                return self._consult(self._start, self._high)
-            return self._answer(now)
+                if next_seq < self._start + self._request.limit and self._size() < bytes_max:
+                    return self._read_log(next_seq)
+                self._covered = next_seq - 1
+            return self._complete(now)
 
-        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, room_left, bytes_max, then)]
+        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count_max, bytes_max, then)]
 
-    def _gap(self, first: int, last: int, now: int) -> list[Effect]:
+    def _gone(self, first: int, last: int) -> None:
         """The log no longer holds these: the archive does, or nobody."""
+        inbox = self._inbox
         if self._rooms.archived is not None:
-            return self._consult(first, last)
+            self._gap = (first if self._gap is None else self._gap[0], last)
+        elif first <= inbox.oldest <= last:
+            inbox.advance_oldest(last + 1, 0)
+
+    def _size(self) -> int:
+        return sum(len(one.json) for seq, one in self._found.items() if seq < self._memory_first)
+
+    def _complete(self, now: int) -> list[Effect]:
+        """Memory and log have been read."""
+        if self._rooms.settings.always_query_store:
+            return self._consult(self._start, self._high)
+        if self._gap is not None:
+            return self._consult(*self._gap)
         return self._answer(now)
 
     def _consult(self, first: int, last: int) -> list[Effect]:
@@ -119,24 +152,13 @@ class Reading:
         rooms.tally.archive_reads += 1
 
         def then(found: list[Archived] | None, now: int) -> list[Effect]:
-            if found is None:
-                return self._without_archive(now)
-            self._merge([one for one in found if first <= one.seq <= self._high])
+            if found is not None:
+                self._merge([one for one in found if first <= one.seq <= self._high])
+            elif self._gap is not None:
+                return self._partial(now)
             return self._answer(now)
 
         return [Consult(self._inbox.name, first, last, request.limit, then)]
-
-    def _without_archive(self, now: int) -> list[Effect]:
-        """The archive is away: what memory and log hold is enough, or the page is partial."""
-        if all(seq in self._found for seq in range(self._start, self._last_wanted() + 1)):
-            return self._answer(now)
-        self._rooms.tally.partial += 1
-        if self._rooms.settings.strict_store:
-            return self.fail(denials.archive_away())
-        return self._answer(now, is_partial=True)
-
-    def _last_wanted(self) -> int:
-        return min(self._start + self._request.limit - 1, self._high)
 
     def _merge(self, archived: list[Archived]) -> None:
         """The archive's word counts, and of two words the one with the lower position."""
@@ -146,42 +168,60 @@ class Reading:
         mine = [one for one in self._found.values() if one.message_id not in stored]
         self._found = {one.seq: one for one in mine}
         for one in stored.values():
-            alike = rendering.members(one.seq, one.message_id, one.ciphertext)
-            item = rendering.page_item(alike, one.created_ms)
+            item = self._rooms.page_item(one.seq, one.message_id, one.ciphertext, one.created_ms)
             self._found[one.seq] = Kept(one.seq, one.message_id, one.expires_ms, item)
+        if len(archived) >= self._request.limit and self._gap is not None:
+            # There may be more in the archive behind these.
+            self._covered = min(self._covered, max(one.seq for one in archived))
 
-    def _cut(self, last: int) -> None:
-        self._found = {seq: one for seq, one in self._found.items() if seq <= last}
+    def _answer(self, now: int) -> list[Effect]:
+        page = self._page(now)
+        if page is not None:
+            return [Answer(self._request.caller, page)]
+        self._cursor = self._covered + 1
+        return self.begin(now)
 
-    def _size(self) -> int:
-        return sum(len(one.json) for one in self._found.values())
+    def _partial(self, now: int) -> list[Effect]:
+        """What there is, with a cursor that stays where it was."""
+        self._rooms.tally.partial += 1
+        if self._rooms.settings.strict_store:
+            return self.fail(denials.archive_away())
+        messages, _ = self._choose(now)
+        page = Page(messages, self._request.from_seq, self._oldest(), True)
+        return [Answer(self._request.caller, page)]
 
-    def _answer(self, now: int, *, is_partial: bool = False) -> list[Effect]:
-        rooms, inbox, request = self._rooms, self._inbox, self._request
+    def _page(self, now: int) -> Page | None:
+        """The page; `None` if nothing of this stretch can be read, but there is more behind it.
+
+        An empty page would say "the end".
+        """
+        messages, next_seq = self._choose(now)
+        if not messages and self._covered < self._high:
+            return None
+        self._rooms.tally.fetched += len(messages)
+        return Page(messages, next_seq, self._oldest(), False)
+
+    def _choose(self, now: int) -> tuple[list[bytes], int]:
+        """What goes on the page, and where the next one begins."""
         messages: list[bytes] = []
-        size, next_seq = 0, request.from_seq
+        size, next_seq = 0, self._request.from_seq
+        seen: set[str] = set()
         for seq in sorted(self._found):
             one = self._found[seq]
-            if one.expires_ms <= now:
+            # An id that was used again after its time stands for its first message.
+            if one.expires_ms <= now or seq > self._covered or one.message_id in seen:
                 continue
             size += len(one.json)
-            if len(messages) == request.limit or (messages and size > self._bytes_max):
+            is_full = messages and size > self._rooms.settings.page_bytes_max
+            if is_full or len(messages) == self._request.limit:
                 break
+            seen.add(one.message_id)
             messages.append(one.json)
             next_seq = seq + 1
-        last = max(self._found, default=self._high)
-        if not messages and not is_partial and last < self._high:
-            # All of these have expired, but there are more, and an empty page would say "the end".
-            self._cursor = last + 1
-            return self.begin(now)
-        rooms.tally.fetched += len(messages)
-        oldest = None if inbox.oldest > inbox.head else inbox.oldest
-        page = Page(messages, request.from_seq if is_partial else next_seq, oldest, is_partial)
-        return [Answer(request.caller, page)]
+        return messages, next_seq
 
-    @property
-    def _bytes_max(self) -> int:
-        return self._rooms.settings.page_bytes_max
+    def _oldest(self) -> int | None:
+        return None if self._inbox.oldest > self._inbox.head else self._inbox.oldest
 
 
 class OldestSearch:
@@ -248,7 +288,7 @@ class OldestSearch:
                 return self._reading.fail(denials.unreadable())
             for one in found:
                 if not one.is_erased:
-                    kept = kept_of(one)
+                    kept = self._rooms.kept_of(one)
                     if kept.expires_ms > now:
                         return self._end(one.seq, kept.expires_ms, now)
             return self._step(found[-1].seq + 1 if found else self._high + 1, now)
@@ -259,11 +299,3 @@ class OldestSearch:
         self._inbox.advance_oldest(seq, expires_ms)
         self._rooms.dirty.add(self._inbox)
         return self._reading.begin(now)
-
-
-def kept_of(stored: Stored) -> Kept:
-    """A message as it was read from the log."""
-    body = decode_body(RoomMessage, stored.body)
-    alike = rendering.members(stored.seq, body.message_id, body.ciphertext)
-    item = rendering.page_item(alike, body.created_ms)
-    return Kept(stored.seq, body.message_id, body.expires_ms, item)

@@ -16,11 +16,11 @@ def members(seq: int, message_id: str, ciphertext: bytes) -> bytes:
     return b'"seq":%d,"messageId":"%b","ciphertext":"%b"' % (seq, message_id.encode(), ciphertext)
 
 
-def page_item(alike: bytes, created_ms: int | None) -> bytes:
+def page_item(alike: bytes, created_ms: int | None, *, is_exact: bool) -> bytes:
     """A message in a page."""
     if created_ms is None:
         return b"{%b}" % alike
-    return b'{%b,"createdAt":"%b"}' % (alike, rfc3339(created_ms))
+    return b'{%b,"createdAt":"%b"}' % (alike, rfc3339(created_ms, is_exact))
 
 
 def live_frame(alike: bytes, request: Send) -> bytes:
@@ -35,8 +35,7 @@ def live_frame(alike: bytes, request: Send) -> bytes:
 
 
 @lru_cache(64)
-def rfc3339(time_ms: int) -> bytes:
-    """A time in UTC, with milliseconds where there are some. Most messages share their time."""
+def rfc3339(time_ms: int, is_exact: bool) -> bytes:
+    """A time in UTC, to the millisecond or the second. Most messages share their time."""
     at = datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    rest_ms = time_ms % 1000
-    return (f"{at}.{rest_ms:03d}Z" if rest_ms else f"{at}Z").encode()
+    return (f"{at}.{time_ms % 1000:03d}Z" if is_exact else f"{at}Z").encode()

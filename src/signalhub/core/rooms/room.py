@@ -20,6 +20,7 @@ class Room:
         "blobs",
         "defined_at",
         "guests",
+        "in_flight",
         "inbox",
         "is_bound",
         "members",
@@ -47,6 +48,8 @@ class Room:
         self.blobs: dict[str, RoomBlob] = {}
         # The versions of blobs, ahead of these while a new one is on its way.
         self.versions: dict[str, int] = {}
+        # Proposals and blobs that something on its way to the log is about, and how much.
+        self.in_flight: dict[str, int] = {}
         # An offset of the log from which on everything about it is found.
         self.defined_at = 0
 
@@ -55,11 +58,25 @@ class Room:
         """Would forgetting it lose nothing?"""
         return not (self.inbox or self.guests or self.proposals or self.blobs or self.versions)
 
+    def begun(self, what: str) -> None:
+        """Something about a proposal or blob is on its way to the log."""
+        self.in_flight[what] = self.in_flight.get(what, 0) + 1
+
+    def settled(self, what: str) -> None:
+        """It is on disk, or was refused."""
+        self.in_flight[what] -= 1
+        if not self.in_flight[what]:
+            del self.in_flight[what]
+
     def window(self, limit: int, window_ms: int, mono_ms: int, now: int) -> SlidingWindow:
         """Its limiter, with what is remembered from before a restart."""
         self.skew_ms = now - mono_ms
         if self.accepts is None:
-            times = sorted(min(at, now) - self.skew_ms for at in self.saved_accepts)
+            saved = self.saved_accepts
+            if self.inbox is not None:
+                saved = saved + self.inbox.saved_accepts
+                self.inbox.saved_accepts = []
+            times = sorted(min(at, now) - self.skew_ms for at in saved)
             self.accepts = SlidingWindow(limit, window_ms, times)
             self.saved_accepts = []
         return self.accepts
@@ -67,5 +84,5 @@ class Room:
     def accepts_by_wall(self) -> list[int]:
         """When messages were accepted, as it is saved."""
         if self.accepts is None:
-            return self.saved_accepts
+            return self.saved_accepts + (self.inbox.saved_accepts if self.inbox else [])
         return [at + self.skew_ms for at in self.accepts.times]

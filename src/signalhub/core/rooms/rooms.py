@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from signalhub.core.dedup import Dedup
 from signalhub.core.effects import Answer, Append, Dismiss, Effect
 from signalhub.core.journal import Kept as KeptEntry
-from signalhub.core.rooms import accepting, blobs, denials, proposals, reading
+from signalhub.core.journal import Waited
+from signalhub.core.rooms import accepting, blobs, denials, proposals, reading, rendering
 from signalhub.core.rooms.binding import default_inbox_id, find, join_inbox
 from signalhub.core.rooms.inbox import Inbox, Kept
 from signalhub.core.rooms.limiter import Windows
@@ -31,14 +32,26 @@ from signalhub.core.rooms.requests import (
     Welcome,
 )
 from signalhub.core.rooms.room import Room
-from signalhub.entry import Entry, InboxKey, Kind, Proposal, encode_body
+from signalhub.entry import (
+    Entry,
+    InboxKey,
+    Kind,
+    Proposal,
+    RoomMessage,
+    Stored,
+    decode_body,
+    encode_body,
+)
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
+    from signalhub.errors import Refusal
 
 _MINUTE_MS: Final = 60_000
 _GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 RESTARTING: Final = 1012
+TRY_AGAIN_LATER: Final = 1013
+_STALE_MAX: Final = 1_000
 
 
 class Rooms:
@@ -69,7 +82,10 @@ class Rooms:
         self.key_mark: InboxKey | None = None
         self.key_defined_at = 0
         self._grid_ms = _GRID_MS[settings.timestamps]
+        self._is_exact = settings.timestamps == "exact"
         self._tail: deque[tuple[Inbox, Kept]] = deque()
+        # How many in the tail memory has let go of already.
+        self._stale = 0
         self.buffered_bytes = 0
         self._mono_ms = 0
 
@@ -112,12 +128,14 @@ class Rooms:
         room.guests[guest] = None
         self.guests += 1
         self.tally.joined += 1
-        found = room.inbox or self.inboxes.get(self.default_inbox(room_name))
-        welcome = Welcome(0, 1)
-        if found is not None:
-            oldest = found.head + 1 if found.has_stale_oldest(now) else found.oldest
-            welcome = Welcome(found.head, min(oldest, found.head + 1))
-        return guest, [*effects, Answer(link, welcome)]
+        if not effects:
+            found = room.inbox or self.inboxes.get(self.default_inbox(room_name))
+            return guest, [Answer(link, welcome(found, now))]
+        # It is welcome when its binding is on disk.
+        last = effects[-1]
+        assert isinstance(last, Append)
+        last.receipt = Waited(last.receipt, [Welcoming(self, guest)])
+        return guest, effects
 
     def leave(self, guest: Guest, now: int) -> list[Effect]:
         """A socket is gone. Harmless when repeated."""
@@ -134,7 +152,7 @@ class Rooms:
         self.fetches.sweep(self._mono_ms)
         self.appends.sweep(self._mono_ms)
         while self._tail and self._tail[0][1].expires_ms <= now:
-            self._let_go(*self._tail.popleft())
+            self._let_go_oldest()
         return proposals.due(self, now)
 
     def drain(self) -> list[Effect]:
@@ -223,6 +241,11 @@ class Rooms:
     def grid_ms(self) -> int:
         return self._grid_ms
 
+    @property
+    def is_exact(self) -> bool:
+        """Are times told to the millisecond?"""
+        return self._is_exact
+
     def saw(self, mono_ms: int) -> None:
         """The clock that never goes back, as the last request brought it."""
         self._mono_ms = mono_ms
@@ -240,16 +263,38 @@ class Rooms:
         self._tail.append((inbox, kept))
         self.buffered_bytes += len(kept.json)
         if len(recent) > self.settings.buffer:
-            self._let_go(inbox, recent[inbox.recent_first])
+            self._let_go(inbox)
+            self._stale += 1
+            if self._stale > _STALE_MAX and self._stale * 2 > len(self._tail):
+                self._tail = deque(one for one in self._tail if _is_kept(*one))
+                self._stale = 0
         while self.buffered_bytes > self.settings.buffer_bytes:
-            self._let_go(*self._tail.popleft())
+            self._let_go_oldest()
 
-    def _let_go(self, inbox: Inbox, kept: Kept) -> None:
-        """The log has it; memory need not. What is older was let go before."""
-        if inbox.recent.get(kept.seq) is kept:
-            for seq in range(inbox.recent_first, kept.seq + 1):
-                self.buffered_bytes -= len(inbox.recent.pop(seq).json)
-            inbox.recent_first = kept.seq + 1
+    def _let_go(self, inbox: Inbox) -> None:
+        """The log has the oldest of an inbox; memory need not."""
+        self.buffered_bytes -= len(inbox.recent.pop(inbox.recent_first).json)
+        inbox.recent_first += 1
+
+    def _let_go_oldest(self) -> None:
+        inbox, kept = self._tail.popleft()
+        if _is_kept(inbox, kept):
+            self._let_go(inbox)
+        else:
+            self._stale -= 1
+
+    def kept_of(self, stored: Stored) -> Kept:
+        """A message as it was read from the log."""
+        body = decode_body(RoomMessage, stored.body)
+        item = self.page_item(stored.seq, body.message_id, body.ciphertext, body.created_ms)
+        return Kept(stored.seq, body.message_id, body.expires_ms, item)
+
+    def page_item(
+        self, seq: int, message_id: str, ciphertext: bytes, created_ms: int | None
+    ) -> bytes:
+        """A message as a page holds it."""
+        alike = rendering.members(seq, message_id, ciphertext)
+        return rendering.page_item(alike, created_ms, is_exact=self._is_exact)
 
     def _check_limit(self) -> None:
         if len(self.rooms) + len(self.inboxes) >= self.settings.limit:
@@ -259,3 +304,43 @@ class Rooms:
         """Everything that is defined somewhere in the log."""
         yield from self.rooms.values()
         yield from self.inboxes.values()
+
+
+def _is_kept(inbox: Inbox, kept: Kept) -> bool:
+    return inbox.recent.get(kept.seq) is kept
+
+
+def welcome(inbox: Inbox | None, now: int) -> Welcome:
+    """Where an inbox stands, as far as it is known without reading the log."""
+    if inbox is None:
+        return Welcome(0, 1)
+    oldest = inbox.oldest
+    if inbox.has_stale_oldest(now) and inbox.recent and inbox.recent_first <= oldest:
+        alive = (seq for seq, kept in inbox.recent.items() if kept.expires_ms > now)
+        oldest = next(alive, inbox.head + 1)
+    return Welcome(inbox.head, min(oldest, inbox.head + 1))
+
+
+class Welcoming:
+    """A socket that waits until its room is bound."""
+
+    __slots__ = ("_guest", "_rooms")
+
+    def __init__(self, rooms: Rooms, guest: Guest) -> None:
+        self._rooms = rooms
+        self._guest = guest
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        guest = self._guest
+        if guest not in guest.room.guests:
+            return []
+        return [Answer(guest.link, welcome(guest.room.inbox, now))]
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        guest = self._guest
+        if guest not in guest.room.guests:
+            return []
+        return [
+            Answer(guest.link, denials.storage()),
+            Dismiss(guest, TRY_AGAIN_LATER, "the log takes nothing"),
+        ]

@@ -7,11 +7,12 @@ the bodies that matter for speed are put together from pieces.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 
-from signalhub.core.rooms.rendering import rfc3339
 from signalhub.core.rooms.requests import Accepted, Blob, Page
 from signalhub.entry import Proposal
 from signalhub.errors import RoomCode, RoomError
@@ -156,5 +157,10 @@ def time_text(time_ms: int | None, timestamps: Timestamps) -> str | None:
     if time_ms is None or timestamps == "none":
         return None
     if timestamps == "coarse":
-        time_ms -= time_ms % COARSE_MS
-    return rfc3339(time_ms).decode()
+        return f"{_second((time_ms - time_ms % COARSE_MS) // 1000)}Z"
+    return f"{_second(time_ms // 1000)}.{time_ms % 1000:03}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")

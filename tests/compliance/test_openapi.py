@@ -1,0 +1,225 @@
+"""The hub and its OpenAPI document say the same, as schemathesis finds out with many requests.
+
+It runs as a process of its own against a hub in another one: valid and invalid requests for every
+operation, one after the other and in chains. `SIGNALHUB_OPENAPI_REQUESTS` says how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from signalhub.server.rooms.openapi import describe
+from signalhub.settings import Rooms
+from signalhub.testing import run_hub, spawn_hub
+from tests.compliance.openapi_cases import COUNTS_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+REQUESTS = int(os.environ.get("SIGNALHUB_OPENAPI_REQUESTS", "2000"))
+# More requests are made in rounds of so many, each with another seed.
+ROUND = 2_000
+ROUNDS = max(1, -(-REQUESTS // ROUND))
+# Of each operation; with the chains and the edge cases it makes about twenty requests of one.
+EXAMPLES = max(1, min(REQUESTS, ROUND) // 20)
+ROUND_S = 600
+
+UNLIMITED = {"rate": 10**9, "append_rate": 10**9, "fetch_rate": 10**9}
+
+# A request that finds things otherwise than its sender thought is no bad request.
+CONFIG = """
+continue-on-failure = true
+checks.positive_data_acceptance.expected-statuses = ["2xx", "304", "404", "409", "412", "429"]
+checks.negative_data_rejection.expected-statuses = ["400", "404", "405", "413", "415", "429"]
+generation.database = "none"
+"""
+
+
+class Verdict(msgspec.Struct):
+    """What schemathesis found, and how often each operation was answered with each status."""
+
+    exit_code: int
+    output: str
+    counts: dict[tuple[str, int], int]
+
+    @property
+    def requests(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def statuses(self) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for (_, status), number in self.counts.items():
+            found[status] += number
+        return found
+
+    def has_succeeded(self, operation: str) -> bool:
+        return any(
+            label == operation and 200 <= status < 300 for label, status in self.counts if status
+        )
+
+
+async def examine(folder: Path, document: str, url: str, *options: str) -> Verdict:
+    """Let schemathesis compare a hub with a document."""
+    config, counts = folder / "schemathesis.toml", folder / "counts.json"
+    config.write_text(CONFIG)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "--no-color"),
+        *("run", document, "--url", url, *options),
+        cwd=folder,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "SCHEMATHESIS_HOOKS": "tests.compliance.openapi_cases",
+            COUNTS_VARIABLE: str(counts),
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    assert process.returncode is not None
+    rows = json.loads(counts.read_text())
+    return Verdict(
+        process.returncode,
+        output.decode(errors="replace"),
+        {(label, status): number for label, status, number in rows},
+    )
+
+
+def operations() -> list[str]:
+    paths = describe(Rooms())["paths"]
+    return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+
+
+@pytest.mark.timeout(ROUND_S)
+@pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
+async def test_the_hub_does_what_its_document_says(tmp_path: Path, seed: int) -> None:
+    async with spawn_hub(rooms=UNLIMITED) as hub:
+        verdict = await examine(
+            *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
+            *("--max-examples", str(EXAMPLES), "--seed", str(seed)),
+        )
+        log = hub.log()
+
+    print(f"{verdict.requests} requests: {sorted(verdict.statuses.items())}")
+    assert verdict.exit_code == 0, verdict.output
+    assert verdict.requests >= min(REQUESTS, ROUND)
+    assert max(verdict.statuses) < 500
+    assert [one for one in operations() if not verdict.has_succeeded(one)] == []
+    assert {304, 400, 404, 405, 409, 412, 413, 415} <= set(verdict.statuses)
+    assert "could not" not in log
+
+
+async def test_limits_answer_as_described_too(tmp_path: Path) -> None:
+    async with spawn_hub() as hub:
+        verdict = await examine(
+            *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
+            *("--max-examples", "30", "--phases", "examples,coverage,fuzzing", "--seed", "1"),
+        )
+
+    assert verdict.exit_code == 0, verdict.output
+    assert verdict.statuses[429] > 0
+    assert max(verdict.statuses) < 500
+
+
+@pytest.mark.parametrize(
+    "rooms",
+    [
+        {"require_capability": True, "timestamps": "none"},
+        {"mode": "blind", "timestamps": "exact", "ciphertext_bytes_max": 100, "blob_bytes_max": 9},
+    ],
+    ids=["capabilities", "blind"],
+)
+async def test_other_settings_are_described_as_well(
+    tmp_path: Path, rooms: dict[str, object]
+) -> None:
+    async with run_hub(rooms=UNLIMITED | rooms) as hub:
+        verdict = await examine(
+            *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
+            *("--phases", "examples,coverage", "--seed", "1"),
+        )
+
+    assert verdict.exit_code == 0, verdict.output
+    assert max(verdict.statuses) < 500
+
+
+def without_a_status(document: Any) -> None:
+    del document["paths"]["/v1/inbox/messages"]["get"]["responses"]["400"]
+
+
+def with_another_type(document: Any) -> None:
+    document["components"]["schemas"]["Page"]["properties"]["nextSeq"]["type"] = "string"
+
+
+def with_a_weaker_bound(document: Any) -> None:
+    document["paths"]["/v1/inbox/messages"]["get"]["parameters"][2]["schema"]["minimum"] = 0
+
+
+def with_a_stronger_bound(document: Any) -> None:
+    document["paths"]["/v1/inbox/messages"]["get"]["parameters"][2]["schema"]["maximum"] = 1_000
+
+
+def with_another_header(document: Any) -> None:
+    answer = document["paths"]["/v1/inbox/messages"]["get"]["responses"]["200"]
+    answer["headers"]["X-Other"] = {"required": True, "schema": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "falsify",
+    [
+        without_a_status,
+        with_another_type,
+        with_a_weaker_bound,
+        with_a_stronger_bound,
+        with_another_header,
+    ],
+)
+async def test_a_document_that_lies_is_found_out(
+    tmp_path: Path, falsify: Callable[[Any], None]
+) -> None:
+    document: Any = describe(Rooms())
+    falsify(document)
+    path = tmp_path / "openapi.json"
+    path.write_bytes(msgspec.json.encode(document))
+
+    async with run_hub(rooms=UNLIMITED) as hub:
+        verdict = await examine(
+            *(tmp_path, str(path), hub.http_url),
+            *("--phases", "coverage", "--include-operation-id", "readInbox", "--seed", "1"),
+        )
+
+    assert verdict.exit_code == 1, verdict.output
+
+
+def test_the_document_knows_the_limits_of_its_hub() -> None:
+    document = describe(Rooms(ciphertext_bytes_max=3, blob_bytes_max=7, rate=11))
+
+    put = document["paths"]["/v1/room/quorum"]["put"]["requestBody"]["content"]
+    deposit = document["components"]["schemas"]["Deposit"]["properties"]
+    assert deposit["ciphertext"]["maxLength"] == 5
+    assert put["application/octet-stream"]["schema"]["maxLength"] == 7
+    assert "11 messages in 5 s" in document["paths"]["/api/v1/message"]["post"]["description"]
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_the_document_says_whether_capabilities_are_required(is_required: bool) -> None:
+    document = describe(Rooms(require_capability=is_required))
+
+    for path in ("/api/v1/message", "/v1/room/metadata", "/v1/room/proposals"):
+        operation = next(iter(document["paths"][path].values()))
+        (inbox,) = [one for one in operation["parameters"] if one["name"] == "X-Inbox-ID"]
+        assert inbox["required"] is is_required

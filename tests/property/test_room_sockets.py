@@ -1,0 +1,253 @@
+"""Whatever the kernel and the peers do, a room's sockets hear everything in order or are closed.
+
+A schedule is a list of steps drawn from a seed: messages, sockets that take little, nothing or
+break, visitors that come and go in every way. Then everybody who is left reads on. A schedule that
+fails is cut down before it is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+from picows import WSMsgType
+
+from signalhub.settings import Outbound
+from signalhub.websocket import Opcode
+from tests.property.cutting import cut_down
+from tests.unit.server.room_stage import RoomStage, Visitor
+from tests.unit.server.stage import EVERYTHING
+
+SEEDS = 900
+GROUPS = 3
+STEPS_MIN, STEPS_MAX = 20, 120
+VISITORS = 4
+ROOMS = ("general", "general", "general", "other")
+CLOSE_CODES = {None, 1000, 1008, 1013}
+
+Step = tuple[str, int, int]
+
+OPS = {
+    "send": 30,
+    "send_again": 3,
+    "turn": 22,
+    "stall": 7,
+    "read": 9,
+    "short": 6,
+    "break_later": 1,
+    "ping": 3,
+    "nonsense": 2,
+    "say_close": 1,
+    "hang_up": 1,
+    "reset": 1,
+    "arrive": 4,
+    "sweep": 5,
+    "wait": 1,
+}
+
+
+def drawn(seed: int) -> list[Step]:
+    """The schedule of a seed."""
+    dice = random.Random(seed)
+    length = dice.randint(STEPS_MIN, STEPS_MAX)
+    names = dice.choices(list(OPS), list(OPS.values()), k=length)
+    return [(name, dice.randrange(VISITORS), dice.randrange(1_000)) for name in names]
+
+
+class Run:
+    """One schedule on one stage, and who sent what."""
+
+    def __init__(self, stage: RoomStage) -> None:
+        self.stage = stage
+        self.serial = 0
+        self.sent: dict[str, Visitor] = {}
+        self.present = [
+            stage.visit(f"p{number}", room) for number, room in enumerate(ROOMS[:VISITORS])
+        ]
+
+    def play(self, steps: list[Step]) -> None:
+        for name, which, number in steps:
+            self.stage.clock.advance(0.000_001)
+            getattr(self, f"do_{name}")(self.present[which], number)
+        self.let_everybody_read()
+
+    def let_everybody_read(self) -> None:
+        stage = self.stage
+        for _ in range(50):
+            for visitor in stage.visitors:
+                visitor.socket.short = None
+                visitor.socket.breaks_after_write = False
+                visitor.read()
+                if visitor.close_code is not None:
+                    visitor.say_close()
+            stage.loop.run_dry()
+            stage.writer.sweep()
+            if not stage.loop.ready:
+                break
+        stage.pass_time(7)
+
+    # Steps.
+
+    def do_send(self, visitor: Visitor, number: int) -> None:
+        self.serial += 1
+        message_id = f"m{self.serial}"
+        if visitor.is_open and not visitor.connection.is_closing:
+            self.sent[message_id] = visitor
+        visitor.send(message_id, "A" * (4 + number % 7 * 40))
+
+    def do_send_again(self, visitor: Visitor, number: int) -> None:
+        visitor.send(f"m{max(1, self.serial - number % 3)}")
+
+    def do_turn(self, visitor: Visitor, number: int) -> None:
+        self.stage.loop.turn()
+
+    def do_stall(self, visitor: Visitor, number: int) -> None:
+        visitor.stall(number % 3 * number)
+
+    def do_read(self, visitor: Visitor, number: int) -> None:
+        visitor.read(EVERYTHING if number % 2 else number)
+
+    def do_short(self, visitor: Visitor, number: int) -> None:
+        visitor.socket.short = number % 3 * number // 2
+
+    def do_break_later(self, visitor: Visitor, number: int) -> None:
+        visitor.socket.short = number % 50
+        visitor.socket.breaks_after_write = True
+
+    def do_ping(self, visitor: Visitor, number: int) -> None:
+        if number % 2:
+            visitor.frame(WSMsgType.PING, b"p" * (number % 100))
+        else:
+            visitor.say({"action": "ping", "t": number})
+
+    def do_nonsense(self, visitor: Visitor, number: int) -> None:
+        visitor.say(b"nonsense")
+
+    def do_say_close(self, visitor: Visitor, number: int) -> None:
+        visitor.say_close()
+
+    def do_hang_up(self, visitor: Visitor, number: int) -> None:
+        visitor.hang_up()
+
+    def do_reset(self, visitor: Visitor, number: int) -> None:
+        visitor.reset()
+
+    def do_arrive(self, visitor: Visitor, number: int) -> None:
+        at = self.present.index(visitor)
+        self.present[at] = Visitor(self.stage, f"p{at}", ROOMS[at])
+        self.stage.visitors.append(self.present[at])
+
+    def do_sweep(self, visitor: Visitor, number: int) -> None:
+        self.stage.clock.advance(0.25)
+        self.stage.writer.sweep()
+
+    def do_wait(self, visitor: Visitor, number: int) -> None:
+        self.stage.pass_time(11)
+
+    # What must hold in the end.
+
+    def check(self) -> None:
+        for visitor in self.stage.visitors:
+            self.check_frames(visitor)
+            self.check_hearing(visitor)
+        self.check_answers()
+        self.check_rest()
+
+    def check_frames(self, visitor: Visitor) -> None:
+        frames = visitor.socket.taken.frames()
+        opcodes = [opcode for opcode, _, _ in frames]
+        assert Opcode.CLOSE not in opcodes[:-1], "something follows the close frame"
+        assert visitor.close_code in CLOSE_CODES
+        if not visitor.transport.is_gone:
+            whole = frames[-1][2] if frames else 0
+            assert whole == len(visitor.socket.taken.data), "a live socket holds half a frame"
+
+    def check_hearing(self, visitor: Visitor) -> None:
+        """From its welcome on everything without a gap, up to the last if it is still there."""
+        frames = visitor.frames()
+        if not frames:
+            assert visitor.transport.is_gone
+            return
+        assert [one["action"] for one in frames].count("welcome") == 1
+        assert frames[0]["action"] == "welcome"
+        first, heard = frames[0]["lastSeq"] + 1, visitor.heard()
+        assert heard == list(range(first, first + len(heard))), f"{heard} after {first - 1}"
+        if visitor.is_open and not visitor.connection.is_closing:
+            guest = visitor.room_socket.guest
+            assert guest is not None
+            inbox = guest.room.inbox
+            head = inbox.head if inbox is not None else 0
+            assert first + len(heard) == head + 1, "somebody who is there missed the end"
+
+    def check_answers(self) -> None:
+        for message_id, visitor in self.sent.items():
+            frames = [one for one in visitor.frames() if one.get("messageId") == message_id]
+            acks = [at for at, one in enumerate(frames) if one["action"] == "ack"]
+            fresh = [at for at in acks if "duplicate" not in frames[at]]
+            assert len(fresh) <= 1, f"{message_id} was acknowledged as new twice"
+            if fresh:
+                assert [one["action"] for one in frames[: fresh[0]]].count("message") == 1
+            if visitor.is_open and not visitor.connection.is_closing:
+                assert acks, f"{message_id} was never answered"
+
+    def check_rest(self) -> None:
+        stage = self.stage
+        writer, runner = stage.writer, stage.runner
+        there = [one for one in stage.visitors if not one.transport.is_gone]
+        assert stage.present == len(there) == len(runner.connections) == stage.hub.rooms.guests
+        for visitor in stage.visitors:
+            connection = visitor.connection
+            assert not connection.queue
+            assert not connection.waiting
+            assert not connection.is_dirty
+            assert not connection.is_in_bulk
+            assert visitor.room_socket.outbound is None
+            assert visitor.transport.is_gone == (connection not in runner.connections)
+        assert not writer.dirty
+        assert not writer._bulk
+        assert not writer._blocked
+        assert not writer._closing
+        assert writer.tick_ms == 0
+        assert stage.tally.dropped_tells == 0
+        assert not stage.engine.pending
+
+
+def failure_of(steps: list[Step]) -> Exception | AssertionError | None:
+    """What is wrong after a schedule."""
+    with RoomStage(
+        rooms={"socket_queue": 8},
+        outbound=Outbound(bytes_max=4_000),
+        broadcast_batch=1,
+        fanout_batch=2,
+    ) as stage:
+        try:
+            run = Run(stage)
+            run.play(steps)
+            run.check()
+        except Exception as failure:
+            return failure
+    return None
+
+
+def explained(seed: int) -> str | None:
+    """What is wrong with the schedule of a seed, and the shortest way to see it."""
+    steps = drawn(seed)
+    failure = failure_of(steps)
+    if failure is None:
+        return None
+    steps = cut_down(steps, lambda shorter: type(failure_of(shorter)) is type(failure))
+    lines = "\n".join(map(repr, steps))
+    return f"seed {seed}, cut down to\n{lines}\n{failure_of(steps)!r}"
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_schedule_leaves_sockets_that_heard_everything_or_are_closed(
+    group: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A slow reader that is closed is logged, and the schedules close thousands.
+    caplog.set_level(logging.ERROR, "signalhub.server")
+    for seed in range(group, SEEDS, GROUPS):
+        fault = explained(seed)
+        assert fault is None, fault
+    assert not caplog.records
