@@ -6,12 +6,13 @@ that is returned gets its answer later. The limits are so wide that only tests a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 import msgspec
 
-from signalhub.core.effects import Effect
+from signalhub.core import retention
+
 from signalhub.core.rooms.inbox import Inbox
 from signalhub.core.rooms.requests import (
     Accepted,
@@ -108,7 +109,8 @@ class Visitor(Caller):
         self.heard.append(result)
 
     def hear(self, frame: bytes) -> None:
-        assert self.closed is None, "a closed socket hears nothing"
+        if self.closed is not None:
+            return
         self.frames.append(msgspec.json.decode(frame))
         self.heard.append(self.frames[-1]["seq"])
 
@@ -137,10 +139,6 @@ def room_shell(**rooms: Any) -> MemoryShell:
 def mono_ms(shell: MemoryShell) -> int:
     """The clock that never goes back."""
     return round(shell.clock.mono_s() * 1000)
-
-
-def perform(shell: MemoryShell, effects: Iterable[Effect]) -> None:
-    shell.perform(effects)
 
 
 # Requests.
@@ -296,3 +294,38 @@ def without_shelf(shell: Shell) -> Shell:
     """The hub after a crash that cost it the snapshot, so that it has to start from the log."""
     shell.shelf = Shelf()
     return shell.restarted()
+
+
+def reconfigured(shell: MemoryShell, **rooms: Any) -> MemoryShell:
+    """The hub after a crash, with other settings of rooms."""
+    other = room_shell(**rooms)
+    other.clock, other.engine, other.shelf = shell.clock, shell.engine, shell.shelf
+    return other.restarted()
+
+
+def described(shell: MemoryShell) -> dict[tuple[str, str], object]:
+    """Everything about rooms and inboxes that must survive a crash once it is on disk."""
+    rooms = shell.hub.rooms
+    found: dict[tuple[str, str], object] = {
+        ("all", "key"): rooms.key_mark,
+        ("all", "state"): rooms.state_bytes,
+    }
+    for inbox in rooms.inboxes.values():
+        if inbox.head:
+            bound_to = inbox.room.name if inbox.room is not None else None
+            found["inbox", inbox.name] = (inbox.head, inbox.next_seq, bound_to)
+    for room in rooms.rooms.values():
+        if room.is_bound or room.blobs or room.proposals:
+            bound_to = room.inbox.name if room.inbox is not None else None
+            proposals = [copy(one) for one in room.proposals.values()]
+            found["room", room.name] = (bound_to, dict(room.blobs), room.versions, proposals)
+    return found
+
+
+def cut(shell: MemoryShell) -> None:
+    """Delete as much of the log as may be: all that is neither needed nor alone in saying so."""
+    needed = retention.needed_by_rooms(shell.hub, shell.now)
+    end = shell.engine.head if needed is None else min(needed, shell.engine.head)
+    if end > retention.anchored(shell.hub):
+        shell.perform(retention.anchor(shell.hub, end, shell.now))
+    shell.engine.cut(min(end, retention.anchored(shell.hub)))

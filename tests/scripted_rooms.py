@@ -146,6 +146,7 @@ class ScriptedRooms:
         self.connections = 0
         self.refusal: bytes | None = None
         self.refused = asyncio.Event()
+        self.greeting: int | None = None  # A welcome with this position, said with the handshake.
         self._peers: asyncio.Queue[RoomPeer] = asyncio.Queue()
         self._exchanges: asyncio.Queue[Exchange] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -172,6 +173,12 @@ class ScriptedRooms:
 
     def has_no_request(self) -> bool:
         return self._exchanges.empty()
+
+    async def stop_listening(self) -> None:
+        """Refuse new connections."""
+        self._server.close()
+        # The listening socket leaves the loop's selector one step later.
+        await asyncio.sleep(0)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
@@ -232,10 +239,14 @@ class ScriptedRooms:
             return
         key = request.headers["sec-websocket-key"].encode()
         token = b64encode(sha1(key + _MAGIC).digest()).decode()
-        writer.write(
+        said = (
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Accept: {token}\r\n\r\n".encode()
-        )
+            f"Sec-WebSocket-Accept: {token}\r\n\r\n"
+        ).encode()
+        if self.greeting is not None:
+            welcome = json.dumps({"action": "welcome", "lastSeq": self.greeting}).encode()
+            said += text_header(len(welcome)) + welcome
+        writer.write(said)
         peer = RoomPeer(request, writer)
         self._peers.put_nowait(peer)
         try:

@@ -16,101 +16,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
 import uvicorn
-from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from bench.peers import room_frames as frames
 from bench.peers.sqlite_messages import Commits, Message, Messages
 
-CIPHERTEXT_CHARS_MAX = 2**16 * 4 // 3 + 4
 PAGE_MAX = 1_000
 # Clients of the generator answer no pings.
 PING_S = 600.0
-
-Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._~:-]{1,128}\Z")]
-Ciphertext = Annotated[
-    str,
-    Meta(
-        pattern=r"^(?:[A-Za-z0-9_-]+|[A-Za-z0-9+/]+)={0,2}\Z",
-        max_length=CIPHERTEXT_CHARS_MAX,
-    ),
-]
-Type = Literal[
-    "mls_app", "mls_proposal", "mls_approval", "mls_rejection", "mls_commit", "mls_group_info"
-]
-
-
-class Envelope(msgspec.Struct, rename="camel"):
-    """What is posted."""
-
-    room_id: Id
-    ciphertext: Ciphertext
-    message_id: Id | None = None
-    pseudonym_id: Id | None = None
-    type: Type = "mls_app"
-
-
-class Send(msgspec.Struct, rename="camel"):
-    """What a socket says."""
-
-    action: Literal["send"]
-    ciphertext: Ciphertext
-    message_id: Id | None = None
-    type: Type = "mls_app"
-
-
-class Accepted(msgspec.Struct, rename="camel"):
-    message_id: str
-    seq: int
-
-
-class Stored(msgspec.Struct, rename="camel"):
-    seq: int
-    message_id: str
-    ciphertext: str
-    created_at: str
-
-
-class Page(msgspec.Struct, rename="camel"):
-    messages: list[Stored]
-    next_seq: int
-
-
-class Welcome(msgspec.Struct, rename="camel", tag_field="action", tag="welcome"):
-    last_seq: int
-    oldest_buffered_seq: int
-
-
-class Ack(msgspec.Struct, rename="camel", tag_field="action", tag="ack", omit_defaults=True):
-    message_id: str
-    seq: int
-    duplicate: bool = False
-
-
-class Heard(msgspec.Struct, rename="camel", tag_field="action", tag="message"):
-    seq: int
-    message_id: str
-    ciphertext: str
-    type: str
-    pseudonym_id: str
-
-
-class Refused(msgspec.Struct, rename="camel", tag_field="action", tag="error"):
-    error: str
-    error_code: str
-
-
-_encode = msgspec.json.Encoder().encode
-_envelope = msgspec.json.Decoder(Envelope).decode
-_send = msgspec.json.Decoder(Send).decode
-_TO_URL = str.maketrans("+/", "-_", "=")
 
 
 @dataclass(slots=True)
@@ -121,18 +41,17 @@ class Room:
     """
 
     sockets: set[WebSocket] = field(default_factory=set)
-    kept: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    kept: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
 
     async def announce(self) -> None:
-        while True:
-            message = await self.kept.get()
+        while message := await self.kept.get():
             if message.seq and not message.is_repeat:
-                frame = _heard(message)
+                frame = frames.heard(message)
                 for socket in tuple(self.sockets):
                     await _tell(socket, frame)
             if isinstance(message.caller, WebSocket):
-                await _tell(message.caller, _outcome(message))
+                await _tell(message.caller, frames.outcome(message))
             else:
                 _resolve(message)
 
@@ -174,7 +93,7 @@ class Relay:
         if kind.partition(";")[0] != "application/json":
             return _refusal(415, "UNSUPPORTED_MEDIA_TYPE", "send application/json")
         try:
-            envelope = _envelope(await request.body())
+            envelope = frames.read_envelope(await request.body())
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return _refusal(400, "BAD_ENVELOPE", str(error))
         done: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -183,7 +102,7 @@ class Relay:
                 done,
                 envelope.room_id,
                 envelope.message_id or uuid.uuid4().hex,
-                envelope.ciphertext.translate(_TO_URL),
+                frames.as_base64url(envelope.ciphertext),
                 envelope.type,
                 envelope.pseudonym_id or "",
             )
@@ -192,7 +111,7 @@ class Relay:
         if not message.seq:
             return _refusal(503, "UNAVAILABLE", "the message could not be kept")
         return _json(
-            Accepted(message.message_id, message.seq),
+            frames.Accepted(message.message_id, message.seq),
             {"Idempotent-Replay": "true"} if message.is_repeat else None,
         )
 
@@ -205,8 +124,8 @@ class Relay:
             return _refusal(400, "BAD_REQUEST", "fromSeq and limit are whole numbers")
         if not inbox or from_seq < 0 or limit < 1:
             return _refusal(400, "BAD_REQUEST", "X-Inbox-ID, fromSeq or limit cannot be used")
-        found = [Stored(*row) for row in self._messages.page(inbox, from_seq, limit)]
-        return _json(Page(found, found[-1].seq + 1 if found else from_seq))
+        found = [frames.Stored(*row) for row in self._messages.page(inbox, from_seq, limit)]
+        return _json(frames.Page(found, found[-1].seq + 1 if found else from_seq))
 
     async def join(self, socket: WebSocket) -> None:
         name = socket.headers.get("x-room-id", "")
@@ -216,9 +135,9 @@ class Relay:
             return
         await socket.accept()
         head = self._messages.head(name)
-        await socket.send_text(_text(Welcome(head, 1)))
         room = self._enter(name, socket)
         try:
+            await socket.send_text(frames.text_of(frames.Welcome(head, 1)))
             while True:
                 await self._take(socket, name, pseudonym, await socket.receive_text())
         except WebSocketDisconnect:
@@ -229,16 +148,16 @@ class Relay:
     async def _take(self, socket: WebSocket, room: str, pseudonym: str, text: str) -> None:
         """The answer follows when the message is kept; meanwhile the next frame is read."""
         try:
-            send = _send(text)
+            send = frames.read_send(text)
         except msgspec.DecodeError as error:
-            await _tell(socket, _text(Refused(str(error), "BAD_ENVELOPE")))
+            await _tell(socket, frames.text_of(frames.Refused(str(error), "BAD_ENVELOPE")))
             return
         self._messages.accept(
             Message(
                 socket,
                 room,
                 send.message_id or uuid.uuid4().hex,
-                send.ciphertext.translate(_TO_URL),
+                frames.as_base64url(send.ciphertext),
                 send.type,
                 pseudonym,
             )
@@ -253,8 +172,8 @@ class Relay:
 
     def _leave(self, name: str, room: Room, socket: WebSocket) -> None:
         room.sockets.discard(socket)
-        if not room.sockets and room.task is not None:
-            room.task.cancel()
+        if not room.sockets:
+            room.kept.put_nowait(None)
             del self._rooms[name]
 
 
@@ -271,34 +190,12 @@ async def _tell(socket: WebSocket, text: str) -> None:
         return  # It is leaving; its own task takes it out of the room.
 
 
-def _heard(message: Message) -> str:
-    return _text(
-        Heard(
-            message.seq,
-            message.message_id,
-            message.ciphertext,
-            message.type,
-            message.pseudonym,
-        )
-    )
-
-
-def _outcome(message: Message) -> str:
-    if not message.seq:
-        return _text(Refused("the message could not be kept", "UNAVAILABLE"))
-    return _text(Ack(message.message_id, message.seq, message.is_repeat))
-
-
-def _text(frame: msgspec.Struct) -> str:
-    return _encode(frame).decode()
-
-
 def _json(body: msgspec.Struct, headers: dict[str, str] | None = None) -> Response:
-    return Response(_encode(body), headers=headers, media_type="application/json")
+    return Response(frames.encode(body), headers=headers, media_type="application/json")
 
 
 def _refusal(status: int, code: str, text: str) -> Response:
-    body = _encode({"error": text, "errorCode": code})
+    body = frames.encode({"error": text, "errorCode": code})
     return Response(body, status, media_type="application/json")
 
 

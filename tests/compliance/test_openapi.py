@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import pytest
 from signalhub.server.rooms.openapi import describe
 from signalhub.settings import Rooms
 from signalhub.testing import run_hub, spawn_hub
-from tests.compliance.openapi_cases import COUNTS_VARIABLE
+from tests.compliance.openapi_cases import COUNTS_VARIABLE, CROWDED_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,12 +62,12 @@ class Verdict(msgspec.Struct):
         return found
 
     def has_succeeded(self, operation: str) -> bool:
-        return any(
-            label == operation and 200 <= status < 300 for label, status in self.counts if status
-        )
+        return any(asked == operation and status < 300 for asked, status in self.counts)
 
 
-async def examine(folder: Path, document: str, url: str, *options: str) -> Verdict:
+async def examine(
+    folder: Path, document: str, url: str, *options: str, is_crowded: bool = False
+) -> Verdict:
     """Let schemathesis compare a hub with a document."""
     config, counts = folder / "schemathesis.toml", folder / "counts.json"
     config.write_text(CONFIG)
@@ -81,7 +80,8 @@ async def examine(folder: Path, document: str, url: str, *options: str) -> Verdi
             "PYTHONPATH": str(ROOT),
             "SCHEMATHESIS_HOOKS": "tests.compliance.openapi_cases",
             COUNTS_VARIABLE: str(counts),
-        },
+        }
+        | ({CROWDED_VARIABLE: "1"} if is_crowded else {}),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -96,7 +96,7 @@ async def examine(folder: Path, document: str, url: str, *options: str) -> Verdi
     return Verdict(
         process.returncode,
         output.decode(errors="replace"),
-        {(label, status): number for label, status, number in rows},
+        {(asked, status): number for asked, status, number in rows},
     )
 
 
@@ -128,25 +128,24 @@ async def test_limits_answer_as_described_too(tmp_path: Path) -> None:
     async with spawn_hub() as hub:
         verdict = await examine(
             *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
-            *("--max-examples", "30", "--phases", "examples,coverage,fuzzing", "--seed", "1"),
+            *("--max-examples", "200", "--phases", "examples,fuzzing", "--seed", "1"),
+            *("--include-operation-id", "readInbox", "--include-operation-id", "sendMessage"),
+            is_crowded=True,
         )
 
     assert verdict.exit_code == 0, verdict.output
-    assert verdict.statuses[429] > 0
+    assert verdict.counts["GET /v1/inbox/messages", 429] > 0
     assert max(verdict.statuses) < 500
 
 
-@pytest.mark.parametrize(
-    "rooms",
-    [
-        {"require_capability": True, "timestamps": "none"},
-        {"mode": "blind", "timestamps": "exact", "ciphertext_bytes_max": 100, "blob_bytes_max": 9},
-    ],
-    ids=["capabilities", "blind"],
-)
-async def test_other_settings_are_described_as_well(
-    tmp_path: Path, rooms: dict[str, object]
-) -> None:
+async def test_other_settings_are_described_as_well(tmp_path: Path) -> None:
+    rooms: dict[str, object] = {
+        "require_capability": True,
+        "timestamps": "exact",
+        "ciphertext_bytes_max": 100,
+        "blob_bytes_max": 9,
+    }
+
     async with run_hub(rooms=UNLIMITED | rooms) as hub:
         verdict = await examine(
             *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
@@ -157,42 +156,15 @@ async def test_other_settings_are_described_as_well(
     assert max(verdict.statuses) < 500
 
 
-def without_a_status(document: Any) -> None:
-    del document["paths"]["/v1/inbox/messages"]["get"]["responses"]["400"]
-
-
-def with_another_type(document: Any) -> None:
-    document["components"]["schemas"]["Page"]["properties"]["nextSeq"]["type"] = "string"
-
-
-def with_a_weaker_bound(document: Any) -> None:
-    document["paths"]["/v1/inbox/messages"]["get"]["parameters"][2]["schema"]["minimum"] = 0
-
-
-def with_a_stronger_bound(document: Any) -> None:
-    document["paths"]["/v1/inbox/messages"]["get"]["parameters"][2]["schema"]["maximum"] = 1_000
-
-
-def with_another_header(document: Any) -> None:
-    answer = document["paths"]["/v1/inbox/messages"]["get"]["responses"]["200"]
-    answer["headers"]["X-Other"] = {"required": True, "schema": {"type": "string"}}
-
-
-@pytest.mark.parametrize(
-    "falsify",
-    [
-        without_a_status,
-        with_another_type,
-        with_a_weaker_bound,
-        with_a_stronger_bound,
-        with_another_header,
-    ],
-)
-async def test_a_document_that_lies_is_found_out(
-    tmp_path: Path, falsify: Callable[[Any], None]
-) -> None:
+async def test_a_document_that_lies_is_found_out(tmp_path: Path) -> None:
     document: Any = describe(Rooms())
-    falsify(document)
+    fetch = document["paths"]["/v1/inbox/messages"]["get"]
+    _, from_seq, limit = fetch["parameters"]
+    del fetch["responses"]["400"]
+    fetch["responses"]["200"]["headers"]["X-Other"] = {"required": True, "schema": {}}
+    document["components"]["schemas"]["Page"]["properties"]["nextSeq"]["type"] = "string"
+    from_seq["schema"]["maximum"] = 1_000
+    limit["schema"]["minimum"] = 0
     path = tmp_path / "openapi.json"
     path.write_bytes(msgspec.json.encode(document))
 
@@ -203,6 +175,14 @@ async def test_a_document_that_lies_is_found_out(
         )
 
     assert verdict.exit_code == 1, verdict.output
+    for lie in (
+        "Undocumented status code",
+        "Missing required response headers",
+        "Response violates schema",
+        "Schema-violating request accepted",
+        "Schema-valid request rejected",
+    ):
+        assert lie in verdict.output, verdict.output
 
 
 def test_the_document_knows_the_limits_of_its_hub() -> None:

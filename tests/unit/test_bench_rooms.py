@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from bench.peers.sqlite_messages import Commits, Message, Messages
 from bench.protocols import MARKER
 from bench.room_crowds import highest
 from bench.room_shapes import turned
-from bench.servers import HUB
+from bench.servers import HUB, STARLETTE
 from tests.unit.test_bench_frames import unmask
 
 ROOMS = [rooms.room_name(index) for index in range(3)]
@@ -142,6 +143,10 @@ def test_idle_rooms_are_judged_by_what_they_add() -> None:
 
     assert judged(0.0149) == "pass"
     assert judged(0.0151) == "miss"
+
+
+def test_a_peer_without_its_framework_is_not_installed() -> None:
+    assert not replace(STARLETTE, module="no_such_framework_anywhere").is_installed
 
 
 @asynccontextmanager

@@ -274,6 +274,37 @@ class TestOwnMessages:
         )
 
 
+class TestJoining:
+    """A hub may find out late that it cannot let a member in."""
+
+    def test_a_refusal_instead_of_a_welcome_is_why_it_ends(self, scene: Scene) -> None:
+        scene.effects += scene.protocol.opened(scene.now_s)
+
+        scene.hear("error", error="bound to another", errorCode="CONFLICT")
+
+        (stop,) = scene.of(Stop)
+        assert isinstance(stop.error, Refused)
+        assert stop.error.code == "CONFLICT"
+
+    def test_one_who_was_in_before_gives_up(self, scene: Scene) -> None:
+        scene.join()
+        scene.lose()
+        scene.effects += scene.protocol.opened(scene.now_s)
+
+        scene.hear("error", error="bound to another", errorCode="CONFLICT")
+
+        (stop,) = scene.of(Stop)
+        assert isinstance(stop.error, GaveUp)
+
+    def test_a_busy_hub_is_left_to_be_tried_again(self, scene: Scene) -> None:
+        scene.effects += scene.protocol.opened(scene.now_s)
+
+        scene.hear("error", error="cannot write", errorCode="UNAVAILABLE", retryAfterMs=1000)
+
+        assert [drop.reason for drop in scene.of(Drop)] == ["cannot write"]
+        assert scene.of(Stop) == []
+
+
 class TestLiveness:
     """A hub that has gone silent is noticed."""
 

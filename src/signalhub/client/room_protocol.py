@@ -107,6 +107,7 @@ class RoomProtocol:
         self._heartbeat: Heartbeat | None = None
         self._pings = 0
         self._welcome_by_s = 0.0
+        self._has_joined = False
         self._has_warned = False
         self._end: ClientError | None = None
 
@@ -256,6 +257,7 @@ class RoomProtocol:
         if self.phase is not Phase.JOINING:
             return []
         self.phase = Phase.JOINED
+        self._has_joined = True
         self._outbox.opened()
         if self.reading.welcomed(frame.last_seq):
             return [Joined()]
@@ -282,10 +284,18 @@ class RoomProtocol:
 
     def _refused(self, frame: _Frame, now_s: float) -> list[Effect]:
         error, wait_s = _error_of(frame)
+        if self.phase is Phase.JOINING:
+            return self._turned_away(error, is_final=wait_s is None)
         if frame.message_id not in self._outbox:
             return self._warned("The hub refused a frame", code=frame.error_code)
         final = self._outbox.refused(frame.message_id, error, wait_s, now_s)
         return [] if final is None else [Failed(frame.message_id, final)]
+
+    def _turned_away(self, error: ClientError, *, is_final: bool) -> list[Effect]:
+        """The hub found out only after the handshake that it cannot let us in."""
+        if not is_final:
+            return [Drop(str(error))]
+        return self.stop(GaveUp(f"not let in again: {error}") if self._has_joined else error)
 
     def _pump(self, now_s: float) -> list[Effect]:
         effects: list[Effect] = [Send(frame) for frame in self._outbox.due(now_s)]

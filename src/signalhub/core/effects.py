@@ -167,7 +167,6 @@ class Recall(msgspec.Struct, gc=False):
 
     key: bytes
     oldest_ms: int  # Accepted since then.
-    newest_ms: int
     then: Callable[[int | None, int], list[Effect]]
 
 

@@ -392,7 +392,7 @@ class Runner:
         def done(seq: int | None) -> None:
             self._loop.call_soon_threadsafe(report, seq)
 
-        self._store.recall(effect.key, effect.oldest_ms, effect.newest_ms, done)
+        self._store.recall(effect.key, effect.oldest_ms, done)
 
     def _consult(self, effect: Consult, now: int) -> None:
         def done(found: list[Archived] | None) -> None:

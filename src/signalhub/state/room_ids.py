@@ -31,20 +31,20 @@ class RoomIds:
         keyed = sorted((accepted_ms(row) // _DAY_MS, row) for row in rows)
         self._connection.executemany(schema.PUT_ROOM_ID, keyed)
 
-    def recall(self, key: bytes, oldest_ms: int, newest_ms: int) -> int:
+    def recall(self, key: bytes, oldest_ms: int) -> int:
         """The position of an id accepted since a time; 0 if there is none."""
-        for day in range(newest_ms // _DAY_MS, oldest_ms // _DAY_MS - 1, -1):
+        for day in self._days(oldest_ms):
             bounds = (day, key, key + b"\xff" * (RECORD_BYTES - len(key) + 1))
             record = self._connection.execute(schema.RECALL_ROOM_ID, bounds).get
             if record is not None and accepted_ms(record) >= oldest_ms:
                 return seq_of(record)
         return 0
 
-    def load(self, oldest_ms: int, newest_ms: int, bytes_max: int) -> list[Remembered]:
+    def load(self, oldest_ms: int, bytes_max: int) -> list[Remembered]:
         """The newest records that fit, oldest first."""
         days: list[Remembered] = []
         size = 0
-        for day in range(newest_ms // _DAY_MS, oldest_ms // _DAY_MS - 1, -1):
+        for day in self._days(oldest_ms):
             rows = self._connection.execute(schema.LOAD_ROOM_IDS, (day,))
             records = sorted((record for (record,) in rows), key=accepted_ms)
             if records:
@@ -53,6 +53,11 @@ class RoomIds:
             if size > bytes_max:
                 break
         return days[::-1]
+
+    def _days(self, oldest_ms: int) -> range:
+        """Newest first. The newest may be tomorrow, if the clock was set back."""
+        newest = self._connection.execute(schema.NEWEST_ROOM_ID_DAY).get
+        return range(newest or 0, oldest_ms // _DAY_MS - 1, -1)
 
     def forget(self, oldest_ms: int) -> None:
         """Let go of whole days before a time."""

@@ -125,6 +125,7 @@ LOAD_ROOM_STATES: Final = "SELECT name, state FROM room_state"
 PUT_ROOM_ID: Final = "INSERT OR IGNORE INTO room_id VALUES (?, ?)"
 FORGET_ROOM_IDS: Final = "DELETE FROM room_id WHERE day < ?"
 FORGET_ALL_ROOM_IDS: Final = "DELETE FROM room_id"
+NEWEST_ROOM_ID_DAY: Final = "SELECT max(day) FROM room_id"
 LOAD_ROOM_IDS: Final = "SELECT record FROM room_id WHERE day = ?"
 RECALL_ROOM_ID: Final = """
     SELECT record FROM room_id WHERE day = ? AND record >= ? AND record < ? LIMIT 1

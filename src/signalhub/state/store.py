@@ -142,7 +142,7 @@ class Store:
             remembered = [_decode_remembered(body) for (body,) in bodies]
             rooms = dict(execute(schema.LOAD_ROOM_STATES))
             oldest_ms = now_ms - window.room_ids_ms
-            room_ids = self._room_ids.load(oldest_ms, now_ms, window.room_ids_bytes)
+            room_ids = self._room_ids.load(oldest_ms, window.room_ids_bytes)
             epoch, offset, seen_from, next_id = found
             return SnapshotRow(
                 epoch,
@@ -176,14 +176,12 @@ class Store:
 
         self._wait_for(clear)
 
-    def recall(
-        self, key: bytes, oldest_ms: int, newest_ms: int, done: Callable[[int | None], None]
-    ) -> None:
+    def recall(self, key: bytes, oldest_ms: int, done: Callable[[int | None], None]) -> None:
         """Look an id of a room's message up; `done` is called on the store's own thread."""
 
         def look() -> None:
             try:
-                seq = self._room_ids.recall(key, oldest_ms, newest_ms)
+                seq = self._room_ids.recall(key, oldest_ms)
             except apsw.Error:
                 done(None)
                 raise

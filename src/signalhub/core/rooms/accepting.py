@@ -118,7 +118,7 @@ def _known(
         rooms.tally.conflicts += pending.request.ciphertext != request.ciphertext
         return []
     key = fingerprint(inbox.name, request.message_id)
-    ack = rooms.ids.find_by(key, rooms.floored(now))
+    ack = rooms.ids.find_by(key, rooms.id_time(now))
     if ack is not None:
         kept = inbox.recent.get(ack.seq)
         if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
@@ -132,7 +132,7 @@ def _known(
         inbox.queue.append(Waiting(request))
         return []
     inbox.queue = deque([Waiting(request)])
-    return [_recall(rooms, inbox, key, rooms.floored(now))]
+    return [_recall(rooms, inbox, key, rooms.id_time(now))]
 
 
 def _repeat(
@@ -146,10 +146,10 @@ def _repeat(
 def _may_be_on_disk(rooms: Rooms, inbox: Inbox, now: int) -> bool:
     """Is the inbox older than what memory still knows?"""
     ids = rooms.ids
-    return ids.is_shortened and inbox.since_ms <= rooms.floored(now) - ids.window_ms
+    return ids.is_shortened and inbox.since_ms <= rooms.id_time(now) - ids.window_ms
 
 
-def _recall(rooms: Rooms, inbox: Inbox, key: bytes, newest_ms: int) -> Recall:
+def _recall(rooms: Rooms, inbox: Inbox, key: bytes, at_ms: int) -> Recall:
     rooms.tally.recalls += 1
 
     def then(seq: int | None, now: int) -> list[Effect]:
@@ -170,8 +170,7 @@ def _recall(rooms: Rooms, inbox: Inbox, key: bytes, newest_ms: int) -> Recall:
             inbox.queue.extend(queue)
         return effects
 
-    oldest_ms = newest_ms - int(rooms.settings.repeat_s * 1000)
-    return Recall(key, oldest_ms, newest_ms, then)
+    return Recall(key, at_ms - int(rooms.settings.repeat_s * 1000), then)
 
 
 # What may refuse a fresh message.
@@ -363,7 +362,8 @@ def remember(rooms: Rooms, inbox: Inbox, body: RoomMessage, seq: int, offset: in
     rooms.dirty.add(inbox)
     rooms.pins.add(offset, body.expires_ms)
     key = fingerprint(inbox.name, body.message_id)
-    rooms.ids.remember_by(key, at_ms, Ack(at_ms, seq=seq))
+    id_ms = rooms.take_id_time(now)
+    rooms.ids.remember_by(key, id_ms, Ack(id_ms, seq=seq))
     if rooms.archived is not None and offset >= rooms.archived:
         inbox.count_unarchived(offset, len(body.ciphertext))
     return at_ms

@@ -9,7 +9,7 @@ from signalhub.core.rooms import denials
 from signalhub.core.rooms.binding import find
 from signalhub.core.rooms.inbox import STREAM_EPOCH
 from signalhub.core.rooms.requests import Blob, PutBlob
-from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.room import BLOB_PREFIX, Room
 from signalhub.entry import Entry, Kind, RoomBlob, encode_body
 from signalhub.errors import RoomError
 
@@ -52,8 +52,8 @@ def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
 
 
 def _in_flight(name: str) -> str:
-    """What a blob on its way is called; no proposal can be called so."""
-    return f"blob {name}"
+    """What a blob on its way is called."""
+    return BLOB_PREFIX + name
 
 
 def keep(rooms: Rooms, room: Room, blob: RoomBlob) -> None:

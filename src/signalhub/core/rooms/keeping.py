@@ -177,6 +177,7 @@ def apply(rooms: Rooms, entry: Stored, now: int) -> None:
         _apply_message(rooms, entry, now)
     elif kind == Kind.INBOX_KEY:
         rooms.key_mark = decode_body(InboxKey, entry.body)
+        rooms.key_defined_at = entry.offset
     elif kind == Kind.INBOX_STANDS:
         _apply_stand(rooms, entry)
     else:
@@ -267,9 +268,7 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
     """Write everything defined before `end` again."""
     effects: list[Effect] = []
     if rooms.key_mark is not None and rooms.key_defined_at < end:
-        again = rooms.write_key_mark(now)
-        again.receipt = Anchored(rooms, 1)
-        effects.append(again)
+        effects.append(rooms.write_key_mark(now))
     for one in rooms.every():
         if one.defined_at >= end or not _is_durable(one):
             continue
@@ -303,16 +302,12 @@ class Anchored:
 
     __slots__ = ("_count", "_one")
 
-    def __init__(self, one: Room | Inbox | Rooms, count: int) -> None:
+    def __init__(self, one: Room | Inbox, count: int) -> None:
         self._one = one
         self._count = count
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        first = offset - self._count + 1
-        if isinstance(self._one, Room | Inbox):
-            self._one.defined_at = max(self._one.defined_at, first)
-        else:
-            self._one.key_defined_at = first
+        self._one.defined_at = max(self._one.defined_at, offset - self._count + 1)
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:

@@ -72,7 +72,7 @@ def check(rooms: Rooms, room: Room | None, request: Send, now: int) -> None:
     if room is None or not is_new or request.proposal in room.proposals:
         return
     pending = {one.id for one in every(room, now) if one.status == PENDING}
-    pending |= room.in_flight.keys() - room.proposals.keys()
+    pending |= room.proposals_in_flight() - room.proposals.keys()
     if len(pending) >= rooms.settings.proposals_max:
         rooms.tally.refused += 1
         raise denials.state_full()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from signalhub.core.rooms.limiter import SlidingWindow
 from signalhub.entry import Proposal, RoomBlob
@@ -10,6 +10,9 @@ from signalhub.entry import Proposal, RoomBlob
 if TYPE_CHECKING:
     from signalhub.core.rooms.inbox import Inbox
     from signalhub.core.rooms.requests import Guest
+
+# No proposal can be called so: its id has no space.
+BLOB_PREFIX: Final = "blob "
 
 
 class Room:
@@ -67,6 +70,10 @@ class Room:
         self.in_flight[what] -= 1
         if not self.in_flight[what]:
             del self.in_flight[what]
+
+    def proposals_in_flight(self) -> set[str]:
+        """The proposals that something on its way is about."""
+        return {what for what in self.in_flight if not what.startswith(BLOB_PREFIX)}
 
     def window(self, limit: int, window_ms: int, mono_ms: int, now: int) -> SlidingWindow:
         """Its limiter, with what is remembered from before a restart."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.core.dedup import Dedup
 from signalhub.core.effects import Answer, Append, Dismiss, Effect
-from signalhub.core.journal import Kept as KeptEntry
 from signalhub.core.journal import Waited
 from signalhub.core.rooms import accepting, blobs, denials, proposals, reading, rendering
 from signalhub.core.rooms.binding import default_inbox_id, find, join_inbox
@@ -51,7 +50,7 @@ _MINUTE_MS: Final = 60_000
 _GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 RESTARTING: Final = 1012
 TRY_AGAIN_LATER: Final = 1013
-_STALE_MAX: Final = 1_000
+_STALE_MAX: Final = 64
 
 
 class Rooms:
@@ -82,8 +81,9 @@ class Rooms:
         self.key_mark: InboxKey | None = None
         self.key_defined_at = 0
         self._grid_ms = _GRID_MS[settings.timestamps]
+        self._slot_ms = self._id_ms = 0
         self._is_exact = settings.timestamps == "exact"
-        self._tail: deque[tuple[Inbox, Kept]] = deque()
+        self._tail: deque[tuple[Inbox, int]] = deque()
         # How many in the tail memory has let go of already.
         self._stale = 0
         self.buffered_bytes = 0
@@ -148,10 +148,10 @@ class Rooms:
 
     def tick(self, now: int) -> list[Effect]:
         """Once a second: alarms, and letting go of what nobody will ask for."""
-        self.ids.sweep(self.floored(now))
+        self.ids.sweep(self.id_time(now))
         self.fetches.sweep(self._mono_ms)
         self.appends.sweep(self._mono_ms)
-        while self._tail and self._tail[0][1].expires_ms <= now:
+        while self._tail and self._has_expired(*self._tail[0], now):
             self._let_go_oldest()
         return proposals.due(self, now)
 
@@ -195,7 +195,7 @@ class Rooms:
         """The mark of the key as an entry."""
         assert self.key_mark is not None
         entry = Entry(Kind.INBOX_KEY, "", 0, 0, now, encode_body(self.key_mark))
-        return Append(entry, KeptEntry(entry))
+        return Append(entry, Marking(self))
 
     # What the parts share.
 
@@ -233,9 +233,27 @@ class Rooms:
         """The time as it may be remembered."""
         return now - now % self._grid_ms
 
+    def id_time(self, now: int) -> int:
+        """The time by which ids are known: on the grid, and then one tick further with each id.
+
+        So it says no more than the order of the log does, yet what memory gives up first is old.
+        """
+        at_ms = self.floored(now)
+        if at_ms > self._slot_ms:
+            self._slot_ms = at_ms
+            self._id_ms = max(at_ms, self._id_ms)
+        return self._id_ms
+
+    def take_id_time(self, now: int) -> int:
+        """The time of one more id."""
+        at_ms = self.id_time(now)
+        if at_ms < self._slot_ms + self._grid_ms - 1:
+            self._id_ms += 1
+        return at_ms
+
     def shown(self, at_ms: int) -> int | None:
         """The time as it may be told."""
-        return None if self.settings.timestamps == "none" else at_ms
+        return None if self.settings.timestamps == "none" else self.floored(at_ms)
 
     @property
     def grid_ms(self) -> int:
@@ -260,13 +278,13 @@ class Rooms:
         if not recent:
             inbox.recent_first = kept.seq
         recent[kept.seq] = kept
-        self._tail.append((inbox, kept))
+        self._tail.append((inbox, kept.seq))
         self.buffered_bytes += len(kept.json)
         if len(recent) > self.settings.buffer:
             self._let_go(inbox)
             self._stale += 1
             if self._stale > _STALE_MAX and self._stale * 2 > len(self._tail):
-                self._tail = deque(one for one in self._tail if _is_kept(*one))
+                self._tail = deque(one for one in self._tail if one[1] in one[0].recent)
                 self._stale = 0
         while self.buffered_bytes > self.settings.buffer_bytes:
             self._let_go_oldest()
@@ -277,11 +295,15 @@ class Rooms:
         inbox.recent_first += 1
 
     def _let_go_oldest(self) -> None:
-        inbox, kept = self._tail.popleft()
-        if _is_kept(inbox, kept):
+        inbox, seq = self._tail.popleft()
+        if seq in inbox.recent:
             self._let_go(inbox)
         else:
             self._stale -= 1
+
+    def _has_expired(self, inbox: Inbox, seq: int, now: int) -> bool:
+        kept = inbox.recent.get(seq)
+        return kept is None or kept.expires_ms <= now
 
     def kept_of(self, stored: Stored) -> Kept:
         """A message as it was read from the log."""
@@ -306,8 +328,22 @@ class Rooms:
         yield from self.inboxes.values()
 
 
-def _is_kept(inbox: Inbox, kept: Kept) -> bool:
-    return inbox.recent.get(kept.seq) is kept
+class Marking:
+    """The mark of the key on its way to the log; whatever needs it comes behind it."""
+
+    __slots__ = ("_rooms",)
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self._rooms.key_defined_at = offset
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        if not self._rooms.key_defined_at:
+            self._rooms.key_mark = None
+        return []
 
 
 def welcome(inbox: Inbox | None, now: int) -> Welcome:

@@ -291,7 +291,11 @@ def _inbox(required: bool, about: str = "The inbox; best 32 bytes in base64url."
 
 
 def _capability(settings: RoomSettings) -> Json:
-    about = "The room's inbox. The first one named stays bound to the room for ever."
+    about = (
+        "The room's inbox. The first one named stays bound to the room for ever."
+        if settings.mode == "linked"
+        else "The room's inbox, which is the room id."
+    )
     return _inbox(settings.require_capability, about)
 
 

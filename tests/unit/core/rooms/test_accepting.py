@@ -436,12 +436,12 @@ def test_a_welcome_counts_what_was_deposited_in_the_inbox_of_the_room() -> None:
 
 def test_memory_holds_the_newest_messages_of_an_inbox_only() -> None:
     shell = room_shell(buffer=10)
-    fill(shell, 1_000)
+    fill(shell, 4_000)
     rooms = shell.hub.rooms
 
-    assert list(inbox_of(shell).recent) == list(range(991, 1_001))
+    assert list(inbox_of(shell).recent) == list(range(3_991, 4_001))
     assert rooms.buffered_bytes == sum(len(one.json) for one in inbox_of(shell).recent.values())
-    assert len(rooms._tail) <= 100
+    assert len(rooms._tail) <= 1_100
 
 
 def test_memory_for_all_inboxes_is_bounded_and_the_oldest_go_first() -> None:

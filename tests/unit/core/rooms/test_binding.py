@@ -201,16 +201,45 @@ def test_a_refused_binding_leaves_the_deposits_before_it_in_order() -> None:
     assert deposit(shell, "d2", inbox=SECRET).seq == 2
 
 
-def test_a_socket_stays_in_a_room_whose_binding_was_refused() -> None:
+def test_a_socket_is_welcome_once_its_binding_is_on_disk() -> None:
+    shell = room_shell()
+    shell.engine.is_prompt = False
+    visitor = join(shell, inbox=SECRET)
+    say(shell, visitor, "a")
+    before = list(visitor.results)
+    shell.engine.commit()
+
+    assert before == []
+    assert visitor.welcome == Welcome(0, 1)
+    assert visitor.heard[1] == 1
+
+
+def test_a_socket_that_left_before_its_binding_was_on_disk_is_told_nothing() -> None:
+    shell = room_shell()
+    shell.engine.is_prompt = False
+    visitors = [join(shell, inbox=SECRET), join(shell, "another", "another-inbox")]
+    for visitor in visitors:
+        leave(shell, visitor)
+    shell.engine.commit(2)
+    shell.engine.refuse(refusals.storage_full())
+
+    assert [(visitor.results, visitor.closed) for visitor in visitors] == [([], None)] * 2
+    assert len(shell.hub.rooms.rooms) == 1
+
+
+def test_a_socket_whose_binding_was_refused_is_sent_away_for_a_while() -> None:
     shell = room_shell()
     shell.engine.is_prompt = False
     visitor = join(shell, inbox=SECRET)
     shell.engine.refuse(refusals.storage_full())
     shell.engine.is_prompt = True
-    say(shell, visitor, "a", inbox=SECRET)
+    leave(shell, visitor)
 
-    assert visitor.seqs == [1]
-    assert ids(read(shell, inbox=SECRET).page) == ["a"]
+    assert visitor.code == RoomCode.UNAVAILABLE
+    assert visitor.closed is not None
+    assert visitor.closed[0] == 1013
+    assert (shell.hub.rooms.rooms, shell.hub.rooms.inboxes) == ({}, {})
+    assert join(shell, inbox=SECRET).welcome == Welcome(0, 1)
 
 
 def test_a_snapshot_holds_no_binding_that_is_not_on_disk() -> None:

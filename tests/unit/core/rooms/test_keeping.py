@@ -1,0 +1,507 @@
+"""What rooms keep and for how long: retention, snapshots, and logs that are cut under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from signalhub.core import refusals, retention
+from signalhub.core.recovery import take_snapshot
+from signalhub.core.rooms.naming import default_inbox
+from signalhub.core.rooms.requests import Blob
+from signalhub.entry import Kind
+from signalhub.errors import RoomCode
+from tests.memory_rooms import (
+    INBOX,
+    ROOM,
+    SECRET,
+    Caller,
+    blob,
+    bodies,
+    cut,
+    deposit,
+    described,
+    fill,
+    inbox_of,
+    join,
+    pages,
+    put_blob,
+    read,
+    reconfigured,
+    room_of,
+    room_shell,
+    send,
+    seqs,
+    without_shelf,
+)
+from tests.memory_shell import MemoryShell
+
+
+def kept_s(shell: MemoryShell, inbox: str = INBOX) -> list[float]:
+    """How long the messages of an inbox are kept from now on."""
+    return [(body.expires_ms - shell.now) / 1000 for body in bodies(shell, inbox)]
+
+
+# How long a message can be read.
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "lasts_s"),
+    [("exact", 7 * 86_400), ("coarse", 7 * 86_400 - 2), ("none", 7 * 86_400 - 3_202)],
+)
+@pytest.mark.parametrize("buffer", [1, 500])
+def test_a_message_can_be_read_for_a_week_to_the_millisecond(
+    timestamps: str, lasts_s: int, buffer: int
+) -> None:
+    shell = room_shell(timestamps=timestamps, buffer=buffer)
+    shell.clock.advance(2)
+    fill(shell, 2)
+    shell.clock.advance(lasts_s - 0.001)
+    before = read(shell).page
+    shell.clock.advance(0.001)
+    after = read(shell).page
+
+    assert (seqs(before), before.oldest) == ([1, 2], 1)
+    assert (seqs(after), after.next_seq, after.oldest) == ([], 0, None)
+
+
+def test_reading_begins_at_the_oldest_message_that_has_not_expired() -> None:
+    shell = room_shell(retention_s=100.0, buffer=2)
+    for number in range(1, 11):
+        send(shell, f"m{number}")
+        shell.clock.advance(20)
+
+    page = read(shell, 1, 3).page
+
+    assert (seqs(page), page.oldest) == ([7, 8, 9], 7)
+    assert pages(shell, 2) == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("buffer", [1, 10, 2_000])
+@pytest.mark.parametrize("limit", [1, 7, 1_000])
+def test_a_long_stretch_of_expired_messages_is_not_the_end(buffer: int, limit: int) -> None:
+    shell = room_shell(buffer=buffer, retention={"c2hvcnQ": 60.0})
+    send(shell, "first", inbox=SECRET)
+    short = reconfigured(shell, buffer=buffer, retention={"general": 60.0})
+    fill(short, 1_200)
+    shell = reconfigured(short, buffer=buffer)
+    fill(shell, 3, first=2_000)
+    shell.clock.advance(61)
+
+    assert pages(shell, limit, inbox=SECRET) == [1, 1_202, 1_203, 1_204]
+    assert pages(shell, limit, 2, inbox=SECRET) == [1_202, 1_203, 1_204]
+    assert read(shell, 2, inbox=SECRET).page.oldest == 1
+
+
+def test_an_inbox_whose_messages_have_all_expired_counts_on() -> None:
+    shell = room_shell(retention_s=60.0)
+    fill(shell, 3)
+    shell.clock.advance(60)
+
+    assert send(shell, "m4").seq == 4
+    assert (seqs(read(shell).page), read(shell).page.oldest) == ([4], 4)
+
+
+def test_a_search_for_the_oldest_does_not_hide_what_comes_meanwhile() -> None:
+    shell = room_shell(retention_s=60.0, buffer=1)
+    fill(shell, 3)
+    shell.clock.advance(60)
+    shell.engine.is_readable = False
+    caller = read(shell)
+    fill(shell, 2, first=4)
+    shell.engine.is_readable = True
+    shell.settle()
+
+    assert caller.page.next_seq in (0, 6)
+    assert pages(shell, 10) == [4, 5]
+
+
+def test_the_longest_matching_prefix_says_how_long() -> None:
+    rules = {"gen": 100.0, "general": 200.0, "g": 300.0, "x": 400.0}
+    shell = room_shell(retention=rules, retention_s=500.0)
+    for room in ("general-1", "gentle", "great", "another"):
+        send(shell, "a", room=room)
+
+    found = [kept_s(shell, default_inbox(one)) for one in ("general-1", "gentle", "great", "another")]
+
+    assert found == [[200.0], [100.0], [300.0], [500.0]]
+
+
+def test_the_name_of_the_inbox_counts_too() -> None:
+    shell = room_shell(retention={SECRET: 100.0, "gen": 200.0, "dep": 300.0})
+    send(shell, "a", inbox=SECRET)
+    deposit(shell, "d", inbox="deposits")
+
+    assert (kept_s(shell, SECRET), kept_s(shell, "deposits")) == ([100.0], [300.0])
+
+
+@pytest.mark.parametrize("restart", [None, MemoryShell.restarted, without_shelf])
+def test_what_is_deposited_is_kept_as_long_as_what_is_sent(
+    restart: Callable[[MemoryShell], MemoryShell] | None,
+) -> None:
+    shell = room_shell(retention={"general": 100.0})
+    send(shell, "a", inbox=SECRET)
+    shell.save_snapshot()
+    if restart is not None:
+        shell = restart(shell)
+    deposit(shell, "d", inbox=SECRET)
+
+    assert kept_s(shell, SECRET) == [100.0, 100.0]
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"retention_s": 1_000.0}, {"retention_s": 50.0}),
+        ({"retention_s": 1_000.0, "retention": {"gen": 200.0}}, {"retention_s": 50.0}),
+        ({"retention": {"gen": 200.0}}, {"retention": {"gen": 50.0}}),
+    ],
+)
+def test_other_settings_hold_for_whatever_comes_next(
+    has_snapshot: bool, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    shell = room_shell(**before)
+    fill(shell, 1)
+    if has_snapshot:
+        shell.save_snapshot()
+    again = reconfigured(shell, **after)
+    fill(again, 1, first=2)
+    deposit(again, "d")
+
+    assert kept_s(again)[0] == kept_s(shell)[0]
+    assert kept_s(again)[1:] == [50.0, 50.0]
+
+
+# Snapshots.
+
+
+def furnished(shell: MemoryShell) -> None:
+    """Something of every kind that rooms remember."""
+    join(shell, "bound", "bound-inbox")
+    fill(shell, 5, inbox=SECRET)
+    deposit(shell, "d1", inbox="lone")
+    put_blob(shell, b"one")
+    put_blob(shell, b"two")
+    put_blob(shell, b"q", name="quorum", room="blobs-only")
+    for name in ("x", "y", "z"):
+        send(shell, f"propose-{name}", type="mls_proposal", proposal=name, pseudonym="alice")
+    send(shell, "approve", type="mls_approval", proposal="x")
+    send(shell, "commit", type="mls_commit", proposal="y")
+
+
+def test_snapshot_and_log_tell_the_same_story() -> None:
+    shell = room_shell()
+    furnished(shell)
+    shell.save_snapshot()
+    put_blob(shell, b"three")
+    send(shell, "reject", type="mls_rejection", proposal="z")
+    deposit(shell, "d2", inbox="lone")
+
+    by_snapshot, by_log = shell.restarted(), without_shelf(shell)
+
+    assert described(by_snapshot) == described(by_log) == described(shell)
+
+
+def test_a_snapshot_holds_only_what_changed_since_the_last_one() -> None:
+    shell = room_shell()
+    furnished(shell)
+    first = take_snapshot(shell.hub, shell.engine.head).rooms
+    nothing = take_snapshot(shell.hub, shell.engine.head).rooms
+    send(shell, "more", inbox=SECRET)
+    more = take_snapshot(shell.hub, shell.engine.head).rooms
+    whole = take_snapshot(shell.hub, shell.engine.head, is_whole=True).rooms
+
+    assert len(first) == len(whole) == 6
+    assert nothing == {}
+    assert more.keys() == {inbox_of(shell, SECRET).name, room_of(shell).name, "shared"}
+
+
+def test_snapshots_add_up() -> None:
+    shell = room_shell()
+    furnished(shell)
+    shell.save_snapshot()
+    for number in range(5):
+        send(shell, f"more{number}", inbox=SECRET)
+        put_blob(shell, b"%d" % number, room="blobs-only")
+        shell.save_snapshot()
+        shell = shell.restarted()
+
+    assert described(without_shelf(shell)) == described(shell)
+    assert pages(shell, 100, inbox=SECRET) == list(range(1, 16))
+
+
+def test_rooms_that_only_hold_guests_are_in_no_snapshot() -> None:
+    shell = room_shell()
+    visitor = join(shell)
+    shell.save_snapshot()
+
+    assert visitor.guest in room_of(shell).guests
+    assert list(shell.shelf._rooms) in ([], ["shared"])
+
+
+@pytest.mark.parametrize("which", ["inbox.", "room.", "shared"])
+def test_a_spoiled_snapshot_is_made_again_from_the_log(
+    which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell = room_shell()
+    furnished(shell)
+    shell.save_snapshot()
+    name = next(one for one in shell.shelf._rooms if one.startswith(which))
+    shell.shelf._rooms[name] = b"\xc1\xff"
+
+    again = shell.restarted()
+
+    assert described(again) == described(shell)
+    assert "snapshot" in caplog.text
+    assert send(again, "m3").accepted.is_repeat
+
+
+def test_entries_a_snapshot_covers_already_change_nothing() -> None:
+    """A snapshot may be newer than the offset it is filed under."""
+    shell = room_shell()
+    furnished(shell)
+    early = shell.engine.head - 4
+    shell.save_snapshot()
+    assert shell.shelf._head is not None
+    epoch, _, _, next_id = shell.shelf._head
+    shell.shelf._head = (epoch, early, early, next_id)
+
+    assert described(shell.restarted()) == described(shell)
+
+
+# The log is cut.
+
+
+def test_a_log_that_was_cut_still_knows_everything() -> None:
+    shell = room_shell(retention_s=60.0)
+    furnished(shell)
+    shell.clock.advance(61)
+    head = shell.engine.head
+    cut(shell)
+
+    again = without_shelf(shell)
+
+    assert shell.engine.first == head
+    assert described(again) == described(shell)
+    assert send(again, "fresh").seq == 10
+    assert deposit(again, "fresh", inbox="lone").seq == 2
+    assert send(again, "x", inbox="another").code == RoomCode.CONFLICT
+    assert send(again, "x", room="bound").seq == 1
+    assert (blob(again), blob(again, "quorum", "blobs-only")) == (Blob(2, b"two"), Blob(1, b"q"))
+    assert put_blob(again, b"three", 1).code == RoomCode.PRECONDITION_FAILED
+
+
+def test_a_log_is_not_cut_where_somebody_may_still_read() -> None:
+    shell = room_shell(retention_s=60.0, buffer=1)
+    fill(shell, 5)
+    shell.clock.advance(59)
+    cut(shell)
+
+    assert pages(shell, 2) == [1, 2, 3, 4, 5]
+    assert pages(without_shelf(shell), 2) == [1, 2, 3, 4, 5]
+
+
+def test_what_is_archived_does_not_keep_the_log() -> None:
+    shell = room_shell()
+    fill(shell, 5)
+    everything = shell.engine.head
+    shell.hub.rooms.archived_to(everything)
+    fill(shell, 5, first=6)
+
+    assert retention.needed_by_rooms(shell.hub, shell.now) == everything
+
+
+def test_nothing_is_needed_of_a_log_without_messages() -> None:
+    shell = room_shell()
+    put_blob(shell, b"one")
+
+    assert retention.needed_by_rooms(shell.hub, shell.now) is None
+
+
+def test_counters_go_on_when_the_log_and_the_snapshot_have_lost_every_message() -> None:
+    shell = room_shell(retention_s=60.0)
+    for first in (1, 4, 7):
+        fill(shell, 3, first=first)
+        shell.clock.advance(61)
+        cut(shell)
+        shell = without_shelf(shell)
+
+    assert send(shell, "m10").seq == 10
+    page = read(shell).page
+    assert (seqs(page), page.oldest) == ([10], 10)
+
+
+def test_a_log_that_begins_in_the_middle_of_an_inbox_knows_how_far_it_is() -> None:
+    shell = room_shell()
+    fill(shell, 10)
+    shell.engine.cut(next(one.offset for one in shell.engine.entries if one.seq == 6))
+
+    again = without_shelf(shell)
+
+    page = read(again).page
+    assert (seqs(page), page.oldest) == ([6, 7, 8, 9, 10], 6)
+    assert deposit(again, "d").seq == 11
+
+
+def test_anchors_are_written_only_for_what_is_defined_before_the_cut() -> None:
+    shell = room_shell()
+    furnished(shell)
+    end = shell.engine.head
+    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    written = shell.engine.head
+    shell.perform(retention.anchor(shell.hub, end, shell.now))
+
+    assert retention.anchored(shell.hub) >= end
+    assert shell.engine.head == written
+
+
+def test_nothing_may_be_cut_until_all_anchors_of_a_room_are_on_disk() -> None:
+    shell = room_shell(retention_s=60.0)
+    furnished(shell)
+    shell.clock.advance(61)
+    shell.engine.is_prompt = False
+    before = described(shell)
+    end = shell.engine.head
+    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    count = shell.engine.pending
+    for _ in range(count - 1):
+        shell.engine.commit(1)
+        assert retention.anchored(shell.hub) < end
+        shell.engine.cut(retention.anchored(shell.hub))
+        assert described(without_shelf(shell)) == before
+    shell.engine.commit(1)
+
+    assert retention.anchored(shell.hub) >= end
+    shell.engine.cut(end)
+    assert described(without_shelf(shell)) == before
+
+
+def test_anchors_the_log_refused_count_for_nothing() -> None:
+    shell = room_shell(retention_s=60.0)
+    furnished(shell)
+    before, known = retention.anchored(shell.hub), described(shell)
+    shell.engine.is_full = True
+    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.engine.is_full = False
+    shell.clock.advance(61)
+
+    assert retention.anchored(shell.hub) == before
+    cut(shell)
+    assert described(without_shelf(shell)) == known
+
+
+# Something is on its way while anchors are written.
+
+
+def message(shell: MemoryShell) -> Caller:
+    return send(shell, "late", inbox=SECRET)
+
+
+def appended(shell: MemoryShell) -> Caller:
+    return deposit(shell, "late", inbox="lone")
+
+
+def written(shell: MemoryShell) -> Caller:
+    return put_blob(shell, b"late")
+
+
+def made(shell: MemoryShell) -> Caller:
+    return put_blob(shell, b"late", name="quorum")
+
+
+def bound(shell: MemoryShell) -> Caller:
+    return send(shell, "late", room="new", inbox="new-inbox")
+
+
+def proposed(shell: MemoryShell) -> Caller:
+    return send(shell, "late", type="mls_proposal", proposal="late")
+
+
+def approved(shell: MemoryShell) -> Caller:
+    return send(shell, "late", type="mls_approval", proposal="x")
+
+
+def committed(shell: MemoryShell) -> Caller:
+    return send(shell, "late", type="mls_commit", proposal="x")
+
+
+ON_THEIR_WAY = [message, appended, written, made, bound, proposed, approved, committed]
+
+
+@pytest.mark.parametrize("happens", ON_THEIR_WAY)
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_what_is_on_its_way_while_the_log_is_anchored_is_not_lost(
+    happens: Callable[[MemoryShell], Caller], is_refused: bool, in_pieces: bool
+) -> None:
+    shell = room_shell(retention_s=60.0)
+    furnished(shell)
+    shell.engine.is_prompt = False
+    caller = happens(shell)
+    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    if in_pieces:
+        shell.engine.commit(1)
+    if is_refused:
+        shell.engine.refuse(refusals.storage_full())
+    shell.engine.is_prompt = True
+    shell.settle()
+    shell.clock.advance(61)
+    shell.engine.cut(min(retention.anchored(shell.hub), shell.engine.head))
+
+    assert len(caller.results) == 1
+    assert described(without_shelf(shell)) == described(shell)
+    cut(shell)
+    again = without_shelf(shell)
+    assert described(again) == described(shell)
+    assert again.engine.first == shell.engine.first > 0
+
+
+@pytest.mark.parametrize("happens", ON_THEIR_WAY)
+def test_what_happens_while_anchors_are_on_their_way_is_not_lost(
+    happens: Callable[[MemoryShell], Caller],
+) -> None:
+    shell = room_shell(retention_s=60.0)
+    furnished(shell)
+    shell.engine.is_prompt = False
+    end = shell.engine.head
+    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    happens(shell)
+    shell.engine.commit()
+    shell.engine.is_prompt = True
+    shell.clock.advance(61)
+    shell.engine.cut(end)
+
+    assert retention.anchored(shell.hub) >= end
+    assert described(without_shelf(shell)) == described(shell)
+
+
+def test_the_mark_of_the_key_survives_a_cut() -> None:
+    shell = room_shell(retention_s=60.0)
+    fill(shell, 1)
+    shell.clock.advance(61)
+    cut(shell)
+    cut(without_shelf(shell))
+
+    again = without_shelf(shell)
+
+    assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark
+    assert sum(one.kind == Kind.INBOX_KEY for one in again.engine.entries) == 1
+
+
+def test_a_proposal_that_outlives_its_message_goes_on() -> None:
+    shell = room_shell(retention_s=60.0)
+    send(shell, "p", type="mls_proposal", proposal="x", pseudonym="alice")
+    shell.clock.advance(3_600)
+    cut(shell)
+
+    again = without_shelf(shell)
+    send(again, "a", type="mls_approval", proposal="x")
+
+    found = again.hub.rooms.proposal(ROOM, None, "x", again.now)
+    assert (found.status, found.proposer, len(found.approvals)) == ("pending", "alice", 1)
+    again.clock.advance(23 * 3_600)
+    again.tick()
+    assert again.tally.rooms.proposals_expired == 1

@@ -1,0 +1,510 @@
+"""Rooms and inboxes of the client against a hub that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import signalhub
+from signalhub import Hub, Reconnect, Room
+from signalhub.client import InboxPage, Missed, Stored, inbox_access, retrying, room_catchup
+from tests.scripted_rooms import RoomPeer, ScriptedRooms, refusal
+
+QUICK = Reconnect(first_jitter_s=0.0, base_s=0.01)
+INBOX = "secret-inbox"
+LIMITED = {"error": "Rate limit exceeded", "errorCode": "RATE_LIMIT_EXCEEDED", "retryAfterMs": 1}
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (retrying, "BASE_S"),
+        (room_catchup, "PAUSE_S"),
+        (room_catchup, "PARTIAL_S"),
+        (inbox_access, "PARTIAL_S"),
+    ):
+        monkeypatch.setattr(module, name, 0.001)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedRooms]:
+    async with ScriptedRooms() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+async def hub(server: ScriptedRooms) -> AsyncIterator[Hub]:
+    async with signalhub.hub(server.url) as hub:
+        yield hub
+
+
+@asynccontextmanager
+async def joined(
+    server: ScriptedRooms, hub: Hub, last_seq: int = 0, **options: Any
+) -> AsyncIterator[tuple[RoomPeer, Room]]:
+    """A room that was just joined."""
+    chosen: dict[str, Any] = {"inbox": INBOX, "reconnect": QUICK} | options
+    joining = hub.room("general", **chosen)
+    task = asyncio.ensure_future(joining.__aenter__())
+    peer = await server.accept(last_seq)
+    async with await task as room:
+        yield peer, room
+
+
+async def take(room: Room, count: int) -> list[int]:
+    async with asyncio.timeout(10):
+        return [(await anext(room)).seq for _ in range(count)]
+
+
+async def test_ids_travel_in_headers_and_nowhere_else(server: ScriptedRooms, hub: Hub) -> None:
+    async with joined(server, hub, last_seq=1, tenant="acme", pseudonym="p1") as (peer, room):
+        assert peer.path == "/room"
+        assert peer.headers["x-room-id"] == "acme:general"
+        assert peer.headers["x-pseudonym-id"] == room.pseudonym == "p1"
+        assert peer.headers["x-inbox-id"] == INBOX
+
+        reading = asyncio.ensure_future(take(room, 1))
+        exchange = await server.request()
+        assert exchange.request.headers["x-inbox-id"] == INBOX
+        assert exchange.request.query == "fromSeq=1&limit=1000"
+        exchange.page(1)
+
+        assert await reading == [1]
+        assert not any(word in repr((room, hub)) for word in ("acme", "general", INBOX, "p1"))
+
+
+async def test_without_an_inbox_the_default_is_read_and_not_claimed(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub, last_seq=1, inbox=None) as (peer, room):
+        assert "x-inbox-id" not in peer.headers
+
+        reading = asyncio.ensure_future(take(room, 1))
+        exchange = await server.request()
+        exchange.page(1)
+
+        assert exchange.request.headers["x-inbox-id"] == "Z2VuZXJhbA"
+        assert await reading == [1]
+
+
+async def test_a_pseudonym_is_made_up_for_each_who_has_none(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub) as (_, one), joined(server, hub) as (_, other):
+        assert one.pseudonym != other.pseudonym
+
+
+async def test_a_welcome_in_the_same_segment_as_the_handshake_is_heard(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    server.greeting = 3
+
+    async with hub.room("general", inbox=INBOX) as room:
+        assert room.is_joined
+
+
+async def test_messages_have_everything_that_is_known(server: ScriptedRooms, hub: Hub) -> None:
+    async with joined(server, hub, last_seq=1) as (peer, room):
+        reading = asyncio.ensure_future(anext(room))
+        exchange = await server.request()
+        old = {"seq": 1, "messageId": "a", "ciphertext": "-_8", "createdAt": "2026-01-31T12:00:05Z"}
+        exchange.answer(200, {"messages": [old], "nextSeq": 2})
+        first = await reading
+        peer.live(2)
+        second = await anext(room)
+
+    assert (first.message_id, first.ciphertext) == ("a", b"\xfb\xff")
+    assert (first.type, first.pseudonym) == (None, None)
+    assert first.created_at is not None
+    assert first.created_at.isoformat() == "2026-01-31T12:00:05+00:00"
+    assert (second.message_id, second.ciphertext) == ("m2", b"c2")
+    assert (second.type, second.pseudonym, second.created_at) == ("mls_app", "p2", None)
+
+
+async def test_a_send_is_answered_with_its_position(server: ScriptedRooms, hub: Hub) -> None:
+    async with joined(server, hub) as (peer, room):
+        sending = asyncio.ensure_future(
+            room.send(b"\xfb\xff", message_id="a", type="mls_proposal", proposal_id="x")
+        )
+        frame = await peer.receive("send")
+        peer.say("ack", messageId="a", seq=7, duplicate=True)
+        sent = await sending
+
+    assert frame["ciphertext"] == "-_8"
+    assert (frame["type"], frame["proposalId"]) == ("mls_proposal", "x")
+    assert (sent.message_id, sent.seq, sent.is_repeat) == ("a", 7, True)
+
+
+async def test_a_send_survives_losses_and_limits_under_one_id(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub) as (peer, room):
+        sending = asyncio.ensure_future(room.send(b"x"))
+        first = await peer.receive("send")
+        peer.say("error", messageId=first["messageId"], **LIMITED)
+        again = await peer.receive("send")
+        peer.close(1012)
+        peer = await server.accept()
+        third = await peer.receive("send")
+        peer.say("ack", messageId=third["messageId"], seq=1)
+
+        assert (await sending).seq == 1
+        assert first == again == third
+
+
+async def test_a_cancelled_send_is_forgotten(server: ScriptedRooms, hub: Hub) -> None:
+    async with joined(server, hub) as (peer, room):
+        sending = asyncio.ensure_future(room.send(b"x", message_id="a"))
+        await peer.receive("send")
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        peer.abort()
+        peer = await server.accept()
+        sending = asyncio.ensure_future(room.send(b"y", message_id="b"))
+
+        assert (await peer.receive("send"))["messageId"] == "b"
+        peer.say("ack", messageId="b", seq=1)
+        await sending
+
+
+async def test_no_answer_in_time_leaves_a_doubt(server: ScriptedRooms, hub: Hub) -> None:
+    async with joined(server, hub) as (peer, room):
+        with pytest.raises(signalhub.OutcomeUnknown):
+            await room.send(b"x", timeout_s=0.05)
+        await peer.receive("send")
+
+
+async def test_a_room_without_a_connection_is_unavailable_in_time(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub, reconnect=Reconnect(first_jitter_s=1e6)) as (peer, room):
+        peer.abort()
+        async with asyncio.timeout(10):
+            while room.is_joined:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+        with pytest.raises(signalhub.Unavailable):
+            await room.send(b"x", timeout_s=0.05)
+
+
+async def test_while_we_were_away_is_read_before_what_comes(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub) as (peer, room):
+        peer.live(1)
+        assert await take(room, 1) == [1]
+        peer.abort()
+        reading = asyncio.ensure_future(take(room, 5))
+        peer = await server.accept(last_seq=3)
+        peer.live(4)
+        exchange = await server.request()
+        assert exchange.from_seq == 2
+        exchange.page(2, 3, 4)
+        peer.live(5)
+        peer.live(6)
+
+        assert await reading == [2, 3, 4, 5, 6]
+        assert room.last_seq == 6
+
+
+async def test_limited_partial_and_broken_pages_are_asked_for_again(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub, last_seq=2, since=0) as (_, room):
+        reading = asyncio.ensure_future(take(room, 2))
+        (await server.request()).answer(429, LIMITED, Retry_After="1")
+        (await server.request()).answer(503, {"error": "x", "errorCode": "UNAVAILABLE"})
+        (await server.request()).page(2, partial=True, nextSeq=1)
+        (await server.request()).hang_up()
+        (await server.request()).answer(500)
+        last = await server.request()
+        last.page(1, 2)
+
+        assert last.from_seq == 1
+        assert await reading == [1, 2]
+        assert room.missed == ()
+
+
+async def test_what_was_gone_is_told(
+    server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(server, hub, last_seq=9, since=2) as (_, room):
+        reading = asyncio.ensure_future(take(room, 1))
+        (await server.request()).page(9)
+
+        assert await reading == [9]
+        assert room.missed == (Missed(3, 8),)
+    assert "Messages were gone before they could be read" in caplog.messages
+
+
+async def test_an_inbox_that_cannot_be_read_at_all_ends_the_room(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub, last_seq=1) as (_, room):
+        reading = asyncio.ensure_future(take(room, 1))
+        (await server.request()).answer(400, {"error": "no", "errorCode": "BAD_REQUEST"})
+
+        with pytest.raises(signalhub.GaveUp, match="no"):
+            await reading
+        with pytest.raises(signalhub.GaveUp):
+            await room.send(b"x")
+
+
+async def test_closing_ends_the_iteration_and_waits_for_no_answer(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub) as (peer, room):
+        reading = asyncio.ensure_future(take(room, 1))
+        sending = asyncio.ensure_future(room.send(b"x"))
+        await peer.receive("send")
+
+        await hub.close()
+
+        with pytest.raises(StopAsyncIteration):
+            await reading
+        with pytest.raises(signalhub.OutcomeUnknown):
+            await sending
+        await peer.gone.wait()
+    with pytest.raises(signalhub.Unavailable, match="closed"):
+        await hub.room("general")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(409, "CONFLICT"), (400, "BAD_REQUEST"), (404, "NOT_FOUND")]
+)
+async def test_a_room_that_is_refused_says_why(
+    server: ScriptedRooms, hub: Hub, status: int, code: str
+) -> None:
+    server.refusal = refusal(status, {"error": "another inbox", "errorCode": code})
+
+    with pytest.raises(signalhub.Refused, match="another inbox") as caught:
+        await hub.room("general")
+
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (404, None, "answered HTTP 404"),
+        (429, LIMITED | {"retryAfterMs": 7000}, "try again in 7 s"),
+        (503, {"error": "full", "errorCode": "UNAVAILABLE"}, "full"),
+    ],
+)
+async def test_a_hub_that_cannot_now_is_unavailable(
+    server: ScriptedRooms, hub: Hub, status: int, body: dict[str, Any] | None, words: str
+) -> None:
+    server.refusal = refusal(status, body)
+
+    with pytest.raises(signalhub.Unavailable, match=words):
+        await hub.room("general")
+    assert server.upgrades == 1
+
+
+async def test_coming_back_to_a_room_with_another_inbox_is_giving_up(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub) as (peer, room):
+        server.refusal = refusal(409, {"error": "another inbox", "errorCode": "CONFLICT"})
+        peer.abort()
+
+        with pytest.raises(signalhub.GaveUp, match="another inbox"):
+            await anext(room)
+
+
+async def test_a_busy_hub_is_tried_again_until_it_lets_us_in(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    async with joined(server, hub) as (peer, room):
+        server.refusal = refusal(503, None)
+        peer.abort()
+        await server.refused.wait()
+        server.refusal = None
+        peer = await server.accept(last_seq=0)
+        peer.live(1)
+
+        assert await take(room, 1) == [1]
+
+
+async def test_attempts_to_come_back_may_be_limited(server: ScriptedRooms, hub: Hub) -> None:
+    async with joined(server, hub, reconnect=None) as (peer, room):
+        peer.close(1013)
+
+        with pytest.raises(signalhub.GaveUp, match="1013"):
+            await anext(room)
+
+
+async def test_no_log_line_names_anybody(
+    server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(1)
+    async with joined(server, hub, last_seq=1, pseudonym="whoiswho") as (peer, room):
+        reading = asyncio.ensure_future(take(room, 1))
+        (await server.request()).answer(429, LIMITED)
+        (await server.request()).page(1)
+        await reading
+        peer.say("error", messageId="whatwhat", error="x", errorCode="BAD_FRAME")
+        peer.abort()
+        peer = await server.accept()
+    lines = [logging.Formatter().format(record) + repr(vars(record)) for record in caplog.records]
+
+    words = (INBOX, "general", "whoiswho", "whatwhat", "Z2VuZXJhbA")
+    ours = [line for line in lines if "asyncio" not in line]
+    assert ours
+    assert [line for line in ours if any(word in line for word in words)] == []
+
+
+@pytest.mark.parametrize(
+    ("room", "options"),
+    [
+        ("", {}),
+        ("a/b", {}),
+        ("a..b", {}),
+        ("x" * 129, {}),
+        ("ok", {"tenant": "a:b"}),
+        ("x" * 100, {"tenant": "t" * 100}),
+        ("ok", {"pseudonym": "two words"}),
+        ("ok", {"inbox": "a/b"}),
+        ("ok", {"inbox": ""}),
+        ("ok", {"since": -1}),
+        ("ok", {"since": True}),
+    ],
+)
+async def test_impossible_ids_are_refused_at_once_and_not_repeated(
+    hub: Hub, room: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"characters|number") as caught:
+        hub.room(room, **options)
+
+    assert not any(word in str(caught.value) for word in ("a/b", "xxx", "two words", "a:b"))
+
+
+async def test_impossible_messages_are_refused_at_once(server: ScriptedRooms, hub: Hub) -> None:
+    async with joined(server, hub) as (_, room):
+        with pytest.raises(TypeError, match="bytes"):
+            await room.send("text")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="at least one byte"):
+            await room.send(b"")
+        with pytest.raises(ValueError, match="message id"):
+            await room.send(b"x", message_id="a:b")
+        with pytest.raises(ValueError, match="no such type"):
+            await room.send(b"x", type="chat")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="needs a proposal"):
+            await room.send(b"x", type="mls_commit")
+        with pytest.raises(TypeError, match="no option"):
+            hub.room("general", colour="red")  # type: ignore[call-arg]
+
+
+async def test_an_inbox_is_fetched_in_pages(server: ScriptedRooms, hub: Hub) -> None:
+    task = asyncio.ensure_future(hub.inbox(INBOX).fetch(from_seq=4, limit=5000))
+    exchange = await server.request()
+    exchange.page(5, 6)
+    page = await task
+
+    assert exchange.request.query == "fromSeq=4&limit=1000"
+    assert isinstance(page, InboxPage)
+    assert [message.seq for message in page] == [5, 6]
+    assert (page.next_seq, page.oldest_seq, page.is_partial, len(page)) == (7, 5, False, 2)
+
+
+async def test_all_of_an_inbox_is_read_until_a_page_is_empty(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    messages = hub.inbox(INBOX).messages(from_seq=1)
+
+    async def read() -> list[int]:
+        return [message.seq async for message in messages]
+
+    task = asyncio.ensure_future(read())
+    (await server.request()).page(3, 4)
+    (await server.request()).answer(429, LIMITED)
+    (await server.request()).page(9, partial=True, nextSeq=5)
+    doubled = {"seq": 5, "messageId": "m4", "ciphertext": "eA"}
+    (await server.request()).answer(200, {"messages": [doubled], "nextSeq": 6})
+    last = await server.request()
+    last.page()
+
+    assert await task == [3, 4]
+    assert last.from_seq == 6
+    assert messages.missed == (Missed(1, 2),)
+    assert messages.next_seq == 6
+
+
+async def test_an_append_is_repeated_under_one_id(server: ScriptedRooms, hub: Hub) -> None:
+    task = asyncio.ensure_future(hub.inbox(INBOX).append(b"\xfb\xff"))
+    path = "/v1/inbox/append"
+    first = await server.request(path)
+    first.answer(429, LIMITED)
+    second = await server.request(path)
+    second.hang_up()
+    third = await server.request(path)
+    third.answer(202, {"seq": 3, "storedAt": "2026-01-31T12:00:05.250Z"}, Idempotent_Replay="true")
+    stored = await task
+
+    assert first.body == second.body == third.body
+    assert first.body["ciphertext"] == "-_8"
+    assert first.request.headers["content-type"] == "application/json"
+    assert isinstance(stored, Stored)
+    assert (stored.message_id, stored.seq) == (first.body["messageId"], 3)
+    assert stored.is_repeat
+    assert stored.stored_at is not None
+
+
+async def test_an_append_that_is_refused_says_why(server: ScriptedRooms, hub: Hub) -> None:
+    task = asyncio.ensure_future(hub.inbox(INBOX).append(b"x"))
+    (await server.request("/v1/inbox/append")).answer(
+        413, {"error": "too large", "errorCode": "TOO_LARGE"}
+    )
+
+    with pytest.raises(signalhub.Refused, match="too large") as caught:
+        await task
+    assert caught.value.code == "TOO_LARGE"
+
+
+async def test_waiting_longer_than_there_is_time_is_not_begun(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    task = asyncio.ensure_future(hub.inbox(INBOX).fetch(timeout_s=30))
+    (await server.request()).answer(429, LIMITED | {"retryAfterMs": 59_000})
+
+    async with asyncio.timeout(10):
+        with pytest.raises(signalhub.Refused) as caught:
+            await task
+    assert caught.value.retryable
+
+
+async def test_a_doubtful_append_stays_doubtful_when_the_hub_is_gone(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    task = asyncio.ensure_future(hub.inbox(INBOX).append(b"x", attempts=2))
+    (await server.request("/v1/inbox/append")).hang_up()
+    await server.stop_listening()
+
+    with pytest.raises(signalhub.OutcomeUnknown):
+        await task
+
+
+async def test_a_hub_that_is_not_there_can_be_given_up_at_once() -> None:
+    async with ScriptedRooms() as server:
+        url = server.url
+    async with signalhub.hub(url) as hub:
+        with pytest.raises(signalhub.Unavailable, match=url):
+            await hub.inbox(INBOX).fetch(attempts=1)
+        with pytest.raises(signalhub.Unavailable, match="no hub at"):
+            await hub.room("general")
+
+
+@pytest.mark.parametrize("body", ["nonsense", {"messages": [{"seq": 1}], "nextSeq": 2}])
+async def test_what_no_hub_would_say_is_unavailable(
+    server: ScriptedRooms, hub: Hub, body: Any
+) -> None:
+    task = asyncio.ensure_future(hub.inbox(INBOX).fetch())
+    (await server.request()).answer(200, body)
+
+    with pytest.raises(signalhub.Unavailable, match="would not say"):
+        await task
