@@ -6,6 +6,7 @@ import asyncio
 import json
 from base64 import b64encode
 from hashlib import sha1
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
@@ -140,7 +141,7 @@ class ScriptedRooms:
     While `refusal` is set, a whole HTTP answer, upgrades are refused with it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ssl: SSLContext | None = None) -> None:
         self.port = 0
         self.upgrades = 0
         self.connections = 0
@@ -150,11 +151,12 @@ class ScriptedRooms:
         self._peers: asyncio.Queue[RoomPeer] = asyncio.Queue()
         self._exchanges: asyncio.Queue[Exchange] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ssl = ssl
         self._server: asyncio.Server
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
 
     async def accept(self, last_seq: int | None = 0) -> RoomPeer:
         """The next socket, which is welcomed unless `last_seq` is `None`."""
@@ -181,7 +183,7 @@ class ScriptedRooms:
         await asyncio.sleep(0)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, ssl=self._ssl)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -165,3 +165,8 @@ class Unsubscribed(ClientError):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+def unworded(error: BaseException) -> Exception:
+    """A fault to be logged without its words, which may quote what a client sent."""
+    return RuntimeError(type(error).__name__).with_traceback(error.__traceback__)

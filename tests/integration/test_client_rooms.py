@@ -206,19 +206,22 @@ async def test_tenants_have_rooms_of_their_own() -> None:
 
 async def test_what_expired_is_told_as_missed() -> None:
     clock = FakeClock()
-    async with run_hub(clock, rooms={"retention_s": 60.0}) as running:
-        async with signalhub.hub(running.url) as hub, join(hub) as room:
-            for number in range(3):
-                await room.send(b"%d" % number)
-            clock.advance(120)
-            await room.send(b"3")
+    async with (
+        run_hub(clock, rooms={"retention_s": 60.0}) as running,
+        signalhub.hub(running.url) as hub,
+        join(hub) as room,
+    ):
+        for number in range(3):
+            await room.send(b"%d" % number)
+        clock.advance(120)
+        await room.send(b"3")
 
-            async with join(hub) as late:
-                assert words(await take(late, 1)) == [b"3"]
-                assert late.missed == (Missed(1, 3),)
-            messages = hub.inbox("Z2VuZXJhbA").messages()
-            assert [message.seq async for message in messages] == [4]
-            assert messages.missed == (Missed(1, 3),)
+        async with join(hub) as late:
+            assert words(await take(late, 1)) == [b"3"]
+            assert late.missed == (Missed(1, 3),)
+        messages = hub.inbox("Z2VuZXJhbA").messages()
+        assert [message.seq async for message in messages] == [4]
+        assert messages.missed == (Missed(1, 3),)
 
 
 async def test_a_client_joins_rooms_of_its_own_hub() -> None:
@@ -232,27 +235,27 @@ async def test_a_client_joins_rooms_of_its_own_hub() -> None:
 
 
 async def test_cut_again_and_again_nothing_is_missed_or_doubled() -> None:
-    async with run_hub(rooms={"rate": 10_000, "fetch_rate": 10_000}) as running:
-        async with (
-            ChaosProxy(running.port) as network,
-            signalhub.hub(running.url) as stable,
-            signalhub.hub(network.url) as shaky,
-            join(stable) as speaker,
-            join(shaky) as talker,
-            join(shaky) as listener,
-        ):
-            sending = asyncio.gather(*(_speak(speaker, "s"), _speak(talker, "t")))
-            reading = asyncio.ensure_future(take(listener, 400))
-            for _ in range(8):
-                await asyncio.sleep(0.1)
-                network.cut()
-            seqs = [seq for spoken in await sending for seq in spoken]
-            heard = await reading
+    async with (
+        run_hub(rooms={"rate": 10_000, "fetch_rate": 10_000}) as running,
+        ChaosProxy(running.port) as network,
+        signalhub.hub(running.url) as stable,
+        signalhub.hub(network.url) as shaky,
+        join(stable) as speaker,
+        join(shaky) as talker,
+        join(shaky) as listener,
+    ):
+        sending = asyncio.gather(_speak(speaker, "s"), _speak(talker, "t"))
+        reading = asyncio.ensure_future(take(listener, 400))
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            network.cut()
+        seqs = [seq for spoken in await sending for seq in spoken]
+        heard = await reading
 
-            assert sorted(seqs) == list(range(1, 401))
-            assert [message.seq for message in heard] == list(range(1, 401))
-            assert len({message.message_id for message in heard}) == 400
-            assert listener.missed == ()
+        assert sorted(seqs) == list(range(1, 401))
+        assert [message.seq for message in heard] == list(range(1, 401))
+        assert len({message.message_id for message in heard}) == 400
+        assert listener.missed == ()
 
 
 async def _speak(room: Room, name: str) -> list[int]:
@@ -278,21 +281,24 @@ async def test_a_hub_that_restarts_is_found_again() -> None:
 
 
 async def test_a_hub_that_is_killed_keeps_what_it_said_it_has() -> None:
-    async with spawn_hub(rooms={"rate": 10_000}) as running:
-        async with signalhub.hub(running.url) as hub, join(hub) as room:
-            sending = [
-                asyncio.ensure_future(room.send(b"x", message_id=f"m{n}", timeout_s=60))
-                for n in range(300)
-            ]
-            await sending[50]
-            await running.restart()
-            sent = await asyncio.gather(*sending)
-            heard = await take(room, 300)
+    async with (
+        spawn_hub(rooms={"rate": 10_000}) as running,
+        signalhub.hub(running.url) as hub,
+        join(hub) as room,
+    ):
+        sending = [
+            asyncio.ensure_future(room.send(b"x", message_id=f"m{n}", timeout_s=60))
+            for n in range(300)
+        ]
+        await sending[50]
+        await running.restart()
+        sent = await asyncio.gather(*sending)
+        heard = await take(room, 300)
 
-            assert sorted(one.seq for one in sent) == list(range(1, 301))
-            assert {one.message_id: one.seq for one in sent} == {
-                message.message_id: message.seq for message in heard
-            }
+        assert sorted(one.seq for one in sent) == list(range(1, 301))
+        assert {one.message_id: one.seq for one in sent} == {
+            message.message_id: message.seq for message in heard
+        }
 
 
 async def test_a_reader_who_pauses_loses_nothing() -> None:
@@ -302,7 +308,6 @@ async def test_a_reader_who_pauses_loses_nothing() -> None:
         join(hub) as speaker,
         join(hub) as reader,
     ):
-        assert len(await take(speaker, 0)) == 0
         for _ in range(3):
             await asyncio.gather(*(speaker.send(b"x") for _ in range(1_000)))
 

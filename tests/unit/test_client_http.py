@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+import signalhub
 from signalhub.client import http
 from signalhub.client.http import Answer, HttpClient, Origin
 from signalhub.errors import OutcomeUnknown, Unavailable
 from tests.scripted_rooms import ScriptedRooms
+from tests.unit.test_client_link import _certificates
 
 PATH = "/v1/inbox/messages"
 
@@ -264,3 +267,22 @@ async def test_a_cancelled_request_does_not_leave_its_answer_to_the_next(
 
     assert (await task).body == b'"in time"'
     assert again.connection == 2
+
+
+async def test_a_secured_hub_is_reached_with_certificates_of_ones_own(tmp_path: Path) -> None:
+    served, trusting = _certificates(tmp_path)
+    async with ScriptedRooms(served) as server:
+        async with signalhub.hub(server.url) as stranger:
+            with pytest.raises(Unavailable, match="certificate"):
+                await stranger.inbox("x").fetch(attempts=1)
+            with pytest.raises(Unavailable, match="certificate"):
+                await stranger.room("general")
+
+        async with signalhub.hub(server.url, ssl=trusting) as hub:
+            fetching = asyncio.ensure_future(hub.inbox("x").fetch())
+            (await server.request()).page(1)
+            joining = asyncio.ensure_future(hub.room("general").__aenter__())
+            await server.accept()
+
+            assert len(await fetching) == 1
+            assert (await joining).is_joined

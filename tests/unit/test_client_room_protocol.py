@@ -149,6 +149,35 @@ class TestSending:
 
         assert [frame["messageId"] for frame in scene.written()] == ["n1", "n2"]
 
+    def test_a_message_without_time_to_wait_is_tried_at_once(self, scene: Scene) -> None:
+        scene.join()
+        scene.send("a")
+        code = "RATE_LIMIT_EXCEEDED"
+        scene.hear("error", messageId="a", error="x", errorCode=code, retryAfterMs=60_000)
+        scene.written()
+
+        scene.send("b", timeout_s=30)
+        scene.send("c", timeout_s=90)
+
+        assert [frame["messageId"] for frame in scene.written()] == ["b"]
+        scene.hear("ack", messageId="b", seq=1, duplicate=True)
+        assert len(scene.of(Accepted)) == 1
+
+    def test_a_message_held_back_for_too_long_hears_why(self, scene: Scene) -> None:
+        scene.join()
+        for name in ("a", "b"):
+            scene.send(name, timeout_s=200)
+        code = "RATE_LIMIT_EXCEEDED"
+        scene.hear("error", messageId="a", error="x", errorCode=code, retryAfterMs=10_000)
+        scene.send("c", timeout_s=15)
+        scene.hear("error", messageId="b", error="x", errorCode=code, retryAfterMs=100_000)
+
+        scene.pass_time(15)
+
+        error = scene.failure("c")
+        assert isinstance(error, Refused)
+        assert error.code == code
+
     @pytest.mark.parametrize("code", ["BAD_ENVELOPE", "TOO_LARGE", "SOMETHING_NEW"])
     def test_other_refusals_are_final(self, scene: Scene, code: str) -> None:
         scene.join()

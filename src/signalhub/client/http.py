@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 from ssl import SSLContext
+from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
@@ -229,8 +230,7 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_reusable = False

@@ -2,7 +2,8 @@
 
 What waits is written in the order of submission. A temporary refusal holds everything back, because
 the room that has no place for one message has none for the next either; and it halves the window
-of messages without an answer, which every acceptance widens again.
+of messages without an answer, which every acceptance widens again. A message that would be too late
+after the wait is written at once: it may be one the hub has already, and if not, it hears why.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ class Outbox:
         self._orders = count()
         self._pending: dict[str, _Pending] = {}
         self._waiting: list[tuple[int, str]] = []  # A heap; forgotten ones are skipped.
+        self._urgent: list[tuple[int, str]] = []  # Another one, not held back by a refusal.
         self._deadlines: list[tuple[float, int, str]] = []  # Likewise.
         self._is_open = False
         self._is_congested = False
         self._held_until_s = 0.0
+        self._held_by: ClientError | None = None
         self._window = WINDOW_MAX
         self._in_flight = 0
 
@@ -65,7 +68,9 @@ class Outbox:
         assert outgoing.message_id not in self._pending
         pending = _Pending(outgoing, next(self._orders))
         self._pending[outgoing.message_id] = pending
-        heappush(self._waiting, (pending.order, outgoing.message_id))
+        is_urgent = outgoing.deadline_s <= self._held_until_s
+        queue = self._urgent if is_urgent else self._waiting
+        heappush(queue, (pending.order, outgoing.message_id))
         heappush(self._deadlines, (outgoing.deadline_s, pending.order, outgoing.message_id))
 
     def opened(self) -> None:
@@ -89,14 +94,9 @@ class Outbox:
 
     def due(self, now_s: float) -> Iterator[bytes]:
         """The frames to write now."""
-        while self._may_write and now_s >= self._held_until_s:
-            order, message_id = heappop(self._waiting)
-            pending = self._pending.get(message_id)
-            if pending is None or pending.order != order:
-                continue
-            pending.is_written = True
-            self._in_flight += 1
-            yield pending.outgoing.frame
+        yield from self._written(self._urgent)
+        if now_s >= self._held_until_s:
+            yield from self._written(self._waiting)
 
     def accepted(self, message_id: str) -> Outgoing | None:
         """The hub has a message; `None` if nobody waits for that any more."""
@@ -117,8 +117,9 @@ class Outbox:
         if retry_after_s is not None:
             wait_s = retry_wait_s(retry_after_s, pending.attempts.count, self._random)
             self._held_until_s = max(self._held_until_s, now_s + wait_s)
+            self._held_by = error
             self._window = max(1, self._window // 2)
-            if now_s + wait_s < pending.outgoing.deadline_s:
+            if self._held_until_s < pending.outgoing.deadline_s:
                 self._put_back(pending)
                 return None
         self._remove(message_id)
@@ -139,7 +140,7 @@ class Outbox:
             _, _, message_id = heappop(self._deadlines)
             pending = self._remove(message_id)
             assert pending is not None
-            yield message_id, _timed_out(pending)
+            yield message_id, self._timed_out(pending, now_s)
 
     def end(self, error: ClientError) -> Iterator[tuple[str, ClientError]]:
         """There will be no more links."""
@@ -157,13 +158,13 @@ class Outbox:
     @property
     def wake_at_s(self) -> float | None:
         """When something will be due or too late."""
-        moments = [self._next_deadline_s, self._held_until_s if self._may_write else None]
+        is_held = bool(self._waiting) and self._may_write
+        moments = [self._next_deadline_s, self._held_until_s if is_held else None]
         return min((moment for moment in moments if moment is not None), default=None)
 
     @property
     def _may_write(self) -> bool:
-        has_place = self._in_flight < self._window and not self._is_congested
-        return bool(self._waiting) and self._is_open and has_place
+        return self._is_open and not self._is_congested and self._in_flight < self._window
 
     @property
     def _next_deadline_s(self) -> float | None:
@@ -174,6 +175,15 @@ class Outbox:
                 return deadline_s
             heappop(self._deadlines)
         return None
+
+    def _written(self, queue: list[tuple[int, str]]) -> Iterator[bytes]:
+        while queue and self._may_write:
+            order, message_id = heappop(queue)
+            pending = self._pending.get(message_id)
+            if pending is not None and pending.order == order:
+                pending.is_written = True
+                self._in_flight += 1
+                yield pending.outgoing.frame
 
     def _remove(self, message_id: str) -> _Pending | None:
         pending = self._pending.pop(message_id, None)
@@ -187,10 +197,11 @@ class Outbox:
             self._in_flight -= 1
             heappush(self._waiting, (pending.order, pending.outgoing.message_id))
 
-
-def _timed_out(pending: _Pending) -> ClientError:
-    if pending.is_written:
-        pending.attempts.failed(OutcomeUnknown("the hub did not answer in time"))
-    if not pending.attempts.count:
+    def _timed_out(self, pending: _Pending, now_s: float) -> ClientError:
+        if pending.is_written:
+            pending.attempts.failed(OutcomeUnknown("the hub did not answer in time"))
+        if pending.attempts.count:
+            return pending.attempts.failure("the time is up")
+        if self._is_open and self._held_by is not None and now_s < self._held_until_s:
+            return self._held_by
         return Unavailable("there was no connection to send it by in time")
-    return pending.attempts.failure("the time is up")

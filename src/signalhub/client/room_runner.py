@@ -205,7 +205,11 @@ class RoomRunner:
         self._perform(self.protocol.congested(is_congested, self._clock.mono_s()))
 
     async def _fetch(self, from_seq: int) -> None:
-        result = await self._inbox.fetch_once(from_seq, FETCH_S)
+        try:
+            result = await self._inbox.fetch_once(from_seq, FETCH_S)
+        except Exception:
+            log.exception("The client failed")
+            result = Refusal(Unavailable("the client failed; its log says how"))
         now_s = self._clock.mono_s()
         self._fetcher = None
         if isinstance(result, Refusal):

@@ -19,6 +19,7 @@ import httptools
 import msgspec
 
 from signalhub.errors import RoomCode
+from signalhub.errors import unworded as unworded
 
 if TYPE_CHECKING:
     from picows import WSListener
@@ -242,11 +243,6 @@ class Routes:
         rivals = self._patterns.setdefault(len(segments), [])
         assert all(path != other.pattern for _, other in rivals), f"two handlers for {path}"
         rivals.append((segments, route))
-
-
-def unworded(error: BaseException) -> BaseException:
-    """A fault to be logged without its words, which may quote what a client sent."""
-    return RuntimeError(type(error).__name__).with_traceback(error.__traceback__)
 
 
 def _json_error(

@@ -309,9 +309,7 @@ class Rows:
     def forget(self, addresses: list[str]) -> None:
         pass
 
-    def recall(
-        self, key: bytes, oldest_ms: int, newest_ms: int, done: Callable[[int | None], None]
-    ) -> None:
+    def recall(self, key: bytes, oldest_ms: int, done: Callable[[int | None], None]) -> None:
         self.recalled.append((key, done))
 
 

@@ -148,7 +148,7 @@ def test_what_the_store_recalls_comes_back_to_the_loop(seq: int | None) -> None:
         return []
 
     with Stage() as stage:
-        stage.runner.run(lambda now: [Recall(b"key", 0, now, then)])
+        stage.runner.run(lambda now: [Recall(b"key", 0, then)])
         ((key, done),) = stage.rows.recalled
         # This is what the store's own thread does.
         done(seq)
@@ -167,7 +167,7 @@ def test_what_is_recalled_after_the_end_is_dropped() -> None:
         return []
 
     with Stage() as stage:
-        stage.runner.run(lambda now: [Recall(b"key", 0, now, then)])
+        stage.runner.run(lambda now: [Recall(b"key", 0, then)])
         stage.runner.stop()
         stage.rows.recalled[0][1](7)
         stage.loop.run_dry()

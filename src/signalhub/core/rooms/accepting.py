@@ -8,6 +8,7 @@ way is told its position when that is on disk, like the message itself.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from signalhub.core.dedup import Ack, fingerprint
 from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
 from signalhub.core.rooms import binding, denials, proposals, rendering
+from signalhub.core.rooms.guarding import guarded
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
 from signalhub.core.rooms.limiter import SlidingWindow
 from signalhub.core.rooms.requests import ABOUT_PROPOSALS, Accepted, Deposit, Send
@@ -78,9 +80,8 @@ def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Eff
     windows = windows or _windows(rooms, room, request, now)
     rooms.dirty.add(room)
     delivery = Delivery(rooms, inbox, room, request, windows)
-    retention_s = _retention_s(rooms, request.room, request.inbox)
-    if retention_s is not None:
-        inbox.retention_s = retention_s
+    # What is deposited later is kept as long.
+    inbox.retention_s = _retention_s(rooms, request.room, request.inbox)
     effects.append(delivery.append(now, inbox.retention_s or rooms.settings.retention_s))
     return effects
 
@@ -155,14 +156,7 @@ def _recall(rooms: Rooms, inbox: Inbox, key: bytes, at_ms: int) -> Recall:
     def then(seq: int | None, now: int) -> list[Effect]:
         queue, inbox.queue = inbox.queue, None
         assert queue
-        request = queue.popleft().request
-        if seq is None:
-            answer = Answer(request.caller, denials.unreadable(), request.message_id)
-            effects: list[Effect] = [answer]
-        elif seq:
-            effects = _repeat(rooms, request, seq, None)
-        else:
-            effects = _attempt(rooms, request, now, is_looked_up=True)
+        effects = guarded(*_recalled(rooms, queue.popleft().request))(seq, now)
         # The first of those behind it may have to be looked up, too; the others wait on.
         while queue and inbox.queue is None:
             effects += _attempt(rooms, queue.popleft().request, now, is_looked_up=False)
@@ -171,6 +165,21 @@ def _recall(rooms: Rooms, inbox: Inbox, key: bytes, at_ms: int) -> Recall:
         return effects
 
     return Recall(key, at_ms - int(rooms.settings.repeat_s * 1000), then)
+
+
+def _recalled(
+    rooms: Rooms, request: Send | Deposit
+) -> tuple[object, Callable[[int | None, int], list[Effect]], str]:
+    """What to do with a message once its id was looked up, and who waits for it."""
+
+    def then(seq: int | None, now: int) -> list[Effect]:
+        if seq is None:
+            return [Answer(request.caller, denials.unreadable(), request.message_id)]
+        if seq:
+            return _repeat(rooms, request, seq, None)
+        return _attempt(rooms, request, now, is_looked_up=True)
+
+    return request.caller, then, request.message_id
 
 
 # What may refuse a fresh message.

@@ -48,6 +48,11 @@ def storage() -> RoomError:
     )
 
 
+def broken() -> RoomError:
+    """A fault of ours."""
+    return RoomError(RoomCode.INTERNAL_ERROR, "The hub failed to answer. It has written down why.")
+
+
 def unreadable() -> RoomError:
     """The log or the store of ids cannot be read."""
     return RoomError(

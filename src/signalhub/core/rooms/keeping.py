@@ -92,7 +92,7 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
         else:
             states[one.name] = None
     if states or is_whole:
-        shared = SharedState(rooms.key_mark, rooms.pins.marks())
+        shared = SharedState(rooms.key_mark if rooms.is_key_marked else None, rooms.pins.marks())
         states[SHARED] = encode_body(shared)
     return states
 
@@ -131,6 +131,7 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
             found.append((name, decode_body(RoomState, state)))
     if shared is not None:
         rooms.key_mark = shared.key
+        rooms.is_key_marked = shared.key is not None
         rooms.pins.restore(shared.pins)
     for name, one in found:
         if isinstance(one, InboxState):
@@ -177,6 +178,7 @@ def apply(rooms: Rooms, entry: Stored, now: int) -> None:
         _apply_message(rooms, entry, now)
     elif kind == Kind.INBOX_KEY:
         rooms.key_mark = decode_body(InboxKey, entry.body)
+        rooms.is_key_marked = True
         rooms.key_defined_at = entry.offset
     elif kind == Kind.INBOX_STANDS:
         _apply_stand(rooms, entry)

@@ -7,10 +7,11 @@ over another. What could not be read is never passed over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from signalhub.core.effects import Answer, Consult, Effect, Fetch, FindTime
 from signalhub.core.rooms import denials
+from signalhub.core.rooms.guarding import Then, guarded
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
 from signalhub.core.rooms.requests import Archived, Page, Read
 from signalhub.entry import Stored
@@ -18,6 +19,8 @@ from signalhub.errors import RoomError
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.rooms import Rooms
+
+T = TypeVar("T")
 
 # The oldest message is looked for in steps of so many, of so many bytes.
 _STEP: Final = 500
@@ -83,6 +86,10 @@ class Reading:
                 return [Answer(self._request.caller, page)]
             self._cursor = self._covered + 1
 
+    def guard(self, then: Then[T]) -> Then[T]:
+        """A continuation that answers even if it fails."""
+        return guarded(self._request.caller, then)
+
     def fail(self, error: RoomError) -> list[Effect]:
         """Nothing can be said."""
         return [Answer(self._request.caller, error)]
@@ -126,7 +133,8 @@ class Reading:
                 self._covered = next_seq - 1
             return self._complete(now)
 
-        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count_max, bytes_max, then)]
+        guard = self.guard(then)
+        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count_max, bytes_max, guard)]
 
     def _gone(self, first: int, last: int) -> None:
         """The log no longer holds these: the archive does, or nobody."""
@@ -158,7 +166,8 @@ class Reading:
                 return self._partial(now)
             return self._answer(now)
 
-        return [Consult(self._inbox.name, first, last, request.limit, then)]
+        guard = self.guard(then)
+        return [Consult(self._inbox.name, first, last, request.limit, guard)]
 
     def _merge(self, archived: list[Archived]) -> None:
         """The archive's word counts, and of two words the one with the lower position."""
@@ -254,7 +263,7 @@ class OldestSearch:
                 return self._ask_archive(first)
             return self._step(first, now)
 
-        return [FindTime(inbox.name, STREAM_EPOCH, expired_ms, then)]
+        return [FindTime(inbox.name, STREAM_EPOCH, expired_ms, self._reading.guard(then))]
 
     def _in_memory(self, now: int) -> list[Effect]:
         inbox = self._inbox
@@ -276,7 +285,8 @@ class OldestSearch:
                 return self._end(oldest.seq, oldest.expires_ms, now)
             return self._step(local_first, now)
 
-        return [Consult(inbox.name, inbox.oldest, local_first - 1, 1, then)]
+        guard = self._reading.guard(then)
+        return [Consult(inbox.name, inbox.oldest, local_first - 1, 1, guard)]
 
     def _step(self, from_seq: int, now: int) -> list[Effect]:
         inbox = self._inbox
@@ -293,7 +303,8 @@ class OldestSearch:
                         return self._end(one.seq, kept.expires_ms, now)
             return self._step(found[-1].seq + 1 if found else self._high + 1, now)
 
-        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, _STEP, _STEP_BYTES, then)]
+        guard = self._reading.guard(then)
+        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, _STEP, _STEP_BYTES, guard)]
 
     def _end(self, seq: int, expires_ms: int, now: int) -> list[Effect]:
         self._inbox.advance_oldest(seq, expires_ms)

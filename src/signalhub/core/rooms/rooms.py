@@ -79,6 +79,7 @@ class Rooms:
         self.dirty: set[Room | Inbox] = set()
         # What the log knows of the key, and from where on.
         self.key_mark: InboxKey | None = None
+        self.is_key_marked = False
         self.key_defined_at = 0
         self._grid_ms = _GRID_MS[settings.timestamps]
         self._slot_ms = self._id_ms = 0
@@ -337,11 +338,12 @@ class Marking:
         self._rooms = rooms
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self._rooms.is_key_marked = True
         self._rooms.key_defined_at = offset
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if not self._rooms.key_defined_at:
+        if not self._rooms.is_key_marked:
             self._rooms.key_mark = None
         return []
 

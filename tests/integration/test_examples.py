@@ -1,0 +1,56 @@
+"""The examples as their readers run them: programs against a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from signalhub.testing import run_hub
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORDS = ["we meet on Friday", "bring the second chapter", "and tea", "I shall be there"]
+
+
+async def lines_of(name: str, *arguments: str) -> list[str]:
+    """What an example prints, if it ends well and complains of nothing."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-W",
+        "error",
+        str(EXAMPLES / name),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (0, "")
+    return out.decode().splitlines()
+
+
+async def test_two_actors_meet() -> None:
+    async with run_hub() as hub:
+        lines = await lines_of("hello.py", hub.url)
+
+    assert lines[-1] == "1 reader of sums/today got 6"
+
+
+async def test_members_read_what_the_hub_and_an_outsider_cannot() -> None:
+    async with run_hub() as hub:
+        lines = await lines_of("encrypted_room.py", "--url", hub.http_url)
+
+    by_whom: dict[str, list[str]] = {}
+    for line in lines:
+        by_whom.setdefault(line[:16].strip(), []).append(line[19:])
+    assert by_whom["a member says"] == WORDS
+    assert by_whom["who was away"] == WORDS[:3]
+    stored, heard = by_whom["the hub has"], by_whom["an outsider"]
+    assert len(stored) == 3
+    assert heard[:3] == [f"{ciphertext}  cannot be opened" for ciphertext in stored]
+    assert len(heard) == 4
+
+
+async def test_a_second_run_has_a_room_of_its_own() -> None:
+    async with run_hub() as hub:
+        for _ in range(2):
+            assert await lines_of("encrypted_room.py", "--url", hub.url)

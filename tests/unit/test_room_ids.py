@@ -1,0 +1,313 @@
+"""Ids of room messages in a real store: kept as long as a repeat must be known, found one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import apsw
+import pytest
+
+from signalhub.core.dedup import Ack, Dedup, Remembered, fingerprint
+from signalhub.core.recovery import Snapshot
+from signalhub.state import schema
+from signalhub.state.room_ids import RoomIds
+from signalhub.state.store import Store, Window
+
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
+NOW = 20_000 * DAY_MS + DAY_MS // 2
+WINDOW = Window(300_000, WEEK_MS, 2**22)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    opened = Store(path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def room_ids() -> RoomIds:
+    connection = apsw.Connection(":memory:")
+    connection.execute(schema.CREATE)
+    return RoomIds(connection)
+
+
+def key_of(message_id: str, inbox: str = "inbox") -> bytes:
+    return fingerprint(inbox, message_id)
+
+
+def recorded(*accepted: tuple[str, int, int]) -> Remembered:
+    """What a hub remembers of messages: id, time, position."""
+    dedup = Dedup(WEEK_MS, 2**22)
+    dedup.is_kept = True
+    for message_id, at_ms, seq in accepted:
+        dedup.remember_by(key_of(message_id), at_ms, Ack(at_ms, seq=seq))
+    return dedup.take_fresh()
+
+
+def save(
+    store: Store,
+    remembered: Remembered,
+    rooms: dict[str, bytes | None] | None = None,
+    *,
+    is_whole: bool = False,
+) -> None:
+    nothing = Remembered(0, b"", {})
+    one = Snapshot(1, is_whole, 1, {}, {}, nothing, rooms or {}, remembered)
+    store.save_snapshot(one, 1, 0, WINDOW)
+    store.flush()
+
+
+def recall(store: Store, message_id: str, oldest_ms: int = NOW - WEEK_MS) -> int | None:
+    found: Future[int | None] = Future()
+    store.recall(key_of(message_id), oldest_ms, found.set_result)
+    return found.result()
+
+
+def loaded(store: Store, now_ms: int = NOW) -> Dedup:
+    """The memory of a hub that starts from this store."""
+    snapshot = store.load_snapshot(now_ms, WINDOW)
+    assert snapshot is not None
+    dedup = Dedup(WEEK_MS, 2**22)
+    dedup.load(snapshot.room_ids, now_ms)
+    return dedup
+
+
+def seq_in(dedup: Dedup, message_id: str, now_ms: int = NOW) -> int | None:
+    ack = dedup.find_by(key_of(message_id), now_ms)
+    return None if ack is None else ack.seq
+
+
+# The table.
+
+
+def test_an_id_is_found_with_its_position(room_ids: RoomIds) -> None:
+    room_ids.add(recorded(("a", NOW, 1), ("b", NOW, 2**40 - 1)).records)
+
+    found = [room_ids.recall(key_of(name), NOW - WEEK_MS) for name in ("a", "b", "c")]
+
+    assert found == [1, 2**40 - 1, 0]
+
+
+def test_the_same_id_in_another_inbox_is_another_one(room_ids: RoomIds) -> None:
+    room_ids.add(recorded(("a", NOW, 1)).records)
+
+    assert room_ids.recall(key_of("a", "another"), NOW - WEEK_MS) == 0
+
+
+def test_an_id_is_found_on_each_day_of_the_week(room_ids: RoomIds) -> None:
+    week = [(f"day{day}", NOW - day * DAY_MS, 100 - day) for day in range(7, -1, -1)]
+    room_ids.add(recorded(*week).records)
+
+    found = [room_ids.recall(key_of(name), NOW - WEEK_MS) for name, _, _ in week]
+
+    assert found == [seq for _, _, seq in week]
+
+
+@pytest.mark.parametrize(("oldest_ms", "seq"), [(NOW - 1, 5), (NOW, 5), (NOW + 1, 0)])
+def test_what_was_accepted_too_long_ago_is_not_found(
+    room_ids: RoomIds, oldest_ms: int, seq: int
+) -> None:
+    room_ids.add(recorded(("a", NOW, 5)).records)
+
+    assert room_ids.recall(key_of("a"), oldest_ms) == seq
+
+
+@pytest.mark.parametrize("later_ms", [1, 250, 3_600_000])
+def test_of_an_id_accepted_twice_in_a_day_the_later_one_is_found(
+    room_ids: RoomIds, later_ms: int
+) -> None:
+    """With a window shorter than a day an id can be accepted again."""
+    for first in range(0, 2_000, 97):
+        at_ms = NOW + first
+        name = f"a{first}"
+        for seq, accepted_ms in ((1, at_ms), (2, at_ms + later_ms)):
+            room_ids.add(recorded((name, accepted_ms, seq)).records)
+
+        assert room_ids.recall(key_of(name), at_ms + 1) == 2
+
+
+def test_an_id_from_a_clock_that_was_ahead_is_found(room_ids: RoomIds) -> None:
+    room_ids.add(recorded(("a", NOW + DAY_MS, 5)).records)
+
+    assert room_ids.recall(key_of("a"), NOW - WEEK_MS) == 5
+    assert [len(one.records) for one in room_ids.load(NOW - WEEK_MS, 2**20)] == [27]
+
+
+def test_an_empty_table_knows_nothing(room_ids: RoomIds) -> None:
+    assert room_ids.recall(key_of("a"), NOW - WEEK_MS) == 0
+    assert room_ids.load(NOW - WEEK_MS, 2**20) == []
+
+
+def test_writing_the_same_records_again_changes_nothing(room_ids: RoomIds) -> None:
+    records = recorded(("a", NOW, 1), ("b", NOW, 2)).records
+    for _ in range(2):
+        room_ids.add(records)
+
+    (day,) = room_ids.load(NOW - WEEK_MS, 2**20)
+    assert sorted(day.records) == sorted(records)
+
+
+def test_days_are_loaded_oldest_first_and_each_in_the_order_of_time(room_ids: RoomIds) -> None:
+    for number in (3, 1, 2):
+        at_ms = NOW - number * DAY_MS
+        room_ids.add(recorded((f"x{number}", at_ms, number), (f"y{number}", at_ms + 1, 1)).records)
+
+    days = room_ids.load(NOW - WEEK_MS, 2**20)
+
+    assert [one.newest_ms for one in days] == [NOW - number * DAY_MS + 1 for number in (3, 2, 1)]
+    assert all(one.records.startswith(key_of(f"x{3 - at}")) for at, one in enumerate(days))
+
+
+def test_no_more_days_are_loaded_than_memory_can_hold(room_ids: RoomIds) -> None:
+    for number in range(5):
+        at_ms = NOW - number * DAY_MS
+        room_ids.add(recorded(*[(f"{number}-{one}", at_ms, 1) for one in range(10)]).records)
+
+    found = [len(room_ids.load(NOW - WEEK_MS, size)) for size in (1, 270, 271, 540, 2**20)]
+
+    assert found == [1, 2, 2, 3, 5]
+
+
+def test_whole_days_are_forgotten(room_ids: RoomIds) -> None:
+    for number in range(5):
+        room_ids.add(recorded((f"x{number}", NOW - number * DAY_MS, 1)).records)
+
+    room_ids.forget(NOW - 2 * DAY_MS)
+
+    found = [room_ids.recall(key_of(f"x{number}"), NOW - WEEK_MS) for number in range(5)]
+    assert found == [1, 1, 1, 0, 0]
+
+
+# The store.
+
+
+def test_ids_are_written_with_the_snapshot_and_loaded_with_it(store: Store, path: Path) -> None:
+    save(store, recorded(("a", NOW - 5, 1), ("b", NOW, 2)))
+    save(store, recorded(("c", NOW, 3)))
+    store.close()
+
+    again = Store(path)
+    try:
+        dedup = loaded(again)
+        found = [seq_in(dedup, name) for name in "abcd"]
+        recalled = [recall(again, name) for name in "abcd"]
+    finally:
+        again.close()
+
+    assert (found, recalled) == ([1, 2, 3, None], [1, 2, 3, 0])
+
+
+def test_states_of_rooms_are_replaced_dropped_and_loaded(store: Store) -> None:
+    nothing = Remembered(0, b"", {})
+    save(store, nothing, {"room.a": b"one", "room.b": b"one"})
+    save(store, nothing, {"room.a": b"two", "room.b": None, "room.c": None})
+
+    found = store.load_snapshot(NOW, WINDOW)
+
+    assert found is not None
+    assert found.rooms == {"room.a": b"two"}
+
+
+def test_a_whole_snapshot_replaces_the_states_and_keeps_the_ids(store: Store) -> None:
+    save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
+    save(store, recorded(("b", NOW, 2)), {"room.b": b"two"}, is_whole=True)
+
+    found = store.load_snapshot(NOW, WINDOW)
+
+    assert found is not None
+    assert found.rooms == {"room.b": b"two"}
+    assert [recall(store, name) for name in "ab"] == [1, 2]
+
+
+def test_ids_older_than_the_window_are_forgotten_in_time(store: Store) -> None:
+    save(store, recorded(("old", NOW - WEEK_MS - DAY_MS, 1), ("edge", NOW - WEEK_MS, 2)))
+    save(store, recorded(("new", NOW, 3)))
+
+    assert [recall(store, name, 0) for name in ("old", "edge", "new")] == [0, 2, 3]
+
+
+def test_a_forgotten_snapshot_takes_rooms_and_ids_along(store: Store) -> None:
+    save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
+
+    store.forget_snapshot()
+    save(store, recorded(("b", NOW, 2)), is_whole=True)
+
+    found = store.load_snapshot(NOW, WINDOW)
+    assert found is not None
+    assert (found.rooms, [recall(store, name) for name in "ab"]) == ({}, [0, 2])
+
+
+def locked(store: Store, path: Path, work: Callable[[], None]) -> None:
+    """Do something while the store cannot write."""
+    other = apsw.Connection(str(path))
+    store._connection.set_busy_timeout(1)
+    other.execute("begin exclusive")
+    work()
+    other.execute("rollback")
+    other.close()
+
+
+def test_ids_of_a_snapshot_that_was_not_written_come_with_the_next_one(
+    store: Store, path: Path
+) -> None:
+    save(store, recorded(("a", NOW, 1)))
+    locked(store, path, lambda: save(store, recorded(("b", NOW, 2))))
+    save(store, recorded(("c", NOW, 3)))
+    before = [recall(store, name) for name in "abc"]
+    save(store, recorded(("d", NOW, 4)), is_whole=True)
+
+    assert before == [1, 0, 0]
+    assert [recall(store, name) for name in "abcd"] == [1, 2, 3, 4]
+
+
+def test_a_look_up_that_fails_says_so_and_is_counted(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoil() -> None:
+        store._connection.execute("DROP TABLE room_id")
+
+    store._submit(spoil)
+
+    assert recall(store, "a") is None
+    store.flush()
+    assert store.errors == 1
+
+
+def test_look_ups_see_every_snapshot_handed_over_before_them(store: Store) -> None:
+    found: list[Future[int | None]] = []
+    nothing = Remembered(0, b"", {})
+    for number in range(1, 50):
+        records = recorded((f"x{number}", NOW, number))
+        one = Snapshot(number, False, 1, {}, {}, nothing, {}, records)
+        store.save_snapshot(one, 1, 0, WINDOW)
+        found.append(Future())
+        store.recall(key_of(f"x{number}"), NOW - WEEK_MS, found[-1].set_result)
+
+    assert [one.result() for one in found] == list(range(1, 50))
+
+
+def test_a_store_of_the_version_before_rooms_is_brought_up_to_date(path: Path) -> None:
+    Store(path).close()
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TABLE room_id; DROP TABLE room_state; PRAGMA user_version = 2")
+    connection.close()
+
+    store = Store(path)
+    try:
+        save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
+        found = (recall(store, "a"), store.load_snapshot(NOW, WINDOW))
+    finally:
+        store.close()
+
+    assert found[0] == 1
+    assert found[1] is not None
+    assert found[1].rooms == {"room.a": b"one"}
