@@ -24,6 +24,7 @@ COUNTS_VARIABLE = "SIGNALHUB_OPENAPI_COUNTS"
 CROWDED_VARIABLE = "SIGNALHUB_OPENAPI_CROWDED"
 ROOMS = ("general", "acme:board", "lobby")
 INBOXES = ("pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg", "A" * 43, "inbox.1~")
+PROPOSALS = ("proposal-1", "proposal-2")
 TAGS = ("*", '"1"', '"2", "3"', 'W/"1"')
 TAG = r'(?:W/)?"[!#-~]*"'
 CONDITION = re.compile(rf"\*|{TAG}(?:, ?{TAG})*")
@@ -36,19 +37,26 @@ def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -
     """Make sense of a valid request."""
     if case.meta is None or case.meta.generation.mode.is_negative:
         return
-    if isinstance(case.body, dict) and case.operation.path == "/api/v1/message":
-        agree(case.headers, case.body, "X-Room-ID", "roomId")
-        agree(case.headers, case.body, "X-Pseudonym-ID", "pseudonymId")
-        if "X-Room-ID" not in case.headers:
-            case.body["roomId"] = case.body.get("roomId") or "general"
-    revisit(case.headers, "X-Room-ID", ROOMS)
-    if case.operation.path.startswith("/v1/inbox/"):
-        revisit(case.headers, "X-Inbox-ID", INBOXES)
+    headers, path = case.headers, case.operation.path
+    if isinstance(case.body, dict) and path == "/api/v1/message":
+        agree(headers, case.body, "X-Room-ID", "roomId")
+        agree(headers, case.body, "X-Pseudonym-ID", "pseudonymId")
+        if "X-Room-ID" not in headers:
+            case.body["roomId"] = case.body.get("roomId") or ROOMS[0]
+        revisit(case.body, "roomId", ROOMS)
+        revisit(case.body, "proposalId", PROPOSALS)
+    revisit(case.path_parameters, "proposalId", PROPOSALS)
+    revisit(headers, "X-Room-ID", ROOMS)
+    if path.startswith("/v1/inbox/"):
+        revisit(headers, "X-Inbox-ID", INBOXES)
+    elif "X-Inbox-ID" in headers and "X-Room-ID" in headers and headers["X-Room-ID"] in ROOMS:
+        # Most rooms are known by now, and bound to some inbox.
+        del headers["X-Inbox-ID"]
     for name in ("If-Match", "If-None-Match"):
-        revisit(case.headers, name, TAGS)
+        revisit(headers, name, TAGS)
         # The tool knows what these headers are for and makes values of its own for them.
-        if name in case.headers and not CONDITION.fullmatch(case.headers[name]):
-            del case.headers[name]
+        if name in headers and not CONDITION.fullmatch(headers[name]):
+            del headers[name]
 
 
 @schemathesis.hook
@@ -62,16 +70,16 @@ def agree(headers: Any, body: dict[str, Any], header: str, member: str) -> None:
         del headers[header]
 
 
-def revisit(headers: Any, name: str, known: tuple[str, ...]) -> None:
+def revisit(values: Any, name: str, known: tuple[str, ...]) -> None:
     """Use a known value in half of the cases, always in the same."""
-    value = headers.get(name)
+    value = values.get(name)
     if not isinstance(value, str):
         return
     chance = crc32(value.encode())
     if CROWDED_VARIABLE in os.environ:
-        headers[name] = known[0]
+        values[name] = known[0]
     elif chance % 2:
-        headers[name] = known[chance // 2 % len(known)]
+        values[name] = known[chance // 2 % len(known)]
 
 
 @atexit.register

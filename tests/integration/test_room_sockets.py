@@ -130,6 +130,19 @@ async def test_client_that_half_closes_gets_the_answers_that_come_from_the_disk(
         assert await line.is_at_end()
 
 
+async def test_socket_of_a_client_that_half_closed_while_it_waited_is_not_kept() -> None:
+    async with open_house() as house, dial(house) as line:
+        line.write(post("m-1"), ENTER)
+        line.writer.write_eof()
+
+        assert accepted(await line.answer()) == 1
+        assert (await line.answer()).status == 101
+        async with asyncio.timeout(PATIENCE_S):
+            await line.reader.read()
+        await eventually(lambda: not house.hub.app.runner.connections)
+        assert house.hub.app.hub.rooms.guests == 0
+
+
 async def test_message_of_a_client_that_is_gone_is_kept_and_nobody_minds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -12,9 +12,11 @@ from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 from signalhub.cli import (
     actors,
     dlq,
+    inbox,
     log,
     messages,
     publish,
+    room,
     serve,
     settings,
     sub,
@@ -33,6 +35,7 @@ _EPILOGUE = "Exit codes: " + ", ".join(f"{int(code)} {text}" for code, text in E
 _HUB = Group.create_ordered("Hub")
 _MESSAGES = Group.create_ordered("Messages")
 _TOPICS = Group.create_ordered("Topics")
+_ROOMS = Group.create_ordered("Rooms")
 _ACTORS = Group.create_ordered("Actors")
 _OPTIONS = Group.create_ordered("Options")
 
@@ -62,6 +65,10 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
             (dlq.ls, dlq.show, dlq.redrive, dlq.purge),
         ),
     },
+    _ROOMS: {
+        "room": ("Talk in encrypted rooms.", (room.send, room.listen, room.key)),
+        "inbox": ("Read and write the inboxes of rooms.", (inbox.fetch, inbox.append)),
+    },
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
     _HUB: (serve.serve,),
@@ -69,7 +76,10 @@ _VERBS: dict[Group, tuple[Command, ...]] = {
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (actors.discover, actors.ls, actors.ping),
 }
-_WITH_DATA = {("tell",), ("ask",), ("broadcast",), ("publish",)}
+_WITH_DATA = {
+    *(("tell",), ("ask",), ("broadcast",), ("publish",)),
+    *(("room", "send"), ("inbox", "append")),
+}
 
 
 def build() -> App:

@@ -200,6 +200,7 @@ class LocalEngine:
         self,
         unsettled: list[tuple[str, int, int]],
         needed: int | None,
+        saved: int,
         anchored: int,
         streams: list[tuple[str, int]],
         cut: Callable[[dict[int, int]], None],
@@ -208,17 +209,19 @@ class LocalEngine:
         """Delete the segments nobody needs any more, soon.
 
         `unsettled` are the oldest unsettled positions: stream, its epoch, seq. From the offset
-        `needed` on, if there is one, entries are needed for another reason. What is defined
+        `needed` on, if there is one, entries are needed for another reason. From `saved` on the log
+        alone knows what it holds, so that stays whatever the settings say. What is defined
         before `anchored` must not be deleted: `anchor` hears up to where it has to be written
         again. If something was deleted, `cut` hears the oldest position that is left of each of
         `streams`, 0 if none is, by the stream's epoch.
         """
-        self._threads.submit(self._retain, unsettled, needed, anchored, streams, cut, anchor)
+        self._threads.submit(self._retain, unsettled, needed, saved, anchored, streams, cut, anchor)
 
     def _retain(
         self,
         unsettled: list[tuple[str, int, int]],
         needed: int | None,
+        saved: int,
         anchored: int,
         streams: list[tuple[str, int]],
         cut: Callable[[dict[int, int]], None],
@@ -229,7 +232,7 @@ class LocalEngine:
             for stream, epoch, seq in unsettled:
                 found = self._reader.read(stream, epoch, seq, 1, 0)
                 floor = min([floor, *(one.offset for one in found)])
-            chosen = self._expendable(floor)
+            chosen = self._expendable(floor, saved)
         except Exception:
             log_lines.exception("retention failed")
             return
@@ -242,14 +245,14 @@ class LocalEngine:
             index = self._index
             self._threads.submit(lambda: list(index.update(self.log.segments)))
 
-    def _expendable(self, floor: int) -> Expendable:
+    def _expendable(self, floor: int, saved: int) -> Expendable:
         return expendable(
             self.log.segments,
             self._clock.now_ms(),
             age_s=self._settings.retention_s,
             bytes_max=self._settings.retention_bytes,
             floor=floor,
-            archived=None,
+            archived=saved,
             keep_unsettled=self._settings.keep_unsettled,
         )
 

@@ -37,8 +37,8 @@ def expendable(
 ) -> Expendable:
     """The oldest sealed segments that are too old or too much, and may go.
 
-    Below `floor` every subscription has settled everything; below `archived` everything is in the
-    lake, None without a pipeline.
+    Below `floor` every subscription has settled everything; below `archived` everything is known
+    elsewhere, None if nobody asks for that.
     """
     expired_ms = now_ms - age_s * 1000
     excess = sum(info.bytes for info in segments) - bytes_max

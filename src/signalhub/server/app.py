@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import picows
 import uvloop
@@ -285,11 +286,22 @@ class App:
                 log.info("the hub is healthy again")
 
     def _retain(self, now: int) -> None:
+        """Give up what is too old. The log is cut only where a snapshot holds what it said."""
         self.runner.perform(retention.expire_topics(self.hub, now), now)
+        if self._engine.reported > self._checkpointed:
+            self._save_snapshot()
+        loop = asyncio.get_running_loop()
+        self._store.when_written(partial(loop.call_soon_threadsafe, self._retain_saved))
+
+    def _retain_saved(self) -> None:
+        if self.hub.is_draining:
+            return
+        now = self._clock.now_ms()
         streams = [(one.name, one.id) for one in retention.streams(self.hub)]
         self._engine.retain(
             retention.unsettled(self.hub),
             retention.needed_by_rooms(self.hub, now),
+            self._store.saved_offset,
             retention.anchored(self.hub),
             streams,
             self._cut,

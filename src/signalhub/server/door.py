@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
+from signalhub.errors import unworded
 from signalhub.server import frames, handshake
 from signalhub.server.http import (
     CONTINUE,
@@ -30,7 +31,6 @@ from signalhub.server.http import (
     Response,
     Route,
     Upgrade,
-    unworded,
 )
 from signalhub.websocket import CloseCode
 
@@ -354,6 +354,9 @@ class Door(asyncio.BufferedProtocol):
             self._bytes_left -= len(rest)
             frames.pour(self._websocket, rest)
             self._check_bytes()
+        if self._is_half_closed:
+            # The end came while the request waited for its turn, and is not reported again.
+            self._transport.close()
 
     def _check_bytes(self) -> None:
         if self._bytes_left < 0 and not self._is_open:

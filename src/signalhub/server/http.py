@@ -19,7 +19,6 @@ import httptools
 import msgspec
 
 from signalhub.errors import RoomCode
-from signalhub.errors import unworded as unworded
 
 if TYPE_CHECKING:
     from picows import WSListener

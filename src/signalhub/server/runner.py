@@ -40,10 +40,9 @@ from signalhub.core.session import Session, State
 from signalhub.core.topics import Audience
 from signalhub.engine.port import Archive, Engine
 from signalhub.entry import Stored
-from signalhub.errors import Refusal
+from signalhub.errors import Refusal, unworded
 from signalhub.server.connection import Connection, Party, Waiting
 from signalhub.server.fanout import FanBatch
-from signalhub.server.http import unworded
 from signalhub.server.writer import Writer
 from signalhub.state.store import RegistrationRow, Store
 from signalhub.websocket import CloseCode, text_header
@@ -278,8 +277,7 @@ class Runner:
             try:
                 effects = append.receipt.committed(self.hub, offset, now)
             except Exception as error:
-                facts = unworded(error)
-                log.error("a committed entry could not be handled", exc_info=facts)
+                log.error("a committed entry could not be handled", exc_info=unworded(error))
                 continue
             for effect in effects:
                 self._perform_one(effect, now)

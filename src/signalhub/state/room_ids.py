@@ -35,9 +35,12 @@ class RoomIds:
         """The position of an id accepted since a time; 0 if there is none."""
         for day in self._days(oldest_ms):
             bounds = (day, key, key + b"\xff" * (RECORD_BYTES - len(key) + 1))
-            record = self._connection.execute(schema.RECALL_ROOM_ID, bounds).get
-            if record is not None and accepted_ms(record) >= oldest_ms:
-                return seq_of(record)
+            records = [
+                record for (record,) in self._connection.execute(schema.RECALL_ROOM_ID, bounds)
+            ]
+            newest = max(records, key=accepted_ms, default=None)
+            if newest is not None and accepted_ms(newest) >= oldest_ms:
+                return seq_of(newest)
         return 0
 
     def load(self, oldest_ms: int, bytes_max: int) -> list[Remembered]:

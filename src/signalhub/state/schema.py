@@ -128,6 +128,6 @@ FORGET_ALL_ROOM_IDS: Final = "DELETE FROM room_id"
 NEWEST_ROOM_ID_DAY: Final = "SELECT max(day) FROM room_id"
 LOAD_ROOM_IDS: Final = "SELECT record FROM room_id WHERE day = ?"
 RECALL_ROOM_ID: Final = """
-    SELECT record FROM room_id WHERE day = ? AND record >= ? AND record < ? LIMIT 1
+    SELECT record FROM room_id WHERE day = ? AND record >= ? AND record < ?
 """
 FORGET_ALL_REMEMBERED: Final = "DELETE FROM remembered"

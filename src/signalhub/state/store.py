@@ -85,9 +85,11 @@ class Store:
         self._errors = 0
         self._connection = _open(self._path)
         self._notes: dict[str, RegistrationRow | None] = {}
-        self._jobs: list[Callable[[], None]] = []
+        self._jobs: list[Callable[[], object]] = []
         # The last snapshot could not be written, so the next one has to be whole.
         self.is_snapshot_broken = False
+        # Everything before this offset of the log is in a snapshot on disk.
+        self.saved_offset = 0
         self._remembered: list[Remembered] = []
         self._room_ids = RoomIds(self._connection)
         self._unwritten_ids: list[bytes] = []
@@ -144,6 +146,7 @@ class Store:
             oldest_ms = now_ms - window.room_ids_ms
             room_ids = self._room_ids.load(oldest_ms, window.room_ids_bytes)
             epoch, offset, seen_from, next_id = found
+            self.saved_offset = offset
             return SnapshotRow(
                 epoch,
                 offset,
@@ -169,12 +172,17 @@ class Store:
         """It does not fit the log."""
 
         def clear() -> None:
+            self.saved_offset = 0
             with self._connection:
                 self._connection.execute(schema.FORGET_SNAPSHOT)
                 self._connection.execute(schema.FORGET_ALL_REMEMBERED)
                 self._connection.execute(schema.FORGET_ALL_ROOM_IDS)
 
         self._wait_for(clear)
+
+    def when_written(self, done: Callable[[], None]) -> None:
+        """Call `done`, on the store's own thread, when everything noted so far was dealt with."""
+        self._submit(done)
 
     def recall(self, key: bytes, oldest_ms: int, done: Callable[[int | None], None]) -> None:
         """Look an id of a room's message up; `done` is called on the store's own thread."""
@@ -235,6 +243,7 @@ class Store:
         self._remembered.clear()
         self._unwritten_ids.clear()
         self.is_snapshot_broken = False
+        self.saved_offset = snapshot.offset
 
     def _save_rooms(self, snapshot: Snapshot, window: Window) -> None:
         states = snapshot.rooms.items()
@@ -273,7 +282,7 @@ class Store:
                 self._changed.notify()
             self._notes[address] = row
 
-    def _submit(self, job: Callable[[], None], *, is_last: bool = False) -> None:
+    def _submit(self, job: Callable[[], object], *, is_last: bool = False) -> None:
         with self._changed:
             assert not self._is_closed, "the store is closed"
             self._is_closed = is_last
@@ -306,7 +315,7 @@ class Store:
             for job in jobs:
                 self._attempt(job)
 
-    def _attempt(self, work: Callable[[], None]) -> None:
+    def _attempt(self, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception:

@@ -192,9 +192,13 @@ class Guest:
 
 
 async def knock(
-    port: int, path: str = "/room", headers: Headers = (), receive_bytes: int = 0
+    port: int,
+    path: str = "/room",
+    headers: Headers = (),
+    receive_bytes: int = 0,
+    is_welcome: bool = True,
 ) -> Guest:
-    """Upgrade and take the welcome, or raise `TurnedAway`.
+    """Upgrade and take the welcome, if there is to be one, or raise `TurnedAway`.
 
     A small receive buffer makes a guest that does not read slow sooner.
     """
@@ -208,7 +212,8 @@ async def knock(
         assert answer.header("Sec-WebSocket-Accept") == _ACCEPT
         assert answer.header("Sec-WebSocket-Extensions") is None
         guest = Guest(reader, writer, answer.header("Sec-WebSocket-Protocol"))
-        guest.welcome = await guest.receive("welcome")
+        if is_welcome:
+            guest.welcome = await guest.receive("welcome")
     except BaseException:
         writer.transport.abort()
         raise

@@ -67,10 +67,15 @@ class House:
         return web
 
     async def enter(
-        self, path: str = "/room", headers: Headers = (), *, receive_bytes: int = 0
+        self,
+        path: str = "/room",
+        headers: Headers = (),
+        *,
+        receive_bytes: int = 0,
+        is_welcome: bool = True,
     ) -> Guest:
         """A socket at this path, or `TurnedAway`."""
-        guest = await knock(self.port, path, headers, receive_bytes)
+        guest = await knock(self.port, path, headers, receive_bytes, is_welcome)
         self._guests.append(guest)
         return guest
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from tests.spec.durable import held_disk
 from tests.spec.rooms.guest import TurnedAway, offer
 from tests.spec.rooms.house import (
     INBOX,
@@ -91,6 +94,17 @@ async def test_first_socket_with_both_ids_binds(way: str) -> None:
         assert refused(answer, 409) == "CONFLICT"
 
 
+async def test_room_that_was_used_without_a_binding_keeps_its_sequence() -> None:
+    async with open_house() as house:
+        await house.sent("a")
+
+        assert refused(await house.send("b", inbox=INBOX), 409) == "CONFLICT"
+
+        assert await house.sent("b") == 2
+        assert (await house.read(DEFAULT)).ids == ["a", "b"]
+        assert (await house.read(INBOX)).messages == []
+
+
 async def test_bound_room_is_refused_with_another_inbox_and_nothing_happens() -> None:
     async with open_house() as house:
         guest = await house.join(inbox=INBOX)
@@ -170,6 +184,42 @@ async def test_of_several_first_messages_one_binds_and_the_others_conform() -> N
         for inbox in inboxes:
             expected = [inbox] if inbox == winner else []
             assert (await house.read(inbox)).ids == expected
+
+
+async def test_socket_that_binds_is_welcomed_when_the_binding_is_on_disk() -> None:
+    async with open_house() as house:
+        other = await house.join("other")
+        with held_disk() as disk:
+            disk.hold()
+            joining = asyncio.create_task(house.join(inbox=INBOX))
+            await disk.wait()
+            rival = asyncio.create_task(house.send("x", inbox=OTHER_INBOX, web=house.another_web()))
+            await other.nothing_more()
+            assert not joining.done()
+            disk.release()
+            guest = await joining
+            assert refused(await rival, 409) == "CONFLICT"
+
+        assert guest.welcome == {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
+        assert await guest.accepted("a") == 1
+        assert (await guest.receive("message"))["seq"] == 1
+
+
+async def test_socket_whose_binding_cannot_be_written_is_told_so(broken: OpenHouse) -> None:
+    await broken.sent("a", "other")
+    with held_disk() as disk:
+        disk.hold()
+        guest = await broken.enter("/room", headers_of(ROOM, INBOX), is_welcome=False)
+        await disk.wait()
+        disk.break_down()
+        disk.release()
+
+        assert (await guest.error())["errorCode"] == "UNAVAILABLE"
+        assert await guest.until_closed() == 1013
+
+    # Whether it was written after all is unknown; it must not be in the way.
+    await broken.restart()
+    assert await broken.sent("a", inbox=INBOX) == 1
 
 
 async def test_inbox_in_another_spelling_is_the_same_inbox() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from tests.spec.durable import held_disk
 from tests.spec.peer import Closed
@@ -166,14 +163,6 @@ async def test_nobody_is_told_before_the_message_is_on_disk() -> None:
         await guest.nothing_more()
         assert page_of(await fetching).ids in (["before"], ["before", "a"])
         assert (await house.read(DEFAULT)).ids == ["before", "a"]
-
-
-@pytest.fixture
-async def broken(caplog: pytest.LogCaptureFixture) -> AsyncIterator[OpenHouse]:
-    """A hub whose disk is going to fail; it may say so in its log."""
-    async with open_house() as house:
-        yield house
-    caplog.get_records("call").clear()
 
 
 async def test_message_is_refused_where_the_disk_has_failed(broken: OpenHouse) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.server.http import Later, Request, Response, Routes, Upgrade, unworded
+from signalhub.errors import unworded
+from signalhub.server.http import Later, Request, Response, Routes, Upgrade
 
 
 def handler(request: Request, *parts: str) -> Response:

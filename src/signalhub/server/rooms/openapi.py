@@ -76,6 +76,13 @@ def _base64(last_two: str) -> str:
 
 _CIPHERTEXT: Final = f"^(?:{_base64('_-')}|{_base64('+/')})$"
 _EXAMPLE: Final = "c2VjcmV0"
+_EXAMPLE_ID: Final = "01K9ZC3V7M8R2D5T6W1X4Y0ABE"
+_EXAMPLE_PROPOSAL: Final = "proposal-1"
+_DEPOSIT: Final[Json] = {"messageId": _EXAMPLE_ID, "ciphertext": _EXAMPLE}
+_ENVELOPES: Final[Json] = {
+    "message": _DEPOSIT,
+    "proposal": {"type": PROPOSAL, "proposalId": _EXAMPLE_PROPOSAL, "ciphertext": _EXAMPLE},
+}
 
 _BINARY: Final[Json] = {"type": "string", "format": "binary"}
 _ID: Final[Json] = {"type": "string", "pattern": _PLAIN}
@@ -155,7 +162,7 @@ def _send(settings: RoomSettings) -> Json:
             _header("X-Pseudonym-ID", "Who sends it.", _WITH_COLON, "p1"),
             _capability(settings),
         ],
-        "requestBody": {"required": True, "content": _json("Envelope")},
+        "requestBody": {"required": True, "content": _json("Envelope", **_ENVELOPES)},
         "responses": {
             "200": _answer("The message is in its room.", _REPLAY, _json("Sent")),
             **_errors(400, 409, 413, 415, 429, 500, 503),
@@ -198,7 +205,7 @@ def _append(settings: RoomSettings) -> Json:
             f"position of the original. An inbox takes {settings.append_rate} appends in a minute."
         ),
         "parameters": [_inbox(required=True)],
-        "requestBody": {"required": True, "content": _json("Deposit")},
+        "requestBody": {"required": True, "content": _json("Deposit", deposit=_DEPOSIT)},
         "responses": {
             "202": _answer("The message is in its inbox.", _REPLAY, _json("Stored")),
             **_errors(400, 413, 415, 429, 500, 503),
@@ -262,7 +269,7 @@ def _read_proposal(settings: RoomSettings) -> Json:
     return {
         "operationId": "readProposal",
         "summary": "Read one proposal of a room",
-        "parameters": [wanted | {"example": "proposal-1"}, _room(), _capability(settings)],
+        "parameters": [wanted | {"example": _EXAMPLE_PROPOSAL}, _room(), _capability(settings)],
         "responses": {
             "200": _answer("The proposal.", _NOT_STORED, _json("Proposal")),
             **_errors(400, 404, 409, 500),
@@ -310,8 +317,11 @@ def _query(name: str, about: str, *, least: int, default: int) -> Json:
     }
 
 
-def _json(schema: str) -> Json:
-    return {answers.JSON: {"schema": _ref(schema)}}
+def _json(schema: str, **examples: Json) -> Json:
+    content = {"schema": _ref(schema)}
+    if examples:
+        content["examples"] = {name: {"value": one} for name, one in examples.items()}
+    return {answers.JSON: content}
 
 
 def _ref(schema: str) -> Json:
@@ -355,7 +365,7 @@ def _schemas(settings: RoomSettings) -> Json:
         "description": "Base64url or base64; the hub keeps base64url without padding.",
         "examples": [_EXAMPLE],
     }
-    message_id = _ID | {"examples": ["01K9ZC3V7M8R2D5T6W1X4Y0ABE"]}
+    message_id = _ID | {"examples": [_EXAMPLE_ID]}
     next_seq = {
         "type": "integer",
         "minimum": 0,
@@ -398,14 +408,12 @@ def _envelope(message_id: Json, ciphertext: Json) -> Json:
         "tenantId": or_null | {"pattern": _PLAIN},
         "pseudonymId": or_null | {"pattern": _WITH_COLON},
     }
-    example = {"roomId": "general", "pseudonymId": "p1", "ciphertext": _EXAMPLE}
     kind = {"enum": [*sorted(TYPES - ABOUT_PROPOSALS), None], "default": APP}
     plain = _object(optional | {"type": kind}, ciphertext=ciphertext)
     about_proposal = _object(
         optional, ciphertext=ciphertext, type={"enum": sorted(ABOUT_PROPOSALS)}, proposalId=_ID
     )
-    other = example | {"type": PROPOSAL, "proposalId": "proposal-1"}
-    return {"oneOf": [plain, about_proposal], "examples": [example, other]}
+    return {"oneOf": [plain, about_proposal]}
 
 
 def _object(optional: Json | None = None, /, **required: Json) -> Json:

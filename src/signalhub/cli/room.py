@@ -1,0 +1,240 @@
+"""`signalhub room`: talk in a room, listen to it, make a key for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.failures import Exit, Failure, usage
+from signalhub.cli.following import Count, For
+from signalhub.cli.output import AsJson, Output, counted, shown
+from signalhub.cli.room_connection import (
+    NEARBY,
+    RoomConnection,
+    comes_back,
+    joined,
+    losses_shown,
+    run,
+)
+from signalhub.cli.wording import (
+    INBOX_VARIABLE,
+    KeyFile,
+    Raw,
+    Text,
+    Wording,
+    inbox_of,
+    read_key,
+    wording_of,
+    write_key,
+)
+
+if TYPE_CHECKING:
+    from signalhub.client import Hub, Reconnect, Room, RoomMessage, Sent
+    from signalhub.client.opening import Opening
+
+Kind = Literal[
+    "mls_app", "mls_proposal", "mls_approval", "mls_rejection", "mls_commit", "mls_group_info"
+]
+RoomId = Annotated[str, Parameter(name="ROOM", help="The id of the room, such as general.")]
+
+
+@Parameter(name="*", group="Room")
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """Which room it is, who we are in it, and what only members know."""
+
+    tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
+    pseudonym: Annotated[
+        str | None, Parameter(help="Who we are to the others; a random name otherwise.")
+    ] = None
+    inbox: Annotated[
+        str | None,
+        Parameter(
+            env_var=INBOX_VARIABLE,
+            show_default=False,
+            help="The room's inbox; otherwise the one that goes with --key, if there is one.",
+        ),
+    ] = None
+    key: KeyFile = None
+    raw: Raw = False
+
+    def wording(self, room: str) -> Wording:
+        """How words travel in this room."""
+        from signalhub.client.room_arguments import room_name
+
+        try:
+            name = room_name(self.tenant, room)
+        except ValueError as error:
+            raise usage(str(error), "correct ROOM or --tenant") from None
+        return wording_of(read_key(self.key), name, is_raw=self.raw)
+
+    def opening(
+        self, hub: Hub, room: str, since: int | None, reconnect: Reconnect | None
+    ) -> Opening[Room]:
+        try:
+            return hub.room(
+                room,
+                tenant=self.tenant,
+                pseudonym=self.pseudonym,
+                inbox=inbox_of(read_key(self.key), self.inbox),
+                since=since,
+                reconnect=reconnect,
+            )
+        except ValueError as error:
+            raise usage(str(error), "correct the command; see --help") from None
+
+
+ANYBODY = Membership()
+
+
+def send(
+    room: RoomId,
+    text: Text,
+    /,
+    *,
+    type: Annotated[Kind, Parameter(help="What kind of message it is to the room.")] = "mls_app",
+    proposal: Annotated[str | None, Parameter(help="The proposal that it is about.")] = None,
+    message_id: Annotated[
+        str | None,
+        Parameter(name="--id", help="An id of your own: sent again with it, it counts once."),
+    ] = None,
+    membership: Membership = ANYBODY,
+    connection: RoomConnection = NEARBY,
+) -> None:
+    """Send a message to a room and print its position.
+
+    Without --key the hub can read it; with --key only those who have the key:
+    signalhub room send general 'see you at six' --key general.key
+    """
+    from signalhub.client.room_arguments import checked_kind, checked_room_message_id
+
+    wording = membership.wording(room)
+    try:
+        own = checked_room_message_id(message_id)
+        checked_kind(type, proposal)
+    except ValueError as error:
+        raise usage(str(error), "correct --id, --type or --proposal") from None
+    ciphertext = wording.ciphertext(text, own)
+
+    async def work(hub: Hub) -> Sent:
+        opening = membership.opening(hub, room, None, None)
+        async with await joined(connection, opening) as place:
+            wording.warn(connection.plain)
+            return await place.send(
+                ciphertext,
+                message_id=own,
+                type=type,
+                proposal_id=proposal,
+                timeout_s=connection.timeout_s,
+            )
+
+    sent = run(connection, work)
+    facts = {"messageId": sent.message_id, "seq": sent.seq, "duplicate": sent.is_repeat}
+    fate = f"seq {sent.seq}; it was there already" if sent.is_repeat else f"seq {sent.seq}"
+    connection.plain.output.fact(facts, fate)
+
+
+def listen(
+    room: RoomId,
+    /,
+    *,
+    since: Annotated[
+        int,
+        Parameter(validator=Number(gte=0), help="The last position already read; 0 is none."),
+    ] = 0,
+    new: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Only what comes from now on."),
+    ] = False,
+    count: Count = None,
+    for_s: For = None,
+    membership: Membership = ANYBODY,
+    connection: RoomConnection = NEARBY,
+) -> None:
+    """Print every message of a room: first what was said, then what comes.
+
+    Each once and in order, also through losses of the connection. Who sent a
+    message, and its type, are known only of what comes. Ctrl-C ends.
+    signalhub room listen general --since 41 --key general.key
+    """
+    if new and since:
+        raise usage("--new reads nothing of what was said", "give either --new or --since")
+    wording = membership.wording(room)
+
+    async def work(hub: Hub) -> None:
+        opening = membership.opening(hub, room, None if new else since, comes_back())
+        async with await joined(connection, opening) as place:
+            connection.plain.note("listening; Ctrl-C ends")
+            with losses_shown(connection):
+                await _follow(place, wording, connection, count, for_s)
+
+    run(connection, work)
+
+
+def key(
+    *,
+    out: Annotated[Path, Parameter(help="The file to write it to; it must not be there yet.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a key for a room and print the inbox id that goes with it.
+
+    Give the file to the members, over a way you trust, and to nobody else:
+    signalhub room key --out general.key
+    """
+    from signalhub.client.sealing import new_key
+
+    made = new_key()
+    inbox = inbox_of(made, None)
+    write_key(out, made)
+    Output(as_json).fact({"key": str(out), "inbox": inbox}, str(inbox))
+
+
+async def _follow(
+    room: Room,
+    wording: Wording,
+    connection: RoomConnection,
+    count: int | None,
+    for_s: float | None,
+) -> None:
+    """Print each message; fewer than `count` when time is up is a failure."""
+    import asyncio
+
+    seen = told = 0
+    timer = asyncio.timeout(for_s)
+    try:
+        async with timer:
+            async for message in room:
+                for missed in room.missed[told:]:
+                    facts = {"lost_from": missed.first, "lost_to": missed.last}
+                    sentence = f"note: seq {missed.first} to {missed.last} cannot be read"
+                    connection.plain.remark(facts, f"{sentence}: gone, or in another inbox")
+                told = len(room.missed)
+                _print(message, wording, connection.plain.output)
+                seen += 1
+                if seen == count:
+                    return
+    except TimeoutError:
+        if not timer.expired():
+            raise
+    if count is not None:
+        raise Failure(
+            Exit.FAILED,
+            "too_few_messages",
+            f"{counted(seen, 'message')} of {count} came within {for_s:g} s",
+            "give it more time with --for",
+        )
+
+
+def _print(message: RoomMessage, wording: Wording, output: Output) -> None:
+    words, style = wording.words(message)
+    line = [
+        (str(message.seq), "bold"),
+        (shown(message.pseudonym or ""), "cyan"),
+        (message.type or "", "yellow"),
+        (shown(words), style),
+    ]
+    output.line(wording.facts(message), line)
