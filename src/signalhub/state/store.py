@@ -180,7 +180,7 @@ class Store:
 
         self._wait_for(clear)
 
-    def when_written(self, done: Callable[[], None]) -> None:
+    def when_written(self, done: Callable[[], object]) -> None:
         """Call `done`, on the store's own thread, when everything noted so far was dealt with."""
         self._submit(done)
 
