@@ -110,7 +110,7 @@ class Messages:
         self._waiting.put(message)
 
     def page(self, inbox: str, from_seq: int, limit: int) -> list[Row]:
-        """Read on the loop: with warm pages that is shorter than a way to a thread and back."""
+        """Read on the loop: the pages are warm, and the way to a thread and back is saved."""
         return self._reader.execute(_PAGE, (inbox, from_seq, limit)).fetchall()
 
     def head(self, room: str) -> int:

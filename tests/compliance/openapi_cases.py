@@ -19,6 +19,8 @@ from zlib import crc32
 import schemathesis
 from schemathesis import Case, HookContext, Response
 
+from signalhub.core.rooms.naming import default_inbox
+
 COUNTS_VARIABLE = "SIGNALHUB_OPENAPI_COUNTS"
 # If set, all valid requests are about one room or inbox, so that they reach its limits.
 CROWDED_VARIABLE = "SIGNALHUB_OPENAPI_CROWDED"
@@ -43,15 +45,14 @@ def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -
         agree(headers, case.body, "X-Pseudonym-ID", "pseudonymId")
         if "X-Room-ID" not in headers:
             case.body["roomId"] = case.body.get("roomId") or ROOMS[0]
-        revisit(case.body, "roomId", ROOMS)
         revisit(case.body, "proposalId", PROPOSALS)
     revisit(case.path_parameters, "proposalId", PROPOSALS)
     revisit(headers, "X-Room-ID", ROOMS)
     if path.startswith("/v1/inbox/"):
         revisit(headers, "X-Inbox-ID", INBOXES)
-    elif "X-Inbox-ID" in headers and "X-Room-ID" in headers and headers["X-Room-ID"] in ROOMS:
-        # Most rooms are known by now, and bound to some inbox.
-        del headers["X-Inbox-ID"]
+    elif "X-Inbox-ID" in headers and headers.get("X-Room-ID") in ROOMS:
+        # Whoever came first, with or without an inbox, has bound the room to this one.
+        headers["X-Inbox-ID"] = default_inbox(headers["X-Room-ID"])
     for name in ("If-Match", "If-None-Match"):
         revisit(headers, name, TAGS)
         # The tool knows what these headers are for and makes values of its own for them.

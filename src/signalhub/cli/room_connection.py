@@ -177,7 +177,8 @@ class _Losses(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         reason = getattr(record, "reason", "")
-        if reason == self._reason or record.levelno >= logging.WARNING:
+        is_ours = record.name == _CLIENT_LOG and record.levelno < logging.WARNING
+        if reason == self._reason or not is_ours:
             return
         self._reason = reason
         if record.msg == "Connected":
