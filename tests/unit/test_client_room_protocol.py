@@ -205,6 +205,9 @@ class TestSending:
         assert isinstance(error, Refused)
         assert error.code == "TOO_LARGE"
         assert [frame["messageId"] for frame in scene.written()] == ["small", "other"]
+        scene.send("larger", data=b"x" * 9_999)
+        assert isinstance(scene.failure("larger"), Refused)
+        assert scene.written() == []
 
     def test_a_congested_socket_is_not_written_to(self, scene: Scene) -> None:
         scene.join()

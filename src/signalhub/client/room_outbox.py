@@ -125,13 +125,12 @@ class Outbox:
         self._remove(message_id)
         return pending.attempts.failure("no answer came")
 
-    def too_big(self) -> str | None:
+    def too_big(self) -> Outgoing | None:
         """The hub hung up on a frame beyond its limit: the largest one is such a frame."""
-        written = [one for one in self._pending.values() if one.is_written]
-        if not written:
-            return None
-        largest = max(written, key=lambda one: len(one.outgoing.frame)).outgoing.message_id
-        self._remove(largest)
+        written = [one.outgoing for one in self._pending.values() if one.is_written]
+        largest = max(written, key=lambda one: len(one.frame), default=None)
+        if largest is not None:
+            self._remove(largest.message_id)
         return largest
 
     def expired(self, now_s: float) -> Iterator[tuple[str, ClientError]]:

@@ -107,6 +107,7 @@ class RoomProtocol:
         self._heartbeat: Heartbeat | None = None
         self._pings = 0
         self._welcome_by_s = 0.0
+        self._unread_bytes: int | None = None  # A frame that the hub hung up on had so many.
         self._has_joined = False
         self._has_warned = False
         self._end: ClientError | None = None
@@ -134,10 +135,9 @@ class RoomProtocol:
     def lost(self, close_code: int | None) -> list[Effect]:
         """The socket is gone."""
         effects: list[Effect] = []
-        if close_code == CloseCode.TOO_BIG:
-            error = Refused(RoomCode.TOO_LARGE, "the message is larger than the hub reads")
-            if (message_id := self._outbox.too_big()) is not None:
-                effects.append(Failed(message_id, error))
+        if close_code == CloseCode.TOO_BIG and (largest := self._outbox.too_big()) is not None:
+            self._unread_bytes = len(largest.frame)
+            effects.append(Failed(largest.message_id, _too_large()))
         self._outbox.lost()
         self.reading.lost()
         self._heartbeat = None
@@ -162,6 +162,9 @@ class RoomProtocol:
             text = f"{SENDS_MAX} messages to this room wait already"
             return [Failed(message_id, Unavailable(text))]
         frame = _encode({"action": "send", "messageId": message_id, **members})
+        if self._unread_bytes is not None and len(frame) >= self._unread_bytes:
+            # It would only cost us the connection again.
+            return [Failed(message_id, _too_large())]
         outgoing = Outgoing(message_id, frame, ciphertext, members["type"], deadline_s)
         self._outbox.submit(outgoing)
         return self._pump(now_s)
@@ -328,6 +331,10 @@ def _message_of(frame: _Frame) -> RoomMessage:
         type=frame.type,
         pseudonym=frame.pseudonym_id,
     )
+
+
+def _too_large() -> Refused:
+    return Refused(RoomCode.TOO_LARGE, "the message is larger than the hub reads")
 
 
 def _error_of(frame: _Frame) -> tuple[ClientError, float | None]:

@@ -67,8 +67,9 @@ def _attempt(
 def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Effect]:
     claimed = binding.claim(rooms, request.room, request.inbox)
     inbox = claimed.inbox
+    key = fingerprint(claimed.inbox_name, request.message_id)
     if inbox is not None:
-        answer = _known(rooms, inbox, request, now, is_looked_up)
+        answer = _known(rooms, inbox, request, key, now, is_looked_up)
         if answer is not None:
             return answer
     _check_storage(rooms)
@@ -79,7 +80,7 @@ def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Eff
     room, inbox, effects = binding.settle(rooms, claimed, now)
     windows = windows or _windows(rooms, room, request, now)
     rooms.dirty.add(room)
-    delivery = Delivery(rooms, inbox, room, request, windows)
+    delivery = Delivery(rooms, inbox, room, request, key, windows)
     # What is deposited later is kept as long.
     inbox.retention_s = _retention_s(rooms, request.room, request.inbox)
     effects.append(delivery.append(now, inbox.retention_s or rooms.settings.retention_s))
@@ -88,9 +89,10 @@ def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Eff
 
 def _deposit(rooms: Rooms, request: Deposit, now: int, is_looked_up: bool) -> list[Effect]:
     name = rooms.names.inbox(request.inbox)
+    key = fingerprint(name, request.message_id)
     found = rooms.inboxes.get(name)
     if found is not None:
-        answer = _known(rooms, found, request, now, is_looked_up)
+        answer = _known(rooms, found, request, key, now, is_looked_up)
         if answer is not None:
             return answer
     _check_storage(rooms)
@@ -101,7 +103,7 @@ def _deposit(rooms: Rooms, request: Deposit, now: int, is_looked_up: bool) -> li
     _check_cap(rooms, found)
     inbox = found or rooms.inbox(name)
     retention_s = _retention_s(rooms, "", request.inbox) or inbox.retention_s
-    delivery = Delivery(rooms, inbox, None, request, [window])
+    delivery = Delivery(rooms, inbox, None, request, key, [window])
     return [*rooms.marking(now), delivery.append(now, retention_s or rooms.settings.retention_s)]
 
 
@@ -109,7 +111,12 @@ def _deposit(rooms: Rooms, request: Deposit, now: int, is_looked_up: bool) -> li
 
 
 def _known(
-    rooms: Rooms, inbox: Inbox, request: Send | Deposit, now: int, is_looked_up: bool
+    rooms: Rooms,
+    inbox: Inbox,
+    request: Send | Deposit,
+    key: bytes,
+    now: int,
+    is_looked_up: bool,
 ) -> list[Effect] | None:
     """The answer to a message that was accepted before; `None` to a fresh one."""
     pending = inbox.pending.get(request.message_id)
@@ -118,7 +125,6 @@ def _known(
         rooms.tally.repeats += 1
         rooms.tally.conflicts += pending.request.ciphertext != request.ciphertext
         return []
-    key = fingerprint(inbox.name, request.message_id)
     ack = rooms.ids.find_by(key, rooms.id_time(now))
     if ack is not None:
         kept = inbox.recent.get(ack.seq)
@@ -256,6 +262,7 @@ class Delivery:
         "_began_ms",
         "_body",
         "_inbox",
+        "_key",
         "_room",
         "_rooms",
         "_windows",
@@ -272,11 +279,13 @@ class Delivery:
         inbox: Inbox,
         room: Room | None,
         request: Send | Deposit,
+        key: bytes,
         windows: list[SlidingWindow],
     ) -> None:
         for window in windows:
             window.record(request.mono_ms)
         self._windows = windows
+        self._key = key
         self._rooms = rooms
         self._inbox = inbox
         self._room = room
@@ -319,7 +328,7 @@ class Delivery:
         rooms, inbox, body, room = self._rooms, self._inbox, self._body, self._room
         request, seq = self.request, self.seq
         del inbox.pending[request.message_id]
-        at_ms = remember(rooms, inbox, body, seq, offset, self._began_ms)
+        at_ms = remember(rooms, inbox, body, self._key, seq, offset, self._began_ms)
         alike = rendering.members(seq, body.message_id, body.ciphertext)
         item = rendering.page_item(alike, body.created_ms, is_exact=rooms.is_exact)
         rooms.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
@@ -364,15 +373,21 @@ class Delivery:
         return [Answer(one.caller, error, one.message_id) for one in (self.request, *self.repeats)]
 
 
-def remember(rooms: Rooms, inbox: Inbox, body: RoomMessage, seq: int, offset: int, now: int) -> int:
-    """A message is on disk: its position counts and its id is known. The time it is known by."""
-    at_ms = rooms.floored(now)
+def remember(
+    rooms: Rooms,
+    inbox: Inbox,
+    body: RoomMessage,
+    key: bytes,
+    seq: int,
+    offset: int,
+    now: int,
+) -> int:
+    """A message is on disk: its position counts and its id is known. The time of its entry."""
     inbox.committed(seq, offset, body.expires_ms)
     rooms.dirty.add(inbox)
     rooms.pins.add(offset, body.expires_ms)
-    key = fingerprint(inbox.name, body.message_id)
     id_ms = rooms.take_id_time(now)
     rooms.ids.remember_by(key, id_ms, Ack(id_ms, seq=seq))
     if rooms.archived is not None and offset >= rooms.archived:
         inbox.count_unarchived(offset, len(body.ciphertext))
-    return at_ms
+    return rooms.floored(now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from signalhub.core.dedup import fingerprint
 from signalhub.core.effects import Append, Effect
 from signalhub.core.journal import UNWATCHED
 from signalhub.core.rooms import accepting, blobs, proposals
@@ -208,7 +209,8 @@ def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
     inbox.next_seq = entry.seq + 1
     inbox.since_ms = inbox.since_ms or entry.at_ms
     inbox.retention_max_s = max(inbox.retention_max_s, (body.expires_ms - entry.at_ms) / 1000)
-    accepting.remember(rooms, inbox, body, entry.seq, entry.offset, entry.at_ms)
+    key = fingerprint(inbox.name, body.message_id)
+    accepting.remember(rooms, inbox, body, key, entry.seq, entry.offset, entry.at_ms)
     if body.control is not None:
         proposals.follow(rooms, _room(rooms, body.control.room), body, entry.at_ms)
     if not body.is_appended:
