@@ -323,7 +323,11 @@ def described(shell: MemoryShell) -> dict[tuple[str, str], object]:
 
 
 def cut(shell: MemoryShell) -> None:
-    """Delete as much of the log as may be: all that is neither needed nor alone in saying so."""
+    """Delete as much of the log as may be, as the hub does: a snapshot first, anchors where needed.
+
+    Anchors that are not on disk at once let the next call cut more.
+    """
+    shell.save_snapshot()
     needed = retention.needed_by_rooms(shell.hub, shell.now)
     end = shell.engine.head if needed is None else min(needed, shell.engine.head)
     if end > retention.anchored(shell.hub):

@@ -20,7 +20,7 @@ import pytest
 
 from signalhub.server.rooms.openapi import describe
 from signalhub.settings import Rooms
-from signalhub.testing import run_hub, spawn_hub
+from signalhub.testing import FakeClock, run_hub, spawn_hub
 from tests.compliance.openapi_cases import COUNTS_VARIABLE, CROWDED_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,16 +120,17 @@ async def test_the_hub_does_what_its_document_says(tmp_path: Path) -> None:
 
 
 async def test_limits_answer_as_described_too(tmp_path: Path) -> None:
-    async with spawn_hub() as hub:
+    # Its time stands still, so that however slow the requests are, they are too many.
+    async with run_hub(clock=FakeClock()) as hub:
         verdict = await examine(
             *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
-            *("--max-examples", "200", "--phases", "examples,fuzzing", "--seed", "1"),
-            *("--include-operation-id", "readInbox", "--include-operation-id", "sendMessage"),
+            *("--max-examples", "150", "--phases", "examples,fuzzing", "--seed", "1"),
+            *("--include-operation-id", "readInbox", "--include-operation-id", "appendToInbox"),
             is_crowded=True,
         )
 
     assert verdict.exit_code == 0, verdict.output
-    assert verdict.counts["GET /v1/inbox/messages", 429] > 0
+    assert verdict.counts["GET /v1/inbox/messages", 429] > 0, verdict.counts
     assert max(by_status(verdict.counts)) < 500
 
 

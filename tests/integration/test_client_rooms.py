@@ -189,6 +189,19 @@ async def test_a_hub_may_want_the_inbox_with_everything() -> None:
         assert caught.value.code == "BAD_REQUEST"
 
 
+async def test_a_blind_hub_knows_only_the_inbox() -> None:
+    async with (
+        run_hub(rooms={"mode": "blind"}) as running,
+        signalhub.hub(running.url) as hub,
+        join(hub, SECRET_INBOX, inbox=SECRET_INBOX) as early,
+    ):
+        await early.send(b"x")
+
+        async with join(hub, SECRET_INBOX, inbox=SECRET_INBOX) as late:
+            assert words(await take(late, 1)) == [b"x"]
+            assert late.missed == ()
+
+
 async def test_tenants_have_rooms_of_their_own() -> None:
     async with (
         run_hub() as running,

@@ -110,7 +110,7 @@ class Truth:
             for one in some:
                 one.is_lost |= one.offset < first_offset
 
-    def learn(self, entries: list[Stored]) -> list[tuple[str, Written]]:
+    def learn(self, entries: list[Stored], mono_ms: int) -> list[tuple[str, Written]]:
         """Read on; the messages that are new, each with its inbox."""
         fresh = []
         for entry in entries:
@@ -118,7 +118,7 @@ class Truth:
                 continue
             self._next_offset = entry.offset + 1
             if entry.kind == Kind.ROOM_MESSAGE:
-                fresh.append((entry.stream, self._message(entry)))
+                fresh.append((entry.stream, self._message(entry, mono_ms)))
             elif entry.kind == Kind.ROOM_BOUND:
                 inbox = decode_body(RoomBound, entry.body).inbox
                 known = self.bindings.setdefault(entry.stream, inbox)
@@ -131,7 +131,7 @@ class Truth:
                 self._case_written(entry.stream, decode_body(Proposal, entry.body))
         return fresh
 
-    def _message(self, entry: Stored) -> Written:
+    def _message(self, entry: Stored, mono_ms: int) -> Written:
         body = decode_body(RoomMessage, entry.body)
         known = self.messages.setdefault(entry.stream, [])
         assert entry.seq == len(known) + 1, f"position {entry.seq} follows {len(known)}"
@@ -147,7 +147,7 @@ class Truth:
             issued,
         )
         for one in known:
-            is_young = issued.mono_ms - one.issued.mono_ms <= self.repeat_ms - self.grid_ms
+            is_young = mono_ms - one.issued.mono_ms <= self.repeat_ms - self.grid_ms
             if one.message_id == body.message_id and is_young and not one.is_lost:
                 raise AssertionError(f"{body.message_id} was accepted twice")
         known.append(written)

@@ -63,6 +63,13 @@ COMMANDS = [
     ["dlq", "show"],
     ["dlq", "redrive"],
     ["dlq", "purge"],
+    ["room"],
+    ["room", "send"],
+    ["room", "listen"],
+    ["room", "key"],
+    ["inbox"],
+    ["inbox", "fetch"],
+    ["inbox", "append"],
     ["tell"],
     ["ask"],
     ["broadcast"],
@@ -88,7 +95,7 @@ def test_every_command_is_listed_here_and_in_the_manual() -> None:
     app = build()
     names = [name for name in app if not name.startswith("-")]
     listed = [[name] for name in names]
-    for noun in ("settings", "token", "log", "topic", "sub", "dlq"):
+    for noun in ("settings", "token", "log", "topic", "sub", "dlq", "room", "inbox"):
         listed += [[noun, verb] for verb in app[noun] if not verb.startswith("-")]
 
     assert sorted(listed) == sorted(COMMANDS)

@@ -222,6 +222,7 @@ async def test_limited_partial_and_broken_pages_are_asked_for_again(
         (await server.request()).page(2, partial=True, nextSeq=1)
         (await server.request()).hang_up()
         (await server.request()).answer(500)
+        (await server.request()).answer(408)
         last = await server.request()
         last.page(1, 2)
 
@@ -272,6 +273,19 @@ async def test_closing_ends_the_iteration_and_waits_for_no_answer(
         await peer.gone.wait()
     with pytest.raises(signalhub.Unavailable, match="closed"):
         await hub.room("general")
+
+
+async def test_a_hub_that_is_closed_while_a_room_is_joined_leaves_it(
+    server: ScriptedRooms, hub: Hub
+) -> None:
+    joining = asyncio.ensure_future(hub.room("general").__aenter__())
+    peer = await server.accept(last_seq=None)
+    await hub.close()
+    peer.say("welcome", lastSeq=0)
+
+    with pytest.raises(signalhub.Unavailable, match="closed"):
+        await joining
+    await peer.gone.wait()
 
 
 @pytest.mark.parametrize(

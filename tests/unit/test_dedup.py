@@ -321,7 +321,7 @@ def test_what_is_kept_is_remembered_by_the_next_process() -> None:
     kept.append(dedup.take_fresh())
 
     again = Dedup(WINDOW_MS, 2**20)
-    again.load(kept, NOW_MS + 1000)
+    again.load(kept)
 
     assert again.count == dedup.count
     assert {one: again.find("s", one, NOW_MS + 1000) for one in acks} == acks

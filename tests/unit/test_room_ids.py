@@ -77,7 +77,7 @@ def loaded(store: Store, now_ms: int = NOW) -> Dedup:
     snapshot = store.load_snapshot(now_ms, WINDOW)
     assert snapshot is not None
     dedup = Dedup(WEEK_MS, 2**22)
-    dedup.load(snapshot.room_ids, now_ms)
+    dedup.load(snapshot.room_ids)
     return dedup
 
 

@@ -20,6 +20,9 @@ from signalhub.errors import ClientError, OutcomeUnknown, Refused, RoomCode, Una
 
 RETRY_AFTER_S_MAX = 3600.0
 
+# A kept connection may be told that it was idle for too long just when it is used again.
+_NOT_NOW = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)
+
 
 class Refusal(NamedTuple):
     """It did not work. `retry_after_s` is `None` if it would not work again either."""
@@ -68,7 +71,7 @@ def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -
     wait_s = retry_after_s(said.retry_after_ms, headers.get("retry-after", ""))
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return Refusal(limited(text), wait_s)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in _NOT_NOW:
         return Refusal(Unavailable(text), wait_s)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         # Something failed on the way, and nobody can say how far it had come.

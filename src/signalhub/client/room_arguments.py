@@ -18,7 +18,7 @@ ABOUT_PROPOSALS: Final = frozenset(("mls_proposal", "mls_approval", "mls_rejecti
 SEQ_MAX: Final = 2**53 - 1
 
 _ID_CHARS_MAX = 128
-_INBOX_CHARS_MAX = 256
+_INBOX_CHARS_MAX = 344
 _CAPABILITY_CHARS = 43  # Base64 of 32 bytes.
 _PLAIN = frozenset(ascii_letters + digits + "._~-")
 _WITH_COLON = _PLAIN | {":"}

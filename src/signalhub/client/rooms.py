@@ -27,6 +27,8 @@ from signalhub.errors import Unavailable
 RECONNECT = Reconnect()
 SOCKET_PATH = "/room"
 
+_CLOSED = "the hub was closed by this program"
+
 
 class Joining(TypedDict, total=False):
     """How to be in a room."""
@@ -114,7 +116,7 @@ class Hub:
 
         async def join() -> Room:
             if self._is_closed:
-                raise Unavailable("the hub was closed by this program")
+                raise Unavailable(_CLOSED)
             runner = RoomRunner(
                 self._origin.socket_url + SOCKET_PATH,
                 headers,
@@ -126,6 +128,9 @@ class Hub:
             )
             await runner.start()
             joined = Room(pseudonym, runner, self._rooms.discard)
+            if self._is_closed:
+                await joined.close()
+                raise Unavailable(_CLOSED)
             self._rooms.add(joined)
             return joined
 

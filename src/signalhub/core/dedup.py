@@ -96,6 +96,11 @@ class Dedup:
         return min(self._window_ms, self._now_ms - self._lost_until_ms)
 
     @property
+    def now_ms(self) -> int:
+        """Its own time, which never goes back."""
+        return self._now_ms
+
+    @property
     def is_shortened(self) -> bool:
         """Does lack of memory keep the window below what was configured?"""
         return self.window_ms < self._window_ms
@@ -150,12 +155,13 @@ class Dedup:
         aside, self._fresh_aside = self._fresh_aside, {}
         return Remembered(self._now_ms, records, aside)
 
-    def load(self, kept: Iterable[Remembered], now_ms: int) -> None:
+    def load(self, kept: Iterable[Remembered]) -> None:
         """Remember again what an earlier process remembered; before anything else."""
         assert not self._table.count, "only an empty memory can be loaded"
         pieces = []
         for one in kept:
-            self._advance(min(one.newest_ms, now_ms))
+            # If the clock was set back meanwhile, time goes on from where it was.
+            self._advance(one.newest_ms)
             count = len(one.records) // _RECORD.size
             if count:
                 self._count_arrival()
@@ -234,7 +240,8 @@ _DELAY_BITS: Final = 20
 _TIME_SHIFT: Final = _KIND_BITS + _DELAY_BITS
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1
 _DELAY_MASK: Final = (1 << _DELAY_BITS) - 1
-_DELAY_MS_MIN: Final = -_JITTER_MS
+# Acks may also be a little older than the time their ids are known by.
+_DELAY_MS_MIN: Final = -10_000
 _DELIVERED: Final = 0
 _QUEUED: Final = 1
 _ASIDE: Final = 2

@@ -111,8 +111,8 @@ class Recovery:
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
         keeping.restore(self._hub.rooms, rooms)
-        self._hub.rooms.ids.load(room_ids, self._hub.rooms.floored(self._now))
-        self._hub.dedup.load(remembered, self._now)
+        self._hub.rooms.load_ids(room_ids)
+        self._hub.dedup.load(remembered)
         self._noted_ms = max((one.newest_ms for one in remembered), default=0)
         self._hub.streams.next_id = next_id
         restored = (self._restore_stream(state) for state in states)

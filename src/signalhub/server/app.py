@@ -135,6 +135,9 @@ class App:
             restart.recover(self.hub, self._engine, self._store, self._clock.now_ms())
             names = restart.room_names(self.hub, self._folder.path)
             self._checkpointed = self._snapshot_before = self._engine.head
+            if self._engine.head > self._store.saved_offset:
+                # What only the log knew can be looked up from now on.
+                self._save_snapshot()
             self._run(loop, names)
             await self._listen(loop)
         except BaseException:
@@ -214,20 +217,20 @@ class App:
     # The gatekeeper's part.
 
     def admit(self) -> Response | None:
-        """One more WebSocket, unless they come too fast or the registry is full."""
+        """One more WebSocket, unless they come too fast."""
         now = self._clock.now_ms()
         if not self._door_bucket.take(now):
             self._tally.connections_refused += 1
             retry_after_s = max(1, -(-self._door_bucket.retry_after_ms(now) // 1000))
             limit, left = int(self._door_bucket.rate_s), int(self._door_bucket.tokens)
             return too_many_connections(retry_after_s, limit, left)
+        return None
+
+    def accept(self, door: Door) -> picows.WSListener | Response:
+        """The connection of an admitted actor, unless the registry is full."""
         if self.hub.registry.is_full:
             self._tally.connections_refused += 1
             return at_capacity(self.hub.registry.utilization)
-        return None
-
-    def accept(self, door: Door) -> picows.WSListener:
-        """The connection of an admitted WebSocket."""
         return Connection(self.runner, door)
 
     # What operators ask.

@@ -8,7 +8,7 @@ the connection. Nothing here touches a socket.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -81,6 +81,12 @@ class Response(msgspec.Struct, frozen=True):
     body: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
     headers: dict[str, str] = {}
+    pieces: Sequence[bytes] = ()  # The rest of a long body, in order.
+
+    @property
+    def content(self) -> bytes:
+        """The whole body."""
+        return b"".join((self.body, *self.pieces))
 
     def to_bytes(self, keep_alive: bool, head_only: bool = False) -> bytes:
         """The response as it travels; `head_only` leaves out the body but not its length."""
@@ -91,9 +97,14 @@ class Response(msgspec.Struct, frozen=True):
         date, lines = _date_line(int(time.time())), _lines(headers) if headers else b""
         if self.status in _BODILESS:
             return b"".join((_head(self.status, None, connection), date, lines, b"\r\n\r\n"))
-        head, body = _head(self.status, self.content_type, connection), self.body
-        pieces = (head, b"%d" % len(body), date, lines, b"\r\n\r\n", b"" if head_only else body)
-        return b"".join(pieces)
+        pieces, size = self.pieces, len(self.body)
+        if pieces:
+            size += sum(map(len, pieces))
+        head = _head(self.status, self.content_type, connection)
+        if head_only:
+            return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n"))
+        # A long body is copied once, here.
+        return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n", self.body, *pieces))
 
 
 @lru_cache(maxsize=256)

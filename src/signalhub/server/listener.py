@@ -41,8 +41,11 @@ class Gatekeeper(Protocol):
     def admit(self) -> Response | None:
         """`None` lets one more WebSocket in; a response turns it away."""
 
-    def accept(self, door: Door) -> picows.WSListener:
-        """The listener of an actor's WebSocket; it calls `door.opened` after a good hello."""
+    def accept(self, door: Door) -> picows.WSListener | Response:
+        """The listener of an actor's WebSocket; it calls `door.opened` after a good hello.
+
+        A response turns the actor away.
+        """
 
 
 def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Response:
@@ -86,8 +89,9 @@ class Listener:
         for path in WEBSOCKET_PATHS:
             routes.add_socket(path, self._accept)
 
-    def _accept(self, request: Request, door: Door) -> Upgrade:
-        return Upgrade(self.gatekeeper.accept(door))
+    def _accept(self, request: Request, door: Door) -> Upgrade | Response:
+        answer = self.gatekeeper.accept(door)
+        return answer if isinstance(answer, Response) else Upgrade(answer)
 
     @property
     def port(self) -> int:

@@ -19,7 +19,7 @@ AT_MS = 1_769_860_805_123  # 2026-01-31T12:00:05.123Z
 
 def json_of(response: Response) -> Any:
     assert response.content_type == "application/json"
-    return msgspec.json.decode(response.body)
+    return msgspec.json.decode(response.content)
 
 
 @pytest.mark.parametrize("code", list(RoomCode))
@@ -107,14 +107,14 @@ def test_a_page_joins_what_the_core_has_written() -> None:
     response = answers.page(Page([b'{"seq":3}', b'{"seq":4}'], 5, 2))
 
     assert response.status == 200
-    assert response.body == b'{"messages":[{"seq":3},{"seq":4}],"nextSeq":5}'
+    assert response.content == b'{"messages":[{"seq":3},{"seq":4}],"nextSeq":5}'
     assert response.headers["X-Inbox-Oldest-Seq"] == "2"
 
 
 def test_an_empty_page_does_not_say_whether_there_ever_was_something() -> None:
     response = answers.page(Page([], 9, None))
 
-    assert response.body == b'{"messages":[],"nextSeq":9}'
+    assert response.content == b'{"messages":[],"nextSeq":9}'
     assert "X-Inbox-Oldest-Seq" not in response.headers
 
 

@@ -82,7 +82,7 @@ def said(answer: Response | Later) -> Response | None:
 
 
 def json_of(response: Response) -> Any:
-    return msgspec.json.decode(response.body)
+    return msgspec.json.decode(response.content)
 
 
 def is_refusal(response: Response, status: int, code: RoomCode) -> bool:
@@ -126,7 +126,7 @@ def test_a_repeat_is_answered_like_the_original_and_marked() -> None:
     desk = Desk()
     first, second = desk.send(messageId="m1"), desk.send(messageId="m1", ciphertext="WFla")
 
-    assert first.body == second.body
+    assert first.content == second.content
     assert "Idempotent-Replay" not in first.headers
     assert second.headers["Idempotent-Replay"] == "true"
 
@@ -292,7 +292,7 @@ def test_a_fault_in_the_core_is_answered_and_its_text_is_not() -> None:
     response = desk.send()
 
     assert is_refusal(response, 500, RoomCode.INTERNAL_ERROR)
-    assert "NoneType" not in response.body.decode()
+    assert "NoneType" not in response.content.decode()
 
 
 # Inboxes.
@@ -504,7 +504,7 @@ def test_a_reader_is_spared_what_it_knows(known: str, status: int) -> None:
     response = desk.get(if_none_match=known)
 
     assert response.status == status
-    assert response.body != b"one" or status == 200
+    assert response.content != b"one" or status == 200
     assert status == 400 or response.headers["ETag"] == '"1"'
 
 

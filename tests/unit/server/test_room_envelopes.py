@@ -203,7 +203,7 @@ def test_a_capability_is_the_same_in_every_base64(data: bytes) -> None:
         ("a=", "a"),
         ("a==", "a"),
         ("my.inbox~1", "my.inbox~1"),
-        ("x" * 256, "x" * 256),
+        ("x" * 344, "x" * 344),
         ("acme:general", default_inbox("acme:general")),
         ("YWNtZTpnZW5lcmFs", default_inbox("acme:general")),
     ],
@@ -215,7 +215,7 @@ def test_an_inbox_id_has_one_form(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "=", "===", "a===", "x" * 257, "a/b", "a+b", "a b", "ä", "..", "a..b", "=a"),
+        *("", "=", "===", "a===", "x" * 345, "a/b", "a+b", "a b", "ä", "..", "a..b", "=a"),
         CAPABILITY[:-1] + "+=" + "=",
         CAPABILITY[:-2] + "+",
         CAPABILITY[:-3] + "..w",

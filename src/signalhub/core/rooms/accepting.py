@@ -131,13 +131,15 @@ def _known(
         if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
             rooms.tally.conflicts += 1
         return _repeat(rooms, request, ack.seq, rooms.shown(ack.at_ms))
-    if is_looked_up or not _may_be_on_disk(rooms, inbox, now):
+    if is_looked_up:
         return None
     if inbox.queue is not None:
         if len(inbox.queue) >= _QUEUE_MAX:
             raise denials.busy()
         inbox.queue.append(Waiting(request))
         return []
+    if not _may_be_on_disk(rooms, inbox, now):
+        return None
     inbox.queue = deque([Waiting(request)])
     return [_recall(rooms, inbox, key, rooms.id_time(now))]
 
@@ -387,7 +389,10 @@ def remember(
     rooms.dirty.add(inbox)
     rooms.pins.add(offset, body.expires_ms)
     id_ms = rooms.take_id_time(now)
-    rooms.ids.remember_by(key, id_ms, Ack(id_ms, seq=seq))
+    at_ms = rooms.floored(now)
+    # What is told of it is its own time; in `none` nothing is.
+    told_ms = id_ms if rooms.shown(at_ms) is None else at_ms
+    rooms.ids.remember_by(key, id_ms, Ack(told_ms, seq=seq))
     if rooms.archived is not None and offset >= rooms.archived:
         inbox.count_unarchived(offset, len(body.ciphertext))
-    return rooms.floored(now)
+    return at_ms

@@ -203,9 +203,9 @@ def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
         return
     body = decode_body(RoomMessage, entry.body)
     if entry.seq > inbox.head + 1:
-        # What was before it is gone from the log, and with it what was known of the inbox.
+        # What was before it is gone from the log; it may be in the archive.
         inbox.head = entry.seq - 1
-        inbox.advance_oldest(entry.seq, body.expires_ms)
+        inbox.oldest_expires_ms = 0
     inbox.next_seq = entry.seq + 1
     inbox.since_ms = inbox.since_ms or entry.at_ms
     inbox.retention_max_s = max(inbox.retention_max_s, (body.expires_ms - entry.at_ms) / 1000)

@@ -179,7 +179,8 @@ def due(rooms: Rooms, now: int) -> list[Effect]:
 def _expire(rooms: Rooms, room: Room, proposal: Proposal, now: int) -> Append:
     expired = replace(proposal, status=EXPIRED, changed_ms=rooms.floored(now))
     room.begun(proposal.id)
-    return Append(entry(room, expired, rooms.floored(now)), Expiry(rooms, room, proposal))
+    at_ms = rooms.floored(now)
+    return Append(entry(room, expired, at_ms), Expiry(rooms, room, proposal, at_ms))
 
 
 def entry(room: Room, proposal: Proposal, at_ms: int) -> Entry:
@@ -191,9 +192,10 @@ def entry(room: Room, proposal: Proposal, at_ms: int) -> Entry:
 class Expiry:
     """The end of a proposal on its way to the log."""
 
-    __slots__ = ("_proposal", "_room", "_rooms")
+    __slots__ = ("_at_ms", "_proposal", "_room", "_rooms")
 
-    def __init__(self, rooms: Rooms, room: Room, proposal: Proposal) -> None:
+    def __init__(self, rooms: Rooms, room: Room, proposal: Proposal, at_ms: int) -> None:
+        self._at_ms = at_ms
         self._rooms = rooms
         self._room = room
         self._proposal = proposal
@@ -202,7 +204,7 @@ class Expiry:
         self._room.settled(self._proposal.id)
         if self._proposal.status == PENDING:
             self._rooms.tally.proposals_expired += 1
-            _finish(self._rooms, self._room, self._proposal, EXPIRED, self._rooms.floored(now))
+            _finish(self._rooms, self._room, self._proposal, EXPIRED, self._at_ms)
         return []
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from signalhub.core.dedup import Dedup
+from signalhub.core.dedup import Dedup, Remembered
 from signalhub.core.effects import Answer, Append, Dismiss, Effect
 from signalhub.core.journal import Waited
 from signalhub.core.rooms import accepting, blobs, denials, proposals, reading, rendering
@@ -244,6 +244,12 @@ class Rooms:
             self._slot_ms = at_ms
             self._id_ms = max(at_ms, self._id_ms)
         return self._id_ms
+
+    def load_ids(self, kept: list[Remembered]) -> None:
+        """Know the ids again that an earlier process knew; before anything else."""
+        self.ids.load(kept)
+        self._id_ms = self.ids.now_ms
+        self._slot_ms = self.floored(self._id_ms)
 
     def take_id_time(self, now: int) -> int:
         """The time of one more id."""

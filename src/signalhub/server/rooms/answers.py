@@ -98,11 +98,13 @@ def deposited(accepted: Accepted, timestamps: Timestamps) -> Response:
 def page(found: Page) -> Response:
     """Messages of an inbox, which come as finished JSON objects."""
     end = b'],"nextSeq":%d,"partial":true}' if found.is_partial else b'],"nextSeq":%d}'
-    body = b'{"messages":[' + b",".join(found.messages) + end % found.next_seq
+    pieces = [b","] * (2 * len(found.messages))
+    pieces[::2] = found.messages
+    pieces[-1:] = [end % found.next_seq]
     headers = _NOT_STORED
     if found.oldest is not None:
         headers = {**_NOT_STORED, OLDEST_SEQ: str(found.oldest)}
-    return Response(200, body, JSON, headers)
+    return Response(200, b'{"messages":[', JSON, headers, pieces)
 
 
 def etag(version: int) -> str:

@@ -18,7 +18,8 @@ from signalhub.core.rooms.requests import ABOUT_PROPOSALS, APP, TYPES
 from signalhub.errors import RoomCode, RoomError
 
 ID_CHARS_MAX: Final = 128
-INBOX_CHARS_MAX: Final = 256
+# Enough for base64url of the longest name of a room with a tenant.
+INBOX_CHARS_MAX: Final = 344
 # What base64 makes of 32 bytes, which is what an inbox id should be.
 CAPABILITY_CHARS: Final = 43
 
