@@ -22,7 +22,7 @@ from signalhub.core.rooms.pins import Pins
 from signalhub.core.rooms.reading import Reading
 from signalhub.core.rooms.requests import Accepted, PutBlob, Send
 from signalhub.core.rooms.room import Room
-from signalhub.entry import InboxStands, Kind
+from signalhub.entry import Entry, InboxStands, Kind, decode_body, encode_body
 from tests.property.cutting import cut_down
 from tests.property.room_life import Life, Step, drawn
 
@@ -116,7 +116,7 @@ def keeping_refused_positions(patch: Patch) -> None:
 
 
 def forgetting_ids(patch: Patch) -> None:
-    patch.setattr(Dedup, "load", lambda self, kept, now_ms: None)
+    patch.setattr(Dedup, "load", lambda self, *given: None)
 
 
 def needing_nothing(patch: Patch) -> None:
@@ -137,10 +137,18 @@ def ignoring_gaps(patch: Patch) -> None:
 
 
 def anchoring_too_little(patch: Patch) -> None:
-    def stands(head: int, *rest: object) -> InboxStands:
-        return InboxStands(head - 1, *rest)  # type: ignore[arg-type]
+    entries = keeping._entries
 
-    patch.setattr(keeping, "InboxStands", stands)
+    def one_less(hub: rooms.Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
+        found = entries(hub, one, at_ms)
+        for entry in found:
+            if entry.kind == Kind.INBOX_STANDS:
+                stands = decode_body(InboxStands, entry.body)
+                stands.head -= 1
+                entry.body = encode_body(stands)
+        return found
+
+    patch.setattr(keeping, "_entries", one_less)
 
 
 def forgetting_windows(patch: Patch) -> None:

@@ -388,9 +388,10 @@ def test_a_page_has_a_thousand_messages_at_most() -> None:
 
 
 def test_an_inbox_nobody_knows_looks_like_an_empty_one() -> None:
-    assert Desk().fetch() == Response(
-        200,
-        b'{"messages":[],"nextSeq":0}',
+    found = Desk().fetch()
+
+    assert (found.status, found.content) == (200, b'{"messages":[],"nextSeq":0}')
+    assert (found.content_type, found.headers) == (
         "application/json",
         {"Cache-Control": "no-store"},
     )

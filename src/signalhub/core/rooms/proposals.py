@@ -42,7 +42,11 @@ _FINISHES = {REJECTION: REJECTED, COMMIT: COMMITTED}
 
 def every(room: Room | None, now: int) -> list[Proposal]:
     """All of a room, oldest first."""
-    return [] if room is None else [_seen(one, now) for one in room.proposals.values()]
+    if room is None:
+        return []
+    # A restart may have found them in another order.
+    ordered = sorted(room.proposals.values(), key=lambda one: one.created_ms)
+    return [_seen(one, now) for one in ordered]
 
 
 def one(room: Room | None, proposal_id: str, now: int) -> Proposal:
