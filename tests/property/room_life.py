@@ -189,14 +189,6 @@ class Life:
     def room_name(self, room: str) -> str:
         return self.shell.hub.rooms.names.room(room)
 
-    def inbox_of_room(self, room: str, inbox: str | None) -> str:
-        """Where a message goes: to the inbox the room has, or will have."""
-        name = self.room_name(room)
-        known = self.shell.hub.rooms.rooms.get(name)
-        if known is not None and known.inbox is not None:
-            return known.inbox.name
-        return self.inbox_name(inbox or default_inbox(room))
-
     def next_number(self) -> int:
         self._numbers += 1
         return self._numbers
@@ -210,11 +202,11 @@ class Life:
     def send(self, numbers: Numbers, room: str, message_id: str, **members: Any) -> None:
         capability = CAPABILITIES[room]
         inbox = numbers.of([capability, capability, capability, None, None, "cap-b"])
-        name = self.inbox_of_room(room, inbox)
+        name = self.room_name(room)
         text = numbers.of([b"aGVsbG8", b"A" * 200])
-        caller = self.ask("send", room=room, id=message_id, text=text, inbox=name)
+        caller = self.ask("send", target=name, room=room, id=message_id, text=text)
         self._issue(caller)
-        guests = [one for one in self.visitors if one.guest.room.name == self.room_name(room)]
+        guests = [one for one in self.visitors if one.guest.room.name == name]
         guest = numbers.of(guests).guest if guests and numbers.below(0.5) else None
         mono = mono_ms(self.shell)
         request = Send(caller, room, inbox, message_id, text, mono, guest=guest, **members)
@@ -222,7 +214,7 @@ class Life:
 
     def _issue(self, asked: Asked) -> None:
         """Of several requests with one id the first one counts that is not refused."""
-        key = (asked.facts["inbox"], asked.facts["id"])
+        key = (asked.facts["target"], asked.facts["id"])
         self.truth.issued.setdefault(key, []).append(asked.issued)
 
     def do_send(self, numbers: Numbers) -> None:
@@ -250,7 +242,7 @@ class Life:
     def deposit(self, numbers: Numbers, inbox: str, message_id: str) -> None:
         name = self.inbox_name(inbox)
         text = numbers.of([b"aGVsbG8", b"A" * 200])
-        caller = self.ask("deposit", target=inbox, id=message_id, text=text, inbox=name)
+        caller = self.ask("deposit", target=name, inbox=inbox, id=message_id, text=text)
         self._issue(caller)
         request = Deposit(caller, inbox, message_id, text, mono_ms(self.shell))
         self.shell.perform(self.shell.hub.rooms.deposit(request, self.shell.now))
@@ -262,7 +254,7 @@ class Life:
         sent = [one for one in self.asked if one.what == "deposit"]
         if sent:
             again = numbers.of(sent[-10:])
-            self.deposit(numbers, again.facts["target"], again.facts["id"])
+            self.deposit(numbers, again.facts["inbox"], again.facts["id"])
 
     def do_crowd(self, numbers: Numbers) -> None:
         """So many ids that a small memory gives up the older ones, which are on the shelf."""
@@ -424,7 +416,7 @@ class Life:
         self.learn()
         kind = result.code if isinstance(result, RoomError) else type(result).__name__
         self.told[kind] = self.told.get(kind, 0) + 1
-        issued = self.truth.issued.get((asked.facts.get("inbox"), asked.facts.get("id")), [])
+        issued = self.truth.issued.get((asked.facts.get("target"), asked.facts.get("id")), [])
         if asked.issued in issued:
             # It was refused, or a repeat.
             issued.remove(asked.issued)
@@ -444,9 +436,9 @@ class Life:
 
     def _check_accepted(self, asked: Asked, accepted: Accepted) -> None:
         facts = asked.facts
-        inbox = facts["inbox"]
+        inbox = facts["target"]
         if asked.what == "send":
-            inbox = self.truth.bindings[self.room_name(facts["room"])]
+            inbox = self.truth.bindings[inbox]
         messages = self.truth.messages.get(inbox, [])
         assert accepted.seq <= len(messages), f"{facts['id']} was acknowledged before its commit"
         written: Written = messages[accepted.seq - 1]

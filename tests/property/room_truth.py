@@ -83,7 +83,7 @@ class Truth:
         self.bindings: dict[str, str] = {}
         self.blobs: dict[tuple[str, str], RoomBlob] = {}
         self.cases: dict[str, dict[str, Case]] = {}
-        # Requests that may yet be written, by inbox and id, in their order.
+        # Requests that may yet be written, by room or inbox and by id, in their order.
         self.issued: dict[tuple[str, str], list[Issued]] = {}
         self._next_offset = 0
 
@@ -135,7 +135,9 @@ class Truth:
         body = decode_body(RoomMessage, entry.body)
         known = self.messages.setdefault(entry.stream, [])
         assert entry.seq == len(known) + 1, f"position {entry.seq} follows {len(known)}"
-        issued = self.issued.pop((entry.stream, body.message_id))[0]
+        target = entry.stream if body.is_appended else self.room_of(entry.stream)
+        assert target is not None, "a message came before the binding of its room"
+        issued = self.issued.pop((target, body.message_id))[0]
         written = Written(
             entry.seq,
             body.message_id,

@@ -241,7 +241,7 @@ _TIME_SHIFT: Final = _KIND_BITS + _DELAY_BITS
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1
 _DELAY_MASK: Final = (1 << _DELAY_BITS) - 1
 # Acks may also be a little older than the time their ids are known by.
-_DELAY_MS_MIN: Final = -10_000
+DELAY_MS_MIN: Final = -10_000
 _DELIVERED: Final = 0
 _QUEUED: Final = 1
 _ASIDE: Final = 2
@@ -298,7 +298,7 @@ class _Table:
         if kind == _ASIDE:
             ack = self._aside.get(key)
             return None if ack is None else (word >> _TIME_SHIFT, ack)
-        delay_ms = (word >> _KIND_BITS & _DELAY_MASK) + _DELAY_MS_MIN
+        delay_ms = (word >> _KIND_BITS & _DELAY_MASK) + DELAY_MS_MIN
         status: Status = "queued" if kind == _QUEUED else "delivered"
         return word >> _TIME_SHIFT, (delay_ms, status, int.from_bytes(seq, "little"), stream)
 
@@ -330,7 +330,7 @@ class _Table:
         index = self._index(key)
         kept = self._trimmed(self._buckets[index], oldest_kept_ms)
         word = at_ms << _TIME_SHIFT
-        delay = delay_ms - _DELAY_MS_MIN
+        delay = delay_ms - DELAY_MS_MIN
         is_large = ack.extra or ack.seq > _SEQ_MAX or ack.stream > _STREAM_MAX
         if is_large or not 0 <= delay <= _DELAY_MASK:
             word |= _ASIDE

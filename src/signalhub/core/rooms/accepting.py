@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.core.dedup import Ack, fingerprint
+from signalhub.core.dedup import DELAY_MS_MIN, Ack, fingerprint
 from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
 from signalhub.core.rooms import binding, denials, proposals, rendering
 from signalhub.core.rooms.guarding import guarded
@@ -390,8 +390,8 @@ def remember(
     rooms.pins.add(offset, body.expires_ms)
     id_ms = rooms.take_id_time(now)
     at_ms = rooms.floored(now)
-    # What is told of it is its own time; in `none` nothing is.
-    told_ms = id_ms if rooms.shown(at_ms) is None else at_ms
+    # What is told of it is its own time, if that fits a record; the position always does.
+    told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
     rooms.ids.remember_by(key, id_ms, Ack(told_ms, seq=seq))
     if rooms.archived is not None and offset >= rooms.archived:
         inbox.count_unarchived(offset, len(body.ciphertext))

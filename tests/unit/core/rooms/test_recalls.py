@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import apsw
 import pytest
 
-from signalhub.core.dedup import Dedup
+from signalhub.core.dedup import Dedup, fingerprint
 from signalhub.core.rooms.requests import Accepted
 from signalhub.errors import RoomCode, RoomError
+from signalhub.state import schema
+from signalhub.state.room_ids import RoomIds
 from tests.memory_rooms import (
     SECRET,
     Caller,
@@ -128,6 +131,60 @@ def test_a_clock_that_was_set_back_before_a_restart_costs_no_id() -> None:
     again = shell.restarted()
 
     assert [send(again, f"m{number}").seq for number in range(1, 5)] == [1, 2, 3, 4]
+
+
+def test_ids_of_a_clock_that_was_set_back_fit_their_records() -> None:
+    """On disk there are records and nothing beside them."""
+    shell = room_shell()
+    fill(shell, 1)
+    shell.clock.jump(-3_600)
+    shell.engine.is_prompt = False
+    send(shell, "m2")
+    shell.clock.advance(60)
+    send(shell, "m3")
+    shell.engine.commit()
+    fresh = shell.hub.rooms.ids.take_fresh()
+    room_ids = RoomIds(apsw.Connection(":memory:"))
+    room_ids._connection.execute(schema.CREATE)
+    room_ids.add(fresh.records)
+
+    name = inbox_of(shell).name
+    found = [room_ids.recall(fingerprint(name, f"m{number}"), 0) for number in (1, 2, 3)]
+
+    assert (found, fresh.aside) == ([1, 2, 3], {})
+
+
+@pytest.mark.parametrize("timestamps", ["exact", "coarse"])
+def test_a_repeat_tells_the_time_of_the_original_whatever_came_between(timestamps: str) -> None:
+    shell = room_shell(timestamps=timestamps)
+    shell.clock.advance(4.5)
+    shell.engine.is_prompt = False
+    caller = deposit(shell, "d")
+    shell.clock.advance(3)
+    deposit(shell, "between", inbox=SECRET)
+    shell.tick()
+    shell.engine.commit()
+    shell.engine.is_prompt = True
+    shell.save_snapshot()
+
+    for one in (shell, shell.restarted(), without_shelf(shell)):
+        assert deposit(one, "d").accepted.created_ms == caller.accepted.created_ms
+
+
+def test_a_message_committed_after_a_snapshot_and_accepted_before_it_costs_no_id() -> None:
+    shell = room_shell(repeat_s=150.0)
+    fill(shell, 1)
+    shell.engine.is_prompt = False
+    send(shell, "m2")
+    shell.clock.advance(80)
+    shell.save_snapshot()
+
+    again = shell.restarted(written=1)
+
+    assert send(again, "m2").accepted.is_repeat
+    assert send(again, "m1").accepted.is_repeat
+    again.clock.advance(60)
+    assert send(again, "m1").accepted.is_repeat
 
 
 # Memory is scarce.
