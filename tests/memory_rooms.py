@@ -6,13 +6,14 @@ that is returned gets its answer later. The limits are so wide that only tests a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
 import msgspec
 
 from signalhub.core import retention
-
+from signalhub.core.effects import Consult
 from signalhub.core.rooms.inbox import Inbox
 from signalhub.core.rooms.requests import (
     Accepted,
@@ -40,6 +41,8 @@ SECRET = "c2VjcmV0LWluYm94"
 TEXT = b"aGVsbG8"
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
+Archive = Callable[[Consult], list[Archived] | None]
+
 WIDE: dict[str, Any] = {"rate": 1_000_000, "append_rate": 1_000_000, "fetch_rate": 1_000_000}
 
 
@@ -183,9 +186,7 @@ def deposit(
     return caller
 
 
-def read(
-    shell: MemoryShell, from_seq: int = 0, limit: int = 100, *, inbox: str = INBOX
-) -> Caller:
+def read(shell: MemoryShell, from_seq: int = 0, limit: int = 100, *, inbox: str = INBOX) -> Caller:
     """A page of an inbox."""
     caller = Caller()
     request = Read(caller, inbox, from_seq, limit, mono_ms(shell))
@@ -271,6 +272,37 @@ def inbox_of(shell: MemoryShell, inbox: str = INBOX) -> Inbox:
 def room_of(shell: MemoryShell, room: str = ROOM) -> Room:
     rooms = shell.hub.rooms
     return rooms.rooms[rooms.names.room(room)]
+
+
+def offset_of(shell: MemoryShell, seq: int) -> int:
+    """Where a message of the room is in the log."""
+    name = inbox_of(shell).name
+    return next(one.offset for one in shell.engine.entries if (one.stream, one.seq) == (name, seq))
+
+
+def cut_before(shell: MemoryShell, seq: int) -> None:
+    """The log loses everything before a message."""
+    shell.engine.cut(offset_of(shell, seq))
+
+
+def with_archive(shell: MemoryShell, archive: Archive, up_to: int = 0) -> None:
+    """The hub has a pipeline, and this is what its archive says."""
+    shell.archive = archive
+    shell.hub.rooms.archived_to(up_to)
+
+
+def holding(first: int, last: int) -> Archive:
+    """An archive that has a stretch of messages."""
+
+    def answer(consult: Consult) -> list[Archived]:
+        stretch = range(max(first, consult.from_seq), min(last, consult.to_seq) + 1)
+        return [archived(seq) for seq in stretch][: consult.count_max]
+
+    return answer
+
+
+def away(consult: Consult) -> None:
+    """An archive that cannot be reached."""
 
 
 def archived(

@@ -55,6 +55,12 @@ ROOMS = list(CAPABILITIES)
 INBOXES = ["lone", "cap-b", "cap-c", default_inbox("brief-a"), default_inbox("t:c")]
 BLOBS = ["metadata", "quorum"]
 CASES = ["x", "y", "z", "w"]
+# What may be answered because the caller is wrong.
+ALLOWED = {
+    "send": RoomCode.CONFLICT,
+    "join": RoomCode.CONFLICT,
+    "put": RoomCode.PRECONDITION_FAILED,
+}
 
 OPS = {
     "send": 20,
@@ -293,7 +299,7 @@ class Life:
         try:
             visitor.guest, effects = rooms.join(visitor, room, inbox, "p", now)
         except RoomError as error:
-            assert error.code == RoomCode.CONFLICT, error
+            self._check_refusal(Asked(self, "join"), error)
             return
         self.visitors[visitor] = []
         self.shell.perform(effects)
@@ -484,8 +490,7 @@ class Life:
             assert asked.what != "read", "a page was refused"
             assert self.is_refusing or self.has_archive or is_full, error.text
         else:
-            allowed = {"send": RoomCode.CONFLICT, "put": RoomCode.PRECONDITION_FAILED}
-            assert error.code == allowed.get(asked.what), error.text
+            assert error.code == ALLOWED.get(asked.what), error.text
 
     def _check_limited(self, asked: Asked) -> None:
         """Nobody is told to wait while there is room, unless the hub has to guess."""

@@ -1,4 +1,4 @@
-"""Ids of room messages in a real store: kept as long as a repeat must be known, found one by one."""
+"""Ids of room messages in a real store: kept as long as a repeat must be known."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ async def test_parameters_nobody_knows_are_ignored() -> None:
 
 async def test_inbox_id_that_is_none_is_refused() -> None:
     async with open_house() as house:
-        for inbox in ("", "a/b", "..", "a..b", "x" * 257, "a b", "na\xefve", "a,b"):
+        for inbox in ("", "a/b", "..", "a..b", "x" * 345, "a b", "na\xefve", "a,b"):
             assert refused(await house.fetch(inbox), 400) == "BAD_REQUEST", inbox
 
 
@@ -192,6 +192,15 @@ async def test_inbox_id_may_be_written_in_several_ways(written: str, read: str) 
         await house.appended(written, "a")
 
         assert (await house.read(read)).ids == ["a"]
+
+
+async def test_inbox_of_the_longest_name_can_be_read() -> None:
+    tenant, room = "t" * 128, "r" * 128
+    async with open_house() as house:
+        await house.sent("a", room, tenantId=tenant)
+
+        assert (await house.read(default_inbox(room, tenant))).ids == ["a"]
+        assert (await house.read(f"{tenant}:{room}")).ids == ["a"]
 
 
 async def test_inbox_ids_are_compared_exactly() -> None:

@@ -252,7 +252,7 @@ class OldestSearch:
     def begin(self, now: int) -> list[Effect]:
         inbox = self._inbox
         if inbox.recent and inbox.recent_first <= inbox.oldest:
-            return self._in_memory(now)
+            return self._in_memory(inbox.oldest, now)
         expired_ms = now - inbox.retention_max_s * 1000 - self._rooms.grid_ms
 
         def then(seq: int | None, now: int) -> list[Effect]:
@@ -260,21 +260,22 @@ class OldestSearch:
                 return self._reading.fail(denials.unreadable())
             first = max(seq, inbox.oldest) if seq else self._high + 1
             if self._rooms.archived is not None and first > inbox.oldest:
-                return self._ask_archive(first)
+                return self._ask_archive(inbox.oldest, first - 1)
             return self._step(first, now)
 
         return [FindTime(inbox.name, STREAM_EPOCH, expired_ms, self._reading.guard(then))]
 
-    def _in_memory(self, now: int) -> list[Effect]:
-        inbox = self._inbox
-        for seq in range(inbox.oldest, self._high + 1):
-            if inbox.recent[seq].expires_ms > now:
-                return self._end(seq, inbox.recent[seq].expires_ms, now)
+    def _in_memory(self, from_seq: int, now: int) -> list[Effect]:
+        """The oldest that memory holds and that can be read, from a position on."""
+        recent = self._inbox.recent
+        first = max(from_seq, self._memory_first())
+        for seq in range(first, self._high + 1):
+            if recent[seq].expires_ms > now:
+                return self._end(seq, recent[seq].expires_ms, now)
         return self._end(self._high + 1, 0, now)
 
-    def _ask_archive(self, local_first: int) -> list[Effect]:
-        """Something older than the log holds may be in the archive."""
-        inbox = self._inbox
+    def _ask_archive(self, first: int, last: int) -> list[Effect]:
+        """The log no longer holds these, but the archive may."""
 
         def then(found: list[Archived] | None, now: int) -> list[Effect]:
             if found is None:
@@ -283,10 +284,10 @@ class OldestSearch:
             if found:
                 oldest = min(found, key=lambda one: one.seq)
                 return self._end(oldest.seq, oldest.expires_ms, now)
-            return self._step(local_first, now)
+            return self._step(last + 1, now)
 
         guard = self._reading.guard(then)
-        return [Consult(inbox.name, inbox.oldest, local_first - 1, 1, guard)]
+        return [Consult(self._inbox.name, first, last, 1, guard)]
 
     def _step(self, from_seq: int, now: int) -> list[Effect]:
         inbox = self._inbox
@@ -296,15 +297,24 @@ class OldestSearch:
         def then(found: list[Stored] | None, now: int) -> list[Effect]:
             if found is None:
                 return self._reading.fail(denials.unreadable())
+            first = found[0].seq if found else self._memory_first()
+            if first > from_seq and self._rooms.archived is not None:
+                return self._ask_archive(from_seq, first - 1)
+            if not found:
+                return self._in_memory(from_seq, now)
             for one in found:
                 if not one.is_erased:
                     kept = self._rooms.kept_of(one)
                     if kept.expires_ms > now:
                         return self._end(one.seq, kept.expires_ms, now)
-            return self._step(found[-1].seq + 1 if found else self._high + 1, now)
+            return self._step(found[-1].seq + 1, now)
 
         guard = self._reading.guard(then)
         return [Fetch(inbox.name, STREAM_EPOCH, from_seq, _STEP, _STEP_BYTES, guard)]
+
+    def _memory_first(self) -> int:
+        inbox = self._inbox
+        return inbox.recent_first if inbox.recent else self._high + 1
 
     def _end(self, seq: int, expires_ms: int, now: int) -> list[Effect]:
         self._inbox.advance_oldest(seq, expires_ms)

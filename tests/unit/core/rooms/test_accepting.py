@@ -289,9 +289,9 @@ def test_an_id_is_known_for_a_week(timestamps: str) -> None:
 
     assert send(shell, "m1").accepted.is_repeat
     shell.clock.advance(5.001)
-    assert send(shell, "m1").accepted == Accepted("m1", 2, False, shell.hub.rooms.shown(
-        shell.hub.rooms.floored(shell.now)
-    ))
+    assert send(shell, "m1").accepted == Accepted(
+        "m1", 2, False, shell.hub.rooms.shown(shell.hub.rooms.floored(shell.now))
+    )
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ def test_the_longest_matching_prefix_says_how_long() -> None:
     for room in ("general-1", "gentle", "great", "another"):
         send(shell, "a", room=room)
 
-    found = [kept_s(shell, default_inbox(one)) for one in ("general-1", "gentle", "great", "another")]
+    found = [
+        kept_s(shell, default_inbox(one)) for one in ("general-1", "gentle", "great", "another")
+    ]
 
     assert found == [[200.0], [100.0], [300.0], [500.0]]
 

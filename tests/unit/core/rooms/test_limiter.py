@@ -1,4 +1,4 @@
-"""The sliding window to the millisecond, and the limits of rooms, members and inboxes built on it."""
+"""The sliding window to the millisecond, and the limits of rooms, members and inboxes."""
 
 from __future__ import annotations
 

@@ -7,40 +7,27 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from signalhub.core.effects import Consult, Fetch, FindTime
+from signalhub.core.effects import Fetch, FindTime
 from signalhub.core.rooms.naming import default_inbox
-from signalhub.core.rooms.requests import Archived
 from signalhub.entry import Stored
 from signalhub.errors import RoomCode
 from tests.memory_rooms import (
     INBOX,
-    Caller,
     archived,
-    deposit,
+    cut_before,
     fill,
-    ids,
+    holding,
     inbox_of,
     items,
+    offset_of,
     pages,
     read,
     room_shell,
     send,
     seqs,
+    with_archive,
 )
 from tests.memory_shell import MemoryShell
-
-Archive = Callable[[Consult], list[Archived] | None]
-
-
-def offset_of(shell: MemoryShell, seq: int) -> int:
-    """Where a message of the room is in the log."""
-    name = inbox_of(shell).name
-    return next(one.offset for one in shell.engine.entries if (one.stream, one.seq) == (name, seq))
-
-
-def cut_before(shell: MemoryShell, seq: int) -> None:
-    """The log loses everything before a message."""
-    shell.engine.cut(offset_of(shell, seq))
 
 
 def erase(shell: MemoryShell, *positions: int) -> None:
@@ -49,26 +36,6 @@ def erase(shell: MemoryShell, *positions: int) -> None:
     for at, one in enumerate(stream):
         if one.seq in positions:
             stream[at] = msgspec.structs.replace(one, body=b"", is_erased=True)
-
-
-def with_archive(shell: MemoryShell, archive: Archive, up_to: int = 0) -> None:
-    """The hub has a pipeline, and this is what its archive says."""
-    shell.archive = archive
-    shell.hub.rooms.archived_to(up_to)
-
-
-def away(consult: Consult) -> None:
-    """An archive that cannot be reached."""
-
-
-def full(count: int) -> Archive:
-    """An archive that has the first `count` messages."""
-
-    def answer(consult: Consult) -> list[Archived]:
-        found = range(consult.from_seq, min(consult.to_seq, count) + 1)
-        return [archived(seq) for seq in found][: consult.count_max]
-
-    return answer
 
 
 # Pages.
@@ -324,7 +291,7 @@ def test_behind_a_gap_the_log_is_read_to_its_end_before_memory(archive_has: int)
     fill(shell, 4, first=7)
     cut_before(shell, 4)
     if archive_has:
-        with_archive(shell, full(archive_has), offset_of(shell, 4))
+        with_archive(shell, holding(1, archive_has), offset_of(shell, 4))
 
     assert pages(shell, 100, 1) == list(range(1 if archive_has else 4, 11))
 
@@ -399,224 +366,6 @@ def test_a_log_that_returns_less_than_asked_is_read_on(monkeypatch: pytest.Monke
 
     assert seqs(read(shell, 1, 10).page) == list(range(1, 11))
     assert pages(shell, 100) == list(range(1, 21))
-
-
-# The archive.
-
-
-def test_a_page_that_memory_and_log_hold_asks_no_archive() -> None:
-    shell = room_shell(buffer=2)
-    fill(shell, 10)
-    asked: list[Consult] = []
-    with_archive(shell, lambda consult: asked.append(consult))
-
-    assert pages(shell, 3) == list(range(1, 11))
-    assert asked == []
-
-
-def test_what_the_log_has_lost_comes_from_the_archive() -> None:
-    shell = room_shell(buffer=2)
-    fill(shell, 30)
-    cut_before(shell, 12)
-    with_archive(shell, full(20), offset_of(shell, 12))
-
-    for limit in (1, 4, 11, 12, 100):
-        assert pages(shell, limit, 1) == list(range(1, 31))
-
-
-def test_the_archive_is_asked_for_the_missing_stretch_only() -> None:
-    shell = room_shell(buffer=2)
-    fill(shell, 30)
-    cut_before(shell, 12)
-    asked: list[Consult] = []
-
-    def archive(consult: Consult) -> list[Archived]:
-        asked.append(consult)
-        return full(30)(consult)
-
-    with_archive(shell, archive, offset_of(shell, 12))
-    read(shell, 5, 10)
-
-    (consult,) = asked
-    assert (consult.from_seq, consult.to_seq, consult.count_max) == (5, 11, 10)
-
-
-def test_the_word_of_the_archive_counts() -> None:
-    shell = room_shell(always_query_store=True)
-    fill(shell, 3)
-    with_archive(shell, lambda consult: [archived(2, "m2", b"YXJjaGl2ZWQ")])
-
-    texts = [one["ciphertext"] for one in items(read(shell).page)]
-
-    assert texts == ["aGVsbG8", "YXJjaGl2ZWQ", "aGVsbG8"]
-
-
-def test_a_message_with_two_positions_keeps_the_one_the_archive_says() -> None:
-    shell = room_shell(always_query_store=True)
-    fill(shell, 4)
-    with_archive(shell, lambda consult: [archived(2, "m4")])
-
-    page = read(shell).page
-
-    assert list(zip(seqs(page), ids(page), strict=True)) == [(1, "m1"), (2, "m4"), (3, "m3")]
-
-
-def test_of_two_archived_copies_the_lower_position_counts() -> None:
-    shell = room_shell(always_query_store=True)
-    fill(shell, 4)
-    with_archive(shell, lambda consult: [archived(4, "m2"), archived(2, "m2"), archived(3, "m2")])
-
-    page = read(shell).page
-
-    assert list(zip(seqs(page), ids(page), strict=True)) == [
-        *((1, "m1"), (2, "m2"), (3, "m3")),
-        (4, "m4"),
-    ]
-
-
-def test_archived_messages_come_in_any_order_and_expired_ones_are_not_served() -> None:
-    shell = room_shell(buffer=1)
-    fill(shell, 10)
-    cut_before(shell, 10)
-    stored = [archived(seq, expires_ms=shell.now + (0 if seq == 5 else 1)) for seq in range(9, 0, -1)]
-    with_archive(shell, lambda consult: stored, offset_of(shell, 10))
-
-    assert seqs(read(shell, 1).page) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
-
-
-def test_an_archive_that_is_away_makes_a_page_partial_and_the_cursor_stays() -> None:
-    shell = room_shell(buffer=2)
-    fill(shell, 10)
-    cut_before(shell, 6)
-    with_archive(shell, away, offset_of(shell, 6))
-
-    page = read(shell, 3).page
-
-    assert (seqs(page), page.next_seq, page.is_partial) == ([6, 7, 8, 9, 10], 3, True)
-    assert shell.tally.rooms.partial == 1
-    assert seqs(read(shell, 6).page) == [6, 7, 8, 9, 10]
-    assert not read(shell, 6).page.is_partial
-
-
-def test_an_archive_that_comes_back_lets_the_reader_go_on() -> None:
-    shell = room_shell(buffer=2)
-    fill(shell, 10)
-    cut_before(shell, 6)
-    with_archive(shell, away, offset_of(shell, 6))
-    partial = read(shell, 0).page
-    with_archive(shell, full(5), offset_of(shell, 6))
-
-    assert partial.next_seq == 0
-    assert pages(shell, 3, partial.next_seq) == list(range(1, 11))
-
-
-def test_a_strict_hub_would_rather_say_nothing_than_half() -> None:
-    shell = room_shell(buffer=2, strict_store=True)
-    fill(shell, 10)
-    cut_before(shell, 6)
-    with_archive(shell, away, offset_of(shell, 6))
-
-    error = read(shell, 3).error
-
-    assert (error.code, error.retry_after_ms) == (RoomCode.UNAVAILABLE, 5_000)
-    assert seqs(read(shell, 6).page) == [6, 7, 8, 9, 10]
-
-
-@pytest.mark.parametrize("strict_store", [True, False])
-def test_a_page_that_is_held_in_full_does_not_need_the_archive_it_asked(
-    strict_store: bool,
-) -> None:
-    shell = room_shell(buffer=2, always_query_store=True, strict_store=strict_store)
-    fill(shell, 10)
-    with_archive(shell, away)
-
-    assert pages(shell, 3) == list(range(1, 11))
-
-
-def test_a_page_cut_by_its_size_does_not_need_the_archive_it_asked() -> None:
-    shell = room_shell(buffer=1, always_query_store=True, page_bytes_max=300)
-    fill(shell, 20)
-    with_archive(shell, away)
-
-    assert pages(shell, 100) == list(range(1, 21))
-
-
-def test_an_archive_that_is_always_asked_is_asked_for_every_page_with_messages() -> None:
-    shell = room_shell(buffer=5, always_query_store=True)
-    fill(shell, 10)
-    with_archive(shell, full(10))
-
-    assert pages(shell, 5) == list(range(1, 11))
-    assert shell.tally.rooms.archive_reads == 2
-
-
-def test_an_archive_behind_the_log_hides_nothing() -> None:
-    shell = room_shell(buffer=3, always_query_store=True)
-    fill(shell, 10)
-    with_archive(shell, full(4))
-
-    for limit in (1, 2, 5, 100):
-        assert pages(shell, limit) == list(range(1, 11))
-
-
-# Too much waits for the archive.
-
-
-def capped(shell: MemoryShell) -> list[Caller]:
-    return [send(shell, "fresh"), deposit(shell, "fresh")]
-
-
-@pytest.mark.parametrize("bounds", [{"unarchived_max": 5}, {"unarchived_bytes_max": 5 * 7}])
-def test_an_inbox_that_waits_for_the_archive_takes_no_more(bounds: dict[str, int]) -> None:
-    shell = room_shell(**bounds)
-    with_archive(shell, full(0), shell.engine.head)
-    fill(shell, 5)
-
-    refused = capped(shell)
-
-    assert [caller.code for caller in refused] == [RoomCode.UNAVAILABLE] * 2
-    assert refused[0].error.retry_after_ms == 5_000
-    assert shell.tally.rooms.over_cap == 2
-    assert send(shell, "m3").seq == 3
-    assert send(shell, "a", room="another").seq == 1
-    shell.hub.rooms.archived_to(shell.engine.head)
-    assert [caller.seq for caller in capped(shell)] == [6, 6]
-
-
-def test_without_a_pipeline_nothing_waits_for_it() -> None:
-    shell = room_shell(unarchived_max=1)
-
-    fill(shell, 10)
-
-
-def test_what_was_not_archived_before_a_restart_still_waits() -> None:
-    shell = room_shell(unarchived_max=5)
-    with_archive(shell, full(0), shell.engine.head)
-    begun = shell.engine.head
-    fill(shell, 3)
-    shell.save_snapshot()
-    fill(shell, 2, first=4)
-
-    again = shell.restarted()
-    again.hub.rooms.archived_to(begun)
-
-    assert send(again, "fresh").code == RoomCode.UNAVAILABLE
-    again.hub.rooms.archived_to(again.engine.head)
-    assert send(again, "fresh").seq == 6
-
-
-def test_the_count_of_what_waits_is_given_back_in_time() -> None:
-    shell = room_shell(unarchived_max=250)
-    with_archive(shell, full(0), shell.engine.head)
-    fill(shell, 250)
-
-    shell.hub.rooms.archived_to(offset_of(shell, 201))
-
-    inbox = inbox_of(shell)
-    assert 50 <= inbox.unarchived_count <= 149
-    assert inbox.unarchived_bytes == 7 * inbox.unarchived_count
-    shell.hub.rooms.archived_to(shell.engine.head)
-    assert (inbox.unarchived_count, inbox.unarchived_bytes) == (0, 0)
 
 
 def test_another_inbox_has_its_own_pages() -> None:

@@ -1,4 +1,4 @@
-"""Ids outlive restarts and a small memory: what it had to give up is looked up on disk, in order."""
+"""Ids outlive restarts and a small memory: what it had to give up is looked up on disk."""
 
 from __future__ import annotations
 
