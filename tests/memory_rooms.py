@@ -30,7 +30,7 @@ from signalhub.core.rooms.requests import (
 )
 from signalhub.core.rooms.room import Room
 from signalhub.entry import RoomMessage, decode_body
-from signalhub.errors import RoomCode, RoomError
+from signalhub.errors import RoomError
 from signalhub.settings import Rooms, Settings
 from tests.memory_engine import Shelf
 from tests.memory_shell import MemoryShell, Shell
@@ -84,7 +84,7 @@ class Caller:
         return result
 
     @property
-    def code(self) -> RoomCode:
+    def code(self) -> str:
         """Why it was refused."""
         return self.error.code
 
@@ -99,6 +99,7 @@ class Visitor(Caller):
     """A socket in a room: hears frames, in one order with its answers, until it is closed."""
 
     guest: Guest
+    room: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,8 +168,8 @@ def send(
 def say(shell: MemoryShell, visitor: Visitor, message_id: str, **members: Any) -> None:
     """A message that comes in by a socket, to the room the socket is in."""
     guest = visitor.guest
-    members = {"guest": guest, "pseudonym": guest.pseudonym, "caller": visitor} | members
-    send(shell, message_id, **members)
+    by_socket: dict[str, Any] = {"guest": guest, "pseudonym": guest.pseudonym}
+    send(shell, message_id, room=visitor.room, caller=visitor, **by_socket | members)
 
 
 def deposit(
@@ -199,6 +200,7 @@ def join(
 ) -> Visitor:
     """A socket enters a room; raises `RoomError`."""
     visitor = Visitor()
+    visitor.room = room
     visitor.guest, effects = shell.hub.rooms.join(visitor, room, inbox, pseudonym, shell.now)
     shell.perform(effects)
     return visitor
@@ -335,10 +337,10 @@ def reconfigured(shell: MemoryShell, **rooms: Any) -> MemoryShell:
     return other.restarted()
 
 
-def described(shell: MemoryShell) -> dict[tuple[str, str], object]:
+def described(shell: MemoryShell) -> dict[tuple[str, ...], object]:
     """Everything about rooms and inboxes that must survive a crash once it is on disk."""
     rooms = shell.hub.rooms
-    found: dict[tuple[str, str], object] = {
+    found: dict[tuple[str, ...], object] = {
         ("all", "key"): rooms.key_mark,
         ("all", "state"): rooms.state_bytes,
     }

@@ -33,10 +33,11 @@ from signalhub.entry import (
 
 @dataclass
 class Issued:
-    """A request on its way: when it was made, and as the how manieth."""
+    """A request on its way: when it was made, as the how manieth, by which socket."""
 
     mono_ms: int
     number: int
+    guest: object = None
 
 
 @dataclass
@@ -110,15 +111,14 @@ class Truth:
             for one in some:
                 one.is_lost |= one.offset < first_offset
 
-    def learn(self, entries: list[Stored], mono_ms: int) -> list[tuple[str, Written]]:
-        """Read on; the messages that are new, each with its inbox."""
-        fresh = []
+    def learn(self, entries: list[Stored], mono_ms: int) -> None:
+        """Read on."""
         for entry in entries:
             if entry.offset < self._next_offset:
                 continue
             self._next_offset = entry.offset + 1
             if entry.kind == Kind.ROOM_MESSAGE:
-                fresh.append((entry.stream, self._message(entry, mono_ms)))
+                self._message(entry, mono_ms)
             elif entry.kind == Kind.ROOM_BOUND:
                 inbox = decode_body(RoomBound, entry.body).inbox
                 known = self.bindings.setdefault(entry.stream, inbox)
@@ -129,9 +129,8 @@ class Truth:
                 self._blob(entry.stream, decode_body(RoomBlob, entry.body))
             elif entry.kind == Kind.ROOM_PROPOSAL:
                 self._case_written(entry.stream, decode_body(Proposal, entry.body))
-        return fresh
 
-    def _message(self, entry: Stored, mono_ms: int) -> Written:
+    def _message(self, entry: Stored, mono_ms: int) -> None:
         body = decode_body(RoomMessage, entry.body)
         known = self.messages.setdefault(entry.stream, [])
         assert entry.seq == len(known) + 1, f"position {entry.seq} follows {len(known)}"
@@ -155,7 +154,6 @@ class Truth:
         known.append(written)
         if body.control is not None:
             self._follow(body.control, body.ciphertext, entry.at_ms)
-        return written
 
     def _blob(self, room: str, blob: RoomBlob) -> None:
         """The next version, or the last one written again."""
@@ -194,10 +192,10 @@ class Truth:
             case.status = EXPIRED
         assert case.approvals[: len(proposal.approvals)] == proposal.approvals
 
-    def seen_cases(self, room: str, now: int) -> list[tuple[str, str, bytes, list[bytes]]]:
-        """All proposals of a room as they are to be shown."""
+    def seen_cases(self, room: str, now: int) -> dict[str, tuple[str, bytes, list[bytes]]]:
+        """All proposals of a room as they are to be shown, by id."""
         cases = self.cases.get(room, {}).values()
-        return [(one.id, one.status_at(now), one.content, one.approvals) for one in cases]
+        return {one.id: (one.status_at(now), one.content, one.approvals) for one in cases}
 
     # What must hold in the end.
 

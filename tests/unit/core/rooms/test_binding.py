@@ -33,7 +33,7 @@ from tests.memory_shell import MemoryShell
 CONFLICT = RoomCode.CONFLICT
 
 
-def code_of_join(shell: MemoryShell, room: str = ROOM, inbox: str | None = None) -> RoomCode:
+def code_of_join(shell: MemoryShell, room: str = ROOM, inbox: str | None = None) -> str:
     with pytest.raises(RoomError) as caught:
         join(shell, room, inbox)
     return caught.value.code
@@ -212,6 +212,29 @@ def test_a_socket_is_welcome_once_its_binding_is_on_disk() -> None:
     assert before == []
     assert visitor.welcome == Welcome(0, 1)
     assert visitor.heard[1] == 1
+
+
+@pytest.mark.parametrize("inbox", [SECRET, None])
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_socket_that_comes_while_the_binding_is_on_its_way_waits_for_it_too(
+    inbox: str | None, is_refused: bool
+) -> None:
+    shell = room_shell()
+    deposit(shell, "d", inbox=SECRET)
+    shell.engine.is_prompt = False
+    send(shell, "a", inbox=SECRET)
+    visitor = join(shell, inbox=inbox)
+    before = list(visitor.results)
+    if is_refused:
+        shell.engine.refuse(refusals.storage_full())
+    else:
+        shell.engine.commit()
+
+    assert before == []
+    if is_refused:
+        assert visitor.closed is not None
+    else:
+        assert (visitor.welcome, visitor.seqs) == (Welcome(1, 1), [2])
 
 
 def test_a_socket_that_left_before_its_binding_was_on_disk_is_told_nothing() -> None:

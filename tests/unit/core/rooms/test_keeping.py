@@ -479,6 +479,27 @@ def test_what_happens_while_anchors_are_on_their_way_is_not_lost(
     assert described(without_shelf(shell)) == described(shell)
 
 
+@pytest.mark.parametrize("restart", [MemoryShell.restarted, without_shelf])
+@pytest.mark.parametrize("happens", ON_THEIR_WAY)
+def test_what_was_written_before_a_restart_holds_the_log_until_it_is_anchored(
+    restart: Callable[[MemoryShell], MemoryShell], happens: Callable[[MemoryShell], Caller]
+) -> None:
+    shell = room_shell(retention_s=60.0)
+    furnished(shell)
+    shell.save_snapshot()
+    shell = restart(shell)
+    shell.engine.is_prompt = False
+    happens(shell)
+    shell.clock.advance(61)
+    cut(shell)
+    shell.engine.is_prompt = True
+    shell.settle()
+    shell.clock.advance(61)
+    shell.engine.cut(min(retention.anchored(shell.hub), shell.engine.head))
+
+    assert described(without_shelf(shell)) == described(shell)
+
+
 def test_the_mark_of_the_key_survives_a_cut() -> None:
     shell = room_shell(retention_s=60.0)
     fill(shell, 1)
