@@ -351,7 +351,8 @@ def described(shell: MemoryShell) -> dict[tuple[str, ...], object]:
     for room in rooms.rooms.values():
         if room.is_bound or room.blobs or room.proposals:
             bound_to = room.inbox.name if room.inbox is not None else None
-            proposals = [copy(one) for one in room.proposals.values()]
+            # Of those that were made at the same moment none is older.
+            proposals = sorted(map(copy, room.proposals.values()), key=lambda one: one.id)
             found["room", room.name] = (bound_to, dict(room.blobs), room.versions, proposals)
     return found
 

@@ -70,7 +70,7 @@ def test_the_lives_are_worth_living() -> None:
     tally: dict[str, int] = {}
     for seed, life in enumerate(lives):
         life.play(drawn(seed))
-        for what, count in (*life.told.items(), *life.counted.items()):
+        for what, count in (*life.watch.told.items(), *life.watch.counted.items()):
             told[what] = told.get(what, 0) + count
         for what in ("archive_reads", "log_reads", "partial", "recalls", "proposals_expired"):
             tally[what] = tally.get(what, 0) + life.tallied(what)

@@ -115,6 +115,9 @@ class Owner(Protocol[P]):
     def caught_up(self, connection: Connection[Any]) -> None:
         """It was blocked and is not any more."""
 
+    def too_slow(self) -> None:
+        """A connection is given up because nobody reads it."""
+
     def leaving(self, connection: Connection[Any]) -> None:
         """The peer says goodbye, or is given up. May come more than once."""
 

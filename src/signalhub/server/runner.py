@@ -119,6 +119,10 @@ class Runner:
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now), now)
 
+    def too_slow(self) -> None:
+        """An actor reads nothing."""
+        self._tally.slow_closed += 1
+
     def caught_up(self, connection: Connection[Session]) -> None:
         """It takes frames again: what is dispatched to it goes on."""
         if connection.session.consumers:

@@ -321,7 +321,7 @@ class Writer:
         """Give a reader up that takes nothing."""
         if connection.is_closing:
             return
-        self._tally.slow_closed += 1
+        connection.owner.too_slow()
         log.warning("a slow consumer was closed", extra={"session": connection.session.id})
         connection.owner.leaving(connection)
         self.abandon(connection)

@@ -19,7 +19,7 @@ from signalhub.core.rooms import binding, denials, proposals, rendering
 from signalhub.core.rooms.guarding import guarded
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
 from signalhub.core.rooms.limiter import SlidingWindow
-from signalhub.core.rooms.requests import ABOUT_PROPOSALS, Accepted, Deposit, Send
+from signalhub.core.rooms.requests import ABOUT_PROPOSALS, PROPOSAL, Accepted, Deposit, Send
 from signalhub.core.rooms.room import Room
 from signalhub.entry import Control, Entry, Kind, RoomMessage, encode_body
 from signalhub.errors import RoomError
@@ -80,6 +80,8 @@ def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Eff
     room, inbox, effects = binding.settle(rooms, claimed, now)
     windows = windows or _windows(rooms, room, request, now)
     rooms.dirty.add(room)
+    rooms.busy.pop(room, None)
+    rooms.busy[room] = request.mono_ms
     delivery = Delivery(rooms, inbox, room, request, key, windows)
     # What is deposited later is kept as long.
     inbox.retention_s = _retention_s(rooms, request.room, request.inbox)
@@ -324,7 +326,9 @@ class Delivery:
         if request.type not in ABOUT_PROPOSALS:
             return None
         self._room.begun(request.proposal)
-        return Control(self._room.name, request.type, request.proposal, request.pseudonym)
+        # Who made a proposal is part of it; who else spoke about it is not remembered.
+        proposer = request.pseudonym if request.type == PROPOSAL else ""
+        return Control(self._room.name, request.type, request.proposal, proposer)
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         rooms, inbox, body, room = self._rooms, self._inbox, self._body, self._room

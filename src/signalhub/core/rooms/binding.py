@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core.effects import Append, Effect
-from signalhub.core.rooms import denials
+from signalhub.core.rooms import denials, guests
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox
 from signalhub.core.rooms.naming import default_inbox
 from signalhub.core.rooms.room import Room
@@ -139,12 +139,13 @@ class Bound:
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         self._room.is_bound = True
-        self._room.defined_at = self._room.defined_at or offset
+        self._room.defined(offset)
         self._rooms.dirty.add(self._room)
-        return []
+        return guests.let_in(self._room, now)
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         # Whoever waited for it was refused before, so nobody was told that it holds.
         self._room.inbox = self._inbox.room = None
+        effects = guests.turn_away(self._room)
         self._rooms.forget_blank(self._room, self._inbox)
-        return []
+        return effects

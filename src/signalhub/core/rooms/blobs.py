@@ -84,7 +84,7 @@ class Writing:
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         self._room.settled(_in_flight(self._blob.name))
         keep(self._rooms, self._room, self._blob)
-        self._room.defined_at = self._room.defined_at or offset
+        self._room.defined(offset)
         return [Answer(self._request.caller, Blob(self._blob.version))]
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:

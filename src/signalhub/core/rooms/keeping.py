@@ -89,7 +89,7 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
             if one.head:
                 states[one.name] = encode_body(_inbox_state(one))
         elif one.is_bound or one.blobs or one.proposals:
-            states[one.name] = encode_body(_room_state(one))
+            states[one.name] = encode_body(_room_state(rooms, one))
         else:
             states[one.name] = None
     if states or is_whole:
@@ -110,10 +110,10 @@ def _inbox_state(inbox: Inbox) -> InboxState:
     )
 
 
-def _room_state(room: Room) -> RoomState:
+def _room_state(rooms: Rooms, room: Room) -> RoomState:
     return RoomState(
         room.inbox.name if room.is_bound and room.inbox is not None else None,
-        room.accepts_by_wall(),
+        room.accepts_to_save(rooms.grid_ms),
         list(room.blobs.values()),
         list(room.proposals.values()),
     )
@@ -241,6 +241,8 @@ def _room(rooms: Rooms, name: str) -> Room:
     room = rooms.rooms.get(name)
     if room is None:
         room = rooms.rooms[name] = Room(name)
+        # Somewhere in the log, and nobody knows how far back.
+        room.defined_at = 0
     return room
 
 
@@ -276,7 +278,7 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
     for one in rooms.every():
         if one.defined_at >= end or not _is_durable(one):
             continue
-        if isinstance(one, Room) and one.in_flight:
+        if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
             # What would be written is not the last word; there will be another occasion.
             continue
         entries = _entries(rooms, one, rooms.floored(now))

@@ -31,6 +31,7 @@ class Room:
         "proposals",
         "saved_accepts",
         "skew_ms",
+        "unwelcomed",
         "versions",
     )
 
@@ -40,6 +41,8 @@ class Room:
         # Is the binding on disk? Until then it is in no snapshot.
         self.is_bound = False
         self.guests: dict[Guest, None] = {}
+        # Those of them who wait until the binding is on disk.
+        self.unwelcomed: list[Guest] = []
         # When messages were accepted, by the clock that never goes back; made with the first one.
         self.accepts: SlidingWindow | None = None
         # The same by the wall clock, from before a restart.
@@ -53,13 +56,23 @@ class Room:
         self.versions: dict[str, int] = {}
         # Proposals and blobs that something on its way to the log is about, and how much.
         self.in_flight: dict[str, int] = {}
-        # An offset of the log from which on everything about it is found.
-        self.defined_at = 0
+        # An offset of the log from which on everything about it is found; below 0: nothing is.
+        self.defined_at = -1
+
+    @property
+    def is_being_bound(self) -> bool:
+        """Is its binding on its way to the log?"""
+        return self.inbox is not None and not self.is_bound
 
     @property
     def is_blank(self) -> bool:
         """Would forgetting it lose nothing?"""
         return not (self.inbox or self.guests or self.proposals or self.blobs or self.versions)
+
+    def defined(self, offset: int) -> None:
+        """Something about it was written there."""
+        if self.defined_at < 0:
+            self.defined_at = offset
 
     def begun(self, what: str) -> None:
         """Something about a proposal or blob is on its way to the log."""
@@ -88,8 +101,14 @@ class Room:
             self.saved_accepts = []
         return self.accepts
 
-    def accepts_by_wall(self) -> list[int]:
-        """When messages were accepted, as it is saved."""
+    def accepts_to_save(self, grid_ms: int) -> list[int]:
+        """When messages were accepted: no more exactly than times may be kept, and never early."""
         if self.accepts is None:
-            return self.saved_accepts + (self.inbox.saved_accepts if self.inbox else [])
-        return [at + self.skew_ms for at in self.accepts.times]
+            times = self.saved_accepts + (self.inbox.saved_accepts if self.inbox else [])
+        else:
+            times = [at + self.skew_ms for at in self.accepts.times]
+        return [-(-at // grid_ms) * grid_ms for at in times]
+
+    def calm_down(self) -> None:
+        """Nothing was accepted for so long that nothing is in its windows."""
+        self.accepts = self.members = None

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.core.dedup import Dedup, Remembered
 from signalhub.core.effects import Answer, Append, Dismiss, Effect
-from signalhub.core.journal import Waited
-from signalhub.core.rooms import accepting, blobs, denials, proposals, reading, rendering
+from signalhub.core.rooms import (
+    accepting,
+    blobs,
+    denials,
+    guests,
+    proposals,
+    reading,
+    rendering,
+)
 from signalhub.core.rooms.binding import default_inbox_id, find, join_inbox
 from signalhub.core.rooms.inbox import Inbox, Kept
 from signalhub.core.rooms.limiter import Windows
@@ -28,7 +35,6 @@ from signalhub.core.rooms.requests import (
     PutBlob,
     Read,
     Send,
-    Welcome,
 )
 from signalhub.core.rooms.room import Room
 from signalhub.entry import (
@@ -49,7 +55,6 @@ if TYPE_CHECKING:
 _MINUTE_MS: Final = 60_000
 _GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 RESTARTING: Final = 1012
-TRY_AGAIN_LATER: Final = 1013
 _STALE_MAX: Final = 64
 
 
@@ -70,6 +75,8 @@ class Rooms:
         self.pins = Pins()
         # Proposals by the time something happens to them: time, room, id.
         self.alarms: list[tuple[int, str, str]] = []
+        # Rooms with something in their windows, the longest silent first, and when they last spoke.
+        self.busy: dict[Room, int] = {}
         # Bytes of all proposals and blobs.
         self.state_bytes = 0
         self.guests = 0
@@ -121,22 +128,20 @@ class Rooms:
         return proposals.one(find(self, room, inbox), proposal_id, now)
 
     def join(
-        self, link: object, room_name: str, inbox: str | None, pseudonym: str, now: int
+        self, link: object, room_name: str, inbox_id: str | None, pseudonym: str, now: int
     ) -> tuple[Guest, list[Effect]]:
         """A socket enters a room and is welcomed; raises `RoomError`, and then it has not."""
-        room, effects = join_inbox(self, room_name, inbox, now)
+        room, effects = join_inbox(self, room_name, inbox_id, now)
         guest = Guest(link, room, pseudonym)
         room.guests[guest] = None
         self.guests += 1
         self.tally.joined += 1
-        if not effects:
-            found = room.inbox or self.inboxes.get(self.default_inbox(room_name))
-            return guest, [Answer(link, welcome(found, now))]
-        # It is welcome when its binding is on disk.
-        last = effects[-1]
-        assert isinstance(last, Append)
-        last.receipt = Waited(last.receipt, [Welcoming(self, guest)])
-        return guest, effects
+        if room.is_being_bound:
+            # It is welcome when the binding is on disk.
+            room.unwelcomed.append(guest)
+            return guest, effects
+        inbox = room.inbox or self.inboxes.get(self.default_inbox(room_name))
+        return guest, [Answer(link, guests.welcome(inbox, now))]
 
     def leave(self, guest: Guest, now: int) -> list[Effect]:
         """A socket is gone. Harmless when repeated."""
@@ -154,7 +159,20 @@ class Rooms:
         self.appends.sweep(self._mono_ms)
         while self._tail and self._has_expired(*self._tail[0], now):
             self._let_go_oldest()
+        self._calm_down()
         return proposals.due(self, now)
+
+    def _calm_down(self) -> None:
+        """A room that was silent for its whole window need not remember when it spoke."""
+        silent_ms = self._mono_ms - int(self.settings.rate_window_s * 1000)
+        while self.busy:
+            room, spoke_ms = next(iter(self.busy.items()))
+            if spoke_ms > silent_ms:
+                return
+            del self.busy[room]
+            room.calm_down()
+            if room.name in self.rooms:
+                self.dirty.add(room)
 
     def drain(self) -> list[Effect]:
         """The hub stops: everybody is told to come back."""
@@ -352,39 +370,3 @@ class Marking:
         if not self._rooms.is_key_marked:
             self._rooms.key_mark = None
         return []
-
-
-def welcome(inbox: Inbox | None, now: int) -> Welcome:
-    """Where an inbox stands, as far as it is known without reading the log."""
-    if inbox is None:
-        return Welcome(0, 1)
-    oldest = inbox.oldest
-    if inbox.has_stale_oldest(now) and inbox.recent and inbox.recent_first <= oldest:
-        alive = (seq for seq, kept in inbox.recent.items() if kept.expires_ms > now)
-        oldest = next(alive, inbox.head + 1)
-    return Welcome(inbox.head, min(oldest, inbox.head + 1))
-
-
-class Welcoming:
-    """A socket that waits until its room is bound."""
-
-    __slots__ = ("_guest", "_rooms")
-
-    def __init__(self, rooms: Rooms, guest: Guest) -> None:
-        self._rooms = rooms
-        self._guest = guest
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        guest = self._guest
-        if guest not in guest.room.guests:
-            return []
-        return [Answer(guest.link, welcome(guest.room.inbox, now))]
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        guest = self._guest
-        if guest not in guest.room.guests:
-            return []
-        return [
-            Answer(guest.link, denials.storage()),
-            Dismiss(guest, TRY_AGAIN_LATER, "the log takes nothing"),
-        ]

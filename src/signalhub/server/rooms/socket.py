@@ -181,6 +181,10 @@ class RoomSocket:
         else:
             self._refuse(_NO_ACTION)
 
+    def too_slow(self) -> None:
+        """Nobody reads what it is told."""
+        self._terms.rooms.tally.slow_closed += 1
+
     def caught_up(self, connection: Connection[Any]) -> None:
         """Nothing waits for it anywhere else."""
 

@@ -294,8 +294,8 @@ def test_a_room_that_was_full_is_full_after_a_restart(timestamps: str, has_snaps
     assert send(shell, "x").seq == 4
 
 
-def test_a_snapshot_restores_the_window_to_the_millisecond() -> None:
-    shell = room_shell(rate=2)
+def test_a_snapshot_with_exact_times_restores_the_window_to_the_millisecond() -> None:
+    shell = room_shell(rate=2, timestamps="exact")
     fill(shell, 1)
     shell.advance(700)
     fill(shell, 1, first=2)

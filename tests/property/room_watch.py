@@ -1,0 +1,281 @@
+"""What must hold for the members of rooms at every moment, whatever happens to the hub.
+
+The watch reads the log as it grows and hears every answer and every frame; after each step it
+compares what can be seen with what is true (`room_truth.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from signalhub.core.rooms.naming import default_inbox
+from signalhub.core.rooms.requests import Accepted, Blob, Guest, Page, Result, Welcome
+from signalhub.errors import RoomCode, RoomError
+from tests.memory_rooms import Caller, Visitor, mono_ms
+from tests.memory_shell import MemoryShell
+from tests.property.room_truth import Issued, Truth, Written
+
+RATE, WINDOW_MS = 8, 5_000
+CASES_MAX = 3
+REPEAT_S, PROPOSAL_S = 150.0, 60.0
+ROOMS = ["brief-a", "b", "t:c"]
+BLOBS = ["metadata", "quorum"]
+# What may be answered because the caller is wrong.
+ALLOWED = {
+    "send": RoomCode.CONFLICT,
+    "join": RoomCode.CONFLICT,
+    "put": RoomCode.PRECONDITION_FAILED,
+}
+
+
+class Asked(Caller):
+    """A request, checked when it is answered."""
+
+    def __init__(self, watch: Watch, what: str, **facts: Any) -> None:
+        super().__init__()
+        self.watch = watch
+        self.what = what
+        self.facts = facts
+        self.issued = Issued(mono_ms(watch.shell), watch.next_number())
+        self.is_gone = False
+
+    def answer(self, result: Result, message_id: str) -> None:
+        super().answer(result, message_id)
+        assert not self.is_gone, "a hub that crashed has answered"
+        assert len(self.answers) == 1, f"{self.what} {self.facts} was answered twice"
+        self.watch.answered(self, result)
+
+
+class Member(Visitor):
+    """A socket that looks closely at its welcome."""
+
+    def __init__(self, watch: Watch, room: str) -> None:
+        super().__init__()
+        self.watch = watch
+        self.room = room
+        self.inbox = ""
+
+    def answer(self, result: Result, message_id: str) -> None:
+        super().answer(result, message_id)
+        if isinstance(result, Welcome):
+            self.watch.welcomed(self, result)
+
+
+class Watch:
+    """The books about one hub, over all processes that were it."""
+
+    def __init__(self, shell: MemoryShell, *, has_echo: bool, has_archive: bool) -> None:
+        self.shell = shell
+        self.has_echo = has_echo
+        self.has_archive = has_archive
+        self.truth = Truth(
+            grid_ms=shell.hub.rooms.grid_ms,
+            repeat_ms=int(REPEAT_S * 1000),
+            proposal_ms=int(PROPOSAL_S * 1000),
+            cases_max=CASES_MAX,
+        )
+        self.asked: list[Asked] = []
+        self.members: list[Member] = []
+        # What explains an answer that would otherwise be wrong.
+        self.is_refusing = False
+        self.is_archive_away = False
+        self.has_jumped = False
+        self.restarted_mono_ms = -WINDOW_MS
+        # How often what was told and what happened.
+        self.told: dict[str, int] = {}
+        self.counted = dict.fromkeys(("repeat", "frame", "crash", "cut", "unread"), 0)
+        self._numbers = 0
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def ask(self, what: str, **facts: Any) -> Asked:
+        self.asked.append(Asked(self, what, **facts))
+        return self.asked[-1]
+
+    def issue(self, asked: Asked, guest: Guest | None = None) -> None:
+        """Of several requests with one id the first one counts that is not refused."""
+        asked.issued.guest = guest
+        key = (asked.facts["target"], asked.facts["id"])
+        self.truth.issued.setdefault(key, []).append(asked.issued)
+
+    def restarted(self, shell: MemoryShell) -> None:
+        """The hub has crashed, and this is the next one."""
+        self.shell = shell
+        self.counted["crash"] += 1
+        self.members.clear()
+        for one in self.asked:
+            one.is_gone = True
+        self.learn()
+        self.truth.issued.clear()
+        self.restarted_mono_ms = mono_ms(shell)
+
+    def inbox_name(self, inbox: str) -> str:
+        return self.shell.hub.rooms.names.inbox(inbox)
+
+    def room_name(self, room: str) -> str:
+        return self.shell.hub.rooms.names.room(room)
+
+    # What is told.
+
+    def learn(self) -> None:
+        """Read on in the log."""
+        self.truth.bury(self.shell.now)
+        self.truth.learn(self.shell.engine.entries, mono_ms(self.shell))
+
+    def welcomed(self, member: Member, welcome: Welcome) -> None:
+        """Nothing that can still be read is older than what it is told to be the oldest."""
+        self.learn()
+        inbox, last = self.inbox_of(member), welcome.last_seq
+        member.inbox = inbox
+        assert last <= self.truth.head(inbox), f"welcome to {last}, which is not there"
+        first = next((one.seq for one in self.truth.alive(inbox, 1, last)), last + 1)
+        assert welcome.oldest_seq <= first, f"{first} is older than {welcome.oldest_seq}"
+
+    def inbox_of(self, member: Member) -> str:
+        default = self.inbox_name(default_inbox(member.room))
+        return self.truth.bindings.get(self.room_name(member.room), default)
+
+    def answered(self, asked: Asked, result: Result) -> None:
+        self.learn()
+        kind = result.code if isinstance(result, RoomError) else type(result).__name__
+        self.told[kind] = self.told.get(kind, 0) + 1
+        issued = self.truth.issued.get(
+            (asked.facts.get("target", ""), asked.facts.get("id", "")), []
+        )
+        if asked.issued in issued:
+            # It was refused, or a repeat.
+            issued.remove(asked.issued)
+        if isinstance(result, Accepted):
+            self.counted["repeat"] += result.is_repeat
+            self._check_accepted(asked, result)
+        elif isinstance(result, Page):
+            self._check_page(asked, result)
+        elif isinstance(result, Blob):
+            blob = self.truth.blobs[asked.facts["room"], asked.facts["name"]]
+            assert asked.facts["condition"] in (None, result.version - 1), (
+                "the condition did not hold"
+            )
+            if blob.version == result.version:
+                assert blob.data == asked.facts["data"], "another blob has this version"
+        else:
+            assert isinstance(result, RoomError), result
+            self.check_refusal(asked, result)
+
+    def _check_accepted(self, asked: Asked, accepted: Accepted) -> None:
+        facts = asked.facts
+        inbox = facts["target"]
+        if asked.what == "send":
+            inbox = self.truth.bindings[inbox]
+        messages = self.truth.messages.get(inbox, [])
+        assert accepted.seq <= len(messages), f"{facts['id']} was acknowledged before its commit"
+        written: Written = messages[accepted.seq - 1]
+        assert written.message_id == facts["id"], f"{accepted.seq} is the position of another one"
+        if not accepted.is_repeat:
+            assert written.text == facts["text"], f"{accepted.seq} has another text"
+
+    def _check_page(self, asked: Asked, page: Page) -> None:
+        inbox, from_seq = asked.facts["inbox"], asked.facts["from_seq"]
+        found = [msgspec.json.decode(one) for one in page.messages]
+        seqs = [one["seq"] for one in found]
+        assert seqs == sorted(set(seqs)), f"a page in no order: {seqs}"
+        assert len(seqs) <= asked.facts["limit"], "a page is too long"
+        for one in found:
+            written = self.truth.messages[inbox][one["seq"] - 1]
+            assert (written.message_id, written.text.decode()) == (
+                one["messageId"],
+                one["ciphertext"],
+            ), f"{one['seq']} has become another message"
+            assert written.expires_ms > self.shell.now, f"{one['seq']} has expired"
+        if page.is_partial:
+            self.counted["unread"] += 1
+            assert self.is_archive_away, "a partial page though the archive is there"
+            assert page.next_seq == from_seq, "the cursor has passed what was not read"
+            return
+        assert page.next_seq == (seqs[-1] + 1 if seqs else from_seq), "the cursor is elsewhere"
+        last = seqs[-1] if seqs else asked.facts["high"]
+        # An id that was used again long after its time is once on a page.
+        there = {one["messageId"] for one in found}
+        alive = self.truth.alive(inbox, from_seq, last)
+        missing = [one.seq for one in alive if one.message_id not in there]
+        assert not missing, f"{missing} were passed over"
+        oldest = page.oldest if page.oldest is not None else asked.facts["high"] + 1
+        hidden = [one.seq for one in self.truth.alive(inbox, 1, oldest - 1)]
+        assert not hidden, f"the oldest is said to be {page.oldest}, but there are {hidden}"
+
+    def check_refusal(self, asked: Asked, error: RoomError) -> None:
+        if error.code == RoomCode.RATE_LIMIT_EXCEEDED:
+            self._check_limited(asked)
+        elif error.code == RoomCode.UNAVAILABLE:
+            assert asked.what != "read", "a page was refused"
+            may_be_full = self.has_archive or asked.what == "send"
+            assert self.is_refusing or may_be_full, error.text
+        else:
+            assert error.code == ALLOWED.get(asked.what), error.text
+
+    def _check_limited(self, asked: Asked) -> None:
+        """Nobody is told to wait while there is room, unless the hub has to guess."""
+        now = mono_ms(self.shell)
+        if self.has_jumped or now - self.restarted_mono_ms <= 2 * WINDOW_MS:
+            return
+        recent = [
+            one
+            for one in self.asked
+            if one.what == "send"
+            and one.facts["room"] == asked.facts["room"]
+            and one.issued.mono_ms > now - WINDOW_MS
+            and (not one.answers or isinstance(one.result, Accepted))
+        ]
+        assert len(recent) >= RATE, f"limited by {len(recent)} messages"
+
+    # What can be seen.
+
+    def check_step(self) -> None:
+        self.learn()
+        for member in self.members:
+            self._check_heard(member)
+        self.check_rooms()
+
+    def _check_heard(self, member: Member) -> None:
+        """It has heard all that was sent since its welcome, once and in order, and nothing else."""
+        if not member.heard:
+            return
+        assert member.welcome is member.heard[0], "it heard something before its welcome"
+        inbox = self.inbox_of(member)
+        # A room nobody has used yet may be bound to another inbox than it was thought to have.
+        last = member.welcome.last_seq if inbox == member.inbox else 0
+        sent = [one for one in self.truth.messages.get(inbox, [])[last:] if not one.is_appended]
+        if not self.has_echo:
+            sent = [one for one in sent if one.issued.guest is not member.guest]
+        expected = [one.seq for one in sent]
+        assert member.seqs == expected, f"heard {member.seqs} instead of {expected}"
+        self.counted["frame"] = max(self.counted["frame"], len(expected))
+
+    def check_rooms(self) -> None:
+        """Proposals and blobs are what they should be."""
+        rooms, now = self.shell.hub.rooms, self.shell.now
+        for name in ROOMS:
+            room = self.room_name(name)
+            found = rooms.proposals(name, None, now)
+            times = [one.created_ms for one in found]
+            assert times == sorted(times), "proposals are not listed oldest first"
+            shown = {one.id: (one.status, one.content, one.approvals) for one in found}
+            expected = self.truth.seen_cases(room, now)
+            assert shown == expected, f"proposals are {shown} instead of {expected}"
+            for blob in BLOBS:
+                known = self.truth.blobs.get((room, blob))
+                try:
+                    seen = rooms.blob(name, None, blob, now)
+                except RoomError:
+                    assert known is None, "a blob is gone"
+                else:
+                    assert known is not None
+                    assert seen == Blob(known.version, known.data), "it is another blob"
+
+    def check_answers(self) -> None:
+        """Everybody whose hub did not crash was answered."""
+        for one in self.asked:
+            assert one.is_gone or len(one.answers) == 1, f"{one.what} {one.facts} has no answer"
