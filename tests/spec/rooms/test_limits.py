@@ -207,7 +207,7 @@ async def limited_after_a_restart(house: OpenHouse, clock: FakeClock, away_s: fl
 
 async def test_window_is_remembered_across_a_restart() -> None:
     clock = exact_clock()
-    async with open_house(clock, rate=5) as house:
+    async with open_house(clock, rate=5, timestamps="exact") as house:
         answer = await limited_after_a_restart(house, clock, 1.25)
 
         assert wait_ms(answer) == 3250
@@ -215,6 +215,16 @@ async def test_window_is_remembered_across_a_restart() -> None:
         for number in range(3):
             assert await house.sent(f"after-{number}") == 6 + number
         assert wait_ms(await house.send("refused")) == 500
+
+
+async def test_window_remembered_in_coarse_times_is_never_too_lax() -> None:
+    clock = exact_clock()
+    async with open_house(clock, rate=5) as house:
+        answer = await limited_after_a_restart(house, clock, 1.25)
+
+        assert 3250 <= wait_ms(answer) <= 5000
+        clock.advance(wait_ms(answer) / 1000)
+        assert await house.sent("after") == 6
 
 
 async def test_window_is_over_when_the_hub_was_away_for_long_enough() -> None:

@@ -120,7 +120,7 @@ def test_socket_with_too_many_frames_waiting_is_closed_and_leaves(
         fill(stage, a, 1, first=2 + QUEUE)
 
         assert stage.present == 2
-        assert stage.tally.slow_closed == 1
+        assert stage.tally.rooms.slow_closed == 1
         fill(stage, a, 3, first=3 + QUEUE)
         assert a.heard() == c.heard() == list(range(1, QUEUE + 6))
         assert len(a.told("ack")) == QUEUE + 5

@@ -234,6 +234,30 @@ def test_snapshots_add_up() -> None:
     assert pages(shell, 100, inbox=SECRET) == list(range(1, 16))
 
 
+@pytest.mark.parametrize("order", range(8))
+def test_a_room_that_was_forgotten_does_not_speak_for_the_one_that_came_after_it(
+    order: int,
+) -> None:
+    shell = room_shell()
+    for number in range(order):
+        send(shell, "a", room=f"other{number}")
+    shell.engine.is_full = True
+    send(shell, "a", inbox=SECRET)
+    shell.engine.is_full = False
+    shell.advance(3_000)
+    send(shell, "a", inbox=SECRET)
+    shell.save_snapshot()
+    shell.advance(3_000)
+    send(shell, "b", room="another")
+    shell.tick()
+    shell.save_snapshot()
+
+    again = shell.restarted()
+
+    assert described(again) == described(shell)
+    assert room_of(again).inbox is inbox_of(again, SECRET)
+
+
 def test_rooms_that_only_hold_guests_are_in_no_snapshot() -> None:
     shell = room_shell()
     visitor = join(shell)
