@@ -171,7 +171,7 @@ class Rooms:
                 return
             del self.busy[room]
             room.calm_down()
-            if room.name in self.rooms:
+            if self.rooms.get(room.name) is room:
                 self.dirty.add(room)
 
     def drain(self) -> list[Effect]:
@@ -243,6 +243,7 @@ class Rooms:
         for one in ones:
             if isinstance(one, Room) and one.is_blank:
                 self.rooms.pop(one.name, None)
+                self.busy.pop(one, None)
                 self.dirty.discard(one)
             elif isinstance(one, Inbox) and one.is_blank:
                 self.inboxes.pop(one.name, None)
