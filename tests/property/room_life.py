@@ -57,6 +57,7 @@ TEXTS = [b"aGVsbG8", b"A" * 200]
 OPS = {
     "send": 20,
     "send_again": 8,
+    "rush": 3,
     "deposit": 6,
     "deposit_again": 2,
     "read": 12,
@@ -170,6 +171,11 @@ class Life:
 
     def do_send(self, numbers: Numbers) -> None:
         self.send(numbers, numbers.of(ROOMS), self.fresh_id())
+
+    def do_rush(self, numbers: Numbers) -> None:
+        room = numbers.of(ROOMS)
+        for _ in range(numbers.of([3, 6])):
+            self.send(numbers, room, self.fresh_id())
 
     def fresh_id(self) -> str:
         return f"m{self.watch.next_number()}"

@@ -97,7 +97,7 @@ def test_a_restored_window_admits_what_the_old_one_would_have(
     for step_ms in accepts:
         now, mono = now + step_ms, mono + step_ms
         room.window(LIMIT, WINDOW_MS, mono, now).take(mono)
-    saved = room.accepts_by_wall()
+    saved = room.accepts_to_save(grid_ms=1)
     now, mono = now + down_ms, mono + down_ms
     expected = room.window(LIMIT, WINDOW_MS, mono, now).wait_ms(mono)
 
@@ -146,5 +146,8 @@ def test_a_room_never_takes_more_than_its_rate_whatever_becomes_of_the_hub(
 
     for end in accepted:
         assert sum(end - 5_000 < at_ms <= end for at_ms in accepted) <= 3
+    # Times that are not kept exactly may cost a room one more wait after a restart.
     shell.advance(5_000)
-    assert send(shell, "at last").seq == len(accepted) + 1
+    send(shell, "maybe")
+    shell.advance(5_000)
+    assert send(shell, "at last").accepted.is_repeat is False

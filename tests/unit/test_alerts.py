@@ -238,6 +238,8 @@ FIRES: dict[str, tuple[Series, ...]] = {
         subscription(dispatcher_restarts_total="0x20 1x10"),
         {"signal_hub_mailbox_restarts_total": "0x20 1x10"},
     ),
+    "SignalHubInboxOverCap": ({"signal_hub_room_pinned_over_cap_total": "0x22 3x8"},),
+    "SignalHubInboxPartial": ({"signal_hub_inbox_partial_pages_total": "0+1x30"},),
 }
 
 # And scenarios that look alike and must not.
@@ -323,6 +325,9 @@ QUIET: dict[str, tuple[Series, ...]] = {
         ),
     ),
     "SignalHubDispatcherRestarts": (subscription(dispatcher_restarts_total="2x30"),),
+    "SignalHubInboxOverCap": ({"signal_hub_room_pinned_over_cap_total": "7x30"},),
+    # One page, once: the archive was away for a moment.
+    "SignalHubInboxPartial": ({"signal_hub_inbox_partial_pages_total": "0x22 1x8"},),
 }
 
 

@@ -319,6 +319,31 @@ def test_what_came_after_the_snapshot_counts_too() -> None:
     assert send(shell.restarted(), "x").code == LIMITED
 
 
+@pytest.mark.parametrize("saved", [0, 1, 3])
+def test_a_room_that_was_full_is_full_after_two_restarts(saved: int) -> None:
+    shell = room_shell(rate=3, timestamps="exact")
+    fill(shell, saved)
+    shell.save_snapshot()
+    fill(shell, 3 - saved, first=saved + 1)
+    for _ in range(2):
+        shell = shell.restarted()
+        shell.save_snapshot()
+
+    assert send(shell.restarted(), "x").code == LIMITED
+
+
+def test_a_room_that_was_full_is_full_after_two_restarts_from_a_log_that_was_cut() -> None:
+    shell = room_shell(rate=3)
+    fill(shell, 3)
+    first = next(one.offset for one in shell.engine.entries if one.seq)
+    shell.perform(retention.anchor(shell.hub, first, shell.now))
+    shell.engine.cut(first)
+    shell = without_shelf(shell)
+    shell.save_snapshot()
+
+    assert send(shell.restarted(), "x").code == LIMITED
+
+
 def test_what_was_accepted_long_before_a_restart_does_not_count() -> None:
     shell = room_shell(rate=2)
     fill(shell, 2)
