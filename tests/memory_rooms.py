@@ -340,10 +340,7 @@ def reconfigured(shell: MemoryShell, **rooms: Any) -> MemoryShell:
 def described(shell: MemoryShell) -> dict[tuple[str, ...], object]:
     """Everything about rooms and inboxes that must survive a crash once it is on disk."""
     rooms = shell.hub.rooms
-    found: dict[tuple[str, ...], object] = {
-        ("all", "key"): rooms.key_mark,
-        ("all", "state"): rooms.state_bytes,
-    }
+    found: dict[tuple[str, ...], object] = {}
     for inbox in rooms.inboxes.values():
         if inbox.head:
             bound_to = inbox.room.name if inbox.room is not None else None
@@ -354,6 +351,9 @@ def described(shell: MemoryShell) -> dict[tuple[str, ...], object]:
             # Of those that were made at the same moment none is older.
             proposals = sorted(map(copy, room.proposals.values()), key=lambda one: one.id)
             found["room", room.name] = (bound_to, dict(room.blobs), room.versions, proposals)
+    if found:
+        found["all", "key"] = rooms.key_mark
+        found["all", "state"] = rooms.state_bytes
     return found
 
 

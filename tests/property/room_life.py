@@ -80,7 +80,8 @@ OPS = {
     "crash_without_shelf": 2,
     "cut": 6,
     "archive": 3,
-    "lose_archive": 2,
+    "archive_all": 3,
+    "lose_archive": 4,
     "crowd": 1,
 }
 
@@ -327,8 +328,18 @@ class Life:
         if self.watch.has_archive:
             self.watch.is_archive_away = False
             head = self.shell.engine.head
-            self.archived_to = max(self.archived_to, numbers.of([head, (head * 2) // 3]))
+            self.archived_to = max(self.archived_to, numbers.of([head, head, (head * 2) // 3]))
             self.shell.hub.rooms.archived_to(self.archived_to)
+
+    def do_archive_all(self, numbers: Numbers) -> None:
+        """The archive takes everything, and the log lets go of it; then it may go away."""
+        if self.watch.has_archive:
+            self.do_commit_all(numbers)
+            self.do_archive(Numbers(0))
+            for _ in range(2):
+                self.do_cut(numbers)
+                self.do_commit_all(numbers)
+            self.watch.is_archive_away = numbers.below(0.5)
 
     def do_lose_archive(self, numbers: Numbers) -> None:
         self.watch.is_archive_away = True

@@ -85,7 +85,7 @@ class Watch:
         self.restarted_mono_ms = -WINDOW_MS
         # How often what was told and what happened.
         self.told: dict[str, int] = {}
-        self.counted = dict.fromkeys(("repeat", "frame", "crash", "cut", "unread"), 0)
+        self.counted = dict.fromkeys(("repeat", "frame", "crash", "cut"), 0)
         self._numbers = 0
 
     def next_number(self) -> int:
@@ -99,6 +99,8 @@ class Watch:
     def issue(self, asked: Asked, guest: Guest | None = None) -> None:
         """Of several requests with one id the first one counts that is not refused."""
         asked.issued.guest = guest
+        room = self.shell.hub.rooms.rooms.get(asked.facts["target"])
+        asked.issued.is_first = asked.what == "send" and (room is None or room.inbox is None)
         key = (asked.facts["target"], asked.facts["id"])
         self.truth.issued.setdefault(key, []).append(asked.issued)
 
@@ -191,7 +193,6 @@ class Watch:
             ), f"{one['seq']} has become another message"
             assert written.expires_ms > self.shell.now, f"{one['seq']} has expired"
         if page.is_partial:
-            self.counted["unread"] += 1
             assert self.is_archive_away, "a partial page though the archive is there"
             assert page.next_seq == from_seq, "the cursor has passed what was not read"
             return

@@ -77,9 +77,9 @@ def test_the_lives_are_worth_living() -> None:
 
     for what in ("Accepted", "Page", "Blob", "CONFLICT", "PRECONDITION_FAILED", "UNAVAILABLE"):
         assert told.get(what, 0) > 100, (what, told)
-    for what in ("RATE_LIMIT_EXCEEDED", "repeat", "frame", "crash", "cut", "unread"):
+    for what in ("RATE_LIMIT_EXCEEDED", "repeat", "frame", "crash", "cut"):
         assert told.get(what, 0) > 50, (what, told)
-    assert min(tally.values()) > 20, tally
+    assert min(tally.values()) > 5, tally
 
 
 # Bugs.

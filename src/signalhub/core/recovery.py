@@ -183,6 +183,7 @@ class Recovery:
     def finish(self) -> None:
         """The log has been read to its end."""
         hub = self._hub
+        keeping.finish(hub.rooms)
         for stream in (*hub.streams.topics.values(), *hub.streams.mailboxes.values()):
             stream.is_made = True
         for topic in hub.streams.topics.values():

@@ -197,6 +197,12 @@ def apply(rooms: Rooms, entry: Stored, now: int) -> None:
             proposals.add(rooms, room, decode_body(Proposal, entry.body))
 
 
+def finish(rooms: Rooms) -> None:
+    """The log has been read: rooms whose messages were found in it have windows to be saved."""
+    found = [one.room for one in rooms.dirty if isinstance(one, Inbox) and one.saved_accepts]
+    rooms.dirty.update(room for room in found if room is not None)
+
+
 def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
     inbox = _inbox(rooms, entry.stream)
     if entry.seq <= inbox.head:
