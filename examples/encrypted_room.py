@@ -5,13 +5,17 @@ the id of the room's inbox, which nobody else can guess, and the key that seals 
 Start a hub with `signalhub serve`, then run
 
     python examples/encrypted_room.py --url http://127.0.0.1:8787
+
+Without `--url` it takes SIGNALHUB_URL.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import secrets
+import sys
 from base64 import urlsafe_b64encode
 
 import signalhub
@@ -93,5 +97,10 @@ def shown(message: RoomMessage) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A room whose messages its hub cannot read.")
-    parser.add_argument("--url", default=HUB, help="where the hub is")
-    asyncio.run(main(parser.parse_args().url))
+    parser.add_argument(
+        "--url", default=os.environ.get("SIGNALHUB_URL") or HUB, help="where the hub is"
+    )
+    try:
+        asyncio.run(main(parser.parse_args().url))
+    except signalhub.ClientError as error:
+        sys.exit(str(error))

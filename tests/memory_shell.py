@@ -327,6 +327,7 @@ class MemoryShell:
         seen_from = self.hub.oldest_ask(self._snapshot_before)
         self._snapshot_before = offset
         self.shelf.save_snapshot(take_snapshot(self.hub, offset), epoch, seen_from)
+        self.hub.rooms.saved(offset)
 
     def restarted(self: Shell, written: int = 0) -> Shell:
         """Another hub after a crash: the rows, the shelf and what was committed are still there.
@@ -435,10 +436,8 @@ class MemoryShell:
                         guest.link.hear(frame)  # type: ignore[attr-defined]
             case Dismiss(guest=guest, code=code, reason=reason):
                 guest.link.close(code, reason)  # type: ignore[attr-defined]
-            case Recall(key=key, oldest_ms=oldest_ms, then=recalled):
-                self.engine.later(
-                    lambda: self._carry_out(recalled(self.shelf.recall(key, oldest_ms), self.now))
-                )
+            case Recall():
+                self._recall(effect)
             case Consult(then=consulted):
                 self.engine.later(
                     lambda: self._carry_out(consulted(self.archive(effect), self.now))
@@ -449,6 +448,13 @@ class MemoryShell:
                     raise effect.error
             case _:
                 assert_never(effect)
+
+    def _recall(self, effect: Recall) -> None:
+        def look() -> None:
+            seqs = [self.shelf.recall(key, effect.oldest_ms) for key in effect.keys]
+            self._carry_out(effect.then(seqs, self.now))
+
+        self.engine.later(look)
 
     def deliver(self, effect: Deliver) -> None:
         """One actor's message to another."""

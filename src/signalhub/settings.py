@@ -215,7 +215,7 @@ class Rooms(Group, frozen=True, kw_only=True):
     ] = 64 * 2**20
     buffer: Annotated[Count, _about("Newest messages of a room kept in memory.")] = 500
     buffer_bytes: Annotated[Bytes, _about("The same for all rooms together.")] = 64 * 2**20
-    page_bytes_max: Annotated[Bytes, _about("A page of an inbox ends at this size.")] = 8 * 2**20
+    page_bytes_max: Annotated[Bytes, _about("A page of an inbox ends at this size.")] = 2 * 2**20
     unarchived_max: Annotated[
         Count, _about("Messages of an inbox that wait for the archive; then 503.")
     ] = 10_000
@@ -229,9 +229,13 @@ class Rooms(Group, frozen=True, kw_only=True):
     proposal_s: Annotated[Seconds, _about("A pending proposal expires after this.")] = 86_400.0
     proposals_max: Annotated[Count, _about("Proposals a room remembers.")] = 100
     blob_bytes_max: Annotated[Bytes, _about("The largest metadata or quorum blob.")] = 2**16
+    room_state_bytes_max: Annotated[Bytes, _about("Proposals and blobs of one room.")] = 2**20
     state_bytes_max: Annotated[
         Bytes, _about("Proposals and blobs of all rooms together; then 503.")
     ] = 64 * 2**20
+    state_rate: Annotated[
+        Count, _about("Requests for blobs and proposals of one room per minute.")
+    ] = 240
     socket_queue: Annotated[Count, _about("Frames that may wait for a slow socket.")] = 1_024
     limit: Annotated[Count, _about("Rooms and inboxes the hub remembers.")] = 1_000_000
 

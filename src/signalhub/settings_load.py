@@ -315,9 +315,9 @@ def _expected(shape: inspect.Type) -> str:
 
 def _bounds(shape: inspect.IntType | inspect.FloatType) -> str:
     if shape.ge is not None and shape.le is not None:
-        return f" from {shape.ge:g} to {shape.le:g}"
+        return f" from {_number(shape.ge)} to {_number(shape.le)}"
     parts = [
-        f"{words} {bound:g}"
+        f"{words} {_number(bound)}"
         for words, bound in (
             ("of at least", shape.ge),
             ("above", shape.gt),
@@ -326,3 +326,8 @@ def _bounds(shape: inspect.IntType | inspect.FloatType) -> str:
         if bound is not None
     ]
     return " " + " and ".join(parts) if parts else ""
+
+
+def _number(bound: float) -> str:
+    """As people write it: whole numbers with all their digits."""
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"

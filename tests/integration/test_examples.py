@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 from signalhub.testing import run_hub
+from tests.integration.test_cli import unused_url
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = ["we meet on Friday", "bring the second chapter", "and tea", "I shall be there"]
@@ -48,6 +50,20 @@ async def test_members_read_what_the_hub_and_an_outsider_cannot() -> None:
     assert len(stored) == 3
     assert heard[:3] == [f"{ciphertext}  cannot be opened" for ciphertext in stored]
     assert len(heard) == 4
+
+
+async def test_without_a_hub_there_is_one_line_and_exit_code_1() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / "encrypted_room.py"),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "SIGNALHUB_URL": unused_url()},
+    )
+    _, err = await process.communicate()
+
+    assert process.returncode == 1
+    assert err.decode().startswith("no hub at http://127.0.0.1:")
+    assert err.count(b"\n") == 1
 
 
 async def test_a_second_run_has_a_room_of_its_own() -> None:

@@ -157,7 +157,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["tell", "demo/bob", "x", "--type", "hub:send"], "hub:"),
         (["tell", "demo/bob", "x", "--from", ""], "demo/alice"),
         (["tell", "demo/bob", "x", "--timeout", "0"], "--timeout"),
-        (["tell", "demo/bob", "x", "--url", "http://127.0.0.1"], "ws://"),
+        (["tell", "demo/bob", "x", "--url", "ftp://127.0.0.1"], "ws://"),
         (["tell", "demo/bob", "x", "--token-file", "/no/such/file"], "/no/such/file"),
         (["publish", "", "x"], "topic"),
         (["subscribe"], "TOPIC"),

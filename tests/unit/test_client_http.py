@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from errno import ENETUNREACH
 from pathlib import Path
+from socket import gaierror
+from ssl import SSLError
 
 import pytest
 
 import signalhub
 from signalhub.client import http
-from signalhub.client.http import Answer, HttpClient, Origin
+from signalhub.client.http import Answer, HttpClient, Origin, no_hub
 from signalhub.errors import OutcomeUnknown, Unavailable
 from tests.scripted_rooms import ScriptedRooms
 from tests.unit.test_client_link import _certificates
@@ -141,9 +144,23 @@ async def test_nobody_there_is_unavailable_and_names_the_url() -> None:
         url = server.url
     client = HttpClient(Origin.of(url))
 
-    with pytest.raises(Unavailable, match=url):
+    with pytest.raises(Unavailable, match=f"no hub at {url}: nobody listens there"):
         await client.request("GET", PATH)
     await client.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (gaierror(-2, "Name or service not known"), "no host of this name is known"),
+        (OSError(ENETUNREACH, "x"), "network is unreachable"),
+        (OSError("Multiple exceptions: [Errno 111] …, [Errno 101] …"), "no connection can be made"),
+        (SSLError(1, "[SSL: WRONG_VERSION_NUMBER] …"), "it does not speak TLS"),
+        (ValueError("said by the library"), "said by the library"),
+    ],
+)
+def test_why_nobody_is_there_is_said_in_words(error: Exception, reason: str) -> None:
+    assert no_hub("http://h:1", error) == f"no hub at http://h:1: {reason}"
 
 
 async def test_no_answer_in_time_leaves_a_doubt(server: ScriptedRooms, client: HttpClient) -> None:

@@ -260,6 +260,7 @@ class TestReading:
         scene.page(scene.fetch())
 
         assert list(scene.protocol.reading.missed) == [Missed(1, 5)]
+        assert scene.of(Warned)[-1].facts == {"first": 4, "last": 5}, "each is told once"
 
     def test_a_hub_that_lost_what_we_read_is_read_from_its_beginning(self, scene: Scene) -> None:
         scene.join()

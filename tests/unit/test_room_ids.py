@@ -67,9 +67,10 @@ def save(
 
 
 def recall(store: Store, message_id: str, oldest_ms: int = NOW - WEEK_MS) -> int | None:
-    found: Future[int | None] = Future()
-    store.recall(key_of(message_id), oldest_ms, found.set_result)
-    return found.result()
+    found: Future[list[int] | None] = Future()
+    store.recall([key_of(message_id)], oldest_ms, found.set_result)
+    seqs = found.result(timeout=20)
+    return None if seqs is None else seqs[0]
 
 
 def loaded(store: Store, now_ms: int = NOW) -> Dedup:
@@ -283,16 +284,16 @@ def test_a_look_up_that_fails_says_so_and_is_counted(
 
 
 def test_look_ups_see_every_snapshot_handed_over_before_them(store: Store) -> None:
-    found: list[Future[int | None]] = []
+    found: list[Future[list[int] | None]] = []
     nothing = Remembered(0, b"", {})
     for number in range(1, 50):
         records = recorded((f"x{number}", NOW, number))
         one = Snapshot(number, False, 1, {}, {}, nothing, {}, records)
         store.save_snapshot(one, 1, 0, WINDOW)
         found.append(Future())
-        store.recall(key_of(f"x{number}"), NOW - WEEK_MS, found[-1].set_result)
+        store.recall([key_of(f"x{number}")], NOW - WEEK_MS, found[-1].set_result)
 
-    assert [one.result() for one in found] == list(range(1, 50))
+    assert [one.result(timeout=20) for one in found] == [[number] for number in range(1, 50)]
 
 
 def test_a_store_of_the_version_before_rooms_is_brought_up_to_date(path: Path) -> None:

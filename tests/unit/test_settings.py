@@ -150,6 +150,7 @@ def test_a_key_that_is_not_known_is_refused_by_name(tmp_path: Path, toml: str, n
         ('port = "high"', 'port is "high", expected a whole number from 0 to 65535'),
         ("port = 70000", "port is 70000, expected a whole number from 0 to 65535"),
         ("port = 80.5", "port is 80.5, expected a whole number"),
+        ("[log]\nsegment_bytes = 1", "expected a whole number from 65536 to 1073741824"),
         ("port = true", "port is true, expected a whole number"),
         ("host = 1", "host is 1, expected a text"),
         ("hello_s = 0", "hello_s is 0, expected a number above 0"),

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, TypeVar, Unpack
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -43,6 +44,7 @@ RECONNECT_JITTER_S = 0.5
 RECONNECT_CAP_S = 5.0
 
 _CLIENT_LOG = "signalhub.client"
+_SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 
 @Parameter(name="*", group="Connection")
@@ -211,7 +213,7 @@ async def _talk(
 
     token = connection.token()
     connecting = connect(
-        checked_url(connection.url),
+        _socket_url(connection.url),
         address or _own_address(token),
         register=register,
         token=token,
@@ -225,6 +227,18 @@ async def _talk(
         raise Unavailable(f"{connection.url}: {error}") from None
     async with me:
         return await work(me)
+
+
+def _socket_url(url: str) -> str:
+    """The hub's WebSocket, also if the hub is named by its other URL, as rooms may name it."""
+    try:
+        parts = urlsplit(url)
+        scheme = _SOCKET_SCHEMES[parts.scheme]
+        path = parts.path if parts.path.strip("/") else "/ws"
+        return checked_url(parts._replace(scheme=scheme, path=path).geturl())
+    except (KeyError, ValueError, Failure):
+        # Whatever is wrong is said about what was written, and where.
+        return checked_url(url)
 
 
 def _own_address(token: str | None) -> str:

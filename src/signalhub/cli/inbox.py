@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.output import Output, shown
-from signalhub.cli.room_connection import NEARBY, RoomConnection, run
+from signalhub.cli.room_connection import NEARBY, RoomConnection, run, tell_missing
 from signalhub.cli.wording import (
     INBOX_VARIABLE,
     KeyFile,
@@ -44,17 +44,17 @@ class Reading:
     tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
     raw: Raw = False
 
-    def wording(self) -> Wording:
+    def wording(self, *, is_reading: bool) -> Wording:
         """How words travel."""
         from signalhub.client.room_arguments import room_name
 
-        if self.key is not None and self.room is None:
+        if self.key is not None and self.room is None and not self.raw:
             raise usage("messages are encrypted for one room", "name it with --room")
         try:
             name = "" if self.room is None else room_name(self.tenant, self.room)
         except ValueError as error:
             raise usage(str(error), "correct --room or --tenant") from None
-        return wording_of(read_key(self.key), name, is_raw=self.raw)
+        return wording_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
 
     def inbox(self, named: str | None) -> str:
         """The inbox that is named, or goes with the key."""
@@ -95,7 +95,7 @@ def fetch(
     Standard error says what is gone, and where to go on if there is more:
     SIGNALHUB_INBOX=… signalhub inbox fetch --from 42
     """
-    wording, named = reading.wording(), reading.inbox(inbox)
+    wording, named = reading.wording(is_reading=True), reading.inbox(inbox)
     output = connection.plain.output
 
     async def work(hub: Hub) -> InboxPage | None:
@@ -146,10 +146,14 @@ def append(
     """
     from signalhub.client.room_arguments import checked_room_message_id
 
-    if text is None and inbox == os.environ.get(INBOX_VARIABLE):
+    variable = os.environ.get(INBOX_VARIABLE)
+    if text is None and inbox == variable:
         raise usage("there is nothing to append but the inbox id itself", "give a text")
+    if text is None and not variable and reading.key is None:
+        advice = f"give both INBOX and TEXT, or set {INBOX_VARIABLE} or give --key"
+        raise usage("the text is missing, or the inbox is", advice)
     words, given = (inbox, None) if text is None else (text, inbox)
-    wording, named = reading.wording(), reading.inbox(given)
+    wording, named = reading.wording(is_reading=False), reading.inbox(given)
     try:
         own = checked_room_message_id(message_id)
     except ValueError as error:
@@ -177,12 +181,15 @@ async def _print_all(
     access: InboxAccess, from_seq: int, wording: Wording, connection: RoomConnection
 ) -> None:
     messages = access.messages(from_seq, timeout_s=max(PAGE_S, connection.timeout_s), attempts=1)
-    told = 0
+    told = seen = 0
     async for message in messages:
         for missed in messages.missed[told:]:
             _tell_gone(missed, connection)
         told = len(messages.missed)
         _print(message, wording, connection.plain.output)
+        seen += 1
+    if not seen:
+        _tell_nothing(from_seq, connection)
 
 
 def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomConnection) -> None:
@@ -198,19 +205,32 @@ def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomC
     first = max(1, from_seq)
     if page.oldest_seq is not None and page.oldest_seq > first:
         _tell_gone(Missed(first, page.oldest_seq - 1), connection)
+    if not page:
+        _tell_nothing(from_seq, connection)
     if len(page) == limit:
         sentence = f"there may be more: go on with --from {page.next_seq}, or --all"
         connection.plain.remark({"next": page.next_seq}, sentence)
 
 
 def _tell_gone(missed: Missed, connection: RoomConnection) -> None:
-    facts = {"lost_from": missed.first, "lost_to": missed.last}
-    sentence = f"note: seq {missed.first} to {missed.last} are not kept any more"
-    connection.plain.remark(facts, sentence)
+    tell_missing(connection, missed, "is not kept any more", "are not kept any more")
+
+
+def _tell_nothing(from_seq: int, connection: RoomConnection) -> None:
+    where = f"from seq {from_seq} on" if from_seq > 1 else "here"
+    connection.plain.note(f"note: there is nothing {where}; an unused inbox looks the same")
 
 
 def _print(message: RoomMessage, wording: Wording, output: Output) -> None:
     words, style = wording.words(message)
-    moment = "" if message.created_at is None else f"{message.created_at:%Y-%m-%dT%H:%M:%SZ}"
-    line = [(str(message.seq), "bold"), (moment, "dim"), (shown(words), style)]
+    line = [(str(message.seq), "bold"), (_moment(message), "dim"), (shown(words), style)]
     output.line(wording.facts(message), line)
+
+
+def _moment(message: RoomMessage) -> str:
+    """When it was stored, as exactly as the hub tells it."""
+    moment = message.created_at
+    if moment is None:
+        return ""
+    precision = "milliseconds" if moment.microsecond else "seconds"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec=precision)}Z"

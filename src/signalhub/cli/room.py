@@ -15,9 +15,9 @@ from signalhub.cli.output import AsJson, Output, counted, shown
 from signalhub.cli.room_connection import (
     NEARBY,
     RoomConnection,
+    changes_shown,
     comes_back,
     joined,
-    losses_shown,
     run,
 )
 from signalhub.cli.wording import (
@@ -62,7 +62,7 @@ class Membership:
     key: KeyFile = None
     raw: Raw = False
 
-    def wording(self, room: str) -> Wording:
+    def wording(self, room: str, *, is_reading: bool) -> Wording:
         """How words travel in this room."""
         from signalhub.client.room_arguments import room_name
 
@@ -70,7 +70,7 @@ class Membership:
             name = room_name(self.tenant, room)
         except ValueError as error:
             raise usage(str(error), "correct ROOM or --tenant") from None
-        return wording_of(read_key(self.key), name, is_raw=self.raw)
+        return wording_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
 
     def opening(
         self, hub: Hub, room: str, since: int | None, reconnect: Reconnect | None
@@ -112,7 +112,7 @@ def send(
     """
     from signalhub.client.room_arguments import checked_kind, checked_room_message_id
 
-    wording = membership.wording(room)
+    wording = membership.wording(room, is_reading=False)
     try:
         own = checked_room_message_id(message_id)
         checked_kind(type, proposal)
@@ -163,57 +163,65 @@ def listen(
     """
     if new and since:
         raise usage("--new reads nothing of what was said", "give either --new or --since")
-    wording = membership.wording(room)
+    wording = membership.wording(room, is_reading=True)
 
     async def work(hub: Hub) -> None:
         opening = membership.opening(hub, room, None if new else since, comes_back())
         async with await joined(connection, opening) as place:
             connection.plain.note("listening; Ctrl-C ends")
-            with losses_shown(connection):
-                await _follow(place, wording, connection, count, for_s)
+            await _follow(place, wording, connection.plain.output, count, for_s)
 
-    run(connection, work)
+    with changes_shown(connection):
+        run(connection, work)
 
 
 def key(
     *,
-    out: Annotated[Path, Parameter(help="The file to write it to; it must not be there yet.")],
+    out: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False, help="The file to write a new key to; it must not be there yet."
+        ),
+    ] = None,
+    show: Annotated[
+        Path | None,
+        Parameter(show_default=False, help="A file with a key, which is only read."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key for a room and print the inbox id that goes with it.
+    """Make a key for a room, or take one, and print the inbox id that goes with it.
 
     Give the file to the members, over a way you trust, and to nobody else:
     signalhub room key --out general.key
     """
     from signalhub.client.sealing import new_key
 
-    made = new_key()
+    path = out or show
+    if path is None or (out and show):
+        raise usage("a key is made or shown", "give either --out or --show, with a file")
+    made = read_key(show, "--show") or new_key()
     inbox = inbox_of(made, None)
-    write_key(out, made)
-    Output(as_json).fact({"key": str(out), "inbox": inbox}, str(inbox))
+    if out is not None:
+        write_key(out, made)
+    Output(as_json).fact({"key": str(path), "inbox": inbox}, str(inbox))
 
 
 async def _follow(
     room: Room,
     wording: Wording,
-    connection: RoomConnection,
+    output: Output,
     count: int | None,
     for_s: float | None,
 ) -> None:
     """Print each message; fewer than `count` when time is up is a failure."""
     import asyncio
 
-    seen = told = 0
+    seen = 0
     timer = asyncio.timeout(for_s)
     try:
         async with timer:
             async for message in room:
-                for missed in room.missed[told:]:
-                    facts = {"lost_from": missed.first, "lost_to": missed.last}
-                    sentence = f"note: seq {missed.first} to {missed.last} cannot be read"
-                    connection.plain.remark(facts, f"{sentence}: gone, or in another inbox")
-                told = len(room.missed)
-                _print(message, wording, connection.plain.output)
+                _print(message, wording, output)
                 seen += 1
                 if seen == count:
                     return

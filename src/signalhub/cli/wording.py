@@ -44,7 +44,7 @@ Raw = Annotated[
 
 _KEY_FORMS = "a key is 32 bytes, or a line of base64url or hex; `signalhub room key` makes one"
 _UNSEALED = "note: without --key what is sent is not encrypted: the hub can read it"
-_UNOPENED = "(cannot be opened with this key)"
+_UNOPENED = "(cannot be opened with this key for this room)"
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,15 @@ class Wording:
             connection.remark({"encrypted": False}, _UNSEALED)
 
     def facts(self, message: RoomMessage) -> dict[str, Any]:
-        """A message as one JSON object, in the words of the wire; `text` if it can be read."""
+        """A message as one JSON object, in the words of the wire; `text` if it can be read.
+
+        Otherwise, if there is a key, it says what came of it: bytes that are no text, or nothing.
+        """
         from signalhub.client.room_arguments import encoded
 
+        content = self._content(message)
+        text = self._text(content)
+        is_opened = self.sealing is not None and content is not None
         facts = {
             "seq": message.seq,
             "messageId": message.message_id,
@@ -81,32 +87,39 @@ class Wording:
             "pseudonymId": message.pseudonym,
             "createdAt": message.created_at,
             "ciphertext": encoded(message.ciphertext),
-            "text": self._text(message),
+            "text": text,
+            "plaintext": encoded(content) if is_opened and content and text is None else None,
+            "sealed": True if content is None else None,
         }
         return {name: value for name, value in facts.items() if value is not None}
 
     def words(self, message: RoomMessage) -> tuple[str, str]:
         """What people see of a message, and how."""
-        text = self._text(message)
-        if text is not None:
-            return text, ""
-        if self.sealing is not None:
-            return _UNOPENED, "red"
         from signalhub.client.room_arguments import encoded
 
-        return encoded(message.ciphertext), "dim"
+        content = self._content(message)
+        if content is None:
+            return _UNOPENED, "red"
+        text = self._text(content)
+        return (encoded(content), "dim") if text is None else (text, "")
 
-    def _text(self, message: RoomMessage) -> str | None:
+    def _content(self, message: RoomMessage) -> bytes | None:
+        """The bytes that somebody sent; `None` if they are sealed and stay so."""
         from signalhub.client.sealing import Unsealable
 
-        if self.is_raw:
-            return None
-        content = message.ciphertext
+        if self.sealing is None:
+            return message.ciphertext
         try:
-            if self.sealing is not None:
-                content = self.sealing.open(message.message_id, content)
+            return self.sealing.open(message.message_id, message.ciphertext)
+        except Unsealable:
+            return None
+
+    def _text(self, content: bytes | None) -> str | None:
+        if self.is_raw or content is None:
+            return None
+        try:
             text = content.decode()
-        except (Unsealable, UnicodeDecodeError):
+        except UnicodeDecodeError:
             return None
         # Ciphertext may happen to be UTF-8; words are mostly printable.
         is_words = self.sealing is not None or all(
@@ -115,18 +128,21 @@ class Wording:
         return text if is_words else None
 
 
-def wording_of(key: bytes | None, room: str, *, is_raw: bool) -> Wording:
-    """How the words of this room travel."""
-    if key is None:
-        return Wording(None, is_raw)
-    if is_raw:
+def wording_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) -> Wording:
+    """How the words of this room travel.
+
+    A reader's key also says which inbox is meant, so it may stand beside --raw.
+    """
+    if is_raw and key is not None and not is_reading:
         raise usage("--raw is about ready ciphertext, --key makes it", "give one of them")
+    if is_raw or key is None:
+        return Wording(None, is_raw)
     from signalhub.client.sealing import Sealing
 
     return Wording(Sealing(key, room), is_raw)
 
 
-def read_key(path: Path | None) -> bytes | None:
+def read_key(path: Path | None, option: str = "--key") -> bytes | None:
     """The key in a file, if one is named."""
     if path is None:
         return None
@@ -134,7 +150,7 @@ def read_key(path: Path | None) -> bytes | None:
         content = path.read_bytes()
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise usage(f"the key file {path} {problem}", "name another with --key") from None
+        raise usage(f"the key file {path} {problem}", f"name another with {option}") from None
     key = _key_of(content)
     if key is None:
         raise usage(f"the key file {path} holds no key", _KEY_FORMS)

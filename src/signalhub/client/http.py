@@ -8,9 +8,11 @@ an inbox id to a host nobody named.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from http import HTTPStatus
-from ssl import SSLContext
+from socket import gaierror
+from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -115,8 +117,10 @@ class HttpClient:
             async with asyncio.timeout(timeout_s), self._slots:
                 return await self._exchange(payload, progress)
         except TimeoutError:
-            text = f"no answer from {self.origin.http_url} within {timeout_s:g} s"
+            text = f"no answer from {self.origin.http_url} within {timeout_s:.3g} s"
             raise progress.failure(text) from None
+        except _Unreached as unreached:
+            raise progress.failure(str(unreached)) from unreached
         except _Broken as broken:
             raise progress.failure(f"{self.origin.http_url}: {broken}") from broken
 
@@ -165,7 +169,7 @@ class HttpClient:
                 lambda: _Connection(loop), origin.host, origin.port, ssl=self._ssl
             )
         except OSError as error:
-            raise _Broken(f"no hub there: {error}") from error
+            raise _Unreached(no_hub(origin.http_url, error)) from error
         return connection
 
     def _payload(
@@ -184,6 +188,10 @@ class HttpClient:
 
 class _Broken(Exception):
     """The connection ended, or never came about."""
+
+
+class _Unreached(_Broken):
+    """There is nobody to connect to."""
 
 
 class _Progress:
@@ -307,6 +315,27 @@ class _Connection(asyncio.Protocol):
         self._parser = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(_Broken(reason))
+
+
+def no_hub(url: str, error: Exception) -> str:
+    """That nobody could be reached, and why, in words that are not those of a system call."""
+    match error:
+        case ConnectionRefusedError():
+            reason = "nobody listens there"
+        case gaierror():
+            reason = "no host of this name is known"
+        case SSLCertVerificationError():
+            reason = f"its certificate is not trusted: {error.verify_message}"
+        case SSLError():
+            reason = "it does not speak TLS"
+        case OSError(errno=int(number)):
+            reason = os.strerror(number).lower()
+        case OSError():
+            # One attempt for each address of a name; each failed in its own way.
+            reason = "no connection can be made"
+        case _:
+            reason = str(error)
+    return f"no hub at {url}: {reason}"
 
 
 def _port_of(parts: SplitResult, is_secure: bool) -> int:

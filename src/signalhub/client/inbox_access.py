@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar
 import msgspec
 
 from signalhub.client.http import Answer, HttpClient
-from signalhub.client.retrying import Attempts, retry_wait_s
+from signalhub.client.retrying import Attempts, log_wait, retry_wait_s
 from signalhub.client.room_answers import Refusal, page_of, refusal_of, stored_of, unreadable
 from signalhub.client.room_arguments import (
     checked_ciphertext,
@@ -135,6 +135,7 @@ class InboxAccess:
             wait_s = retry_wait_s(result.retry_after_s, attempts.count, random.random)
             if now_s() + wait_s >= deadline_s:
                 raise attempts.failure("no answer came")
+            log_wait(result.error, wait_s)
             await asyncio.sleep(wait_s)
 
     async def _try(self, call: _Call[T], timeout_s: float) -> T | Refusal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from signalhub.errors import ClientError, OutcomeUnknown, Refused
@@ -9,6 +10,8 @@ from signalhub.errors import ClientError, OutcomeUnknown, Refused
 BASE_S = 0.1
 CAP_S = 10.0
 _DOUBLINGS_MAX = 16
+
+log = logging.getLogger("signalhub.client")
 
 
 def retry_wait_s(retry_after_s: float, attempts: int, random: Callable[[], float]) -> float:
@@ -18,6 +21,12 @@ def retry_wait_s(retry_after_s: float, attempts: int, random: Callable[[], float
     """
     step_s = min(CAP_S, BASE_S * (1 << min(attempts, _DOUBLINGS_MAX)))
     return max(retry_after_s, step_s / 2) + random() * max(step_s / 2, retry_after_s / 4)
+
+
+def log_wait(error: ClientError, wait_s: float) -> None:
+    """Let those who watch know why nothing happens for a while."""
+    reason = error.message if isinstance(error, Refused) else str(error)
+    log.info("Waiting for the hub", extra={"reason": reason, "wait_s": wait_s})
 
 
 class Attempts:

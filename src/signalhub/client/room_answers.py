@@ -70,7 +70,7 @@ def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -
     text = said.error or f"{url} answered HTTP {status} {_phrase(status)}".rstrip()
     wait_s = retry_after_s(said.retry_after_ms, headers.get("retry-after", ""))
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return Refusal(limited(text), wait_s)
+        return Refusal(limited(text, wait_s), wait_s)
     if status in _NOT_NOW:
         return Refusal(Unavailable(text), wait_s)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -81,9 +81,14 @@ def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -
     return Refusal(Unavailable(text))
 
 
-def limited(text: str) -> Refused:
-    """More came than a room or inbox takes; it did not happen, and may a moment later."""
-    return Refused(RoomCode.RATE_LIMIT_EXCEEDED, text or "Rate limit exceeded", retryable=True)
+def limited(text: str, retry_after_s: float) -> Refused:
+    """More came than a room or inbox takes; it did not happen, and may after the wait."""
+    return Refused(
+        RoomCode.RATE_LIMIT_EXCEEDED,
+        text or "Rate limit exceeded",
+        retryable=True,
+        details={"retryAfterMs": round(retry_after_s * 1000)},
+    )
 
 
 def retry_after_s(retry_after_ms: float | None, header: str = "") -> float:

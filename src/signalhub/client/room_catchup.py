@@ -115,7 +115,7 @@ class CatchUp:
         return self._queued + 1
 
     def fetched(self, asked: int, page: InboxPage, now_s: float) -> Missed | None:
-        """The page asked for has come; what turned out to be gone."""
+        """The page asked for has come; what turned out just now to be gone."""
         assert self._fetching is not None
         target, self._fetching = self._fetching, None
         if asked > self._queued + 1:
@@ -165,9 +165,9 @@ class CatchUp:
             return None
         missed = Missed(self._queued + 1, first - 1)
         self._queued = first - 1
-        if self.missed and self.missed[-1].last == missed.first - 1:
-            missed = Missed(self.missed.pop().first, missed.last)
-        self.missed.append(missed)
+        follows = bool(self.missed) and self.missed[-1].last == missed.first - 1
+        first_of_all = self.missed.pop().first if follows else missed.first
+        self.missed.append(Missed(first_of_all, missed.last))
         return missed
 
     def _push(self, message: RoomMessage) -> None:

@@ -10,9 +10,12 @@ from ssl import SSLContext
 
 from picows import WSError, WSFrame, WSHandshakeError, WSMsgType, WSTransport, ws_connect
 
+from signalhub.client.http import Origin, no_hub
 from signalhub.client.link import MESSAGE_BYTES_MAX, OPEN_S, Link, NotOpened
 from signalhub.client.room_answers import refusal_of
 from signalhub.errors import Refused
+
+SOCKET_PATH = "/room"
 
 # The library logs handshakes when it debugs, and this one names the room and its inbox.
 _quiet = logging.getLogger("signalhub.client.room.socket")
@@ -84,9 +87,9 @@ async def open_room_link(
     except WSHandshakeError as error:
         raise _turned_away(url, error) from error
     except TimeoutError as error:
-        raise NotOpened(f"no answer from {url} within {OPEN_S:g} s") from error
+        raise NotOpened(f"no answer from {_hub_of(url)} within {OPEN_S:g} s") from error
     except (OSError, WSError) as error:
-        raise NotOpened(f"no hub at {url}: {error}") from error
+        raise NotOpened(no_hub(_hub_of(url), error)) from error
     finally:
         # If we were cancelled meanwhile, the handshake may still succeed without us.
         if not link.is_open:
@@ -94,6 +97,11 @@ async def open_room_link(
     if listener is None:
         raise NotOpened(f"{url} hung up during the handshake")
     return link
+
+
+def _hub_of(url: str) -> str:
+    """The hub as all its users may write it; the socket's own path is none of their business."""
+    return Origin.of(url.removesuffix(SOCKET_PATH)).http_url
 
 
 def _turned_away(url: str, error: WSHandshakeError) -> NotOpened | Refused:

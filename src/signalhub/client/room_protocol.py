@@ -264,7 +264,8 @@ class RoomProtocol:
         self._outbox.opened()
         if self.reading.welcomed(frame.last_seq):
             return [Joined()]
-        return [Joined(), Warned("The hub has lost messages that were read before", {})]
+        facts = {"last": frame.last_seq}
+        return [Joined(), Warned("The room ends before what was read", facts)]
 
     def _acked(self, frame: _Frame) -> list[Effect]:
         outgoing = self._outbox.accepted(frame.message_id)
@@ -342,7 +343,7 @@ def _error_of(frame: _Frame) -> tuple[ClientError, float | None]:
     wait_s = retry_after_s(frame.retry_after_ms)
     match frame.error_code:
         case RoomCode.RATE_LIMIT_EXCEEDED:
-            return limited(frame.error), wait_s
+            return limited(frame.error, wait_s), wait_s
         case RoomCode.UNAVAILABLE:
             return Unavailable(frame.error or "the hub cannot take messages now"), wait_s
         case RoomCode.INTERNAL_ERROR:

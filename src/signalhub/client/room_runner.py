@@ -12,6 +12,7 @@ from signalhub.client.backoff import Backoff
 from signalhub.client.effects import Drop, Failed, Send, Stop, Warned
 from signalhub.client.inbox_access import InboxAccess
 from signalhub.client.link import NotOpened
+from signalhub.client.retrying import log_wait
 from signalhub.client.room_answers import Refusal
 from signalhub.client.room_link import RoomLink, open_room_link
 from signalhub.client.room_message import RoomMessage, Sent
@@ -213,6 +214,8 @@ class RoomRunner:
         now_s = self._clock.mono_s()
         self._fetcher = None
         if isinstance(result, Refusal):
+            if result.retry_after_s is not None:
+                log_wait(result.error, result.retry_after_s)
             self._perform(self.protocol.not_fetched(result.error, result.retry_after_s, now_s))
         else:
             self._perform(self.protocol.fetched(from_seq, result, now_s))

@@ -19,13 +19,13 @@ from signalhub.client.room_arguments import (
     default_inbox,
     room_name,
 )
+from signalhub.client.room_link import SOCKET_PATH
 from signalhub.client.room_protocol import RoomProtocol
 from signalhub.client.room_runner import RoomRunner
 from signalhub.clock import SystemClock
 from signalhub.errors import Unavailable
 
 RECONNECT = Reconnect()
-SOCKET_PATH = "/room"
 
 _CLOSED = "the hub was closed by this program"
 

@@ -160,14 +160,14 @@ class Dismiss(msgspec.Struct, gc=False):
 
 
 class Recall(msgspec.Struct, gc=False):
-    """Look up an id that is no longer in memory; `then` gets its position, 0 if it is unknown.
+    """Look up ids that are no longer in memory; `then` gets their positions, 0 if unknown.
 
-    `None` if it could not be looked up.
+    `None` if they could not be looked up.
     """
 
-    key: bytes
+    keys: list[bytes]
     oldest_ms: int  # Accepted since then.
-    then: Callable[[int | None, int], list[Effect]]
+    then: Callable[[list[int] | None, int], list[Effect]]
 
 
 class Consult(msgspec.Struct, gc=False):

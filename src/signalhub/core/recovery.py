@@ -396,6 +396,7 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         subscriptions.setdefault(key, None)
     hub.streams.forgotten.clear()
     hub.streams.deleted_subscriptions.clear()
+    hub.rooms.begin_saving(offset)
     return Snapshot(
         offset,
         is_whole,

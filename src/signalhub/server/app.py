@@ -15,7 +15,6 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 
 import picows
 import uvloop
@@ -269,6 +268,7 @@ class App:
 
     def _tick(self) -> None:
         now = self._clock.now_ms()
+        self.hub.rooms.saved(self._store.saved_offset)
         self.runner.perform(self.hub.tick(now), now)
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
@@ -294,9 +294,9 @@ class App:
         if self._engine.reported > self._checkpointed:
             self._save_snapshot()
         loop = asyncio.get_running_loop()
-        self._store.when_written(partial(loop.call_soon_threadsafe, self._retain_saved))
+        self._store.make_safe(lambda saved: loop.call_soon_threadsafe(self._retain_saved, saved))
 
-    def _retain_saved(self) -> None:
+    def _retain_saved(self, saved: int) -> None:
         if self.hub.is_draining:
             return
         now = self._clock.now_ms()
@@ -304,7 +304,7 @@ class App:
         self._engine.retain(
             retention.unsettled(self.hub),
             retention.needed_by_rooms(self.hub, now),
-            self._store.saved_offset,
+            saved,
             retention.anchored(self.hub),
             streams,
             self._cut,
@@ -322,6 +322,7 @@ class App:
             return
         now = self._clock.now_ms()
         self.runner.perform(retention.cut(self.hub, firsts, now), now)
+        self.hub.rooms.pins.cut(self._engine.first)
         self._save_snapshot()
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:

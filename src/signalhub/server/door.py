@@ -110,8 +110,13 @@ class Door(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._listener.expect(self)
 
+    def give_up(self) -> None:
+        """Too many do not read what they asked for, and this one has not for the longest time."""
+        self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.forget(self)
+        self._listener.relieved(self)
         self._is_leaving = True
         if self._websocket is not None:
             self._websocket.connection_lost(exc)
@@ -129,12 +134,14 @@ class Door(asyncio.BufferedProtocol):
         else:
             self._is_choked = True
             self._transport.pause_reading()
+            self._listener.choked(self)
 
     def resume_writing(self) -> None:
         if self._websocket is not None:
             self._websocket.resume_writing()
         else:
             self._is_choked = False
+            self._listener.relieved(self)
             self._read_on()
             self._serve()
 

@@ -33,6 +33,8 @@ WEBSOCKET_PATHS = ("/ws", "/")
 BACKLOG = 4096
 # Twice this bounds the pipelined requests that can wait behind a slow one.
 READ_BYTES = 16 * 2**10
+# Answers of a few megabytes at most, so this bounds what they all take.
+CHOKED_MAX = 128
 
 
 class Gatekeeper(Protocol):
@@ -82,6 +84,8 @@ class Listener:
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         # Insertion order is deadline order, since every deadline is the same time away.
         self.waiting: dict[Door, float] = {}
+        # Doors with answers nobody reads, the longest unread first.
+        self._choked: dict[Door, None] = {}
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,6 +133,19 @@ class Listener:
     def forget(self, door: Door) -> None:
         """The door needs no watching any more."""
         self.waiting.pop(door, None)
+
+    def choked(self, door: Door) -> None:
+        """The door holds an answer that its client does not read; only so many may."""
+        self._choked[door] = None
+        if len(self._choked) > CHOKED_MAX:
+            oldest = next(iter(self._choked))
+            del self._choked[oldest]
+            self.refusals["slow"] += 1
+            oldest.give_up()
+
+    def relieved(self, door: Door) -> None:
+        """Its client has read on, or is gone."""
+        self._choked.pop(door, None)
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do something on the next turn of the loop."""

@@ -279,12 +279,11 @@ class Runner:
         self._tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
             try:
-                effects = append.receipt.committed(self.hub, offset, now)
+                for effect in append.receipt.committed(self.hub, offset, now):
+                    self._perform_one(effect, now)
             except Exception as error:
+                # Others committed with it must not wait for ever.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
-                continue
-            for effect in effects:
-                self._perform_one(effect, now)
 
     def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
         """The log took nothing; finally, if it will take nothing until the next start."""
@@ -377,24 +376,29 @@ class Runner:
             connection = room_socket.connection
             if connection.is_closing:
                 continue
-            if room_socket.outbound is None:
-                room_socket.queue(header, frame)
-                listening.append(connection)
-            elif not room_socket.park(header + frame):
-                crowded.append(connection)
+            try:
+                if room_socket.outbound is None:
+                    room_socket.queue(header, frame)
+                    listening.append(connection)
+                elif not room_socket.park(header + frame):
+                    crowded.append(connection)
+            except Exception as error:
+                # The others of the room hear it all the same, and this one reads it later.
+                log.error("a socket could not be written to", exc_info=unworded(error))
+                connection.abort()
         self.writer.mark_all(listening, self._fanout_batch, None)
         for slow in crowded:
             self.writer.close_slow(slow)
 
     def _recall(self, effect: Recall) -> None:
-        def report(seq: int | None) -> None:
+        def report(seqs: list[int] | None) -> None:
             if not self._is_stopped:
-                self.run(lambda now: effect.then(seq, now))
+                self.run(lambda now: effect.then(seqs, now))
 
-        def done(seq: int | None) -> None:
-            self._loop.call_soon_threadsafe(report, seq)
+        def done(seqs: list[int] | None) -> None:
+            self._loop.call_soon_threadsafe(report, seqs)
 
-        self._store.recall(effect.key, effect.oldest_ms, done)
+        self._store.recall(effect.keys, effect.oldest_ms, done)
 
     def _consult(self, effect: Consult, now: int) -> None:
         def done(found: list[Archived] | None) -> None:

@@ -51,9 +51,9 @@ _ROOMS: Final = """
         state BLOB NOT NULL             -- MessagePack, see core/rooms/keeping.py.
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE room_id (
-        day INTEGER NOT NULL,           -- Since the epoch; whole days are forgotten.
+        slot INTEGER NOT NULL,          -- Of time; whole slots are forgotten.
         record BLOB NOT NULL,           -- See core/dedup.py; it begins with the key.
-        PRIMARY KEY (day, record)
+        PRIMARY KEY (slot, record)
     ) STRICT, WITHOUT ROWID;
 """
 
@@ -123,11 +123,11 @@ PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"
 DROP_ROOM_STATE: Final = "DELETE FROM room_state WHERE name = ?"
 LOAD_ROOM_STATES: Final = "SELECT name, state FROM room_state"
 PUT_ROOM_ID: Final = "INSERT OR IGNORE INTO room_id VALUES (?, ?)"
-FORGET_ROOM_IDS: Final = "DELETE FROM room_id WHERE day < ?"
+FORGET_ROOM_IDS: Final = "DELETE FROM room_id WHERE slot < ?"
 FORGET_ALL_ROOM_IDS: Final = "DELETE FROM room_id"
-NEWEST_ROOM_ID_DAY: Final = "SELECT max(day) FROM room_id"
-LOAD_ROOM_IDS: Final = "SELECT record FROM room_id WHERE day = ?"
+NEWEST_ROOM_ID_SLOT: Final = "SELECT max(slot) FROM room_id"
+LOAD_ROOM_IDS: Final = "SELECT record FROM room_id WHERE slot = ?"
 RECALL_ROOM_ID: Final = """
-    SELECT record FROM room_id WHERE day = ? AND record >= ? AND record < ?
+    SELECT record FROM room_id WHERE slot = ? AND record >= ? AND record < ?
 """
 FORGET_ALL_REMEMBERED: Final = "DELETE FROM remembered"

@@ -180,20 +180,30 @@ class Store:
 
         self._wait_for(clear)
 
-    def when_written(self, done: Callable[[], object]) -> None:
-        """Call `done`, on the store's own thread, when everything noted so far was dealt with."""
-        self._submit(done)
+    def make_safe(self, done: Callable[[int], object]) -> None:
+        """Sync what was written; `done` hears, on the store's own thread, the offset it stands for.
 
-    def recall(self, key: bytes, oldest_ms: int, done: Callable[[int | None], None]) -> None:
-        """Look an id of a room's message up; `done` is called on the store's own thread."""
+        Otherwise the newest transactions may be missing after a power cut.
+        """
+
+        def sync() -> None:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+            done(self.saved_offset)
+
+        self._submit(sync)
+
+    def recall(
+        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
+    ) -> None:
+        """Look ids of messages in rooms up; `done` is called on the store's own thread."""
 
         def look() -> None:
             try:
-                seq = self._room_ids.recall(key, oldest_ms)
+                seqs = [self._room_ids.recall(key, oldest_ms) for key in keys]
             except apsw.Error:
                 done(None)
                 raise
-            done(seq)
+            done(seqs)
 
         self._submit(look)
 
@@ -210,7 +220,19 @@ class Store:
         if self.is_snapshot_broken and not snapshot.is_whole:
             # It builds on one that was not written.
             return
-        self.is_snapshot_broken = True
+        try:
+            self._write_snapshot(snapshot, epoch, seen_from, window)
+        except Exception:
+            self.is_snapshot_broken = True
+            raise
+        self._remembered.clear()
+        self._unwritten_ids.clear()
+        self.is_snapshot_broken = False
+        self.saved_offset = snapshot.offset
+
+    def _write_snapshot(
+        self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window
+    ) -> None:
         gone = [(stream,) for stream, state in snapshot.streams.items() if state is None]
         with self._connection:
             if snapshot.is_whole:
@@ -240,10 +262,6 @@ class Store:
             oldest_ms = snapshot.remembered.newest_ms - window.ids_ms
             self._connection.execute(schema.FORGET_REMEMBERED, (oldest_ms,))
             self._save_rooms(snapshot, window)
-        self._remembered.clear()
-        self._unwritten_ids.clear()
-        self.is_snapshot_broken = False
-        self.saved_offset = snapshot.offset
 
     def _save_rooms(self, snapshot: Snapshot, window: Window) -> None:
         states = snapshot.rooms.items()

@@ -39,37 +39,39 @@ class Waiting(msgspec.Struct):
     """A message that waits until an id was looked up on disk: its own, or one before it."""
 
     request: Send | Deposit
+    key: bytes
 
 
 def send(rooms: Rooms, request: Send, now: int) -> list[Effect]:
     """A message for a room."""
     rooms.saw(request.mono_ms)
-    return _attempt(rooms, request, now, is_looked_up=False)
+    return _attempt(rooms, request, now)
 
 
 def deposit(rooms: Rooms, request: Deposit, now: int) -> list[Effect]:
     """A message for an inbox alone: nobody hears it, and the room's limit does not count it."""
     rooms.saw(request.mono_ms)
-    return _attempt(rooms, request, now, is_looked_up=False)
+    return _attempt(rooms, request, now)
 
 
 def _attempt(
-    rooms: Rooms, request: Send | Deposit, now: int, *, is_looked_up: bool
+    rooms: Rooms, request: Send | Deposit, now: int, looked_up: bytes | None = None
 ) -> list[Effect]:
+    """Accept a message, or say why not; the id `looked_up` is known not to be on disk."""
     try:
         if isinstance(request, Send):
-            return _send(rooms, request, now, is_looked_up)
-        return _deposit(rooms, request, now, is_looked_up)
+            return _send(rooms, request, now, looked_up)
+        return _deposit(rooms, request, now, looked_up)
     except RoomError as error:
         return [Answer(request.caller, error, request.message_id)]
 
 
-def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Effect]:
+def _send(rooms: Rooms, request: Send, now: int, looked_up: bytes | None) -> list[Effect]:
     claimed = binding.claim(rooms, request.room, request.inbox)
     inbox = claimed.inbox
     key = fingerprint(claimed.inbox_name, request.message_id)
     if inbox is not None:
-        answer = _known(rooms, inbox, request, key, now, is_looked_up)
+        answer = _known(rooms, inbox, request, key, now, looked_up)
         if answer is not None:
             return answer
     _check_storage(rooms)
@@ -89,12 +91,12 @@ def _send(rooms: Rooms, request: Send, now: int, is_looked_up: bool) -> list[Eff
     return effects
 
 
-def _deposit(rooms: Rooms, request: Deposit, now: int, is_looked_up: bool) -> list[Effect]:
+def _deposit(rooms: Rooms, request: Deposit, now: int, looked_up: bytes | None) -> list[Effect]:
     name = rooms.names.inbox(request.inbox)
     key = fingerprint(name, request.message_id)
     found = rooms.inboxes.get(name)
     if found is not None:
-        answer = _known(rooms, found, request, key, now, is_looked_up)
+        answer = _known(rooms, found, request, key, now, looked_up)
         if answer is not None:
             return answer
     _check_storage(rooms)
@@ -118,7 +120,7 @@ def _known(
     request: Send | Deposit,
     key: bytes,
     now: int,
-    is_looked_up: bool,
+    looked_up: bytes | None,
 ) -> list[Effect] | None:
     """The answer to a message that was accepted before; `None` to a fresh one."""
     pending = inbox.pending.get(request.message_id)
@@ -133,17 +135,20 @@ def _known(
         if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
             rooms.tally.conflicts += 1
         return _repeat(rooms, request, ack.seq, rooms.shown(ack.at_ms))
-    if is_looked_up:
+    if key == looked_up:
         return None
+    seq = rooms.unsaved_seq(key) if rooms.ids.is_shortened else 0
+    if seq:
+        return _repeat(rooms, request, seq, None)
     if inbox.queue is not None:
         if len(inbox.queue) >= _QUEUE_MAX:
             raise denials.busy()
-        inbox.queue.append(Waiting(request))
+        inbox.queue.append(Waiting(request, key))
         return []
     if not _may_be_on_disk(rooms, inbox, now):
         return None
-    inbox.queue = deque([Waiting(request)])
-    return [_recall(rooms, inbox, key, rooms.id_time(now))]
+    inbox.queue = deque([Waiting(request, key)])
+    return [_recall(rooms, inbox, now)]
 
 
 def _repeat(
@@ -160,36 +165,42 @@ def _may_be_on_disk(rooms: Rooms, inbox: Inbox, now: int) -> bool:
     return ids.is_shortened and inbox.since_ms <= rooms.id_time(now) - ids.window_ms
 
 
-def _recall(rooms: Rooms, inbox: Inbox, key: bytes, at_ms: int) -> Recall:
-    rooms.tally.recalls += 1
+def _recall(rooms: Rooms, inbox: Inbox, now: int) -> Recall:
+    """Look up the ids of all who wait; whoever comes meanwhile waits for the next time."""
+    assert inbox.queue
+    keys = [one.key for one in inbox.queue]
+    rooms.tally.recalls += len(keys)
 
-    def then(seq: int | None, now: int) -> list[Effect]:
+    def then(seqs: list[int] | None, now: int) -> list[Effect]:
         queue, inbox.queue = inbox.queue, None
         assert queue
-        effects = guarded(*_recalled(rooms, queue.popleft().request))(seq, now)
-        # The first of those behind it may have to be looked up, too; the others wait on.
-        while queue and inbox.queue is None:
-            effects += _attempt(rooms, queue.popleft().request, now, is_looked_up=False)
-        if queue and inbox.queue is not None:
-            inbox.queue.extend(queue)
+        effects: list[Effect] = []
+        for at, key in enumerate(keys):
+            request = queue.popleft().request
+            recalled = guarded(request.caller, _recalled(rooms, request, key), request.message_id)
+            effects += recalled(None if seqs is None else seqs[at], now)
+        if queue:
+            # Those who came meanwhile.
+            inbox.queue = queue
+            effects.append(_recall(rooms, inbox, now))
         return effects
 
-    return Recall(key, at_ms - int(rooms.settings.repeat_s * 1000), then)
+    return Recall(keys, rooms.id_time(now) - int(rooms.settings.repeat_s * 1000), then)
 
 
 def _recalled(
-    rooms: Rooms, request: Send | Deposit
-) -> tuple[object, Callable[[int | None, int], list[Effect]], str]:
-    """What to do with a message once its id was looked up, and who waits for it."""
+    rooms: Rooms, request: Send | Deposit, key: bytes
+) -> Callable[[int | None, int], list[Effect]]:
+    """What to do with a message once its id was looked up."""
 
     def then(seq: int | None, now: int) -> list[Effect]:
         if seq is None:
             return [Answer(request.caller, denials.unreadable(), request.message_id)]
         if seq:
             return _repeat(rooms, request, seq, None)
-        return _attempt(rooms, request, now, is_looked_up=True)
+        return _attempt(rooms, request, now, key)
 
-    return request.caller, then, request.message_id
+    return then
 
 
 # What may refuse a fresh message.
@@ -397,6 +408,7 @@ def remember(
     # What is told of it is its own time, if that fits a record; the position always does.
     told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
     rooms.ids.remember_by(key, id_ms, Ack(told_ms, seq=seq))
+    rooms.unsaved[key] = seq
     if rooms.archived is not None and offset >= rooms.archived:
         inbox.count_unarchived(offset, len(body.ciphertext))
     return at_ms

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Answer, Append, Effect
 from signalhub.core.rooms import denials
-from signalhub.core.rooms.binding import find
+from signalhub.core.rooms.binding import claim, find, settle
 from signalhub.core.rooms.inbox import STREAM_EPOCH
+from signalhub.core.rooms.proposals import fits
 from signalhub.core.rooms.requests import Blob, PutBlob
 from signalhub.core.rooms.room import BLOB_PREFIX, Room
 from signalhub.entry import Entry, Kind, RoomBlob, encode_body
@@ -38,9 +39,9 @@ def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
             raise denials.storage()
         old = None if room is None else room.blobs.get(request.name)
         grown = len(request.data) - (0 if old is None else len(old.data))
-        if rooms.state_bytes + grown > rooms.settings.state_bytes_max:
+        if not fits(rooms, room, grown):
             raise denials.state_full()
-        room = room or rooms.room(rooms.names.room(request.room))
+        room, effects = _room(rooms, request, room, now)
     except RoomError as error:
         return [Answer(request.caller, error)]
     room.versions[request.name] = version + 1
@@ -48,7 +49,15 @@ def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
     at_ms = rooms.floored(now)
     blob = RoomBlob(request.name, version + 1, request.data, at_ms)
     append = Append(entry(room, blob, at_ms), Writing(rooms, room, blob, request))
-    return [*rooms.marking(now), append]
+    return [*effects, *rooms.marking(now), append]
+
+
+def _room(rooms: Rooms, request: PutBlob, room: Room | None, now: int) -> tuple[Room, list[Effect]]:
+    """The room that remembers; a writer who names its inbox binds the two, as a message does."""
+    if request.inbox is None or (room is not None and room.inbox is not None):
+        return room or rooms.room(rooms.names.room(request.room)), []
+    bound, _, effects = settle(rooms, claim(rooms, request.room, request.inbox), now)
+    return bound, effects
 
 
 def _in_flight(name: str) -> str:

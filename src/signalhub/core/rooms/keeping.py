@@ -92,7 +92,8 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
             states[one.name] = encode_body(_room_state(rooms, one))
         else:
             states[one.name] = None
-    if states or is_whole:
+    if states or is_whole or rooms.is_shared_dirty:
+        rooms.is_shared_dirty = False
         shared = SharedState(rooms.key_mark if rooms.is_key_marked else None, rooms.pins.marks())
         states[SHARED] = encode_body(shared)
     return states

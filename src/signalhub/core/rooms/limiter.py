@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 # Who has not been seen for a window needs no record; beyond this many the longest unseen go first.
-_WINDOWS_MAX: Final = 200_000
+_WINDOWS_MAX: Final = 50_000
 _SWEPT: Final = 1_000
 
 

@@ -37,10 +37,16 @@ class Pins:
             self._merge()
 
     def needed_from(self, now: int) -> int | None:
-        """The first offset that is needed; `None` if none is."""
-        while self._marks and self._marks[0][1] <= now:
+        """The first offset that is needed; `None` if none is. Nothing is forgotten by asking.
+
+        The clock may be wrong, and right again later.
+        """
+        return next((first for first, expires_ms in self._marks if expires_ms > now), None)
+
+    def cut(self, offset: int) -> None:
+        """The log begins at this offset now."""
+        while len(self._marks) > 1 and self._marks[1][0] <= offset:
             self._marks.popleft()
-        return self._marks[0][0] if self._marks else None
 
     def marks(self) -> list[tuple[int, int]]:
         """All of it, to be kept."""

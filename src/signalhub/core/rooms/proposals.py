@@ -70,7 +70,7 @@ def check(rooms: Rooms, room: Room | None, request: Send, now: int) -> None:
     is_new = request.type == PROPOSAL
     if not is_new and request.type != APPROVAL:
         return
-    if rooms.state_bytes + size > rooms.settings.state_bytes_max:
+    if not fits(rooms, room, size):
         rooms.tally.refused += 1
         raise denials.state_full()
     if room is None or not is_new or request.proposal in room.proposals:
@@ -80,6 +80,18 @@ def check(rooms: Rooms, room: Room | None, request: Send, now: int) -> None:
     if len(pending) >= rooms.settings.proposals_max:
         rooms.tally.refused += 1
         raise denials.state_full()
+
+
+def fits(rooms: Rooms, room: Room | None, size: int) -> bool:
+    """May a room remember so many bytes more?"""
+    settings = rooms.settings
+    if rooms.state_bytes + size > settings.state_bytes_max:
+        return False
+    if room is None:
+        return size <= settings.room_state_bytes_max
+    held = sum(map(_size, room.proposals.values()))
+    held += sum(len(blob.data) for blob in room.blobs.values())
+    return held + size <= settings.room_state_bytes_max
 
 
 def follow(rooms: Rooms, room: Room, body: RoomMessage, at_ms: int) -> None:
@@ -126,7 +138,9 @@ def add(rooms: Rooms, room: Room, proposal: Proposal) -> None:
     still on its way.
     """
     old = room.proposals.get(proposal.id)
-    if old is not None:
+    if old is None:
+        rooms.proposals_count += 1
+    else:
         rooms.state_bytes -= _size(old)
         if old.status != PENDING:
             proposal.status, proposal.changed_ms = old.status, old.changed_ms
@@ -140,6 +154,7 @@ def add(rooms: Rooms, room: Room, proposal: Proposal) -> None:
 def drop(rooms: Rooms, room: Room, proposal: Proposal) -> None:
     """Forget a proposal."""
     del room.proposals[proposal.id]
+    rooms.proposals_count -= 1
     rooms.state_bytes -= _size(proposal)
     rooms.dirty.add(room)
 
@@ -162,12 +177,21 @@ def _due_ms(proposal: Proposal) -> int:
     return (proposal.changed_ms or proposal.expires_ms) + _REMEMBERED_MS
 
 
+def set_alarms(rooms: Rooms) -> None:
+    """One alarm for each proposal there is."""
+    rooms.alarms = [
+        (_due_ms(one), room.name, one.id)
+        for room in rooms.rooms.values()
+        for one in room.proposals.values()
+    ]
+    heapq.heapify(rooms.alarms)
+
+
 def due(rooms: Rooms, now: int) -> list[Effect]:
     """The alarms that have gone off: what is pending expires, what is finished is forgotten."""
     effects: list[Effect] = []
-    alarms = rooms.alarms
-    while alarms and alarms[0][0] <= now:
-        _, room_name, proposal_id = heapq.heappop(alarms)
+    while rooms.alarms and rooms.alarms[0][0] <= now:
+        _, room_name, proposal_id = heapq.heappop(rooms.alarms)
         room = rooms.rooms.get(room_name)
         proposal = None if room is None else room.proposals.get(proposal_id)
         if room is None or proposal is None or _due_ms(proposal) > now:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The oldest message is looked for in steps of so many, of so many bytes.
-_STEP: Final = 500
+# The oldest message is looked for in steps that double up to so many, of so many bytes.
+_STEP_MAX: Final = 512
 _STEP_BYTES: Final = 4 * 2**20
 
 
@@ -240,7 +240,7 @@ class OldestSearch:
     behind that; what is kept for a shorter time is stepped over.
     """
 
-    __slots__ = ("_high", "_inbox", "_reading", "_rooms")
+    __slots__ = ("_high", "_inbox", "_reading", "_rooms", "_step_count")
 
     def __init__(self, rooms: Rooms, inbox: Inbox, reading: Reading) -> None:
         self._rooms = rooms
@@ -248,6 +248,7 @@ class OldestSearch:
         self._reading = reading
         # Messages accepted from now on are none of this search's business.
         self._high = inbox.head
+        self._step_count = 1
 
     def begin(self, now: int) -> list[Effect]:
         inbox = self._inbox
@@ -310,7 +311,8 @@ class OldestSearch:
             return self._step(found[-1].seq + 1, now)
 
         guard = self._reading.guard(then)
-        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, _STEP, _STEP_BYTES, guard)]
+        count, self._step_count = self._step_count, min(2 * self._step_count, _STEP_MAX)
+        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count, _STEP_BYTES, guard)]
 
     def _memory_first(self) -> int:
         inbox = self._inbox

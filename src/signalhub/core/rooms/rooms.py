@@ -56,6 +56,8 @@ _MINUTE_MS: Final = 60_000
 _GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 RESTARTING: Final = 1012
 _STALE_MAX: Final = 64
+_SET_BACK_MS: Final = 5_000
+_ALARMS_SPARE: Final = 1_000
 
 
 class Rooms:
@@ -70,15 +72,21 @@ class Rooms:
         self.rooms: dict[str, Room] = {}
         self.inboxes: dict[str, Inbox] = {}
         self.fetches = Windows(settings.fetch_rate, _MINUTE_MS)
+        self.looks = Windows(settings.state_rate, _MINUTE_MS)
         self.appends = Windows(settings.append_rate, _MINUTE_MS)
         self.ids = Dedup(int(settings.repeat_s * 1000), settings.repeat_memory_bytes)
+        # Positions by id that are in no snapshot on disk yet, and those on their way into one,
+        # with its offset: whatever memory gives up early, these are known.
+        self.unsaved: dict[bytes, int] = {}
+        self._saving: list[tuple[int, dict[bytes, int]]] = []
         self.pins = Pins()
         # Proposals by the time something happens to them: time, room, id.
         self.alarms: list[tuple[int, str, str]] = []
         # Rooms with something in their windows, the longest silent first, and when they last spoke.
         self.busy: dict[Room, int] = {}
-        # Bytes of all proposals and blobs.
+        # Bytes of all proposals and blobs, and how many proposals there are.
         self.state_bytes = 0
+        self.proposals_count = 0
         self.guests = 0
         # Everything before this offset is in the archive; `None` without a pipeline.
         self.archived: int | None = None
@@ -87,6 +95,7 @@ class Rooms:
         # What the log knows of the key, and from where on.
         self.key_mark: InboxKey | None = None
         self.is_key_marked = False
+        self.is_shared_dirty = False
         self.key_defined_at = 0
         self._grid_ms = _GRID_MS[settings.timestamps]
         self._slot_ms = self._id_ms = 0
@@ -96,6 +105,7 @@ class Rooms:
         self._stale = 0
         self.buffered_bytes = 0
         self._mono_ms = 0
+        self._ticked_ms = 0
 
     # Events.
 
@@ -114,6 +124,14 @@ class Rooms:
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
         """A new version of a blob."""
         return blobs.put(self, request, now)
+
+    def look(self, room: str, mono_ms: int) -> None:
+        """Somebody asks what a room remembers; raises `RoomError` if that is too often."""
+        self.saw(mono_ms)
+        wait_ms = self.looks.of(self.names.room(room)).take(mono_ms)
+        if wait_ms:
+            self.tally.limited += 1
+            raise denials.limited(wait_ms)
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
         """A blob as it is; raises `RoomError`."""
@@ -154,13 +172,23 @@ class Rooms:
 
     def tick(self, now: int) -> list[Effect]:
         """Once a second: alarms, and letting go of what nobody will ask for."""
+        if now < self._ticked_ms - _SET_BACK_MS:
+            self._clock_was_set_back()
+        self._ticked_ms = now
         self.ids.sweep(self.id_time(now))
         self.fetches.sweep(self._mono_ms)
+        self.looks.sweep(self._mono_ms)
         self.appends.sweep(self._mono_ms)
         while self._tail and self._has_expired(*self._tail[0], now):
             self._let_go_oldest()
         self._calm_down()
         return proposals.due(self, now)
+
+    def _clock_was_set_back(self) -> None:
+        """What seemed to have expired may not have: each inbox looks for its oldest again."""
+        for inbox in self.inboxes.values():
+            inbox.oldest, inbox.oldest_expires_ms = 1, 0
+            self.dirty.add(inbox)
 
     def _calm_down(self) -> None:
         """A room that was silent for its whole window need not remember when it spoke."""
@@ -270,6 +298,24 @@ class Rooms:
         self._id_ms = self.ids.now_ms
         self._slot_ms = self.floored(self._id_ms)
 
+    def unsaved_seq(self, key: bytes) -> int:
+        """The position of an id that is in no snapshot yet; 0 if it is none of these."""
+        seq = self.unsaved.get(key, 0)
+        for _, keys in self._saving:
+            seq = seq or keys.get(key, 0)
+        return seq
+
+    def begin_saving(self, offset: int) -> None:
+        """What is known by now goes into the snapshot at this offset."""
+        if self.unsaved:
+            self._saving.append((offset, self.unsaved))
+            self.unsaved = {}
+
+    def saved(self, offset: int) -> None:
+        """The snapshot at this offset is on disk."""
+        while self._saving and self._saving[0][0] <= offset:
+            self._saving.pop(0)
+
     def take_id_time(self, now: int) -> int:
         """The time of one more id."""
         at_ms = self.id_time(now)
@@ -297,6 +343,9 @@ class Rooms:
     def set_alarm(self, at_ms: int, room: Room, proposal: Proposal) -> None:
         """Something happens to a proposal then."""
         heapq.heappush(self.alarms, (at_ms, room.name, proposal.id))
+        if len(self.alarms) > _ALARMS_SPARE + 3 * self.proposals_count:
+            # Proposals that were dropped or finished have left theirs behind.
+            proposals.set_alarms(self)
 
     def keep(self, inbox: Inbox, kept: Kept) -> None:
         """Remember a committed message while there is room."""
@@ -363,7 +412,7 @@ class Marking:
         self._rooms = rooms
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._rooms.is_key_marked = True
+        self._rooms.is_key_marked = self._rooms.is_shared_dirty = True
         self._rooms.key_defined_at = offset
         return []
 

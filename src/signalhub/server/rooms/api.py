@@ -18,6 +18,7 @@ from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
 from signalhub.core.rooms.requests import BLOBS, Deposit, Read, Result, Send
 from signalhub.errors import RoomCode, RoomError
+from signalhub.server.handshake import ORIGIN_REFUSED
 from signalhub.server.http import Later, Request, Response, Routes
 from signalhub.server.rooms import answers, envelopes, openapi
 from signalhub.server.rooms.blobs import RoomState
@@ -84,7 +85,7 @@ class Api:
 
     def add_to(self, routes: Routes) -> None:
         """Answer on these routes from now on."""
-        state = RoomState(self._rooms, self._settings)
+        state = RoomState(self._rooms, self._settings, self._mono_ms)
         routes.add(openapi.MESSAGE, partial(self._ask, self._send), "POST")
         routes.add(openapi.MESSAGES, partial(self._ask, self._fetch), "GET")
         routes.add(openapi.APPEND, partial(self._ask, self._append), "POST")
@@ -98,6 +99,8 @@ class Api:
 
     def _ask(self, prepare: Prepare, request: Request, *parts: str) -> Response | Later:
         origin = request.headers.get("origin")
+        if not self._cors.admits(origin):
+            return ORIGIN_REFUSED
         asked = Asked(self._cors, origin)
         try:
             step, asked.render = prepare(request, asked, *parts)
@@ -172,6 +175,9 @@ def _room(envelope: envelopes.Envelope, header: str | None) -> str:
                 RoomCode.BAD_ENVELOPE, "Name the room: as roomId, or in the header X-Room-ID."
             )
         return envelopes.room_name(envelope.tenant, envelope.room)
+    if envelope.room is None and header.startswith(f"{envelope.tenant}:"):
+        # The room is called by its whole name.
+        return envelopes.room_name(None, header)
     name = envelopes.room_name(envelope.tenant, envelope.room or header)
     if envelope.room is not None and header not in (envelope.room, name):
         raise RoomError(RoomCode.BAD_REQUEST, "X-Room-ID and roomId name different rooms.")

@@ -42,14 +42,15 @@ class Tags(msgspec.Struct, frozen=True):
 class RoomState:
     """Requests about a room's state; each becomes a step of the core and a way to answer."""
 
-    def __init__(self, rooms: Rooms, settings: RoomSettings) -> None:
+    def __init__(self, rooms: Rooms, settings: RoomSettings, mono_ms: Callable[[], int]) -> None:
         self._rooms = rooms
+        self._mono_ms = mono_ms
         self._bytes_max = settings.blob_bytes_max
         self._timestamps = settings.timestamps
 
     def blob(self, name: str, request: Request, caller: object) -> tuple[Step, Render]:
         """Read or write one of the blobs."""
-        room, inbox = _room(request)
+        room, inbox = self._asked(request)
         if request.method == "PUT":
             write = PutBlob(caller, room, inbox, name, request.body)
             return self._writing(request, write), answers.blob_written
@@ -64,7 +65,7 @@ class RoomState:
 
     def proposals(self, request: Request, caller: object) -> tuple[Step, Render]:
         """All proposals of a room."""
-        room, inbox = _room(request)
+        room, inbox = self._asked(request)
 
         def find(now: int) -> Proposals:
             return Proposals(self._rooms.proposals(room, inbox, now))
@@ -76,7 +77,7 @@ class RoomState:
 
     def proposal(self, request: Request, caller: object, text: str) -> tuple[Step, Render]:
         """One proposal."""
-        room, inbox = _room(request)
+        room, inbox = self._asked(request)
         wanted = envelopes.proposal_id(text)
 
         def find(now: int) -> Proposals:
@@ -86,6 +87,12 @@ class RoomState:
             return answers.proposal(found.proposals[0], self._timestamps)
 
         return _finding(caller, find), render
+
+    def _asked(self, request: Request) -> tuple[str, str | None]:
+        """The room and inbox of a request, if it does not come too soon after others."""
+        room, inbox = _room(request)
+        self._rooms.look(room, self._mono_ms())
+        return room, inbox
 
     def _writing(self, request: Request, write: PutBlob) -> Step:
         only = _tags(request, "if-match")

@@ -44,6 +44,10 @@ class Cors:
             return ORIGIN_REFUSED
         return Response(204, headers={ALLOW_ORIGIN: origin, **_PREFLIGHT})
 
+    def admits(self, origin: str | None) -> bool:
+        """May a request of this origin be served at all? Programs that are no browser send none."""
+        return origin is None or origin_allowed(origin, self._origins)
+
     def dress(self, response: Response, origin: str | None) -> Response:
         """The response, readable by the page that asked, if it may read it."""
         if origin is None or not origin_allowed(origin, self._origins):

@@ -226,7 +226,7 @@ def _read_blob(name: str, settings: RoomSettings) -> Json:
         "responses": {
             "200": _answer("The blob.", headers, {answers.BINARY: {"schema": _BINARY}}),
             "304": _answer("The version is known.", headers),
-            **_errors(400, 404, 409, 500),
+            **_errors(400, 404, 409, 429, 500),
         },
     }
 
@@ -246,7 +246,7 @@ def _write_blob(name: str, settings: RoomSettings) -> Json:
         "requestBody": {"required": True, "content": {answers.BINARY: {"schema": data}}},
         "responses": {
             "204": _answer("It has a new version.", _ETAG),
-            **_errors(400, 409, 412, 413, 500, 503),
+            **_errors(400, 409, 412, 413, 429, 500, 503),
         },
     }
 
@@ -259,7 +259,7 @@ def _list_proposals(settings: RoomSettings) -> Json:
         "parameters": [_room(), _capability(settings)],
         "responses": {
             "200": _answer("What the room remembers.", _NOT_STORED, _json("Proposals")),
-            **_errors(400, 409, 500),
+            **_errors(400, 409, 429, 500),
         },
     }
 
@@ -272,7 +272,7 @@ def _read_proposal(settings: RoomSettings) -> Json:
         "parameters": [wanted | {"example": _EXAMPLE_PROPOSAL}, _room(), _capability(settings)],
         "responses": {
             "200": _answer("The proposal.", _NOT_STORED, _json("Proposal")),
-            **_errors(400, 404, 409, 500),
+            **_errors(400, 404, 409, 429, 500),
         },
     }
 

@@ -7,6 +7,7 @@ from base64 import urlsafe_b64encode
 
 import pytest
 
+from signalhub.core import refusals
 from signalhub.core.rooms import denials
 from signalhub.core.rooms.naming import KEY_VERSION, Names, default_inbox
 from signalhub.entry import InboxKey, Kind, decode_body
@@ -154,4 +155,19 @@ def test_no_message_is_on_disk_without_the_mark_of_its_key() -> None:
 
     assert read(again).page.next_seq == 2
     assert marks(again) == [shell.hub.rooms.names.mark]
+    assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark
+
+
+def test_a_snapshot_knows_the_mark_of_the_key_as_soon_as_it_is_on_disk() -> None:
+    shell = room_shell()
+    shell.engine.is_prompt = False
+    deposit(shell, "a")
+    shell.engine.commit(1)
+    shell.save_snapshot()
+    shell.engine.refuse(refusals.storage_full())
+    shell.engine.is_prompt = True
+    deposit(shell, "a")
+
+    again = shell.restarted()
+
     assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark

@@ -318,6 +318,20 @@ class TestWithLittleMemory:
 
         assert len(bodies(shell)) == 300
 
+    def test_an_id_is_looked_up_again_if_its_room_got_another_inbox_meanwhile(self) -> None:
+        shell = room_shell()
+        deposit(shell, "old", inbox=SECRET)
+        deposit(shell, "d")
+        aged(shell, room="busy")
+        shell.engine.is_readable = False
+        binds = send(shell, "fresh", inbox=SECRET)
+        again = send(shell, "old")
+        shell.engine.is_readable = True
+        shell.settle()
+
+        assert binds.seq == 2
+        assert (again.accepted.seq, again.accepted.is_repeat) == (1, True)
+
     def test_a_recalled_id_is_forgotten_after_its_week(self) -> None:
         shell = room_shell()
         aged(shell)
