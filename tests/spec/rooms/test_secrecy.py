@@ -25,11 +25,15 @@ from tests.spec.rooms.web import JSON, Headers, HungUp
 ROOM, TENANT, BOUND = "zq-room-4711", "zq-tenant-4712", "zq-bound-4713"
 INBOX, OTHER_INBOX = "zq-inbox-4714", "zq-inbox-4715"
 SPEAKER, GOVERNOR = "zq-speaker-4716", "zq-governor-4717"
+APPROVER, COMMITTER = "zq-approver-4720", "zq-committer-4721"
 MESSAGE_ID, PROPOSAL = "zq-message-4718", "zq-proposal-4719"
 METADATA, PROPOSALS = "/v1/room/metadata", "/v1/room/proposals"
 W2 = f"/ws/{TENANT}/{ROOM}?pseudonym={SPEAKER}"
 
-UNKEPT = (ROOM, TENANT, BOUND, INBOX, OTHER_INBOX, SPEAKER, f"{TENANT}:{ROOM}", f"x{ROOM}")
+UNKEPT = (
+    *(ROOM, TENANT, BOUND, INBOX, OTHER_INBOX, SPEAKER, APPROVER, COMMITTER),
+    *(f"{TENANT}:{ROOM}", f"x{ROOM}"),
+)
 NAMES = (*UNKEPT, GOVERNOR, MESSAGE_ID, PROPOSAL)
 # Enough for everything that is meant to succeed, and then the limit.
 RATE = 12
@@ -102,9 +106,10 @@ class Witness:
         await self.send(MESSAGE_ID, pseudonymId=SPEAKER)
         await self.send(f"{MESSAGE_ID}-t", tenantId=TENANT, pseudonymId=SPEAKER)
         await self.send(MESSAGE_ID, BOUND, headers=bound)
-        about = {"proposalId": PROPOSAL, "pseudonymId": GOVERNOR}
-        for number, type in enumerate(("mls_proposal", "mls_approval", "mls_commit")):
-            await self.send(f"{MESSAGE_ID}-{number}", type=type, **about)
+        about = (("mls_proposal", GOVERNOR), ("mls_approval", APPROVER), ("mls_commit", COMMITTER))
+        for number, (type, who) in enumerate(about):
+            names = {"proposalId": PROPOSAL, "pseudonymId": who}
+            await self.send(f"{MESSAGE_ID}-{number}", type=type, **names)
         await self.append(INBOX, f"{MESSAGE_ID}-appended")
         await self.knock(W2)
         await self.knock("/room", offer(room=BOUND, pseudonym=SPEAKER, inbox=INBOX))
