@@ -21,8 +21,8 @@ from signalhub.errors import RoomCode, RoomError
 from signalhub.server.handshake import ORIGIN_REFUSED
 from signalhub.server.http import Later, Request, Response, Routes
 from signalhub.server.rooms import answers, envelopes, openapi
-from signalhub.server.rooms.blobs import RoomState
 from signalhub.server.rooms.cors import Cors
+from signalhub.server.rooms.state import StateApi
 from signalhub.server.runner import Runner
 
 _INTEGER_CHARS_MAX: Final = len(str(openapi.INTEGER_MAX))
@@ -85,7 +85,7 @@ class Api:
 
     def add_to(self, routes: Routes) -> None:
         """Answer on these routes from now on."""
-        state = RoomState(self._rooms, self._settings, self._mono_ms)
+        state = StateApi(self._rooms, self._settings, self._mono_ms)
         routes.add(openapi.MESSAGE, partial(self._ask, self._send), "POST")
         routes.add(openapi.MESSAGES, partial(self._ask, self._fetch), "GET")
         routes.add(openapi.APPEND, partial(self._ask, self._append), "POST")

@@ -39,7 +39,7 @@ class Tags(msgspec.Struct, frozen=True):
         return version > 0 if self.is_any else version in self.versions
 
 
-class RoomState:
+class StateApi:
     """Requests about a room's state; each becomes a step of the core and a way to answer."""
 
     def __init__(self, rooms: Rooms, settings: RoomSettings, mono_ms: Callable[[], int]) -> None:
