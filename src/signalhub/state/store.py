@@ -1,8 +1,9 @@
-"""The registry's durable tier: registrations in SQLite, written behind the hub's back.
+"""What survives the process beside the log: registrations, the snapshot, ids of room messages.
 
-One thread owns the connection. `persist` and `forget` only leave a note, the newest per address,
-and the thread writes what has gathered in one transaction. What cannot be written is logged,
-counted and given up: the hub goes on, and the next renewal of the registration writes it again.
+All in SQLite, written behind the hub's back: one thread owns the connection. `persist` and `forget`
+only leave a note, the newest per address, and the thread writes what has gathered in one
+transaction. What cannot be written is logged, counted and given up: the hub goes on, the next
+renewal of a registration writes it again, and the log has what a snapshot lacks.
 
 A file that is damaged or not ours is refused and left as it is.
 """
@@ -338,7 +339,7 @@ class Store:
             work()
         except Exception:
             self._errors += 1
-            log.exception("the durable registry could not be written")
+            log.exception("the state could not be written")
 
     def _write(self, notes: dict[str, RegistrationRow | None]) -> None:
         rows = [_columns(row) for row in notes.values() if row is not None]

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from signalhub.core.rooms import denials
 from signalhub.core.rooms.requests import Accepted, Blob, Page
 from signalhub.entry import Proposal
 from signalhub.errors import RoomCode, RoomError
@@ -55,7 +56,7 @@ _NOT_STORED = {"Cache-Control": "no-store"}
 Timestamps = Literal["exact", "coarse", "none"]
 
 
-def is_retried(code: RoomCode) -> bool:
+def is_retried(code: str) -> bool:
     """Is the client told when to try again?"""
     return code in _RETRIED
 
@@ -74,9 +75,7 @@ def error_response(error: RoomError) -> Response:
     return Response(STATUS[code], msgspec.json.encode(body), JSON, headers)
 
 
-INTERNAL_ERROR: Final = error_response(
-    RoomError(RoomCode.INTERNAL_ERROR, "The hub failed to answer. It has written down why.")
-)
+INTERNAL_ERROR: Final = error_response(denials.broken())
 
 
 def sent(accepted: Accepted) -> Response:

@@ -13,10 +13,12 @@ import msgspec
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
 from signalhub.core.flow import Outbound
+from signalhub.core.rooms import denials
+from signalhub.core.rooms.guests import TRY_AGAIN_LATER
 from signalhub.core.rooms.requests import Accepted, Guest, Result, Send, Welcome
 from signalhub.errors import RoomCode, RoomError
 from signalhub.server.connection import Connection, Waiting
-from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS
+from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS, is_retried
 from signalhub.server.rooms.envelopes import (
     ID_CHARS_MAX,
     Envelope,
@@ -29,13 +31,11 @@ from signalhub.server.writer import Writer
 from signalhub.settings import Outbound as Bounds
 from signalhub.websocket import CloseCode, text_header
 
-TRY_AGAIN_LATER: Final = 1013
 BAD_FRAMES_MAX: Final = 10
 # What a frame holds beside its ciphertext.
 _FRAME_REST_BYTES: Final = 8 * 2**10
 
 _MALFORMED = frozenset((RoomCode.BAD_FRAME, RoomCode.BAD_ENVELOPE))
-_RETRIED = frozenset((RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE))
 
 _decode = msgspec.json.Decoder().decode
 _CODEC_ERRORS = (ValueError, RecursionError)
@@ -54,7 +54,7 @@ _NO_ACTION = RoomError(RoomCode.BAD_FRAME, "action must be send, ping or pong.")
 _OTHER_NAMES = RoomError(
     RoomCode.BAD_ENVELOPE, "A frame cannot name another room, tenant or pseudonym than its socket."
 )
-_FAULT = RoomError(RoomCode.INTERNAL_ERROR, "The hub failed to answer. It has written down why.")
+_FAULT = denials.broken()
 
 
 class Visit(msgspec.Struct, frozen=True):
@@ -309,6 +309,6 @@ def _error(error: RoomError, message_id: str = "") -> bytes:
     }
     if message_id:
         frame["messageId"] = message_id
-    if error.code in _RETRIED:
+    if is_retried(error.code):
         frame["retryAfterMs"] = error.retry_after_ms or RETRY_AFTER_MS
     return msgspec.json.encode(frame)
