@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
 
 from signalhub.core.rooms.requests import Send
+
+# How exactly times are kept and told, by the setting `rooms.timestamps`.
+GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 
 
 def members(seq: int, message_id: str, ciphertext: bytes) -> bytes:

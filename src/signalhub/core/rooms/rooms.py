@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from signalhub.errors import Refusal
 
 _MINUTE_MS: Final = 60_000
-_GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 RESTARTING: Final = 1012
 _STALE_MAX: Final = 64
 _SET_BACK_MS: Final = 5_000
@@ -97,7 +96,7 @@ class Rooms:
         self.is_key_marked = False
         self.is_shared_dirty = False
         self.key_defined_at = 0
-        self._grid_ms = _GRID_MS[settings.timestamps]
+        self._grid_ms = rendering.GRID_MS[settings.timestamps]
         self._slot_ms = self._id_ms = 0
         self._is_exact = settings.timestamps == "exact"
         self._tail: deque[tuple[Inbox, int]] = deque()

@@ -7,13 +7,12 @@ the bodies that matter for speed are put together from pieces.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 
 from signalhub.core.rooms import denials
+from signalhub.core.rooms.rendering import GRID_MS, rfc3339
 from signalhub.core.rooms.requests import Accepted, Blob, Page
 from signalhub.entry import Proposal
 from signalhub.errors import RoomCode, RoomError
@@ -27,7 +26,6 @@ OLDEST_SEQ: Final = "X-Inbox-Oldest-Seq"
 ETAG: Final = "ETag"
 RETRY_AFTER: Final = "Retry-After"
 
-COARSE_MS: Final = 5_000
 RATE_LIMITED: Final = "Rate limit exceeded"
 # What a client is told when nobody knows better.
 RETRY_AFTER_MS: Final = 1_000
@@ -157,11 +155,5 @@ def time_text(time_ms: int | None, timestamps: Timestamps) -> str | None:
     """A time in RFC 3339, as precisely as the hub may tell it; `None` if it may not."""
     if time_ms is None or timestamps == "none":
         return None
-    if timestamps == "coarse":
-        return f"{_second((time_ms - time_ms % COARSE_MS) // 1000)}Z"
-    return f"{_second(time_ms // 1000)}.{time_ms % 1000:03}Z"
-
-
-@lru_cache(maxsize=64)
-def _second(time_s: int) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    time_ms -= time_ms % GRID_MS[timestamps]
+    return rfc3339(time_ms, timestamps == "exact").decode()
