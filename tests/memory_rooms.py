@@ -368,3 +368,4 @@ def cut(shell: MemoryShell) -> None:
     if end > retention.anchored(shell.hub):
         shell.perform(retention.anchor(shell.hub, end, shell.now))
     shell.engine.cut(min(end, retention.anchored(shell.hub)))
+    shell.hub.rooms.pins.cut(shell.engine.first)

@@ -32,6 +32,9 @@ async def test_a_limit_says_how_long_it_lasts() -> None:
         fetching = asyncio.ensure_future(cli(server.url, "inbox", "fetch", "x"))
         (await server.request()).answer(429, {**LIMITED, "retryAfterMs": 20_300})
         fetched = await fetching
+        asking = asyncio.ensure_future(cli(server.url, "inbox", "fetch", "x", "--json"))
+        (await server.request()).answer(429, {**LIMITED, "retryAfterMs": 20_300})
+        asked = await asking
         sending = asyncio.ensure_future(cli(server.url, "room", "send", "general", "x"))
         peer = await server.accept()
         sent_id = (await peer.receive("send"))["messageId"]
@@ -41,6 +44,7 @@ async def test_a_limit_says_how_long_it_lasts() -> None:
     assert (fetched.code, sent.code) == (1, 1)
     assert "Rate limit exceeded — it did not happen; try again in 21 s" in fetched.err
     assert "try again in 7 s" in sent.err
+    assert json.loads(asked.err)["retryAfterMs"] == 20_300
 
 
 @pytest.mark.parametrize("command", [("inbox", "fetch", "x", "--all"), ("room", "listen", "x")])

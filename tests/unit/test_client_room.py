@@ -231,6 +231,28 @@ async def test_limited_partial_and_broken_pages_are_asked_for_again(
         assert room.missed == ()
 
 
+async def test_a_room_that_ends_while_it_is_away_does_not_come_back(
+    server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(server, hub, last_seq=1) as (peer, room):
+        reading = asyncio.ensure_future(take(room, 1))
+        exchange = await server.request()
+        server.refusal = refusal(503)
+        peer.abort()
+        await server.refused.wait()
+
+        exchange.answer(400, {"error": "no", "errorCode": "BAD_REQUEST"})
+        with pytest.raises(signalhub.GaveUp):
+            await reading
+        server.refusal = None
+
+        keepers = [one for one in asyncio.all_tasks() if one.get_name() == "signalhub room"]
+        if keepers:
+            await asyncio.wait(keepers, timeout=10)
+        assert all(one.done() for one in keepers)
+    assert "The client failed" not in caplog.messages
+
+
 async def test_what_was_gone_is_told(
     server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ With `--json` a failure is one JSON object per line on standard error, otherwise
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from enum import IntEnum
 
 import msgspec
@@ -35,12 +36,21 @@ EXIT_CODES = {
 class Failure(Exception):
     """A command cannot do what it was asked; `resolution` says what the user can do about it."""
 
-    def __init__(self, exit: Exit, code: str, message: str, resolution: str = "") -> None:
+    def __init__(
+        self,
+        exit: Exit,
+        code: str,
+        message: str,
+        resolution: str = "",
+        *,
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
         super().__init__(message)
         self.exit = exit
         self.code = code
         self.message = message
         self.resolution = resolution
+        self.facts = facts or {}  # What programs should know as well.
 
     def __str__(self) -> str:
         if not self.resolution:
@@ -62,6 +72,7 @@ def report(failure: Failure, *, as_json: bool) -> None:
             "error": failure.code,
             "message": failure.message,
             "resolution": failure.resolution,
+            **failure.facts,
         }
         text = msgspec.json.encode(line).decode()
     else:

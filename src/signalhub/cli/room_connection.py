@@ -124,7 +124,8 @@ def room_failure_of(error: ClientError) -> Failure:
     """What a user is told when something about rooms fails."""
     match error:
         case Refused(code=RoomCode.RATE_LIMIT_EXCEEDED):
-            return Failure(Exit.FAILED, error.code, error.message, _again_in(error))
+            again = _again_in(error)
+            return Failure(Exit.FAILED, error.code, error.message, again, facts=error.details)
         case Refused() if "blind" in error.message:
             return Failure(Exit.FAILED, error.code, error.message, _ONE_ID)
         case Refused() if "X-Inbox-ID" in error.message:

@@ -167,7 +167,8 @@ def read(
     if replay.lost is not None:
         first, last = replay.lost
         lost = {"lost_from": first, "lost_to": last}
-        connection.remark(lost, f"note: seq {first} to {last} are not kept any more")
+        which = f"seq {first} is" if first == last else f"seq {first} to {last} are"
+        connection.remark(lost, f"note: {which} not kept any more")
     elif not replay.complete:
         connection.remark({"next": replay.next}, f"there is more: go on with --from {replay.next}")
 

@@ -24,6 +24,7 @@ from picows import (
     ws_connect,
 )
 
+from signalhub.client.http import no_hub
 from signalhub.errors import Unavailable
 from signalhub.websocket import Assembler, CloseCode, Closed, Message, Ping, Violation, is_text
 
@@ -219,7 +220,7 @@ async def open_link(
     except TimeoutError as error:
         raise NotOpened(f"no answer from {url} within {OPEN_S:g} s") from error
     except (OSError, WSError) as error:
-        raise NotOpened(f"no hub at {url}: {error}") from error
+        raise NotOpened(no_hub(url, error)) from error
     finally:
         # If we were cancelled meanwhile, the handshake may still succeed without us.
         if link._transport is None:

@@ -249,6 +249,8 @@ class RoomRunner:
         log.info("The connection is lost", extra={"url": self.url, "reason": reason})
         while (wait_s := self._backoff.next(retry_after_s)) is not None:
             await asyncio.sleep(wait_s)
+            if self._stopped.done():
+                return None
             try:
                 return await self._open()
             except Refused as error:
@@ -271,5 +273,9 @@ class RoomRunner:
         )
 
     def _opened(self, link: RoomLink) -> None:
+        if self._stopped.done():
+            # It ended during the handshake.
+            link.abort("not wanted any more")
+            return
         self._link = link
         self._perform(self.protocol.opened(self._clock.mono_s()))

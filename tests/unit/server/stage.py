@@ -301,7 +301,7 @@ class Rows:
     """A durable tier that keeps nothing; who asks it for an id waits for the test."""
 
     def __init__(self) -> None:
-        self.recalled: list[tuple[bytes, Callable[[int | None], None]]] = []
+        self.recalled: list[tuple[list[bytes], Callable[[list[int] | None], None]]] = []
 
     def persist(self, row: RegistrationRow) -> None:
         pass
@@ -309,8 +309,10 @@ class Rows:
     def forget(self, addresses: list[str]) -> None:
         pass
 
-    def recall(self, key: bytes, oldest_ms: int, done: Callable[[int | None], None]) -> None:
-        self.recalled.append((key, done))
+    def recall(
+        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
+    ) -> None:
+        self.recalled.append((keys, done))
 
 
 class End:

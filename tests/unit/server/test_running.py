@@ -139,37 +139,37 @@ def test_fault_behind_a_read_is_logged_without_its_words(caplog: pytest.LogCaptu
     assert faults(caplog) == ["a request could not be handled"]
 
 
-@pytest.mark.parametrize("seq", [7, 0, None])
-def test_what_the_store_recalls_comes_back_to_the_loop(seq: int | None) -> None:
-    recalled: list[int | None] = []
+@pytest.mark.parametrize("seqs", [[7, 0], [], None])
+def test_what_the_store_recalls_comes_back_to_the_loop(seqs: list[int] | None) -> None:
+    recalled: list[list[int] | None] = []
 
-    def then(found: int | None, now: int) -> list[Effect]:
+    def then(found: list[int] | None, now: int) -> list[Effect]:
         recalled.append(found)
         return []
 
     with Stage() as stage:
-        stage.runner.run(lambda now: [Recall(b"key", 0, then)])
-        ((key, done),) = stage.rows.recalled
+        stage.runner.run(lambda now: [Recall([b"key"], 0, then)])
+        ((keys, done),) = stage.rows.recalled
         # This is what the store's own thread does.
-        done(seq)
+        done(seqs)
         assert recalled == []
         stage.loop.run_dry()
 
-    assert key == b"key"
-    assert recalled == [seq]
+    assert keys == [b"key"]
+    assert recalled == [seqs]
 
 
 def test_what_is_recalled_after_the_end_is_dropped() -> None:
-    recalled: list[int | None] = []
+    recalled: list[list[int] | None] = []
 
-    def then(found: int | None, now: int) -> list[Effect]:
+    def then(found: list[int] | None, now: int) -> list[Effect]:
         recalled.append(found)
         return []
 
     with Stage() as stage:
-        stage.runner.run(lambda now: [Recall(b"key", 0, then)])
+        stage.runner.run(lambda now: [Recall([b"key"], 0, then)])
         stage.runner.stop()
-        stage.rows.recalled[0][1](7)
+        stage.rows.recalled[0][1]([7])
         stage.loop.run_dry()
 
     assert recalled == []

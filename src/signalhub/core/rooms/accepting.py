@@ -45,6 +45,7 @@ class Waiting(msgspec.Struct):
 def send(rooms: Rooms, request: Send, now: int) -> list[Effect]:
     """A message for a room."""
     rooms.saw(request.mono_ms)
+    request.at_ms = now
     return _attempt(rooms, request, now)
 
 
@@ -75,12 +76,12 @@ def _send(rooms: Rooms, request: Send, now: int, looked_up: bytes | None) -> lis
         if answer is not None:
             return answer
     _check_storage(rooms)
-    windows = _check_rates(rooms, claimed.room, request, now)
+    windows = _check_rates(rooms, claimed.room, request)
     _check_cap(rooms, inbox)
     if request.type in ABOUT_PROPOSALS:
         proposals.check(rooms, claimed.room, request, now)
     room, inbox, effects = binding.settle(rooms, claimed, now)
-    windows = windows or _windows(rooms, room, request, now)
+    windows = windows or _windows(rooms, room, request)
     rooms.dirty.add(room)
     rooms.busy.pop(room, None)
     rooms.busy[room] = request.mono_ms
@@ -217,13 +218,11 @@ def _limited(rooms: Rooms, wait_ms: int) -> RoomError:
     return denials.limited(wait_ms)
 
 
-def _check_rates(
-    rooms: Rooms, room: Room | None, request: Send, now: int
-) -> list[SlidingWindow] | None:
+def _check_rates(rooms: Rooms, room: Room | None, request: Send) -> list[SlidingWindow] | None:
     """The windows a message has to be recorded in; `None` if its room is not made yet."""
     if room is None:
         return None
-    windows = _windows(rooms, room, request, now)
+    windows = _windows(rooms, room, request)
     for window in windows:
         wait_ms = window.wait_ms(request.mono_ms)
         if wait_ms:
@@ -231,10 +230,11 @@ def _check_rates(
     return windows
 
 
-def _windows(rooms: Rooms, room: Room, request: Send, now: int) -> list[SlidingWindow]:
+def _windows(rooms: Rooms, room: Room, request: Send) -> list[SlidingWindow]:
     settings = rooms.settings
     window_ms = int(settings.rate_window_s * 1000)
-    windows = [room.window(settings.rate, window_ms, request.mono_ms, now)]
+    # Both clocks as the message found them, though it may have waited for the disk since.
+    windows = [room.window(settings.rate, window_ms, request.mono_ms, request.at_ms)]
     if settings.pseudonym_rate and request.pseudonym:
         if room.members is None:
             room.members = {}

@@ -180,7 +180,7 @@ def apply(rooms: Rooms, entry: Stored, now: int) -> None:
         _apply_message(rooms, entry, now)
     elif kind == Kind.INBOX_KEY:
         rooms.key_mark = decode_body(InboxKey, entry.body)
-        rooms.is_key_marked = True
+        rooms.is_key_marked = rooms.is_shared_dirty = True
         rooms.key_defined_at = entry.offset
     elif kind == Kind.INBOX_STANDS:
         _apply_stand(rooms, entry)
@@ -195,7 +195,7 @@ def apply(rooms: Rooms, entry: Stored, now: int) -> None:
             if blob.version >= room.versions.get(blob.name, 0):
                 blobs.keep(rooms, room, blob)
         elif kind == Kind.ROOM_PROPOSAL:
-            proposals.add(rooms, room, decode_body(Proposal, entry.body))
+            proposals.restore(rooms, room, decode_body(Proposal, entry.body))
 
 
 def finish(rooms: Rooms) -> None:

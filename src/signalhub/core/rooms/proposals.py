@@ -151,6 +151,13 @@ def add(rooms: Rooms, room: Room, proposal: Proposal) -> None:
     rooms.set_alarm(_due_ms(proposal), room, proposal)
 
 
+def restore(rooms: Rooms, room: Room, proposal: Proposal) -> None:
+    """A proposal was found in the log; a finished one may have made room for others since."""
+    is_full = len(room.proposals) >= rooms.settings.proposals_max
+    if proposal.status == PENDING or proposal.id in room.proposals or not is_full:
+        add(rooms, room, proposal)
+
+
 def drop(rooms: Rooms, room: Room, proposal: Proposal) -> None:
     """Forget a proposal."""
     del room.proposals[proposal.id]

@@ -58,6 +58,7 @@ class Send(msgspec.Struct):
     pseudonym: str = ""
     proposal: str = ""
     guest: Guest | None = None  # The socket it came in by.
+    at_ms: int = 0  # When it came, by the wall clock; the core knows.
 
 
 class Deposit(msgspec.Struct):

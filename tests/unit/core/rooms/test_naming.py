@@ -171,3 +171,16 @@ def test_a_snapshot_knows_the_mark_of_the_key_as_soon_as_it_is_on_disk() -> None
     again = shell.restarted()
 
     assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark
+
+
+def test_a_snapshot_knows_a_mark_that_was_found_in_the_log() -> None:
+    shell = room_shell()
+    shell.engine.is_prompt = False
+    deposit(shell, "a")
+    shell.engine.commit(1)
+    again = without_shelf(shell)
+    again.save_snapshot()
+    again.engine.is_prompt = True
+    deposit(again, "a")
+
+    assert again.restarted().hub.rooms.key_mark == shell.hub.rooms.names.mark

@@ -65,6 +65,24 @@ def test_what_was_cut_off_the_log_is_forgotten() -> None:
     assert len(pins.marks()) == 6
 
 
+def test_a_clock_that_is_wrong_for_a_while_frees_nothing() -> None:
+    pins = Pins()
+    pins.add(7, NOW + 10)
+
+    assert [pins.needed_from(NOW + 10**9), pins.needed_from(NOW)] == [None, 7]
+
+
+def test_what_the_log_has_lost_is_let_go() -> None:
+    pins = Pins()
+    for number in range(10):
+        pins.add(number * 2_000, NOW + 10)
+
+    pins.cut(7_000)
+
+    assert [first for first, _ in pins.marks()] == [number * 2_000 for number in range(3, 10)]
+    assert pins.needed_from(NOW) == 6_000
+
+
 def test_a_long_lived_message_keeps_what_is_behind_it() -> None:
     pins = Pins()
     pins.add(0, NOW + 1_000)
@@ -123,7 +141,7 @@ steps = st.lists(
         st.integers(1, 12),  # How far the next message is in the log.
         st.integers(1, 100),  # How long it lasts.
         st.integers(0, 30),  # How much time passes after it.
-        st.booleans(),  # Does the hub start again?
+        st.sampled_from(["", "restart", "cut"]),  # What else happens.
     ),
     max_size=120,
 )
@@ -132,18 +150,20 @@ steps = st.lists(
 @pytest.mark.usefixtures("short_stretches")
 @given(steps=steps)
 def test_the_log_is_never_free_where_a_message_can_still_be_read(
-    steps: list[tuple[int, int, int, bool]],
+    steps: list[tuple[int, int, int, str]],
 ) -> None:
     pins, messages, offset, now = Pins(), [], 0, NOW
-    for step, lasts_ms, passes_ms, is_restarted in steps:
+    for step, lasts_ms, passes_ms, event in steps:
         offset += step
         messages.append((offset, now + lasts_ms))
         pins.add(offset, now + lasts_ms)
         now += passes_ms
-        if is_restarted:
+        if event == "restart":
             marks, pins = pins.marks(), Pins()
             pins.restore(marks)
         needed = pins.needed_from(now)
+        if event == "cut":
+            pins.cut(offset + 1 if needed is None else needed)
         readable = [offset for offset, expires_ms in messages if expires_ms > now]
         if readable:
             assert needed is not None
@@ -167,6 +187,7 @@ def test_messages_that_last_equally_long_hold_no_more_than_a_few_stretches(
         readable = [offset for offset, expires_ms in messages if expires_ms > now]
         if readable:
             assert needed is not None
+            pins.cut(needed)
             # Eight marks cover what is needed; a stretch is at most twice as long as it has to be.
             assert min(readable) - needed <= max(4, (offset - needed) // 2)
 

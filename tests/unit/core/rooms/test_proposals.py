@@ -383,6 +383,21 @@ def test_a_proposal_whose_alarm_is_due_makes_room_before_the_tick() -> None:
     assert known(without_shelf(shell)) == known(shell)
 
 
+def test_a_proposal_that_made_room_does_not_come_back() -> None:
+    """Its end was on its way to the log when a fresh one took its place."""
+    shell = room_shell(proposals_max=3)
+    full(shell, 3)
+    shell.clock.advance(86_400)
+    shell.engine.is_prompt = False
+    propose(shell, "late")
+    shell.tick()
+    shell.engine.commit()
+
+    for one in (shell, shell.restarted(), without_shelf(shell)):
+        assert [case.id for case in known(one)] == ["x1", "x2", "late"]
+        assert one.hub.rooms.state_bytes == state_bytes(one)
+
+
 def test_proposals_on_their_way_count() -> None:
     shell = room_shell(proposals_max=2)
     send(shell, "first")
