@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from signalhub.core.flow import Outbound
@@ -15,6 +17,8 @@ from signalhub.core.rooms.requests import Accepted, Result, Send
 from signalhub.server.rooms.socket import RoomSocket
 from tests.spec.rooms.guest import sealed
 from tests.spec.rooms.house import (
+    DAY,
+    HOUR,
     INBOX,
     MESSAGE,
     OTHER_INBOX,
@@ -23,11 +27,13 @@ from tests.spec.rooms.house import (
     accepted,
     default_inbox,
     exact_clock,
+    fill,
     open_house,
     refused,
     wait_ms,
 )
 from tests.spec.rooms.web import PATIENCE_S, Answer
+from tests.spec.stage import eventually
 
 METADATA, QUORUM, PROPOSALS = "/v1/room/metadata", "/v1/room/quorum", "/v1/room/proposals"
 EVIL = {"Origin": "https://evil.example"}
@@ -144,6 +150,32 @@ async def test_a_fault_in_one_room_strands_nobody_whose_message_is_committed_wit
         assert await house.sent("after", "first") == 2
         assert await house.sent("after", "second") == 3
     assert errors(caplog) == ["a committed entry could not be handled"]
+
+
+async def test_the_log_is_not_cut_before_the_snapshot_that_replaces_it_is_synced() -> None:
+    clock = exact_clock()
+    log = {"segment_bytes": 2**16, "retention_s": HOUR}
+    async with open_house(clock, retention_s=HOUR, hub={"log": log}) as house:
+        store, folder = house.hub.app._store, Path(house.hub.settings.data)
+        # Somebody who looks at the file as it was keeps what is newer from being moved into it.
+        rival = apsw.Connection(str(folder / "state.db"))
+        rival.execute("begin")
+        assert rival.execute("select count(*) from snapshot").get is not None
+        store._connection.set_busy_timeout(1)
+        guest = await house.join()
+        for first in range(1, 60, 20):
+            # Each of them in a segment of its own, however many are written at once.
+            await fill(guest, 20, first, ciphertext="A" * 4_000)
+        oldest = min((folder / "log").glob("*.log"))
+
+        clock.advance(DAY)
+        await eventually(lambda: store.errors > 0)
+        assert oldest.exists()
+
+        rival.close()
+        clock.advance(DAY)
+        await eventually(lambda: not oldest.exists())
+        assert await house.sent("m-61") == 61
 
 
 # What one room may ask for and keep.

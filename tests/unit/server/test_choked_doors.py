@@ -133,9 +133,8 @@ async def test_a_client_that_is_gone_is_not_counted_any_more() -> None:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Listener]:
-    listener = await listen(
-        Settings(host="127.0.0.1", port=0), routes(), cast(Gatekeeper, Nobody())
-    )
+    settings = Settings(host="127.0.0.1", port=0, hello_s=600.0)
+    listener = await listen(settings, routes(), cast(Gatekeeper, Nobody()))
     try:
         yield listener
     finally:
@@ -187,7 +186,7 @@ async def test_of_clients_that_do_not_read_the_last_ones_still_get_all_of_their_
     async with running() as listener:
         lines = [await ask_and_not_read(listener, choked) for _ in range(3)]
         try:
-            answers = [await read_all(line) for line in lines]
+            answers = await asyncio.gather(*map(read_all, lines))
         finally:
             for line in lines:
                 line.close()

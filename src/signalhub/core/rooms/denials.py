@@ -103,7 +103,8 @@ def state_full() -> RoomError:
     return RoomError(
         RoomCode.UNAVAILABLE,
         "There is no room for another proposal or blob (rooms.proposals_max,"
-        " rooms.state_bytes_max). Finish proposals, or wait until they expire.",
+        " rooms.room_state_bytes_max, rooms.state_bytes_max). Finish proposals, or wait until they"
+        " expire.",
         retry_after_ms=60 * _RETRY_MS,
     )
 
