@@ -76,6 +76,9 @@ class Reading:
 
     def begin(self, now: int) -> list[Effect]:
         """Take the snapshot of memory; then look further if it does not hold the page."""
+        page = self._whole_from_memory(now)
+        if page is not None:
+            return [Answer(self._request.caller, page)]
         while True:
             if not self._take_memory():
                 return self._read_log(self._start)
@@ -93,6 +96,26 @@ class Reading:
     def fail(self, error: RoomError) -> list[Effect]:
         """Nothing can be said."""
         return [Answer(self._request.caller, error)]
+
+    def _whole_from_memory(self, now: int) -> Page | None:
+        """The page, if memory holds it and nothing in it has expired: most pages are such."""
+        rooms, inbox, limit = self._rooms, self._inbox, self._request.limit
+        start, recent = max(self._cursor, inbox.oldest, 1), inbox.recent
+        last = min(inbox.head, start + limit - 1)
+        # An id can be there twice only if it is forgotten before its message is.
+        may_repeat = inbox.retention_max_s > rooms.settings.repeat_s
+        if start not in recent or may_repeat or rooms.settings.always_query_store:
+            return None
+        kept = map(recent.__getitem__, range(start, last + 1))
+        messages = [one.json for one in kept if one.expires_ms > now]
+        if len(messages) <= last - start or sum(map(len, messages)) > self._bytes_max:
+            return None
+        rooms.tally.fetched += len(messages)
+        return Page(messages, last + 1, self._oldest())
+
+    @property
+    def _bytes_max(self) -> int:
+        return self._rooms.settings.page_bytes_max
 
     def _take_memory(self) -> bool:
         """What memory has of the page; is it the beginning of it?"""

@@ -197,6 +197,10 @@ class Rooms:
             if spoke_ms > silent_ms:
                 return
             del self.busy[room]
+            if room.inbox is not None and room.inbox.queue is not None:
+                # Messages of it wait for the disk, so it is not silent.
+                self.busy[room] = self._mono_ms
+                continue
             room.calm_down()
             if self.rooms.get(room.name) is room:
                 self.dirty.add(room)
