@@ -280,7 +280,10 @@ class Runner:
         for offset, append in enumerate(appends, first):
             try:
                 for effect in append.receipt.committed(self.hub, offset, now):
-                    self._perform_one(effect, now)
+                    if type(effect) is Answer:
+                        self._answer(effect)
+                    else:
+                        self._perform_one(effect, now)
             except Exception as error:
                 # Others committed with it must not wait for ever.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
