@@ -38,8 +38,8 @@ bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m bench $(ARGS)
 
-chaos: $(READY) ## a thousand kills under load, and every slow fault test
-	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} $(BIN)/python -m pytest tests/chaos tests/faults -n 2 $(ARGS)
+chaos: $(READY) ## a thousand kills under load, every slow fault test, 20 000 requests from the API's description
+	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} SIGNALHUB_OPENAPI_REQUESTS=20000 $(BIN)/python -m pytest tests/chaos tests/faults tests/compliance/test_openapi.py -n 2 $(ARGS)
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
