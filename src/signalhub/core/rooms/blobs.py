@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from signalhub.errors import Refusal
 
 
-def get(rooms: Rooms, room: Room | None, name: str) -> Blob:
+def get(room: Room | None, name: str) -> Blob:
     """A blob as it is on disk; raises `RoomError`."""
     blob = None if room is None else room.blobs.get(name)
     if blob is None:

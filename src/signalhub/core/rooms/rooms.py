@@ -134,7 +134,7 @@ class Rooms:
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
         """A blob as it is; raises `RoomError`."""
-        return blobs.get(self, find(self, room, inbox), name)
+        return blobs.get(find(self, room, inbox), name)
 
     def proposals(self, room: str, inbox: str | None, now: int) -> list[Proposal]:
         """What a room remembers of proposals, oldest first; raises `RoomError`."""
