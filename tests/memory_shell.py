@@ -327,7 +327,7 @@ class MemoryShell:
         seen_from = self.hub.oldest_ask(self._snapshot_before)
         self._snapshot_before = offset
         self.shelf.save_snapshot(take_snapshot(self.hub, offset), epoch, seen_from)
-        self.hub.rooms.saved(offset)
+        self.hub.rooms.ids.saved(offset)
 
     def restarted(self: Shell, written: int = 0) -> Shell:
         """Another hub after a crash: the rows, the shelf and what was committed are still there.

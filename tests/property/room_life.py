@@ -140,7 +140,7 @@ class Life:
         with pytest.MonkeyPatch.context() as patch:
             if self.is_scarce:
                 patch.setattr(
-                    "signalhub.core.rooms.rooms.Dedup",
+                    "signalhub.core.rooms.known_ids.Dedup",
                     lambda window_ms, size: Dedup(window_ms, SCARCE_BYTES),
                 )
                 self.restart(written=0)

@@ -17,6 +17,7 @@ from signalhub.core.dedup import Dedup
 from signalhub.core.effects import Announce, Answer, Append, Effect
 from signalhub.core.rooms import accepting, blobs, keeping, proposals, rooms
 from signalhub.core.rooms.accepting import Delivery
+from signalhub.core.rooms.buffer import Buffer
 from signalhub.core.rooms.inbox import Inbox, Kept
 from signalhub.core.rooms.pins import Pins
 from signalhub.core.rooms.reading import Reading
@@ -124,12 +125,12 @@ def needing_nothing(patch: Patch) -> None:
 
 
 def ignoring_expiry(patch: Patch) -> None:
-    keep = rooms.Rooms.keep
+    keep = Buffer.keep
 
-    def keep_for_ever(self: rooms.Rooms, inbox: Inbox, kept: Kept) -> None:
+    def keep_for_ever(self: Buffer, inbox: Inbox, kept: Kept) -> None:
         keep(self, inbox, msgspec.structs.replace(kept, expires_ms=2**62))
 
-    patch.setattr(rooms.Rooms, "keep", keep_for_ever)
+    patch.setattr(Buffer, "keep", keep_for_ever)
 
 
 def ignoring_gaps(patch: Patch) -> None:

@@ -111,7 +111,7 @@ class Recovery:
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
         keeping.restore(self._hub.rooms, rooms)
-        self._hub.rooms.load_ids(room_ids)
+        self._hub.rooms.ids.load(room_ids)
         self._hub.dedup.load(remembered)
         self._noted_ms = max((one.newest_ms for one in remembered), default=0)
         self._hub.streams.next_id = next_id
@@ -396,7 +396,6 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         subscriptions.setdefault(key, None)
     hub.streams.forgotten.clear()
     hub.streams.deleted_subscriptions.clear()
-    hub.rooms.begin_saving(offset)
     return Snapshot(
         offset,
         is_whole,
@@ -405,7 +404,7 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         subscriptions,
         hub.dedup.take_fresh(),
         keeping.take_states(hub.rooms, is_whole=is_whole),
-        hub.rooms.ids.take_fresh(),
+        hub.rooms.ids.take_fresh(offset),
     )
 
 

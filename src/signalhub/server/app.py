@@ -268,7 +268,7 @@ class App:
 
     def _tick(self) -> None:
         now = self._clock.now_ms()
-        self.hub.rooms.saved(self._store.saved_offset)
+        self.hub.rooms.ids.saved(self._store.saved_offset)
         self.runner.perform(self.hub.tick(now), now)
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):

@@ -128,13 +128,13 @@ class Gauges:
         return self._hub.rooms.guests
 
     def room_ids(self) -> int:
-        return self._hub.rooms.ids.count
+        return self._hub.rooms.ids.memory.count
 
     def room_ids_bytes(self) -> int:
-        return self._hub.rooms.ids.memory_bytes
+        return self._hub.rooms.ids.memory.memory_bytes
 
     def room_buffer_bytes(self) -> int:
-        return self._hub.rooms.buffered_bytes
+        return self._hub.rooms.buffer.bytes
 
     def room_state_bytes(self) -> int:
         return self._hub.rooms.state_bytes

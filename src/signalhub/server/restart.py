@@ -24,7 +24,7 @@ log = logging.getLogger("signalhub.server")
 def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     """Load the snapshot if it fits the log, and apply what was written since."""
     hub.streams.log_epoch = engine.epoch
-    hub.dedup.is_kept = hub.rooms.ids.is_kept = True
+    hub.dedup.is_kept = hub.rooms.ids.memory.is_kept = True
     recovery = Recovery(hub, now_ms)
     start = engine.first
     window = window_of(hub.settings)

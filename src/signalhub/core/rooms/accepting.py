@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.core.dedup import DELAY_MS_MIN, Ack, fingerprint
+from signalhub.core.dedup import fingerprint
 from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
 from signalhub.core.rooms import binding, denials, proposals, rendering
 from signalhub.core.rooms.guarding import guarded
@@ -130,7 +130,7 @@ def _known(
         rooms.tally.repeats += 1
         rooms.tally.conflicts += pending.request.ciphertext != request.ciphertext
         return []
-    ack = rooms.ids.find_by(key, rooms.id_time(now))
+    ack = rooms.ids.find(key, now)
     if ack is not None:
         kept = inbox.recent.get(ack.seq)
         if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
@@ -138,7 +138,7 @@ def _known(
         return _repeat(rooms, request, ack.seq, rooms.shown(ack.at_ms))
     if key == looked_up:
         return None
-    seq = rooms.unsaved_seq(key) if rooms.ids.is_shortened else 0
+    seq = rooms.ids.find_unsaved(key)
     if seq:
         return _repeat(rooms, request, seq, None)
     if inbox.queue is not None:
@@ -146,7 +146,7 @@ def _known(
             raise denials.busy()
         inbox.queue.append(Waiting(request, key))
         return []
-    if not _may_be_on_disk(rooms, inbox, now):
+    if not rooms.ids.may_be_on_disk(inbox.since_ms, now):
         return None
     inbox.queue = deque([Waiting(request, key)])
     return [_recall(rooms, inbox, now)]
@@ -158,12 +158,6 @@ def _repeat(
     rooms.tally.repeats += 1
     accepted = Accepted(request.message_id, seq, True, created_ms)
     return [Answer(request.caller, accepted, request.message_id)]
-
-
-def _may_be_on_disk(rooms: Rooms, inbox: Inbox, now: int) -> bool:
-    """Is the inbox older than what memory still knows?"""
-    ids = rooms.ids
-    return ids.is_shortened and inbox.since_ms <= rooms.id_time(now) - ids.window_ms
 
 
 def _recall(rooms: Rooms, inbox: Inbox, now: int) -> Recall:
@@ -186,7 +180,7 @@ def _recall(rooms: Rooms, inbox: Inbox, now: int) -> Recall:
             effects.append(_recall(rooms, inbox, now))
         return effects
 
-    return Recall(keys, rooms.id_time(now) - int(rooms.settings.repeat_s * 1000), then)
+    return Recall(keys, rooms.ids.oldest_ms(now), then)
 
 
 def _recalled(
@@ -348,7 +342,7 @@ class Delivery:
         at_ms = remember(rooms, inbox, body, self._key, seq, offset, self._began_ms)
         alike = rendering.members(seq, body.message_id, body.ciphertext)
         item = rendering.page_item(alike, body.created_ms, is_exact=rooms.is_exact)
-        rooms.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
+        rooms.buffer.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
         effects: list[Effect] = []
         if room is not None and isinstance(request, Send):
             if body.control is not None:
@@ -403,12 +397,8 @@ def remember(
     inbox.committed(seq, offset, body.expires_ms)
     rooms.dirty.add(inbox)
     rooms.pins.add(offset, body.expires_ms)
-    id_ms = rooms.take_id_time(now)
     at_ms = rooms.floored(now)
-    # What is told of it is its own time, if that fits a record; the position always does.
-    told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
-    rooms.ids.remember_by(key, id_ms, Ack(told_ms, seq=seq))
-    rooms.unsaved[key] = seq
+    rooms.ids.remember(key, seq, now, at_ms)
     if rooms.archived is not None and offset >= rooms.archived:
         inbox.count_unarchived(offset, len(body.ciphertext))
     return at_ms

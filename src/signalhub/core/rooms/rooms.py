@@ -8,11 +8,9 @@ serves pages from memory, the log and the archive, in this order.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from signalhub.core.dedup import Dedup, Remembered
 from signalhub.core.effects import Answer, Append, Dismiss, Effect
 from signalhub.core.rooms import (
     accepting,
@@ -24,7 +22,9 @@ from signalhub.core.rooms import (
     rendering,
 )
 from signalhub.core.rooms.binding import default_inbox_id, find, join_inbox
+from signalhub.core.rooms.buffer import Buffer
 from signalhub.core.rooms.inbox import Inbox, Kept
+from signalhub.core.rooms.known_ids import KnownIds
 from signalhub.core.rooms.limiter import Windows
 from signalhub.core.rooms.naming import Names
 from signalhub.core.rooms.pins import Pins
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 RESTARTING: Final = 1012
-_STALE_MAX: Final = 64
 _SET_BACK_MS: Final = 5_000
 _ALARMS_SPARE: Final = 1_000
 
@@ -73,11 +72,10 @@ class Rooms:
         self.fetches = Windows(settings.fetch_rate, _MINUTE_MS)
         self.looks = Windows(settings.state_rate, _MINUTE_MS)
         self.appends = Windows(settings.append_rate, _MINUTE_MS)
-        self.ids = Dedup(int(settings.repeat_s * 1000), settings.repeat_memory_bytes)
-        # Positions by id that are in no snapshot on disk yet, and those on their way into one,
-        # with its offset: whatever memory gives up early, these are known.
-        self.unsaved: dict[bytes, int] = {}
-        self._saving: list[tuple[int, dict[bytes, int]]] = []
+        self._grid_ms = rendering.GRID_MS[settings.timestamps]
+        repeat_ms = int(settings.repeat_s * 1000)
+        self.ids = KnownIds(repeat_ms, settings.repeat_memory_bytes, self._grid_ms)
+        self.buffer = Buffer(settings.buffer, settings.buffer_bytes)
         self.pins = Pins()
         # Proposals by the time something happens to them: time, room, id.
         self.alarms: list[tuple[int, str, str]] = []
@@ -96,13 +94,7 @@ class Rooms:
         self.is_key_marked = False
         self.is_shared_dirty = False
         self.key_defined_at = 0
-        self._grid_ms = rendering.GRID_MS[settings.timestamps]
-        self._slot_ms = self._id_ms = 0
         self._is_exact = settings.timestamps == "exact"
-        self._tail: deque[tuple[Inbox, int]] = deque()
-        # How many in the tail memory has let go of already.
-        self._stale = 0
-        self.buffered_bytes = 0
         self._mono_ms = 0
         self._ticked_ms = 0
 
@@ -174,12 +166,11 @@ class Rooms:
         if now < self._ticked_ms - _SET_BACK_MS:
             self._clock_was_set_back()
         self._ticked_ms = now
-        self.ids.sweep(self.id_time(now))
+        self.ids.sweep(now)
         self.fetches.sweep(self._mono_ms)
         self.looks.sweep(self._mono_ms)
         self.appends.sweep(self._mono_ms)
-        while self._tail and self._has_expired(*self._tail[0], now):
-            self._let_go_oldest()
+        self.buffer.expire(now)
         self._calm_down()
         return proposals.due(self, now)
 
@@ -284,48 +275,6 @@ class Rooms:
         """The time as it may be remembered."""
         return now - now % self._grid_ms
 
-    def id_time(self, now: int) -> int:
-        """The time by which ids are known: on the grid, and then one tick further with each id.
-
-        So it says no more than the order of the log does, yet what memory gives up first is old.
-        """
-        at_ms = self.floored(now)
-        if at_ms > self._slot_ms:
-            self._slot_ms = at_ms
-            self._id_ms = max(at_ms, self._id_ms)
-        return self._id_ms
-
-    def load_ids(self, kept: list[Remembered]) -> None:
-        """Know the ids again that an earlier process knew; before anything else."""
-        self.ids.load(kept)
-        self._id_ms = self.ids.now_ms
-        self._slot_ms = self.floored(self._id_ms)
-
-    def unsaved_seq(self, key: bytes) -> int:
-        """The position of an id that is in no snapshot yet; 0 if it is none of these."""
-        seq = self.unsaved.get(key, 0)
-        for _, keys in self._saving:
-            seq = seq or keys.get(key, 0)
-        return seq
-
-    def begin_saving(self, offset: int) -> None:
-        """What is known by now goes into the snapshot at this offset."""
-        if self.unsaved:
-            self._saving.append((offset, self.unsaved))
-            self.unsaved = {}
-
-    def saved(self, offset: int) -> None:
-        """The snapshot at this offset is on disk."""
-        while self._saving and self._saving[0][0] <= offset:
-            self._saving.pop(0)
-
-    def take_id_time(self, now: int) -> int:
-        """The time of one more id."""
-        at_ms = self.id_time(now)
-        if at_ms < self._slot_ms + self._grid_ms - 1:
-            self._id_ms += 1
-        return at_ms
-
     def shown(self, at_ms: int) -> int | None:
         """The time as it may be told."""
         return None if self.settings.timestamps == "none" else self.floored(at_ms)
@@ -349,39 +298,6 @@ class Rooms:
         if len(self.alarms) > _ALARMS_SPARE + 3 * self.proposals_count:
             # Proposals that were dropped or finished have left theirs behind.
             proposals.set_alarms(self)
-
-    def keep(self, inbox: Inbox, kept: Kept) -> None:
-        """Remember a committed message while there is room."""
-        recent = inbox.recent
-        if not recent:
-            inbox.recent_first = kept.seq
-        recent[kept.seq] = kept
-        self._tail.append((inbox, kept.seq))
-        self.buffered_bytes += len(kept.json)
-        if len(recent) > self.settings.buffer:
-            self._let_go(inbox)
-            self._stale += 1
-            if self._stale > _STALE_MAX and self._stale * 2 > len(self._tail):
-                self._tail = deque(one for one in self._tail if one[1] in one[0].recent)
-                self._stale = 0
-        while self.buffered_bytes > self.settings.buffer_bytes:
-            self._let_go_oldest()
-
-    def _let_go(self, inbox: Inbox) -> None:
-        """The log has the oldest of an inbox; memory need not."""
-        self.buffered_bytes -= len(inbox.recent.pop(inbox.recent_first).json)
-        inbox.recent_first += 1
-
-    def _let_go_oldest(self) -> None:
-        inbox, seq = self._tail.popleft()
-        if seq in inbox.recent:
-            self._let_go(inbox)
-        else:
-            self._stale -= 1
-
-    def _has_expired(self, inbox: Inbox, seq: int, now: int) -> bool:
-        kept = inbox.recent.get(seq)
-        return kept is None or kept.expires_ms <= now
 
     def kept_of(self, stored: Stored) -> Kept:
         """A message as it was read from the log."""

@@ -438,8 +438,8 @@ def test_memory_holds_the_newest_messages_of_an_inbox_only() -> None:
     rooms = shell.hub.rooms
 
     assert list(inbox_of(shell).recent) == list(range(3_991, 4_001))
-    assert rooms.buffered_bytes == sum(len(one.json) for one in inbox_of(shell).recent.values())
-    assert len(rooms._tail) <= 1_100
+    assert rooms.buffer.bytes == sum(len(one.json) for one in inbox_of(shell).recent.values())
+    assert len(rooms.buffer) <= 1_100
 
 
 def test_memory_for_all_inboxes_is_bounded_and_the_oldest_go_first() -> None:
@@ -448,7 +448,7 @@ def test_memory_for_all_inboxes_is_bounded_and_the_oldest_go_first() -> None:
         send(shell, f"x{number}", room=f"room{number % 3}")
 
     rooms = shell.hub.rooms
-    assert 0 < rooms.buffered_bytes <= 1_000
+    assert 0 < rooms.buffer.bytes <= 1_000
     held = [len(one.recent) for one in rooms.inboxes.values()]
     assert max(held) - min(held) <= 1
     assert all(seqs(read(shell, inbox=one).page) == list(range(1, 11)) for one in ("cm9vbTA",))
@@ -458,7 +458,7 @@ def test_a_message_larger_than_all_memory_is_still_served() -> None:
     shell = room_shell(buffer_bytes=100)
     send(shell, "large", b"A" * 1_000)
 
-    assert shell.hub.rooms.buffered_bytes == 0
+    assert shell.hub.rooms.buffer.bytes == 0
     assert ids(read(shell).page) == ["large"]
 
 

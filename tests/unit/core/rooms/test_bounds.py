@@ -44,7 +44,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(window_ms: int, memory_bytes_max: int) -> Dedup:
         return Dedup(window_ms, SCARCE_BYTES)
 
-    monkeypatch.setattr(rooms_module, "Dedup", made)
+    monkeypatch.setattr("signalhub.core.rooms.known_ids.Dedup", made)
 
 
 def aged(shell: MemoryShell, count: int = 200) -> None:
@@ -53,12 +53,12 @@ def aged(shell: MemoryShell, count: int = 200) -> None:
         assert send(shell, f"m{number}").seq == number
         shell.clock.advance(10)
     shell.save_snapshot()
-    assert shell.hub.rooms.ids.is_shortened
+    assert shell.hub.rooms.ids.memory.is_shortened
 
 
 def unsaved(shell: MemoryShell, message_id: str) -> int:
     """The position of an id that is known to be in no snapshot."""
-    return shell.hub.rooms.unsaved_seq(fingerprint(inbox_of(shell).name, message_id))
+    return shell.hub.rooms.ids.find_unsaved(fingerprint(inbox_of(shell).name, message_id))
 
 
 def repeated(shell: MemoryShell, *numbers: int) -> None:
@@ -81,7 +81,7 @@ class TestWithLittleMemory:
             assert send(shell, f"m{number}").seq == number
             shell.clock.advance(1)
 
-        assert shell.hub.rooms.ids.is_shortened
+        assert shell.hub.rooms.ids.memory.is_shortened
         repeated(shell, *range(1, 201))
         assert deposit(shell, "m1").accepted.is_repeat
         assert len(bodies(shell)) == 200
@@ -98,7 +98,7 @@ class TestWithLittleMemory:
 
         repeated(shell, 1, 50, 100, 101, 150, 200)
         shell.shelf.save_snapshot(first, shell.engine.epoch, 0)
-        shell.hub.rooms.saved(first_offset)
+        shell.hub.rooms.ids.saved(first_offset)
 
         assert (unsaved(shell, "m100"), unsaved(shell, "m101")) == (0, 101)
         repeated(shell, 1, 50, 100, 101, 150, 200)
@@ -107,23 +107,23 @@ class TestWithLittleMemory:
     def test_ids_in_a_snapshot_take_no_more_memory(self) -> None:
         shell = room_shell()
         fill(shell, 200)
-        assert len(shell.hub.rooms.unsaved) == 200
+        assert len(shell.hub.rooms.ids.unsaved) == 200
 
         shell.save_snapshot()
 
-        assert not shell.hub.rooms.unsaved
+        assert not shell.hub.rooms.ids.unsaved
         assert [unsaved(shell, f"m{number}") for number in range(1, 201)] == [0] * 200
         repeated(shell, 1, 100, 200)
 
     def test_a_snapshot_that_is_not_on_disk_yet_frees_nothing(self) -> None:
         shell = room_shell()
-        fill(shell, 10)
+        fill(shell, 200)
         offset = shell.engine.head
         recovery.take_snapshot(shell.hub, offset)
-        shell.hub.rooms.saved(offset - 1)
+        shell.hub.rooms.ids.saved(offset - 1)
         assert unsaved(shell, "m3") == 3
 
-        shell.hub.rooms.saved(offset)
+        shell.hub.rooms.ids.saved(offset)
 
         assert unsaved(shell, "m3") == 0
 

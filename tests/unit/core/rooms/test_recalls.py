@@ -37,7 +37,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(window_ms: int, memory_bytes_max: int) -> Dedup:
         return Dedup(window_ms, SCARCE_BYTES)
 
-    monkeypatch.setattr("signalhub.core.rooms.rooms.Dedup", made)
+    monkeypatch.setattr("signalhub.core.rooms.known_ids.Dedup", made)
 
 
 def aged(shell: MemoryShell, count: int = 200, **members: str) -> None:
@@ -143,7 +143,7 @@ def test_ids_of_a_clock_that_was_set_back_fit_their_records() -> None:
     shell.clock.advance(60)
     send(shell, "m3")
     shell.engine.commit()
-    fresh = shell.hub.rooms.ids.take_fresh()
+    fresh = shell.hub.rooms.ids.memory.take_fresh()
     room_ids = RoomIds(apsw.Connection(":memory:"))
     room_ids._connection.execute(schema.CREATE)
     room_ids.add(fresh.records)
@@ -205,7 +205,7 @@ class TestWithLittleMemory:
             *((1, True), (20, True), (150, True)),
             (200, True),
         ]
-        assert shell.hub.rooms.ids.is_shortened
+        assert shell.hub.rooms.ids.memory.is_shortened
         assert shell.tally.rooms.recalls > 0
         assert visitor.seqs == list(range(1, 201))
         assert send(shell, "fresh").seq == 201
