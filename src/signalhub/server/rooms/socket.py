@@ -32,6 +32,7 @@ from signalhub.settings import Outbound as Bounds
 from signalhub.websocket import CloseCode, text_header
 
 BAD_FRAMES_MAX: Final = 10
+EARLY_FRAMES_MAX: Final = 16
 # What a frame holds beside its ciphertext.
 _FRAME_REST_BYTES: Final = 8 * 2**10
 
@@ -99,7 +100,16 @@ class Terms:
 class RoomSocket:
     """A guest's end of the write path: the owner of its connection, and its party."""
 
-    __slots__ = ("_bad_frames", "_terms", "_visit", "connection", "guest", "outbound", "sent")
+    __slots__ = (
+        "_bad_frames",
+        "_early",
+        "_terms",
+        "_visit",
+        "connection",
+        "guest",
+        "outbound",
+        "sent",
+    )
 
     # Nothing that could tell which room it is in.
     id = "room"
@@ -109,6 +119,8 @@ class RoomSocket:
         self._terms = terms
         self._visit = visit
         self._bad_frames = 0
+        # Frames that came before its welcome, which is the first thing it is told.
+        self._early: list[bytes] | None = []
         self.outbound: Outbound | None = None
         self.sent = 0
         self.guest: Guest | None = None
@@ -162,6 +174,11 @@ class RoomSocket:
 
     def received(self, connection: Connection[Any], payload: bytes) -> None:
         """A frame arrived."""
+        if self._early is not None:
+            self._early.append(payload)
+            if len(self._early) > EARLY_FRAMES_MAX:
+                connection.close(CloseCode.POLICY_VIOLATION, "too many frames before the welcome")
+            return
         try:
             members = _decode(payload)
         except _CODEC_ERRORS:
@@ -250,8 +267,15 @@ class RoomSocket:
                 self._say(_error(result, message_id))
             case Welcome():
                 self._say(_welcome(result))
+                self._hear_early()
             case _:
                 raise AssertionError("a socket asks for nothing else")
+
+    def _hear_early(self) -> None:
+        early, self._early = self._early or [], None
+        for payload in early:
+            if not self.connection.is_closing:
+                self.received(self.connection, payload)
 
     def queue(self, header: bytes, frame: bytes) -> None:
         """Have a frame written with the others of this tick; the connection is to be marked."""
