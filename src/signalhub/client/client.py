@@ -6,13 +6,13 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from ssl import SSLContext
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from signalhub.client.arguments import checked_capabilities, checked_url
 from signalhub.client.backoff import Backoff, Reconnect
+from signalhub.client.closing import Closing
 from signalhub.client.durable import DurableCalls
 from signalhub.client.effects import Instant
 from signalhub.client.inbox import INBOX_MAX, Inbox
@@ -118,7 +118,7 @@ def connect(
 Connecting = Opening["Client"]
 
 
-class Client(DurableCalls):
+class Client(DurableCalls, Closing):
     """One actor's connection to a hub, which mends itself.
 
     Every method may be called while the connection is down: it waits for the next one. Errors:
@@ -130,17 +130,6 @@ class Client(DurableCalls):
         super().__init__(address, runner)
         self._ssl = ssl
         self._rooms: Hub | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Client {self.address} at {self._runner.url}, {self._protocol.phase.value}>"

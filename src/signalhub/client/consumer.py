@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
+from signalhub.client.closing import Closing
 from signalhub.client.delivery import Settled
 from signalhub.client.frame import Request
 from signalhub.client.lane import Handler, Lane
@@ -19,7 +19,7 @@ from signalhub.errors import Code, OutcomeUnknown, Refused, Unavailable
 _GONE = frozenset({Code.NOT_A_CONSUMER, Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_TOPIC})
 
 
-class Consumer:
+class Consumer(Closing):
     """One consumer of a durable subscription: `async for message in consumer`.
 
     It survives reconnecting: the subscription is joined again under the same consumer name, and
@@ -34,17 +34,6 @@ class Consumer:
         self._settler = settler
         self._lane = lane
         self._is_serving = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __aiter__(self) -> Self:
         return self

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
+from signalhub.client.closing import Closing
 from signalhub.client.room_arguments import (
     Type,
     checked_ciphertext,
@@ -19,7 +19,7 @@ from signalhub.client.room_runner import RoomRunner
 TIMEOUT_S = 30.0
 
 
-class Room:
+class Room(Closing):
     """A member's place in a room, which mends itself.
 
     Iterating yields every message of the room's inbox after the position it was opened with, own
@@ -31,17 +31,6 @@ class Room:
         self.pseudonym = pseudonym
         self._runner = runner
         self._left = left
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Room at {self._runner.url}, {self._runner.protocol.phase.value}>"

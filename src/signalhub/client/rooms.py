@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from ssl import SSLContext
-from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from signalhub.client.backoff import Backoff, Reconnect
+from signalhub.client.closing import Closing
 from signalhub.client.http import HttpClient, Origin
 from signalhub.client.inbox_access import InboxAccess
 from signalhub.client.opening import Opening
@@ -60,7 +60,7 @@ def hub(url: str, *, ssl: SSLContext | None = None) -> Hub:
     return Hub(Origin.of(url), ssl)
 
 
-class Hub:
+class Hub(Closing):
     """Where rooms are joined and inboxes read. No account is needed: who knows an id may use it."""
 
     def __init__(self, origin: Origin, ssl: SSLContext | None = None) -> None:
@@ -69,17 +69,6 @@ class Hub:
         self._http = HttpClient(origin, ssl)
         self._rooms: set[Room] = set()
         self._is_closed = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Hub at {self._origin.http_url}>"
