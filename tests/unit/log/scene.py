@@ -47,6 +47,12 @@ def open_log(disk: Disk, clock: FakeClock | None = None, **values: Any) -> Log:
     return Log(disk, chosen, recover(disk, repair=True), clock=clock or FakeClock())
 
 
+def flip_bit(disk: Disk, name: str, position: int) -> None:
+    """Damage one byte for certain: salts are random, so any fixed byte may be there already."""
+    file = disk.open(name)
+    file.write(bytes([file.read(1, position)[0] ^ 1]), position)
+
+
 def fill(log: Log, count: int, stream: str = "orders", *, first_seq: int = 1) -> list[Entry]:
     """Append one batch per entry."""
     entries = [entry(seq, stream) for seq in range(first_seq, first_seq + count)]

@@ -11,7 +11,16 @@ from signalhub.log.log import Log
 from signalhub.log.positions import BLOCK_BYTES
 from signalhub.log.reader import Reader
 from signalhub.testing import FaultyDisk
-from tests.unit.log.scene import as_entry, do_upkeep, entry, fill, fill_segments, open_log, seqs
+from tests.unit.log.scene import (
+    as_entry,
+    do_upkeep,
+    entry,
+    fill,
+    fill_segments,
+    flip_bit,
+    open_log,
+    seqs,
+)
 
 ENDLESS = 2**30
 STREAMS = ("orders", "mail/alice", "größe")
@@ -299,7 +308,7 @@ def test_a_footer_that_cannot_be_used_is_done_without() -> None:
     fill_segments(log, 3)
     do_upkeep(log)
     info = log.segments[0]
-    disk.open(info.name).write(b"?", disk.open(info.name).size() - 40)
+    flip_bit(disk, info.name, disk.open(info.name).size() - 40)
 
     assert len(Reader(log).read("orders", 1, 1, info.end, ENDLESS)) == info.end
 

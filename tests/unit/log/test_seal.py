@@ -24,7 +24,7 @@ from signalhub.log.seal import seal
 from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
-from tests.unit.log.scene import do_upkeep, entry, erase, fill_segments, open_log
+from tests.unit.log.scene import do_upkeep, entry, erase, fill_segments, flip_bit, open_log
 
 SEGMENT_BYTES = 4_000
 
@@ -180,7 +180,7 @@ def test_a_damaged_segment_is_not_sealed() -> None:
     log = open_log(disk, segment_bytes=SEGMENT_BYTES)
     fill_segments(log, 2)
     info = log.segments[0]
-    disk.open(info.name).write(b"?", 300)
+    flip_bit(disk, info.name, 300)
     before = disk.files()[info.name]
 
     do_upkeep(log)

@@ -6,7 +6,7 @@ from signalhub.log.footer import decode_summary, encode_summary, footer_name
 from signalhub.log.log import Log
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
-from tests.unit.log.scene import do_upkeep, entry, erase, fill, fill_segments, open_log
+from tests.unit.log.scene import do_upkeep, entry, erase, fill, fill_segments, flip_bit, open_log
 
 
 @pytest.fixture
@@ -78,8 +78,7 @@ def test_entries_that_were_shown_and_are_gone_are_a_problem(disk: FaultyDisk, lo
 
 def test_a_flipped_bit_in_a_batch_is_named_with_its_place(disk: FaultyDisk, log: Log) -> None:
     info = log.segments[0]
-    file = disk.open(info.name)
-    file.write(bytes([file.read(1, 700)[0] ^ 1]), 700)
+    flip_bit(disk, info.name, 700)
 
     (problem,) = verify(disk).problems
 
@@ -90,7 +89,7 @@ def test_a_flipped_bit_in_a_batch_is_named_with_its_place(disk: FaultyDisk, log:
 def test_several_damaged_segments_are_all_named(disk: FaultyDisk, log: Log) -> None:
     names = [info.name for info in log.segments[:2]]
     for name in names:
-        disk.open(name).write(b"?", 700)
+        flip_bit(disk, name, 700)
 
     problems = verify(disk).problems
 
