@@ -21,7 +21,7 @@ from cyclopts.validators import Number
 
 from signalhub.cli.arguments import URL_VARIABLE, checked_message_id, checked_url
 from signalhub.cli.failures import Exit, Failure, usage
-from signalhub.cli.output import Output
+from signalhub.cli.output import AsJson, Output
 from signalhub.errors import (
     ClientError,
     Code,
@@ -39,7 +39,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Work = Callable[["Client"], Awaitable[T]]
 
+Url = Annotated[str, Parameter(env_var=URL_VARIABLE, help="Where the hub is.")]
+Timeout = Annotated[
+    float,
+    Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for an answer."),
+]
+
 DEFAULT_URL = "ws://127.0.0.1:8787/ws"
+TIMEOUT_S = 5.0
 RECONNECT_JITTER_S = 0.5
 RECONNECT_CAP_S = 5.0
 
@@ -52,28 +59,13 @@ _SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 class Connection:
     """The options of every command that talks to a hub."""
 
-    url: Annotated[str, Parameter(env_var=URL_VARIABLE, help="Where the hub is.")] = DEFAULT_URL
+    url: Url = DEFAULT_URL
     token_file: Annotated[
         Path | None,
         Parameter(help="File with a token; else SIGNALHUB_TOKEN is used."),
     ] = None
-    timeout_s: Annotated[
-        float,
-        Parameter(
-            name="--timeout",
-            validator=Number(gt=0),
-            help="Seconds to wait for an answer.",
-        ),
-    ] = 5.0
-    as_json: Annotated[
-        bool,
-        Parameter(
-            name="--json",
-            negative=(),
-            show_default=False,
-            help="Print JSON lines, errors too.",
-        ),
-    ] = False
+    timeout_s: Timeout = TIMEOUT_S
+    as_json: AsJson = False
 
     @property
     def output(self) -> Output:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -15,6 +15,8 @@ from signalhub.cli.output import Output, shown
 if TYPE_CHECKING:
     from signalhub.cli.connection import Connection
     from signalhub.client import Delivery, Message, Replay
+
+T = TypeVar("T")
 
 # Says what became of a message; `True` for the last one, of which nothing may be left in the air.
 Settle = Callable[["Message", bool], Awaitable[object]]
@@ -34,7 +36,26 @@ async def follow(
     settle: Settle | None = None,
     has_positions: bool = False,
 ) -> None:
-    """Print each message, then settle it; fewer than `count` when time is up is a failure."""
+    """Print each message, then settle it."""
+
+    async def take(message: Message, is_last: bool) -> None:
+        print_message(message, output, has_position=has_positions)
+        if settle is not None:
+            await settle(message, is_last)
+
+    senders = ", or see with `signalhub ls` who could send"
+    await take_each(messages, take, count=count, for_s=for_s, advice=senders)
+
+
+async def take_each(
+    messages: AsyncIterable[T],
+    take: Callable[[T, bool], Awaitable[object]],
+    *,
+    count: int | None,
+    for_s: float | None,
+    advice: str = "",
+) -> None:
+    """Take messages as they come; fewer than `count` when time is up is a failure."""
     import asyncio
 
     seen = 0
@@ -43,9 +64,7 @@ async def follow(
         async with timer:
             async for message in messages:
                 seen += 1
-                print_message(message, output, has_position=has_positions)
-                if settle is not None:
-                    await settle(message, seen == count)
+                await take(message, seen == count)
                 if seen == count:
                     return
     except TimeoutError:
@@ -56,7 +75,7 @@ async def follow(
             Exit.FAILED,
             "too_few_messages",
             f"{seen} of {count} messages came within {for_s:g} s",
-            "give it more time with --for, or see with `signalhub ls` who could send",
+            f"give it more time with --for{advice}",
         )
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 AsJson = Annotated[
-    bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON lines.")
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON lines, errors too."),
 ]
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.failures import Exit, Failure, usage
-from signalhub.cli.following import Count, For
-from signalhub.cli.output import AsJson, Output, counted, shown
+from signalhub.cli.failures import usage
+from signalhub.cli.following import Count, For, take_each
+from signalhub.cli.output import AsJson, Output, shown
 from signalhub.cli.room_connection import (
     NEARBY,
     RoomConnection,
@@ -165,11 +165,14 @@ def listen(
         raise usage("--new reads nothing of what was said", "give either --new or --since")
     wording = membership.wording(room, is_reading=True)
 
+    async def show(message: RoomMessage, _is_last: bool) -> None:
+        _print(message, wording, connection.plain.output)
+
     async def work(hub: Hub) -> None:
         opening = membership.opening(hub, room, None if new else since, comes_back())
         async with await joined(connection, opening) as place:
             connection.plain.note("listening; Ctrl-C ends")
-            await _follow(place, wording, connection.plain.output, count, for_s)
+            await take_each(place, show, count=count, for_s=for_s)
 
     with changes_shown(connection):
         run(connection, work)
@@ -204,37 +207,6 @@ def key(
     if out is not None:
         write_key(out, made)
     Output(as_json).fact({"key": str(path), "inbox": inbox}, str(inbox))
-
-
-async def _follow(
-    room: Room,
-    wording: Wording,
-    output: Output,
-    count: int | None,
-    for_s: float | None,
-) -> None:
-    """Print each message; fewer than `count` when time is up is a failure."""
-    import asyncio
-
-    seen = 0
-    timer = asyncio.timeout(for_s)
-    try:
-        async with timer:
-            async for message in room:
-                _print(message, wording, output)
-                seen += 1
-                if seen == count:
-                    return
-    except TimeoutError:
-        if not timer.expired():
-            raise
-    if count is not None:
-        raise Failure(
-            Exit.FAILED,
-            "too_few_messages",
-            f"{counted(seen, 'message')} of {count} came within {for_s:g} s",
-            "give it more time with --for",
-        )
 
 
 def _print(message: RoomMessage, wording: Wording, output: Output) -> None:

@@ -11,20 +11,23 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from signalhub.cli.arguments import URL_VARIABLE
 from signalhub.cli.connection import (
     DEFAULT_URL,
     RECONNECT_CAP_S,
     RECONNECT_JITTER_S,
+    TIMEOUT_S,
     Connection,
+    Timeout,
+    Url,
     failure_of,
 )
 from signalhub.cli.failures import Exit, Failure, usage
+from signalhub.cli.output import AsJson
 from signalhub.errors import (
     ClientError,
     GaveUp,
@@ -49,20 +52,9 @@ _CLIENT_LOG = "signalhub.client"
 class RoomConnection:
     """The options of every command about rooms and inboxes."""
 
-    url: Annotated[str, Parameter(env_var=URL_VARIABLE, help="Where the hub is.")] = DEFAULT_URL
-    timeout_s: Annotated[
-        float,
-        Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for an answer."),
-    ] = 5.0
-    as_json: Annotated[
-        bool,
-        Parameter(
-            name="--json",
-            negative=(),
-            show_default=False,
-            help="Print JSON lines, errors too.",
-        ),
-    ] = False
+    url: Url = DEFAULT_URL
+    timeout_s: Timeout = TIMEOUT_S
+    as_json: AsJson = False
 
     @property
     def plain(self) -> Connection:

@@ -11,7 +11,7 @@ from typing import assert_never
 from signalhub.client.backoff import Backoff
 from signalhub.client.effects import Drop, Failed, Send, Stop, Warned
 from signalhub.client.inbox_access import InboxAccess
-from signalhub.client.link import NotOpened
+from signalhub.client.lifeline import Lifeline
 from signalhub.client.retrying import log_wait
 from signalhub.client.room_answers import Refusal
 from signalhub.client.room_link import RoomLink, open_room_link
@@ -25,11 +25,11 @@ from signalhub.client.room_protocol import (
     Readable,
     RoomProtocol,
 )
+from signalhub.client.timer import Timer
 from signalhub.clock import Clock
-from signalhub.errors import ClientError, GaveUp, Refused, Unavailable
+from signalhub.errors import ClientError, GaveUp, Unavailable
 
 FETCH_S = 30.0
-GOODBYE_S = 2.0
 
 log = logging.getLogger("signalhub.client")
 
@@ -51,19 +51,22 @@ class RoomRunner:
         self.protocol = protocol
         self._headers = headers
         self._inbox = inbox
-        self._backoff = backoff
         self._clock = clock
         self._ssl = ssl
         self._loop = asyncio.get_running_loop()
         self._calls: dict[str, asyncio.Future[Sent]] = {}
         self._readable = asyncio.Event()
         self._link: RoomLink | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_s = 0.0
-        self._joined_s: float | None = None
-        self._first: asyncio.Future[None] = self._loop.create_future()
-        self._stopped: asyncio.Future[ClientError] = self._loop.create_future()
-        self._keeper: asyncio.Task[None] | None = None
+        self._timer = Timer(self._tick)
+        self._lifeline = Lifeline(
+            url,
+            backoff,
+            clock,
+            open=self._open,
+            reopen=self._open,
+            lost=self._lost,
+            give_up=self._give_up,
+        )
         self._fetcher: asyncio.Task[None] | None = None
 
     @property
@@ -73,9 +76,7 @@ class RoomRunner:
     async def start(self) -> None:
         """Join for the first time, or raise why that is not possible."""
         try:
-            link = await self._open()
-            self._keeper = self._loop.create_task(self._keep(link), name="signalhub room")
-            await asyncio.shield(self._first)
+            await self._lifeline.start("signalhub room")
         except BaseException:
             await self.close()
             raise
@@ -107,24 +108,19 @@ class RoomRunner:
             self._perform(effects)
             if message is not None:
                 return message
-            if self._stopped.done():
-                error = self._stopped.result()
+            if self._lifeline.is_stopped:
+                error = self._lifeline.why_stopped
                 raise GaveUp(str(error)) if isinstance(error, GaveUp) else StopAsyncIteration
             self._readable.clear()
             await self._readable.wait()
 
     async def close(self) -> None:
         """Leave the room and end everything; harmless when repeated."""
-        self._perform(self.protocol.stop(Unavailable("the room was left")))
-        if self._timer is not None:
-            self._timer.cancel()
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            if self._link is not None:
-                await asyncio.wait([keeper], timeout=GOODBYE_S)
-            keeper.cancel()
-        tasks = [task for task in (keeper, self._fetcher) if task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._give_up(Unavailable("the room was left"))
+        self._timer.cancel()
+        await self._lifeline.wait_closed(is_connected=self._link is not None)
+        if self._fetcher is not None:
+            await asyncio.gather(self._fetcher, return_exceptions=True)
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -155,48 +151,29 @@ class RoomRunner:
                     log.warning(sentence, extra=facts)
                 case _:
                     assert_never(effect)
-        self._set_timer()
+        wake_at_s = None if self._lifeline.is_stopped else self.protocol.wake_at_s()
+        self._timer.set(wake_at_s, self._clock.mono_s())
 
     def _waiting(self, message_id: str) -> asyncio.Future[Sent] | None:
         future = self._calls.get(message_id)
         return None if future is None or future.done() else future
 
     def _became_joined(self) -> None:
-        self._joined_s = self._clock.mono_s()
-        self._backoff.succeeded()
         log.info("Connected", extra={"url": self.url})
-        if not self._first.done():
-            self._first.set_result(None)
+        self._lifeline.became_ready()
 
     def _stop(self, error: ClientError) -> None:
-        if not self._first.done():
-            self._first.set_exception(error)
-            # Nobody waits for it when the first connection was given up by its caller.
-            self._first.exception()
-        self._stopped.set_result(error)
+        self._lifeline.stop(error)
         self._readable.set()
-        if isinstance(error, GaveUp):
-            log.error("Gave up", extra={"url": self.url, "reason": str(error)})
-        else:
-            log.info("Disconnected", extra={"url": self.url})
         if self._link is not None:
             self._link.close("goodbye")
         if self._fetcher is not None:
             self._fetcher.cancel()
 
-    def _set_timer(self) -> None:
-        """Ticking too early is harmless, so a timer is only replaced by an earlier one."""
-        wake_at_s = None if self._stopped.done() else self.protocol.wake_at_s()
-        if wake_at_s is None or (self._timer is not None and self._timer_at_s <= wake_at_s):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at_s = wake_at_s
-        wait_s = max(0.0, wake_at_s - self._clock.mono_s())
-        self._timer = self._loop.call_later(wait_s, self._tick)
+    def _give_up(self, error: ClientError) -> None:
+        self._perform(self.protocol.stop(error))
 
     def _tick(self) -> None:
-        self._timer = None
         self._perform(self.protocol.tick(self._clock.mono_s()))
 
     def _received(self, frame: bytes) -> None:
@@ -220,49 +197,9 @@ class RoomRunner:
         else:
             self._perform(self.protocol.fetched(from_seq, result, now_s))
 
-    async def _keep(self, link: RoomLink) -> None:
-        """Stay in the room until told otherwise."""
-        try:
-            next_link: RoomLink | None = link
-            while next_link is not None:
-                reason = await next_link.wait_closed()
-                self._link = None
-                next_link = await self._after_loss(reason, next_link.close_code)
-        except Exception:
-            log.exception("The client failed")
-            self._perform(self.protocol.stop(GaveUp("the client failed; its log says how")))
-
-    async def _after_loss(self, reason: str, close_code: int | None) -> RoomLink | None:
-        joined_s, self._joined_s = self._joined_s, None
-        self._perform(self.protocol.lost(close_code))
-        if self._stopped.done():
-            return None
-        if not self._first.done():
-            self._perform(self.protocol.stop(Unavailable(f"{self.url}: {reason}")))
-            return None
-        if joined_s is not None:
-            self._backoff.lost(self._clock.mono_s() - joined_s)
-        return await self._reopen(reason)
-
-    async def _reopen(self, reason: str) -> RoomLink | None:
-        retry_after_s = 0.0
-        log.info("The connection is lost", extra={"url": self.url, "reason": reason})
-        while (wait_s := self._backoff.next(retry_after_s)) is not None:
-            await asyncio.sleep(wait_s)
-            if self._stopped.done():
-                return None
-            try:
-                return await self._open()
-            except Refused as error:
-                self._perform(self.protocol.stop(GaveUp(f"not let in again: {error}")))
-                return None
-            except NotOpened as error:
-                reason, retry_after_s = str(error), error.retry_after_s
-                log.info("Reconnecting failed", extra={"url": self.url, "reason": reason})
-        attempts = self._backoff.attempts
-        tried = f"after {attempts} attempts to reconnect" if attempts else "without reconnecting"
-        self._perform(self.protocol.stop(GaveUp(f"gave up {tried}: {reason}")))
-        return None
+    def _lost(self, link: RoomLink, _reason: str) -> None:
+        self._link = None
+        self._perform(self.protocol.lost(link.close_code))
 
     async def _open(self) -> RoomLink:
         return await open_room_link(
@@ -273,7 +210,7 @@ class RoomRunner:
         )
 
     def _opened(self, link: RoomLink) -> None:
-        if self._stopped.done():
+        if self._lifeline.is_stopped:
             # It ended during the handshake.
             link.abort("not wanted any more")
             return

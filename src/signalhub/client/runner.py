@@ -25,15 +25,15 @@ from signalhub.client.effects import (
 )
 from signalhub.client.frame import Request
 from signalhub.client.inbox import Inbox
+from signalhub.client.lifeline import GOODBYE_S, Lifeline
 from signalhub.client.link import Link, NotOpened, open_link
 from signalhub.client.protocol import Phase, Protocol
 from signalhub.client.seat import Seat
 from signalhub.client.settling import Settlers
 from signalhub.client.stream_requests import StreamComposer
+from signalhub.client.timer import Timer
 from signalhub.clock import Clock
 from signalhub.errors import ClientError, GaveUp, Unavailable
-
-GOODBYE_S = 2.0
 
 Token = str | Callable[[], str | Awaitable[str]] | None
 
@@ -59,19 +59,22 @@ class Runner:
         self.token = token
         self.inbox = Inbox(inbox_max, self._reading)
         self.settlers = Settlers(self, acknowledges=protocol.compose.acknowledges)
-        self._backoff = backoff
         self._clock = clock
         self._ssl = ssl
         self._loop = asyncio.get_running_loop()
         self.replaying = asyncio.Lock()
         self._calls: dict[str, asyncio.Future[Answered]] = {}
         self._link: Link | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_s = 0.0
-        self._ready_s: float | None = None
-        self._first: asyncio.Future[None] = self._loop.create_future()
-        self._stopped: asyncio.Future[ClientError] = self._loop.create_future()
-        self._task: asyncio.Task[None] | None = None
+        self._timer = Timer(self._tick)
+        self._lifeline = Lifeline(
+            url,
+            backoff,
+            clock,
+            open=self._open,
+            reopen=self._reopen,
+            lost=self._lost,
+            give_up=self._give_up,
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -93,9 +96,7 @@ class Runner:
     async def start(self) -> None:
         """Make the first connection, or raise why there is none."""
         try:
-            link = await self._open()
-            self._task = self._loop.create_task(self._keep(link), name="signalhub client")
-            await asyncio.shield(self._first)
+            await self._lifeline.start("signalhub client")
         except BaseException:
             await self.close()
             raise
@@ -127,22 +128,18 @@ class Runner:
 
     async def wait_stopped(self) -> ClientError:
         """Wait for the end, whatever brings it."""
-        return await asyncio.shield(self._stopped)
+        return await self._lifeline.wait_stopped()
 
     async def close(self) -> None:
         """Leave the hub and end everything; harmless when repeated."""
         self.settlers.flush()
         self._perform(self.protocol.leave(self.now()))
-        await asyncio.wait([self._stopped], timeout=GOODBYE_S)
-        self._perform(self.protocol.stop(Unavailable("the client was closed")))
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None and self._task is not asyncio.current_task():
-            if self._link is not None:
-                self._link.close("goodbye")
-                await asyncio.wait([self._task], timeout=GOODBYE_S)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self.wait_stopped(), GOODBYE_S)
+        except TimeoutError:
+            self._give_up(Unavailable("the client was closed"))
+        self._timer.cancel()
+        await self._lifeline.wait_closed(is_connected=self._link is not None)
         await self.inbox.close()
 
     def _perform(self, effects: list[Effect]) -> None:
@@ -174,47 +171,29 @@ class Runner:
                     log.warning(sentence, extra=facts)
                 case _:
                     assert_never(effect)
-        self._set_timer()
+        now = self.now()
+        wake_at_s = None if self._lifeline.is_stopped else self.protocol.wake_at_s(now)
+        self._timer.set(wake_at_s, now.mono_s)
 
     def _waiting(self, message_id: str) -> asyncio.Future[Answered] | None:
         future = self._calls.get(message_id)
         return None if future is None or future.done() else future
 
     def _became_ready(self, session_id: str) -> None:
-        self._ready_s = self._clock.mono_s()
-        self._backoff.succeeded()
         log.info("Connected", extra={"url": self.url, "session": session_id})
         self._loop.call_soon(self.settlers.flush)
-        if not self._first.done():
-            self._first.set_result(None)
+        self._lifeline.became_ready()
 
     def _stop(self, error: ClientError) -> None:
-        if not self._first.done():
-            self._first.set_exception(error)
-            # Nobody waits for it when the first connection was given up by its caller.
-            self._first.exception()
-        self._stopped.set_result(error)
-        if isinstance(error, GaveUp):
-            self.inbox.end(error)
-            log.error("Gave up", extra={"url": self.url, "reason": str(error)})
-        else:
-            self.inbox.end()
-            log.info("Disconnected", extra={"url": self.url})
+        self._lifeline.stop(error)
+        self.inbox.end(error if isinstance(error, GaveUp) else None)
         if self._link is not None:
             self._link.close("goodbye")
 
-    def _set_timer(self) -> None:
-        now = self.now()
-        wake_at_s = None if self._stopped.done() else self.protocol.wake_at_s(now)
-        if wake_at_s is None or (self._timer is not None and self._timer_at_s <= wake_at_s):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at_s = wake_at_s
-        self._timer = self._loop.call_later(max(0.0, wake_at_s - now.mono_s), self._tick)
+    def _give_up(self, error: ClientError) -> None:
+        self._perform(self.protocol.stop(error))
 
     def _tick(self) -> None:
-        self._timer = None
         self._perform(self.protocol.tick(self.now()))
 
     def _received(self, frame: bytes) -> None:
@@ -232,50 +211,21 @@ class Runner:
         else:
             self._link.pause_reading()
 
-    async def _keep(self, link: Link) -> None:
-        """Stay connected until told otherwise."""
-        try:
-            next_link: Link | None = link
-            while next_link is not None:
-                reason = await next_link.wait_closed()
-                self._link = None
-                self.settlers.lost()
-                self.inbox.lost()
-                next_link = await self._after_loss(reason)
-        except Exception:
-            log.exception("The client failed")
-            self._perform(self.protocol.stop(GaveUp("the client failed; its log says how")))
-
-    async def _after_loss(self, reason: str) -> Link | None:
-        ready_s, self._ready_s = self._ready_s, None
+    def _lost(self, _link: Link, reason: str) -> None:
+        self._link = None
+        self.settlers.lost()
+        self.inbox.lost()
         self._perform(self.protocol.lost(reason, self.now()))
-        if self._stopped.done():
-            return None
-        if not self._first.done():
-            self._perform(self.protocol.stop(Unavailable(f"{self.url}: {reason}")))
-            return None
-        if ready_s is not None:
-            self._backoff.lost(self._clock.mono_s() - ready_s)
-        return await self._reopen(reason)
 
-    async def _reopen(self, reason: str) -> Link | None:
-        retry_after_s = 0.0
-        log.info("The connection is lost", extra={"url": self.url, "reason": reason})
-        while (wait_s := self._backoff.next(retry_after_s)) is not None:
-            await asyncio.sleep(wait_s)
-            try:
-                return await self._open()
-            except NotOpened as error:
-                reason, retry_after_s = str(error), error.retry_after_s
-                log.info("Reconnecting failed", extra={"url": self.url, "reason": reason})
-            except Exception as error:
-                # The caller's own function for tokens may fail like any other service.
-                log.exception("No token for the next connection")
-                reason, retry_after_s = f"no token: {error}", 0.0
-        attempts = self._backoff.attempts
-        tried = f"after {attempts} attempts to reconnect" if attempts else "without reconnecting"
-        self._perform(self.protocol.stop(GaveUp(f"gave up {tried}: {reason}")))
-        return None
+    async def _reopen(self) -> Link:
+        try:
+            return await self._open()
+        except NotOpened:
+            raise
+        except Exception as error:
+            # The caller's own function for tokens may fail like any other service.
+            log.exception("No token for the next connection")
+            raise NotOpened(f"no token: {error}") from error
 
     async def _open(self) -> Link:
         token = self.token() if callable(self.token) else self.token
