@@ -14,16 +14,17 @@ setup: $(READY) ## create .venv from the pinned versions
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV) (about half a minute, once)…"
+	@echo "Setting up $(VENV) (about two minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pipeline,dev]'
+	@$(BIN)/python -m signalhub.pipeline.jars
 	@touch $(READY)
 
 run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787
 	@exec $(BIN)/signalhub serve
 
 test: $(READY) ## set up on first use, then run every test
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 check: $(READY) ## format, lint and types
 	@$(BIN)/ruff format --check .

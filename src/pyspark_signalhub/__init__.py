@@ -1,0 +1,5 @@
+"""Spark looks for data sources in packages with this prefix: `format("signalhub")` just works."""
+
+from signalhub.pipeline.source import SignalHubSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,1 @@
+"""The lake: everything the log ever held, in tables, brought there by Spark exactly once."""

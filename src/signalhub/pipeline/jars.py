@@ -1,0 +1,125 @@
+"""Java and the JARs of Delta Lake: found, or fetched once with Spark's own resolver.
+
+    python -m signalhub.pipeline.jars
+
+The wheel of delta-spark holds no JAR. They are fetched into a folder of their own under the user's
+cache, so that every later session starts without the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from signalhub.errors import SettingsError
+
+PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+JAVA_MIN: Final = 17
+JAVA_ADVICE: Final = (
+    "install a Java runtime of version 17 or newer (Debian, Ubuntu: apt install"
+    " openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+)
+
+_COMPLETE: Final = ".complete"
+
+
+def java() -> str | None:
+    """The Java that Spark would use; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (candidate := Path(home) / "bin" / "java").is_file():
+        return str(candidate)
+    return shutil.which("java")
+
+
+def java_problem() -> str | None:
+    """Why Spark cannot run here, and what to do; None if it can."""
+    found = java()
+    if found is None:
+        return f"there is no Java: {JAVA_ADVICE}"
+    asked = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    version = _major(asked.stderr + asked.stdout)
+    if version is not None and version < JAVA_MIN:
+        return f"{found} is Java {version}: {JAVA_ADVICE}"
+    return None
+
+
+def _major(text: str) -> int | None:
+    quoted = text.split('"')
+    if len(quoted) < 3:
+        return None
+    head = quoted[1].split(".")
+    number = head[1] if head[0] == "1" and len(head) > 1 else head[0]
+    return int(number) if number.isdigit() else None
+
+
+def folder() -> Path:
+    """Where the JARs are kept; `SIGNALHUB_JARS` says otherwise."""
+    if chosen := os.environ.get("SIGNALHUB_JARS"):
+        return Path(chosen)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "signalhub" / PACKAGE.rpartition(":")[2]
+
+
+def jars() -> list[str]:
+    """All of them, or none."""
+    where = folder()
+    if not (where / _COMPLETE).is_file():
+        return []
+    return sorted(str(one) for one in (where / "jars").glob("*.jar"))
+
+
+def fetch() -> list[str]:
+    """The JARs, fetched if they are not here; raises `SettingsError` if that cannot be done."""
+    if found := jars():
+        return found
+    if problem := java_problem():
+        raise SettingsError(problem)
+    where = folder()
+    where.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=where) as work:
+        script = (
+            "from pyspark.sql import SparkSession; SparkSession.builder.master('local[1]')"
+            f".config('spark.jars.packages', '{PACKAGE}').config('spark.jars.ivy', {work!r})"
+            ".config('spark.ui.enabled', 'false').getOrCreate().stop()"
+        )
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        )
+        if done.returncode or not list((Path(work) / "jars").glob("*.jar")):
+            last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            raise SettingsError(
+                f"the JARs of {PACKAGE} could not be fetched: {last}; check the network and try"
+                " again, or copy the folder of another machine and set SIGNALHUB_JARS"
+            )
+        with contextlib.suppress(OSError):
+            # Another process may have been faster; then its folder is as good.
+            os.replace(Path(work) / "jars", where / "jars")
+    (where / _COMPLETE).touch()
+    return jars()
+
+
+def main() -> int:
+    """Fetch them, and say so; a machine without Java is no failure, the hub runs without."""
+    if jars():
+        return 0
+    if problem := java_problem():
+        print(f"The pipeline stays off: {problem}", file=sys.stderr)
+        return 0
+    print("Fetching the JARs of Delta Lake (87 MB, once)…", file=sys.stderr)
+    try:
+        fetch()
+    except SettingsError as error:
+        print(f"The pipeline stays off: {error}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Where the tables are and how far they have come, found out without Spark.
+
+A table records in its own transactions which entries it holds: one application per shard and epoch,
+whose version is the last offset that is in. That is the only memory of progress that counts, so
+hub, commands and pipeline all read it here.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from signalhub.errors import SignalHubError
+
+FOLDER: Final = "lake"
+
+
+class LakeUnreachable(SignalHubError):
+    """The tables cannot be read now; that says nothing about what they hold."""
+
+    code = "lake_unreachable"
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"the table {where} cannot be read: {reason}; check the lake's storage")
+
+
+def application(shard: int, epoch: int) -> str:
+    """Under which name tables record what they hold of an epoch of a shard."""
+    return f"signalhub-{shard}-{epoch}"
+
+
+def lake_of(data: str | Path, uri: str = "") -> Lake:
+    """The lake of a data folder, unless it is told to be elsewhere."""
+    return Lake(uri or str(Path(data).absolute() / FOLDER))
+
+
+class Lake:
+    """A folder, or any address Spark and delta-rs both understand, with a table per name."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri: Final = uri if "://" in uri else str(Path(uri).absolute())
+        self._tables: dict[str, DeltaTable] = {}
+        self._lock = threading.Lock()
+
+    def location(self, name: str) -> str:
+        """Where Spark finds a table."""
+        return f"{self.uri.rstrip('/')}/{name}"
+
+    def exists(self, name: str) -> bool:
+        return self.open(name) is not None
+
+    def committed(self, name: str, shard: int, epoch: int) -> int | None:
+        """The last offset of an epoch that a table holds; None if it holds nothing of it."""
+        table = self.open(name)
+        return None if table is None else table.transaction_version(application(shard, epoch))
+
+    def open(self, name: str) -> DeltaTable | None:
+        """The newest state of a table; None if there is none. Raises `LakeUnreachable`."""
+        with self._lock:
+            table = self._tables.get(name)
+            try:
+                if table is None:
+                    table = self._tables[name] = DeltaTable(self._address(name))
+                else:
+                    table.update_incremental()
+            except TableNotFoundError:
+                self._tables.pop(name, None)
+                return None
+            except (DeltaError, OSError, ValueError) as error:
+                self._tables.pop(name, None)
+                raise LakeUnreachable(self.location(name), str(error)) from error
+            return table
+
+    def forget(self, name: str) -> None:
+        """Open a table anew next time: what is known of it may be older than its files."""
+        with self._lock:
+            self._tables.pop(name, None)
+
+    def _address(self, name: str) -> str:
+        """Hadoop calls object storage `s3a`, delta-rs calls it `s3`."""
+        return self.location(name).replace("s3a://", "s3://", 1)

@@ -1,0 +1,76 @@
+"""The Spark session: small settings for small machines, Delta Lake, no noise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from signalhub.errors import SettingsError
+from signalhub.pipeline import jars
+
+_SETTINGS: Final = {
+    "spark.sql.extensions": jars.EXTENSION,
+    "spark.sql.catalog.spark_catalog": jars.CATALOG,
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's defaults are made for clusters; on two cores they turn a second into a minute.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.stopTimeout": "10s",
+    # Old checkpoints and finished batches of a long life must not fill the memory.
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.ui.retainedJobs": "5",
+    "spark.ui.retainedStages": "5",
+    "spark.ui.retainedTasks": "50",
+    "spark.sql.ui.retainedExecutions": "5",
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
+}
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def open_session(master: str, *, memory: str = "1g", name: str = "signalhub") -> SparkSession:
+    """A session with the tables' format; raises `SettingsError` if there can be none.
+
+    What a `spark-defaults.conf` says (see `SPARK_CONF_DIR`) comes first; a master given there
+    counts unless one is given here.
+    """
+    found = jars.fetch()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Spark looks for sources like ours in every task; it finds them by the package's name.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master)
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    builder = (
+        builder.config("spark.jars", ",".join(found))
+        .config("spark.driver.memory", memory)
+        .config("spark.driver.extraJavaOptions", _java_options())
+    )
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise SettingsError(f"Spark cannot start: {error}") from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _java_options() -> str:
+    return " ".join(
+        [
+            f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+            # One small collector thread instead of one per core, and memory given back when idle.
+            "-XX:+UseSerialGC",
+            "-Djava.net.preferIPv4Stack=true",
+        ]
+    )

@@ -1,0 +1,76 @@
+"""What the pipeline says about itself, in a file beside its checkpoint, for whoever asks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+FOLDER: Final = "pipeline"
+_NAME: Final = "status.json"
+
+State = Literal["starting", "running", "retrying", "stopped", "failed"]
+
+
+class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch that was landed last."""
+
+    at_ms: int
+    rows: int
+    bytes: int
+    ms: int
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Since the pipeline started."""
+
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """Written after every batch and every change of state."""
+
+    pid: int
+    state: State = "starting"
+    started_ms: int = 0
+    updated_ms: int = 0
+    epoch: int = 0
+    position: int = 0
+    """The next offset to land."""
+    head: int = 0
+    """The durable head of the log when that was written."""
+    last_batch: LastBatch | None = None
+    failures: int = 0
+    """Attempts that failed since the last one that did not."""
+    reason: str = ""
+    inbox_failures: int = 0
+    tables: dict[str, int] = msgspec.field(default_factory=dict)
+    """The next offset each derived table will take in."""
+    totals: Totals = msgspec.field(default_factory=Totals)
+
+
+def folder_of(data: str | Path) -> Path:
+    """Where the pipeline of a data folder keeps what is its own."""
+    return Path(data) / FOLDER
+
+
+def write_status(data: str | Path, status: Status) -> None:
+    """Replace what was said before, at once or not at all."""
+    folder = folder_of(data)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{_NAME}.{os.getpid()}.tmp"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
+    os.replace(temporary, folder / _NAME)
+
+
+def read_status(data: str | Path) -> Status | None:
+    """What was said last; None if there is nothing, or nothing readable."""
+    try:
+        return msgspec.json.decode((folder_of(data) / _NAME).read_bytes(), type=Status)
+    except (OSError, msgspec.MsgspecError):
+        return None

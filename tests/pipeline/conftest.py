@@ -1,0 +1,32 @@
+"""One Spark session for all tests of the pipeline: starting one takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from signalhub.pipeline import jars
+from signalhub.pipeline.session import open_session
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need Spark go to one worker, which keeps the session."""
+    for item in items:
+        if _HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    if problem := jars.java_problem():
+        pytest.skip(problem)
+    session = open_session("local[2]", memory="1g", name="tests")
+    yield session
+    session.stop()

@@ -1,0 +1,97 @@
+"""Logs with known content for tests of the pipeline, written by the real log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from signalhub.clock import Clock, SystemClock
+from signalhub.entry import Entry, Kind, Message, RoomMessage, encode_body
+from signalhub.log.disk import SystemDisk
+from signalhub.log.log import Log
+from signalhub.log.recovery import recover
+from signalhub.settings import Log as LogSettings
+
+NOON_MS = 1_700_049_600_000  # 2023-11-15 12:00 UTC.
+
+
+class LogScene:
+    """A data folder whose log is written batch by batch."""
+
+    def __init__(
+        self, data: Path, *, segment_bytes: int = 2**20, clock: Clock | None = None
+    ) -> None:
+        self.data = data
+        self.disk = SystemDisk(data / "log")
+        self._clock = clock or SystemClock()
+        self._settings = LogSettings(sync="os", segment_bytes=segment_bytes)
+        self._seqs: dict[tuple[str, int], int] = {}
+        self._log = self._open()
+
+    @property
+    def head(self) -> int:
+        return self._log.head
+
+    def _open(self) -> Log:
+        return Log(self.disk, self._settings, recover(self.disk, repair=True), clock=self._clock)
+
+    def append(self, entries: Sequence[Entry]) -> int:
+        """One batch; the offset of its first entry."""
+        first = self._log.append(entries)
+        self._log.sync()
+        return first
+
+    def publish(self, count: int, topic: str = "orders", *, batch: int = 100) -> None:
+        """So many small messages on a topic."""
+        entries = [self.published(topic, {"n": n}) for n in range(count)]
+        for begin in range(0, count, batch):
+            self.append(entries[begin : begin + batch])
+
+    def published(
+        self,
+        topic: str,
+        data: object,
+        *,
+        at_ms: int = NOON_MS,
+        id: str = "",
+        key: str | None = None,
+        sender: str = "@(demo/alice)",
+    ) -> Entry:
+        """A message on a durable topic, at its next position."""
+        seq = self._next(topic, 1)
+        message = Message(
+            id=id or f"{topic}-{seq}",
+            copy_id=b"0123456789abcdef",
+            sender=sender,
+            type="order:new",
+            data=json.dumps(data).encode(),
+            key=key,
+            headers={"source": "test"},
+        )
+        return Entry(Kind.PUBLISHED, topic, 1, seq, at_ms, encode_body(message))
+
+    def said(
+        self, inbox: str, text: str = "q83v", *, at_ms: int = NOON_MS, expires_ms: int = 2**42
+    ) -> Entry:
+        """A message of a room; `inbox` is the name of its stream, `inbox.1.<hash>`."""
+        seq = self._next(inbox, 1)
+        body = RoomMessage(f"m-{seq}", text.encode(), at_ms, expires_ms)
+        return Entry(Kind.ROOM_MESSAGE, inbox, 1, seq, at_ms, encode_body(body))
+
+    def reopen(self) -> None:
+        """Stop and start, as a hub does."""
+        self.close()
+        self._log = self._open()
+
+    def seal(self) -> None:
+        """Finish what upkeep has to do: sealing full segments, preparing the next."""
+        for _ in self._log.upkeep():
+            pass
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _next(self, stream: str, epoch: int) -> int:
+        seq = self._seqs[stream, epoch] = self._seqs.get((stream, epoch), 0) + 1
+        return seq
