@@ -11,14 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import cast
 
+from msgspec.structs import replace
+
 from signalhub.core import refusals
 from signalhub.core.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
-from signalhub.core.effects import Append, Fetch, FindTime
+from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located, Match
 from signalhub.core.hub import Hub
 from signalhub.core.recovery import Snapshot
 from signalhub.engine.local import LocalEngine
 from signalhub.engine.port import Outcomes
-from signalhub.entry import Entry, Stored
+from signalhub.entry import Entry, Range, Stored
 from signalhub.errors import Refusal
 from signalhub.server.restart import recover
 from signalhub.state.store import SnapshotRow, Store, Window
@@ -48,6 +50,8 @@ class MemoryEngine:
         self._pending: deque[Append] = deque()
         self._reads: deque[Callable[[], None]] = deque()
         self._streams: dict[tuple[str, int], list[Stored]] = {}
+        # How often segments were written anew.
+        self.erasures = 0
 
     def report_to(self, outcomes: Outcomes) -> None:
         self._outcomes = outcomes
@@ -138,6 +142,48 @@ class MemoryEngine:
 
         self._reads.append(look)
 
+    def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
+        def look() -> None:
+            found: list[Match] = []
+            end = max(locate.from_offset, self.first)
+            for one in self.scan(end):
+                if one.offset >= locate.to_offset or len(found) == locate.count_max:
+                    break
+                match = locate.choose(one)
+                found += [] if match is None else [match]
+                end = one.offset + 1
+            else:
+                end = locate.to_offset
+            done(Located(found, end))
+
+        self._reads.append(look)
+
+    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+        def rewrite() -> None:
+            if self.is_full:
+                done(refusals.storage_full())
+                return
+            for body in erase.bodies:
+                for offset in _offsets(body.ranges):
+                    if offset >= self.first:
+                        name = body.pseudonym if offset in _offsets(body.renamed) else None
+                        self._take_out(offset, name)
+            self.erasures += 1
+            done(1)
+
+        self._reads.append(rewrite)
+
+    def _take_out(self, offset: int, pseudonym: str | None) -> None:
+        """The entry as a segment keeps it that was written anew."""
+        old = self.entries[offset - self.first]
+        stream = pseudonym or old.stream
+        new = replace(old, stream=stream, body=bytes(32), is_erased=True)
+        self.entries[offset - self.first] = new
+        if old.seq:
+            self._streams[old.stream, old.stream_epoch].remove(old)
+            moved = self._streams.setdefault((stream, old.stream_epoch), [])
+            moved.insert(bisect_left(moved, old.seq, key=lambda one: one.seq), new)
+
     def later(self, work: Callable[[], None]) -> None:
         """Something else that comes back like a read."""
         self._reads.append(work)
@@ -182,6 +228,10 @@ class MemoryEngine:
         self.commit()
 
 
+def _offsets(ranges: list[Range]) -> set[int]:
+    return {offset for first, last in ranges for offset in range(first, last + 1)}
+
+
 class TurningEngine(MemoryEngine):
     """A log on a loop: it commits, and answers, in the turn after the one that asked."""
 
@@ -202,6 +252,14 @@ class TurningEngine(MemoryEngine):
         super().find_time(find, done)
         self._call_soon(self.read)
 
+    def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
+        super().locate(locate, done)
+        self._call_soon(self.read)
+
+    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+        super().erase(erase, done)
+        self._call_soon(self.read)
+
 
 class Shelf:
     """Snapshots of durable streams, as the store keeps them."""
@@ -213,6 +271,7 @@ class Shelf:
         self._remembered: list[Remembered] = []
         self._rooms: dict[str, bytes] = {}
         self._room_ids: list[Remembered] = []
+        self._replays: bytes | None = None
 
     def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int) -> None:
         self._head = (epoch, snapshot.offset, seen_from, snapshot.next_id)
@@ -237,6 +296,8 @@ class Shelf:
                 self._rooms[room] = state
         if snapshot.room_ids.records:
             self._room_ids.append(snapshot.room_ids)
+        if snapshot.replays is not None:
+            self._replays = snapshot.replays
 
     def load_snapshot(self, now_ms: int, window: Window) -> SnapshotRow | None:
         if self._head is None:
@@ -245,7 +306,9 @@ class Shelf:
         recent = [one for one in self._remembered if one.newest_ms >= now_ms - window.ids_ms]
         oldest_ms = now_ms - window.room_ids_ms
         room_ids = [one for one in self._room_ids if one.newest_ms >= oldest_ms]
-        return SnapshotRow(*self._head, streams, subscriptions, recent, self._rooms, room_ids)
+        return SnapshotRow(
+            *self._head, streams, subscriptions, recent, self._rooms, room_ids, self._replays
+        )
 
     def recall(self, key: bytes, oldest_ms: int) -> int:
         """The position of an accepted id of a room; 0 if there is none."""
@@ -262,6 +325,7 @@ class Shelf:
         self._subscriptions.clear()
         self._rooms.clear()
         self._room_ids.clear()
+        self._replays = None
 
     def copy(self) -> Shelf:
         """What is on it now."""
@@ -272,6 +336,7 @@ class Shelf:
         other._remembered = list(self._remembered)
         other._rooms = dict(self._rooms)
         other._room_ids = list(self._room_ids)
+        other._replays = self._replays
         return other
 
 

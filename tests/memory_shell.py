@@ -30,10 +30,12 @@ from signalhub.core.effects import (
     Dismiss,
     Dispatch,
     Effect,
+    Erase,
     FanOut,
     Fetch,
     FindTime,
     Forget,
+    Locate,
     Note,
     Persist,
     Recall,
@@ -324,7 +326,7 @@ class MemoryShell:
     def save_snapshot(self) -> None:
         """Where the next start begins to read the log."""
         offset, epoch = self.engine.head, self.engine.epoch
-        seen_from = self.hub.oldest_ask(self._snapshot_before)
+        seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
         self.shelf.save_snapshot(take_snapshot(self.hub, offset), epoch, seen_from)
         self.hub.rooms.ids.saved(offset)
@@ -428,6 +430,10 @@ class MemoryShell:
                 self.engine.fetch(effect, lambda found: self._carry_out(handle(found, self.now)))
             case FindTime(then=go_on):
                 self.engine.find_time(effect, lambda seq: self._carry_out(go_on(seq, self.now)))
+            case Locate(then=located):
+                self.engine.locate(effect, lambda found: self._carry_out(located(found, self.now)))
+            case Erase(then=erased):
+                self.engine.erase(effect, lambda result: self._carry_out(erased(result, self.now)))
             case Answer(caller=caller, result=result, message_id=message_id):
                 caller.answer(result, message_id)  # type: ignore[attr-defined]
             case Announce(guests=guests, frame=frame, but=but):

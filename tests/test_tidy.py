@@ -27,7 +27,18 @@ IMPURE = {
     *("asyncio", "concurrent", "ctypes", "fcntl", "io", "multiprocessing", "os", "pathlib"),
     *("random", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl"),
     *("subprocess", "tempfile", "threading", "time", "uuid"),
-    *("apsw", "sqlite3", "httptools", "nats", "picows", "pyspark", "uvloop", "websockets"),
+    *(
+        "apsw",
+        "deltalake",
+        "pyarrow",
+        "sqlite3",
+        "httptools",
+        "nats",
+        "picows",
+        "pyspark",
+        "uvloop",
+        "websockets",
+    ),
 }
 VOCABULARY = {
     f"signalhub.{name}"
@@ -47,7 +58,8 @@ MAY_IMPORT = {
     "signalhub.settings_load": VOCABULARY,
     "signalhub.core": VOCABULARY | {"signalhub.core"},
     "signalhub.log": VOCABULARY | {"signalhub.log", "signalhub.core.tally"},
-    "signalhub.engine": VOCABULARY | {"signalhub.core", "signalhub.engine", "signalhub.log"},
+    "signalhub.engine": VOCABULARY
+    | {"signalhub.core", "signalhub.engine", "signalhub.log", "signalhub.pipeline.lake"},
     "signalhub.state": VOCABULARY
     | {"signalhub.state", "signalhub.core.dedup", "signalhub.core.recovery"},
     "signalhub.observe": VOCABULARY | {"signalhub.observe", "signalhub.core.tally"},
@@ -59,9 +71,20 @@ MAY_IMPORT = {
         "signalhub.engine",
         "signalhub.log.errors",
         "signalhub.observe",
+        "signalhub.pipeline.jars",
+        "signalhub.pipeline.lake",
+        "signalhub.pipeline.status",
         "signalhub.server",
         "signalhub.state",
         "signalhub.websocket",
+    },
+    "signalhub.pipeline": VOCABULARY
+    | {
+        "signalhub.client",
+        "signalhub.core",
+        "signalhub.log",
+        "signalhub.pipeline",
+        "signalhub.state",
     },
 }
 PURE = tuple(

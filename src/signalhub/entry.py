@@ -15,6 +15,9 @@ import msgspec
 Range = tuple[int, int]  # From and to, both included.
 T = TypeVar("T")
 
+# An erased entry whose stream was somebody's address has one that begins like this.
+PSEUDONYM_PREFIX: Final = "erased."
+
 
 class Kind(IntEnum):
     """Everything an entry can be. Numbers are never used again for something else."""
@@ -36,6 +39,8 @@ class Kind(IntEnum):
     ROOM_BLOB = 15  # One of a room's opaque blobs was written.
     ROOM_PROPOSAL = 16  # What became of a proposal without a message: it expired, or was rewritten.
     INBOX_KEY = 17  # Which key hashes the names of rooms and inboxes; its stream is empty.
+    ERASED = 18  # Entries lose their content on purpose.
+    REPLAYS_STAND = 19  # How far replays have come, written again because the log was to be cut.
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -80,6 +85,21 @@ class DeadLetter(Body):
     consumers: list[str]
 
 
+class Replay(Body):
+    """Which replay sent a copy, and the original: where it is in which log, and its id there.
+
+    A replay never goes beyond the position it was bounded by, which also tells how old it is.
+    """
+
+    job: str
+    shard: int
+    epoch: int
+    offset: int
+    id: str
+    until_epoch: int
+    until_offset: int
+
+
 class Message(Body):
     """Body of MAIL and PUBLISHED: one message, and all its copies need."""
 
@@ -95,7 +115,8 @@ class Message(Body):
     headers: dict[str, str] | None = None
     deliver_at: int | None = None
     dead: DeadLetter | None = None
-    only_for: str | None = None  # The one subscription a redriven message is meant for.
+    only_for: str | None = None  # The one subscription a message sent again is meant for.
+    replay: Replay | None = None
 
 
 class Broadcast(Body):
@@ -118,6 +139,7 @@ class Outcome(IntEnum):
     GONE = 7  # Nobody was there to take it.
     HANDED_OVER = 8  # Given to the socket; the recipient settles it.
     FILTERED = 9  # Meant for another subscription, or taken away before it was read.
+    ERASED = 10  # Its content was taken out of the log on purpose.
 
 
 # Outcomes after which a message is not delivered again.
@@ -235,6 +257,7 @@ class InboxStands(Body):
     oldest: int
     since_ms: int  # When its first message came.
     retention_s: float | None = None
+    erased: int = 0  # Nothing up to here is read again.
 
 
 class RoomBound(Body):
@@ -270,6 +293,27 @@ class InboxKey(Body):
 
     version: int
     fingerprint: str
+
+
+class Erased(Body):
+    """Body of ERASED; the one of an inbox has its stream, one of an actor names nobody.
+
+    The first entry of an erasure says what it is about, and has no ranges; others follow.
+    """
+
+    reason: str
+    ranges: list[Range] = msgspec.field(default_factory=list)  # Offsets in the log.
+    renamed: list[Range] = msgspec.field(default_factory=list)  # Of these: whose stream was a name.
+    pseudonym: str = ""  # What stands for the name.
+    through: int = 0  # The last position of the inbox that is erased.
+
+
+class ReplaysStand(Body):
+    """Body of REPLAYS_STAND: the last copy of each replay, and what was forgotten of others."""
+
+    last: list[Replay]
+    forgotten_epoch: int
+    forgotten_offset: int
 
 
 _encode = msgspec.msgpack.Encoder().encode

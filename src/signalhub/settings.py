@@ -243,6 +243,38 @@ class Rooms(Group, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
+class Pipeline(Group, frozen=True, kw_only=True):
+    """The way of everything in the log into the lake, and how long it stays there."""
+
+    run: Annotated[
+        Literal["off", "beside", "elsewhere"],
+        _about(
+            "`beside`: the hub runs it; `elsewhere`: somebody else does; `off`: the hub neither "
+            "reads the lake nor waits for it."
+        ),
+    ] = "off"
+    lake: Annotated[str, _about("Folder or address of the tables; empty: in the data folder.")] = ""
+    master: Annotated[
+        str, _about("Where Spark runs; empty: one core beside the hub, else all of them.")
+    ] = ""
+    batch_entries: Annotated[Count, _about("Waiting entries at which a batch begins.")] = 100
+    batch_s: Annotated[Seconds, _about("How long fewer of them wait.")] = 5.0
+    inbox_s: Annotated[Seconds, _about("Pause between two updates of the table `inbox`.")] = 15.0
+    shape_s: Annotated[Seconds, _about("The same for the other derived tables.")] = 60.0
+    maintain_s: Annotated[Seconds, _about("Pause between two looks at files and retention.")] = (
+        3_600.0
+    )
+    retention_s: Annotated[Seconds, _about("How long the lake keeps what is in no inbox.")] = (
+        400 * 86_400.0
+    )
+    vacuum_s: Annotated[Seconds, _about("How long replaced files stay, for readers of them.")] = (
+        86_400.0
+    )
+    memory: Annotated[
+        str, Meta(pattern="^[1-9][0-9]*[kmgKMG]$"), _about("Memory of Spark's own process.")
+    ] = "1g"
+
+
 class Settings(Group, frozen=True, kw_only=True):
     """The hub itself."""
 
@@ -299,6 +331,7 @@ class Settings(Group, frozen=True, kw_only=True):
     topics: Topics = Topics()
     dispatch: Dispatch = Dispatch()
     rooms: Rooms = Rooms()
+    pipeline: Pipeline = Pipeline()
 
 
 def problems(settings: Settings) -> Iterator[str]:

@@ -27,6 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     if problem := jars.java_problem():
         pytest.skip(problem)
-    session = open_session("local[2]", memory="1g", name="tests")
+    session = open_session("local[2]", memory="1g", name="tests", is_brief=True)
     yield session
     session.stop()

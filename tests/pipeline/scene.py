@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from signalhub.clock import Clock, SystemClock
-from signalhub.entry import Entry, Kind, Message, RoomMessage, encode_body
+from signalhub.entry import Body, Entry, Kind, Message, RoomMessage, encode_body
 from signalhub.log.disk import SystemDisk
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
@@ -78,6 +78,33 @@ class LogScene:
         seq = self._next(inbox, 1)
         body = RoomMessage(f"m-{seq}", text.encode(), at_ms, expires_ms)
         return Entry(Kind.ROOM_MESSAGE, inbox, 1, seq, at_ms, encode_body(body))
+
+    def mailed(
+        self,
+        address: str,
+        data: object,
+        *,
+        at_ms: int = NOON_MS,
+        is_durable: bool = True,
+        ttl: float | None = None,
+    ) -> Entry:
+        """An ask; one to an actor without a mailbox has no position."""
+        seq = self._next(address, 1) if is_durable else 0
+        expires_at = None if ttl is None else at_ms + ttl
+        body = Message(
+            id=f"{address}-{self.head}",
+            copy_id=b"0123456789abcdef",
+            sender="@(demo/alice)",
+            type="ping",
+            data=json.dumps(data).encode(),
+            ttl=ttl,
+            expires_at=expires_at,
+        )
+        return Entry(Kind.MAIL, address, int(is_durable), seq, at_ms, encode_body(body))
+
+    def about(self, kind: Kind, stream: str, body: Body, *, at_ms: int = NOON_MS) -> Entry:
+        """An entry about a stream that is none of its messages."""
+        return Entry(kind, stream, 1 if stream else 0, 0, at_ms, encode_body(body))
 
     def reopen(self) -> None:
         """Stop and start, as a hub does."""

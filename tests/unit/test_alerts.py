@@ -240,6 +240,12 @@ FIRES: dict[str, tuple[Series, ...]] = {
     ),
     "SignalHubInboxOverCap": ({"signal_hub_room_pinned_over_cap_total": "0x22 3x8"},),
     "SignalHubInboxPartial": ({"signal_hub_inbox_partial_pages_total": "0+1x30"},),
+    "SignalHubPipelineDown": ({"signal_hub_pipeline_down": "0x10 1x20"},),
+    "SignalHubPipelineBehind": ({"signal_hub_pipeline_lag_seconds": "0x5 0+60x25"},),
+    "SignalHubPipelineRestarts": ({"signal_hub_pipeline_restarts_total": "0x12 0+1x18"},),
+    "SignalHubEntriesQuarantined": ({"signal_hub_pipeline_quarantined_total": "0x20 2x10"},),
+    "SignalHubArchiveFailing": ({"signal_hub_pipeline_inbox_failures": "0x10 0+1x20"},),
+    "SignalHubSegmentsWaiting": ({"signal_hub_segments_waiting": "0x5 1x25"},),
 }
 
 # And scenarios that look alike and must not.
@@ -328,6 +334,13 @@ QUIET: dict[str, tuple[Series, ...]] = {
     "SignalHubInboxOverCap": ({"signal_hub_room_pinned_over_cap_total": "7x30"},),
     # One page, once: the archive was away for a moment.
     "SignalHubInboxPartial": ({"signal_hub_inbox_partial_pages_total": "0x22 1x8"},),
+    "SignalHubPipelineDown": ({"signal_hub_pipeline_down": "0x30"},),
+    # A batch is under way.
+    "SignalHubPipelineBehind": ({"signal_hub_pipeline_lag_seconds": "0 5 10 0 5 10 0 5x30"},),
+    "SignalHubPipelineRestarts": ({"signal_hub_pipeline_restarts_total": "0x20 1x10"},),
+    "SignalHubEntriesQuarantined": ({"signal_hub_pipeline_quarantined_total": "4x30"},),
+    "SignalHubArchiveFailing": ({"signal_hub_pipeline_inbox_failures": "0x20 5x10"},),
+    "SignalHubSegmentsWaiting": ({"signal_hub_segments_waiting": "0x12 2x18"},),
 }
 
 

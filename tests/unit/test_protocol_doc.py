@@ -249,6 +249,7 @@ PAYLOADS = {
     "hub:replay": payloads.Replay,
     "hub:redrive": payloads.Letters,
     "hub:credit": payloads.Credit,
+    "hub:republish": payloads.Republish,
 }
 
 

@@ -15,10 +15,13 @@ from signalhub.cli import (
     inbox,
     log,
     messages,
+    pipeline,
     publish,
+    replay,
     room,
     serve,
     settings,
+    sql,
     sub,
     subscribe,
     token,
@@ -37,6 +40,7 @@ _MESSAGES = Group.create_ordered("Messages")
 _TOPICS = Group.create_ordered("Topics")
 _ROOMS = Group.create_ordered("Rooms")
 _ACTORS = Group.create_ordered("Actors")
+_LAKE = Group.create_ordered("Lake")
 _OPTIONS = Group.create_ordered("Options")
 
 _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
@@ -69,12 +73,19 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
         "room": ("Talk in encrypted rooms.", (room.send, room.listen, room.key)),
         "inbox": ("Read and write the inboxes of rooms.", (inbox.fetch, inbox.append)),
     },
+    _LAKE: {
+        "pipeline": (
+            "Bring the log into the lake, and see how far it is.",
+            (pipeline.up, pipeline.once, pipeline.status, pipeline.redrive, pipeline.maintain),
+        ),
+    },
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
     _HUB: (serve.serve,),
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (actors.discover, actors.ls, actors.ping),
+    _LAKE: (sql.sql, replay.replay),
 }
 _WITH_DATA = {
     *(("tell",), ("ask",), ("broadcast",), ("publish",)),

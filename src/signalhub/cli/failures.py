@@ -20,6 +20,7 @@ class Exit(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     UNKNOWN = 4
+    BUSY = 5
     INTERRUPTED = 130
 
 
@@ -29,6 +30,7 @@ EXIT_CODES = {
     Exit.USAGE: "wrong usage or settings",
     Exit.UNREACHABLE: "the hub cannot be reached",
     Exit.UNKNOWN: "outcome unknown: no answer in time",
+    Exit.BUSY: "another pipeline is at work",
     Exit.INTERRUPTED: "stopped with Ctrl-C",
 }
 

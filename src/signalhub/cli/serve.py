@@ -19,6 +19,9 @@ def serve(
     host: Annotated[str | None, Parameter(help="Address to listen on.")] = None,
     port: Annotated[int | None, Parameter(help="Port; 0 lets the system choose.")] = None,
     data: Annotated[str | None, Parameter(help="Folder for what survives a restart.")] = None,
+    pipeline: Annotated[
+        bool | None, Parameter(help="Run the pipeline into the lake beside the hub, or not.")
+    ] = None,
     config: Config = None,
 ) -> int:
     """Run the hub until SIGTERM or Ctrl-C.
@@ -31,7 +34,9 @@ def serve(
 
     from signalhub.observe import logs
 
-    settings = loaded_settings(config, {"host": host, "port": port, "data": data}).settings
+    run = None if pipeline is None else "beside" if pipeline else "off"
+    overrides = {"host": host, "port": port, "data": data, "pipeline.run": run}
+    settings = loaded_settings(config, overrides).settings
     logs.configure(settings.log_level, settings.log_format)
 
     # Wrong settings are reported before the server's modules are paid for.
@@ -42,7 +47,7 @@ def serve(
         print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
 
     try:
-        return app.serve(settings, announce)
+        return app.serve(settings, announce, config)
     except OSError as error:
         raise start_failure(error, settings.host, settings.port) from error
     except SettingsError as error:

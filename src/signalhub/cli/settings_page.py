@@ -17,7 +17,7 @@ Signal Hub runs without any. What you set is read in this order, the later over 
 1. the defaults below,
 2. a TOML file: `signalhub serve --config hub.toml`,
 3. variables: `SIGNALHUB_` and the setting's name in capitals, dots as underscores,
-4. options of `signalhub serve`: `--host`, `--port`, `--data`.
+4. options of `signalhub serve`: `--host`, `--port`, `--data`, `--pipeline`.
 
 A name nobody knows is refused, not ignored: the hub says which, and what may have been meant.
 `signalhub settings check` tells whether the hub would start, `signalhub settings show` what every

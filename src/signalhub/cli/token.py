@@ -40,6 +40,9 @@ class Permissions:
     create: Annotated[
         tuple[str, ...], _patterns("Durable topics it may make, change and delete.")
     ] = ()
+    admin: Annotated[
+        tuple[str, ...], _patterns("What it may do with all that is stored: republish, erase.")
+    ] = ()
 
 
 NOTHING = Permissions()

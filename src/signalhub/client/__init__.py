@@ -18,6 +18,7 @@ from signalhub.client.message import (
     RefreshedToken,
     Registration,
 )
+from signalhub.client.originals import Copied, Original, OriginalPosition, Republished
 from signalhub.client.replay import Replay
 from signalhub.client.room import Room
 from signalhub.client.room_arguments import new_message_id
@@ -42,6 +43,7 @@ __all__ = [
     "Client",
     "Consumer",
     "ConsumerInfo",
+    "Copied",
     "DeadLetter",
     "Definition",
     "Delivery",
@@ -55,6 +57,8 @@ __all__ = [
     "Lost",
     "Message",
     "Missed",
+    "Original",
+    "OriginalPosition",
     "Published",
     "QueueStats",
     "Receipt",
@@ -62,6 +66,7 @@ __all__ = [
     "RefreshedToken",
     "Registration",
     "Replay",
+    "Republished",
     "Retention",
     "Room",
     "RoomMessage",

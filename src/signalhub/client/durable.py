@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from signalhub.client.arguments import Mode, Position, checked_name, checked_topic
@@ -12,10 +12,11 @@ from signalhub.client.frame import Request
 from signalhub.client.incoming import answer_of
 from signalhub.client.lane import Handler
 from signalhub.client.opening import Opening
+from signalhub.client.originals import Original, Republished
 from signalhub.client.replay import Replay
 from signalhub.client.runner import Runner
 from signalhub.client.seat import Seat, SeatKey
-from signalhub.client.stream_requests import DeadLetterVerb, StreamComposer
+from signalhub.client.stream_requests import DeadLetterVerb, StreamComposer, destination
 from signalhub.client.streams import (
     Count,
     Sought,
@@ -164,6 +165,28 @@ class DurableCalls:
     async def purge(self, topic: str, seqs: Iterable[int] | None = None) -> int:
         """Throw dead letters away, all of them or those named; how many."""
         return await self._dead_letters("hub:purge", topic, seqs)
+
+    async def republish(
+        self,
+        job: str,
+        originals: Sequence[Original] = (),
+        *,
+        until: tuple[int, int],
+        topic: str | None = None,
+        subscription: str | None = None,
+        actor: str | None = None,
+    ) -> Republished:
+        """Send messages again as a replay, each at most once; without any, ask how far it is.
+
+        Args:
+            job: Names the replay; what it has sent before is skipped.
+            originals: At most 100, in the order of their positions.
+            until: Epoch and offset of the last position this replay may come to, always the same.
+            topic: Where to, with or without `subscription`, or else `actor`, which is durable.
+        """
+        to = destination(topic, subscription, actor)
+        request = self._streams.republish(job, originals, until, to, self._now_ms)
+        return await self._answer(request, Republished)
 
     @property
     def _streams(self) -> StreamComposer:

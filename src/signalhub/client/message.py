@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from signalhub.client.delivery import DeadLetter, Delivery, Settled, Settles, Verb, read_members
+from signalhub.client.originals import Copied
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +61,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_replay(self) -> bool:
-        """Was it asked for with `replay`?"""
+        """Was it asked for with `replay`, or sent again by a replay from the lake?"""
         return self.metadata.get("replay") is True
+
+    @property
+    def original(self) -> Copied | None:
+        """What it is a copy of, if a replay from the lake sent it."""
+        return read_members(self.metadata.get("original"), Copied) if self.is_replay else None
 
     @property
     def is_settleable(self) -> bool:

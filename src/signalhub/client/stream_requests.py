@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from signalhub.client.arguments import Position, checked_name, checked_topic, wire_position
+from signalhub.client.arguments import (
+    Position,
+    checked_address,
+    checked_name,
+    checked_topic,
+    wire_position,
+)
 from signalhub.client.delivery import Delivery, Verb
 from signalhub.client.frame import FrameWriter, Kind, Request
+from signalhub.client.originals import Original
 from signalhub.envelope import ASK, TELL
 
 DeadLetterVerb = Literal["hub:redrive", "hub:purge"]
@@ -170,6 +177,24 @@ class StreamComposer:
         answer = {"hub:redrive": "hub:redriven", "hub:purge": "hub:purged"}[verb]
         return self._frames.request(verb, payload, now_ms, answer=answer, is_repeatable=False)
 
+    def republish(
+        self,
+        job: str,
+        originals: Sequence[Original],
+        until: tuple[int, int],
+        to: Mapping[str, str],
+        now_ms: int,
+    ) -> Request:
+        """Send messages of a replay; the hub takes each once, so it may be repeated."""
+        epoch, offset = until
+        payload = {
+            "job": job,
+            "until": {"epoch": epoch, "offset": offset},
+            "to": to,
+            "messages": originals,
+        }
+        return self._frames.request("hub:republish", payload, now_ms, answer="hub:republished")
+
     def _settlement(
         self,
         verb: Verb,
@@ -195,6 +220,18 @@ def _place(topic: str, subscription: str) -> dict[str, Any]:
         "topic": checked_topic(topic),
         "subscription": checked_name(subscription, "a subscription"),
     }
+
+
+def destination(
+    topic: str | None = None, subscription: str | None = None, actor: str | None = None
+) -> dict[str, str]:
+    """Where a replay goes: a topic, one subscription of it, or the mailbox of an actor."""
+    if (topic is None) is (actor is None) or (actor is not None and subscription is not None):
+        raise ValueError("a replay goes to a topic, a topic and subscription, or an actor")
+    if actor is not None:
+        return {"actor": checked_address(actor)}
+    assert topic is not None
+    return {"topic": checked_topic(topic)} if subscription is None else _place(topic, subscription)
 
 
 def _subject(type: str, place: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from signalhub.core.streams import Held, Stream
 
@@ -18,6 +19,11 @@ class Backlog:
         self.wanted: int | None = None
         # The log has been asked for it.
         self.is_asked = False
+
+    @property
+    def ahead(self) -> Iterable[Held]:
+        """What was read ahead."""
+        return self._ahead
 
     def get(self, seq: int) -> Held | None:
         """The message, if it is at hand; else it is wanted."""

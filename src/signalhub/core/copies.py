@@ -11,7 +11,7 @@ from signalhub.core.consumers import Consumer
 from signalhub.core.flight import Flight
 from signalhub.core.streams import Held, Mailbox, Stream
 from signalhub.core.subscription import Subscription
-from signalhub.entry import DeadLetter, Message
+from signalhub.entry import DeadLetter, Message, Replay
 
 
 def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
@@ -49,7 +49,9 @@ def live(topic: Stream, held: Held, now: int) -> tuple[bytes, bytes]:
 
 def replayed(topic: Stream, held: Held, to: str, now: int) -> bytes:
     """A copy somebody asked to see again."""
-    metadata = _unsettled_metadata(topic, held) + b',"replay":true}'
+    # A copy that a replay left in the topic says so already.
+    mark = b',"replay":true}' if held.message.replay is None else b"}"
+    metadata = _unsettled_metadata(topic, held) + mark
     head, tail = _split(held.message, metadata, now)
     return b"".join((head, wire.encode(to), tail))
 
@@ -62,11 +64,10 @@ def _unsettled_metadata(topic: Stream, held: Held) -> bytes:
 
 def _topic_metadata(subscription: Subscription, held: Held, attempt: int) -> bytes:
     message = held.message
-    is_plain = message.key is None and message.headers is None and message.dead is None
     return b"".join(
         (
             subscription.stream.copy_head,
-            b"" if is_plain else _added(message),
+            b"" if _is_plain(message) else _added(message),
             subscription.copy_delivery,
             b'%d,"attempt":%d,"redelivered":%b,"publishedAt":%d,"id":"%b"}}'
             % (
@@ -90,7 +91,18 @@ def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
     }
     message = held.message
     start = wire.forwarded_metadata(message.metadata, message.id)
-    return b"".join((start, b',"delivery":', wire.encode(delivery), b"}"))
+    more = b"" if message.replay is None else _added(message)
+    return b"".join((start, more, b',"delivery":', wire.encode(delivery), b"}"))
+
+
+def _is_plain(message: Message) -> bool:
+    """Do its copies carry nothing that only some do?"""
+    return (
+        message.key is None
+        and message.headers is None
+        and message.dead is None
+        and message.replay is None
+    )
 
 
 def _added(message: Message) -> bytes:
@@ -102,6 +114,9 @@ def _added(message: Message) -> bytes:
         added["headers"] = message.headers
     if message.dead is not None:
         added["deadLetter"] = dead_letter(message.dead)
+    if message.replay is not None:
+        added["replay"] = True
+        added["original"] = original(message.replay)
     return b"," + wire.encode(added)[1:-1] if added else b""
 
 
@@ -117,6 +132,17 @@ def dead_letter(dead: DeadLetter) -> dict[str, Any]:
         "firstFailure": dead.first_failure,
         "lastFailure": dead.last_failure,
         "consumers": dead.consumers,
+    }
+
+
+def original(replay: Replay) -> dict[str, Any]:
+    """`metadata.original`: which replay sent it, and where the original is."""
+    return {
+        "job": replay.job,
+        "shard": replay.shard,
+        "epoch": replay.epoch,
+        "offset": replay.offset,
+        "id": replay.id,
     }
 
 

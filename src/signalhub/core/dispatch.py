@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from signalhub.core import asks, copies, journal, letters, sending
 from signalhub.core.effects import Append, Dispatch, Effect, Fetch, Note
 from signalhub.core.flight import Attempt, Flight
-from signalhub.core.streams import Mailbox, held_of
+from signalhub.core.streams import Mailbox
 from signalhub.core.subscription import Subscription
 from signalhub.entry import Stored
 
@@ -241,6 +241,7 @@ class Dispatcher:
             if first > seq:
                 effects = letters.lose_before(self._hub, stream, first, now)
                 found = []
+            held_of = self._hub.erasures.held_of
             subscription.fetched(seq, [held_of(one) for one in found], now)
             self.wake(subscription)
             return effects

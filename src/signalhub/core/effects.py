@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from signalhub.entry import Entry, Stored
+from signalhub.entry import Entry, Erased, Stored
 
 if TYPE_CHECKING:
     from signalhub.core.flight import Attempt
@@ -132,6 +132,51 @@ class FindTime(msgspec.Struct, gc=False):
     then: Callable[[int | None, int], list[Effect]]
 
 
+class Match(msgspec.Struct, frozen=True, gc=False):
+    """An entry that is to be erased."""
+
+    offset: int
+    kind: int
+    stream: str
+    stream_epoch: int
+    seq: int
+    is_named: bool = False
+    """Its stream is the address it is erased for."""
+
+
+class Located(msgspec.Struct, gc=False):
+    """What was found before `end`, and how many torn ends of the log were removed."""
+
+    found: list[Match]
+    end: int
+    torn: int = 0
+
+
+class Locate(msgspec.Struct, gc=False):
+    """Look through the log for entries to erase, up to `count_max` of them.
+
+    `choose` is called on another thread. The next entry written begins a new segment if something
+    was found. Torn ends kept aside go if they hold the `needle`. `then` gets `None` if that failed.
+    """
+
+    choose: Callable[[Stored], Match | None]
+    from_offset: int
+    to_offset: int
+    count_max: int
+    needle: bytes
+    then: Callable[[Located | None, int], list[Effect]]
+
+
+class Erase(msgspec.Struct, gc=False):
+    """Write the segments anew in which these entries are, without their content.
+
+    `then` gets how many segments that took, or why it is not done.
+    """
+
+    bodies: list[Erased]
+    then: Callable[[int | Refusal, int], list[Effect]]
+
+
 class Answer(msgspec.Struct, gc=False):
     """Tell whoever asked a room or inbox something what came of it.
 
@@ -203,6 +248,8 @@ Effect = (
     | Dispatch
     | Fetch
     | FindTime
+    | Locate
+    | Erase
     | Answer
     | Announce
     | Dismiss

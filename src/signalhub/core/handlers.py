@@ -9,8 +9,10 @@ from signalhub.core import (
     catalog,
     control,
     directory,
+    erasing,
     history,
     letters,
+    republishing,
     router,
     settling,
     subscriptions,
@@ -61,6 +63,8 @@ HANDLERS: Final[dict[str, Handler]] = {
     "hub:replay": history.replay,
     "hub:redrive": letters.redrive,
     "hub:purge": letters.purge,
+    "hub:republish": republishing.republish,
+    "hub:erase": erasing.erase,
 }
 # Liveness and settling must not depend on how much else a session sends.
 UNLIMITED: Final = frozenset(

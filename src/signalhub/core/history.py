@@ -8,7 +8,7 @@ from signalhub import envelope as wire
 from signalhub.core import copies, letters, publishing, refusals, requests
 from signalhub.core.effects import Effect, Fetch, Reply
 from signalhub.core.session import Session, State
-from signalhub.core.streams import Topic, held_of
+from signalhub.core.streams import Topic
 from signalhub.entry import Stored
 from signalhub.envelope import Envelope
 
@@ -80,9 +80,9 @@ class _Replaying:
             if stored.seq > self._last or self._left <= 0:
                 break
             self._next = stored.seq + 1
-            if stored.seq in self._topic.removed or stored.is_erased:
+            held = self._hub.erasures.held_of(stored)
+            if stored.seq in self._topic.removed or held.is_erased:
                 continue
-            held = held_of(stored)
             message = held.message
             if message.expires_at is not None and message.expires_at < now:
                 continue

@@ -20,12 +20,14 @@ from signalhub.core import asks, control, journal, mailbox, refusals, requests, 
 from signalhub.core.dedup import Dedup
 from signalhub.core.dispatch import Dispatcher
 from signalhub.core.effects import Append, Close, Effect, Forget, Persist, Reply
+from signalhub.core.erasures import Erasures
 from signalhub.core.flight import Attempt
 from signalhub.core.handlers import HANDLERS, UNLIMITED
 from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
 from signalhub.core.receipts import FanReceipt, Orphan, PublishReceipt, Receipt
 from signalhub.core.registry import Registration, Registry
+from signalhub.core.replays import Replays
 from signalhub.core.rooms.rooms import Rooms
 from signalhub.core.session import Session, State
 from signalhub.core.streams import Streams
@@ -76,6 +78,8 @@ class Hub:
         self.streams = Streams(log_epoch, settings.log.cache_bytes)
         self.dispatcher = Dispatcher(self)
         self.rooms = Rooms(self)
+        self.replays = Replays()
+        self.erasures = Erasures()
         # Settlements of asks to actors without a mailbox, written once per turn.
         self.loose: list[Settlement] = []
         # Such asks from before a restart whose fate is not known, by sender and id: their offset
@@ -250,10 +254,11 @@ class Hub:
         """Is there something to dispatch or to write right now?"""
         return bool(self.loose or self.dispatcher.woken)
 
-    def oldest_ask(self, offset: int) -> int:
-        """The offset of the oldest ask that is on disk and not answered, if it is before this."""
+    def oldest_open(self, offset: int) -> int:
+        """Where the oldest unanswered ask or unfinished erasure is, if it is before this."""
         asked = [one.offset for one in self.asks.values() if one.offset >= 0]
-        return min([offset, *asked, *(one.offset for one in self.orphans.values())])
+        orphans = (one.offset for one in self.orphans.values())
+        return self.erasures.oldest(min([offset, *asked, *orphans]))
 
     def count_subscriptions(self) -> int:
         """Durable ones, mailboxes excepted."""
@@ -286,7 +291,7 @@ class Hub:
         rooms = self.rooms.tick(now)
         unwritten, self.unwritten = self.unwritten, []
         again: list[Effect] = [Append(one, journal.Kept(one)) for one in unwritten]
-        effects = again + rooms + self._end_tokens(now)
+        effects = again + rooms + self.erasures.tick(now) + self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
             self._slice = -(-len(self._to_sweep) * 1000 // self._sweep.period_ms)

@@ -20,7 +20,6 @@ from signalhub.core.streams import (
     Held,
     Mailbox,
     Topic,
-    held_of,
 )
 from signalhub.core.subscription import Subscription
 from signalhub.entry import (
@@ -51,6 +50,8 @@ def bury(hub: Hub, subscription: Subscription, flight: Flight, now: int) -> list
     """Publish the dead letter; the original is settled when that is on disk."""
     held = flight.held
     assert held is not None
+    if held.is_erased:
+        return []
     appends: list[Append] = []
     name = address(subscription)
     topic = hub.streams.topics.get(name)
@@ -213,6 +214,7 @@ class _Work:
             )
         if not found or self._session.state is State.CLOSED:
             return self._end(now)
+        held_of = self._hub.erasures.held_of
         letters = [held_of(one) for one in found if one.seq <= self._until]
         chosen = [one for one in letters if self._is_wanted(one)]
         appends: list[Effect] = []
@@ -237,7 +239,7 @@ class _Work:
         return []
 
     def _is_wanted(self, one: Held) -> bool:
-        if one.seq in self._topic.removed:
+        if one.seq in self._topic.removed or one.is_erased:
             return False
         if self._reason == REDRIVEN and one.message.dead is None:
             return False
@@ -259,7 +261,7 @@ class _Work:
         assert dead is not None
         again = msgspec.structs.replace(one.message, dead=None, copy_id=hub.ids.next())
         if isinstance(origin, Mailbox):
-            return _mail_again(hub, origin, again, now)
+            return mail_again(hub, origin, again, now)
         assert origin is not None
         if dead.subscription in origin.subscriptions:
             again.only_for = dead.subscription
@@ -278,7 +280,8 @@ class _Work:
         return [Append(mark, answer)]
 
 
-def _mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
+def mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
+    """The next message of a mailbox, which nobody sends just now."""
     body = encode_body(message)
     seq = box.assign()
     entry = Entry(Kind.MAIL, box.name, box.id, seq, now, body)

@@ -1,4 +1,4 @@
-"""What a token allows: six verbs, each with glob patterns over names.
+"""What a token allows: seven verbs, each with glob patterns over names.
 
 Deny by default: a verb without patterns is refused. Permissions only ever add up, so a longer list
 never takes anything away.
@@ -30,12 +30,14 @@ class Permissions(msgspec.Struct, frozen=True):
     subscribe: tuple[str, ...] = ()
     register: tuple[str, ...] = ()
     create: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
 
 
 class Allowance:
     """The permissions of one session, compiled."""
 
     __slots__ = (
+        "_admin",
         "_broadcast",
         "_create",
         "_publish",
@@ -53,6 +55,7 @@ class Allowance:
         self._subscribe = _compile(permissions.subscribe, is_plain=True)
         self._register = _compile(permissions.register)
         self._create = _compile(permissions.create, is_plain=True)
+        self._admin = _compile(permissions.admin, is_plain=True)
 
     def may_send(self, address: str) -> bool:
         return _covers(self._send, address)
@@ -69,6 +72,10 @@ class Allowance:
     def may_create(self, topic: str) -> bool:
         """Make, change and delete durable topics."""
         return _covers(self._create, topic)
+
+    def may_administer(self, operation: str) -> bool:
+        """Patterns are over operations on what is stored: `republish`, `erase`."""
+        return _covers(self._admin, operation)
 
     def may_subscribe(self, topic: str) -> bool:
         """For a wildcard: may every topic it can match be heard?"""
@@ -107,4 +114,4 @@ def _representatives(wildcard: str) -> list[str]:
 _ALL = ("*",)
 
 # With authentication off nothing is refused.
-EVERYTHING = Allowance(names.NOBODY, Permissions(_ALL, _ALL, _ALL, _ALL, _ALL, _ALL))
+EVERYTHING = Allowance(names.NOBODY, Permissions(*[_ALL] * len(Permissions.__struct_fields__)))

@@ -79,9 +79,13 @@ def append(
 
 def check(request: requests.Publish) -> None:
     """Refuse what would not fit a message of a durable topic."""
-    if request.key is not None and len(request.key) > KEY_CHARS_MAX:
+    check_parts(request.key, request.headers)
+
+
+def check_parts(key: str | None, headers: dict[str, str] | None) -> None:
+    """The same for what stands beside the data."""
+    if key is not None and len(key) > KEY_CHARS_MAX:
         raise refusals.structural(f"payload.key is longer than {KEY_CHARS_MAX} characters")
-    headers = request.headers
     if headers is None:
         return
     if len(headers) > HEADERS_MAX:
@@ -121,7 +125,9 @@ def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[
             hub.durability.encode(),
         )
     audience = hub.topics.audience(topic.name)
-    is_live = stored.deliver_at is None or stored.deliver_at <= now
+    is_due = stored.deliver_at is None or stored.deliver_at <= now
+    # A replay into one subscription is not for those who only listen.
+    is_live = is_due and (stored.replay is None or stored.only_for is None)
     if audience.recipients and is_live:
         head, tail = copies.live(topic, held, now)
         fan = FanReceipt(

@@ -22,6 +22,7 @@ from signalhub.entry import (
     Body,
     Broadcast,
     Cursor,
+    Erased,
     Kind,
     Lost,
     Message,
@@ -81,6 +82,8 @@ class Snapshot(msgspec.Struct):
     # The same of rooms and inboxes, by name, and of the messages in them.
     rooms: dict[str, bytes | None] = {}
     room_ids: Remembered = Remembered(0, b"", {})
+    # How far replays have come, if that changed.
+    replays: bytes | None = None
 
 
 class Recovery:
@@ -106,10 +109,14 @@ class Recovery:
         remembered: list[Remembered],
         rooms: dict[str, bytes],
         room_ids: list[Remembered],
+        replays: bytes | None = None,
     ) -> None:
         """Begin with a snapshot; raises `msgspec.MsgspecError`, and then nothing has begun."""
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
+        if replays is not None:
+            self._hub.replays.restore(replays)
+            self._hub.replays.is_dirty = False
         keeping.restore(self._hub.rooms, rooms)
         self._hub.rooms.ids.load(room_ids)
         self._hub.dedup.load(remembered)
@@ -149,7 +156,9 @@ class Recovery:
         """One entry of the log."""
         self._is_reading_again = False
         kind = entry.kind
-        if kind == Kind.MAIL or kind == Kind.PUBLISHED:
+        if entry.is_erased:
+            self._without_content(entry)
+        elif kind == Kind.MAIL or kind == Kind.PUBLISHED:
             self._message(entry)
         elif kind == Kind.SETTLED:
             self._settled(entry, decode_body(Settled, entry.body))
@@ -163,14 +172,20 @@ class Recovery:
                     found.stream.attached_at_ms = entry.at_ms
         elif kind == Kind.BROADCAST:
             self._broadcast(entry)
+        elif kind == Kind.REPLAYS_STAND:
+            self._hub.replays.restore(entry.body, entry.offset)
+        elif kind == Kind.ERASED:
+            self._erased(entry)
         elif kind in keeping.ROOM_KINDS:
             keeping.apply(self._hub.rooms, entry, self._now)
         else:
             self._definition(entry)
 
     def remember(self, entry: Stored) -> None:
-        """One entry from before the snapshot, only for de-duplication."""
-        if entry.at_ms < self._remembered_from_ms:
+        """One entry from before the snapshot, for de-duplication and unfinished erasures."""
+        if entry.kind == Kind.ERASED:
+            self._hide(entry)
+        if entry.at_ms < self._remembered_from_ms or entry.is_erased:
             return
         self._is_reading_again = True
         if entry.kind == Kind.MAIL or entry.kind == Kind.PUBLISHED:
@@ -263,16 +278,24 @@ class Recovery:
 
     def _message(self, entry: Stored) -> None:
         message = decode_body(Message, entry.body)
+        if message.replay is not None:
+            self._hub.replays.note(message.replay, entry.offset)
         self._remember(entry, message)
+        stream = self._grown(entry)
+        if isinstance(stream, Mailbox) and message.expires_at is not None:
+            stream.expiries[entry.seq] = (message.expires_at, entry.offset)
+
+    def _grown(self, entry: Stored) -> Topic | Mailbox | None:
+        """The stream whose next message this is; `None` if it is none."""
         if not entry.seq or entry.stream_epoch in self._deleted:
-            return
+            return None
         stream: Topic | Mailbox | None
         if entry.kind == Kind.PUBLISHED:
             stream = self._topic(entry.stream, entry.stream_epoch, StreamDefinition(True))
         else:
             stream = self._hub.streams.mailboxes.get(entry.stream)
         if stream is None or stream.id != entry.stream_epoch or entry.seq <= stream.head:
-            return
+            return None
         if entry.seq > stream.head + 1:
             # The beginning of the stream was removed by retention, and so was its definition.
             stream.first = entry.seq
@@ -282,8 +305,35 @@ class Recovery:
         stream.is_dirty = True
         if isinstance(stream, Topic):
             stream.grew(entry.seq, len(entry.body))
-        elif message.expires_at is not None:
-            stream.expiries[entry.seq] = (message.expires_at, entry.offset)
+        return stream
+
+    def _without_content(self, entry: Stored) -> None:
+        """An entry that was erased: only its place counts."""
+        streams, kind = self._hub.streams, entry.kind
+        streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
+        if kind == Kind.MAIL or kind == Kind.PUBLISHED:
+            self._grown(entry)
+        elif kind == Kind.ROOM_MESSAGE:
+            keeping.apply(self._hub.rooms, entry, self._now)
+        elif kind == Kind.STREAM_DELETED:
+            # Its name is gone, too.
+            self._deleted.add(entry.stream_epoch)
+            for name, box in list(streams.mailboxes.items()):
+                if box.id == entry.stream_epoch:
+                    del streams.mailboxes[name]
+                    streams.forgotten.add(box.id)
+
+    def _erased(self, entry: Stored) -> None:
+        """What an erasure did at once."""
+        body = self._hide(entry)
+        if entry.stream:
+            keeping.erase(self._hub.rooms, entry.stream, body.through)
+
+    def _hide(self, entry: Stored) -> Erased:
+        body = decode_body(Erased, entry.body)
+        if body.ranges:
+            self._hub.erasures.add(body, entry.offset)
+        return body
 
     def _settled(self, entry: Stored, settled: Settled) -> None:
         self._remember_outcomes(entry, settled)
@@ -300,6 +350,9 @@ class Recovery:
 
     def _remember(self, entry: Stored, message: Message) -> None:
         if entry.at_ms < self._remembered_from_ms or message.dead is not None:
+            return
+        if message.replay is not None:
+            # Nobody sends it again under its id: its job knows how far it has come.
             return
         if self._is_reading_again and self._is_known(message.sender, message.id):
             return
@@ -405,6 +458,7 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         hub.dedup.take_fresh(),
         keeping.take_states(hub.rooms, is_whole=is_whole),
         hub.rooms.ids.take_fresh(offset),
+        hub.replays.take_state(is_whole=is_whole),
     )
 
 

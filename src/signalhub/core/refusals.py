@@ -323,6 +323,37 @@ def subscription_conflict(subscription: str, mode: str) -> Refusal:
     )
 
 
+def no_mailbox(address: str) -> Refusal:
+    """Only what can be stored can be replayed."""
+    return Refusal(
+        Code.NO_MAILBOX,
+        f"The actor {address} has no mailbox, so nothing can be replayed to it.",
+        "Let it register with durable: true, or name a durable topic.",
+        details={"actorAddress": address},
+    )
+
+
+def replay_conflict(job: str, epoch: int, offset: int) -> Refusal:
+    """The job is known with another bound, so it is another selection."""
+    return Refusal(
+        Code.REPLAY_CONFLICT,
+        f"The replay {job!r} is bounded by offset {offset} of epoch {epoch}.",
+        "Go on with its own bound (details.until), or choose another job.",
+        details={"job": job, "until": {"epoch": epoch, "offset": offset}},
+    )
+
+
+def replay_forgotten(job: str, limit: int) -> Refusal:
+    """What it has appended is not known any more."""
+    return Refusal(
+        Code.REPLAY_FORGOTTEN,
+        f"The replay {job!r} is not among the newest {limit} the hub remembers; what it has sent"
+        " is not known, and it might be sent twice.",
+        "Find out what arrived (metadata.original), and begin another job for the rest.",
+        details={"job": job, "limit": limit},
+    )
+
+
 def not_a_consumer(what: str) -> Refusal:
     """Only a consumer settles."""
     return Refusal(

@@ -170,6 +170,10 @@ class Registry:
         """Remember a registration from before a restart."""
         self._away[address] = Away(version, expires_at_ms)
 
+    def forget_away(self, address: str) -> bool:
+        """Expect its owner back no more; `False` if nobody did."""
+        return self._away.pop(address, None) is not None
+
     def expire_away(self, now_ms: int) -> list[str]:
         """Forget the restored registrations whose lease has ended."""
         gone = [address for address, away in self._away.items() if away.expires_at_ms <= now_ms]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from signalhub.core import refusals
-from signalhub.envelope import NULL, Envelope, Number
+from signalhub.envelope import NULL, Address, Envelope, Id, Number
 from signalhub.names import TYPE_CHARS_MAX
 
 T = TypeVar("T")
@@ -23,7 +23,9 @@ Type = Annotated[str, Meta(min_length=1, max_length=TYPE_CHARS_MAX)]
 _ABSENT = Raw(b"")
 
 SEQS_MAX = 10_000
+JOB_CHARS_MAX = 128
 Position = Annotated[int, Meta(ge=1, le=2**53)]
+LogNumber = Annotated[int, Meta(ge=0, le=2**53)]
 Duration = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
 Poison = Literal["block", "drop", "dead_letter"]
 _DAY_MS = 86_400_000
@@ -247,6 +249,56 @@ class Letters(Request):
     topic: str
     seqs: Annotated[list[Position], Meta(max_length=SEQS_MAX)] | None = None
     all: bool | None = None
+
+
+class Destination(Request):
+    """Where a replay goes: a topic, one subscription of it, or a mailbox."""
+
+    topic: str | None = None
+    subscription: str | None = None
+    actor: str | None = None
+
+
+class LogPosition(Request):
+    """A place in the log of a hub."""
+
+    epoch: LogNumber
+    offset: LogNumber
+
+
+class Original(Request):
+    """A message to be sent again, and where the original is."""
+
+    epoch: LogNumber
+    offset: LogNumber
+    id: Id
+    type: Type
+    shard: LogNumber = 0
+    sender: Address | None = msgspec.field(name="from", default=None)
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    data: Raw = NULL
+
+
+class Republish(Request):
+    """Payload of `hub:republish`; without messages it asks how far the job has come."""
+
+    job: Annotated[str, Meta(min_length=1, max_length=JOB_CHARS_MAX)]
+    until: LogPosition
+    to: Destination
+    messages: list[Original] = []
+
+
+class Erase(Request):
+    """Payload of `hub:erase`: what an actor got and sent, or what is in an inbox.
+
+    `offsets` are further entries of the log, from and to, as they are counted in `epoch`.
+    """
+
+    actor: str | None = None
+    inbox: Annotated[str, Meta(min_length=1)] | None = None
+    offsets: Annotated[list[tuple[LogNumber, LogNumber]], Meta(max_length=SEQS_MAX)] = []
+    epoch: LogNumber | None = None
 
 
 class Settle(Request):

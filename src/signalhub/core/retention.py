@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from signalhub.core import journal, letters
+from signalhub.core import journal, letters, republishing
 from signalhub.core.effects import Append, Effect, FindTime
 from signalhub.core.rooms import keeping
 from signalhub.core.streams import Mailbox, Stream, Topic
@@ -62,6 +62,8 @@ def cut(hub: Hub, firsts: dict[int, int], now: int) -> list[Effect]:
 def anchored(hub: Hub) -> int:
     """The log may be cut up to here: everything in use is defined behind it."""
     first = min((one.defined_at for one in streams(hub)), default=NOTHING_DEFINED)
+    if hub.replays.is_known:
+        first = min(first, hub.replays.defined_at)
     of_rooms = keeping.anchored(hub.rooms)
     return first if of_rooms is None else min(first, of_rooms)
 
@@ -77,6 +79,7 @@ def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
         # It is anchored when the last of its entries is on disk, from the first of them on.
         anchors[-1].receipt = journal.Waited(anchors[-1].receipt, [Anchored(stream, len(anchors))])
         effects += anchors
+    effects += republishing.anchor(hub, end, now)
     return effects + keeping.anchor(hub.rooms, end, now)
 
 

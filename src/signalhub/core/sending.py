@@ -164,7 +164,9 @@ def _is_skipped(subscription: Subscription, held: Held, now: int) -> bool:
         subscription.changed()
         return True
     outcome = None
-    if message.expires_at is not None and message.expires_at < now:
+    if held.is_erased:
+        outcome = Outcome.ERASED
+    elif message.expires_at is not None and message.expires_at < now:
         outcome = Outcome.EXPIRED
     elif message.only_for not in (None, subscription.name) or seq in subscription.stream.removed:
         outcome = Outcome.FILTERED
@@ -180,8 +182,11 @@ def _is_skipped(subscription: Subscription, held: Held, now: int) -> bool:
 
 
 def _is_over(subscription: Subscription, flight: Flight, now: int) -> bool:
-    """Has its time passed while it waited to be sent again?"""
+    """Has its time passed, or was it erased, while it waited to be sent again?"""
     assert flight.held is not None
+    if flight.held.is_erased:
+        subscription.settle(flight, Outcome.ERASED)
+        return True
     expires_at = flight.held.message.expires_at
     if expires_at is None or expires_at >= now:
         return False

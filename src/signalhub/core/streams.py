@@ -36,12 +36,24 @@ class Held(msgspec.Struct, gc=False):
     at_ms: int
     message: Message
     size: int
+    is_erased: bool = False
+    """Its content was taken out on purpose; it is settled wherever it is met."""
 
 
 def held_of(stored: Stored) -> Held:
     """A message as it was read from the log."""
-    message = decode_body(Message, stored.body)
-    return Held(stored.seq, stored.offset, stored.at_ms, message, len(stored.body))
+    message = _blank() if stored.is_erased else decode_body(Message, stored.body)
+    size = len(stored.body)
+    return Held(stored.seq, stored.offset, stored.at_ms, message, size, stored.is_erased)
+
+
+def blank(held: Held) -> None:
+    """Take out the content of a message, wherever in memory it is held."""
+    held.message, held.is_erased = _blank(), True
+
+
+def _blank() -> Message:
+    return Message("", b"", "", "", b"null")
 
 
 class Stream:

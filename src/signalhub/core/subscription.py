@@ -314,6 +314,21 @@ class Subscription:
         self._settled(seq)
         self.changed()
 
+    def erase(self, seq: int, offset: int) -> bool:
+        """Its content is gone; `False` if it was settled before."""
+        if self.position.is_settled(seq):
+            return False
+        flight = self.window.flights.get(seq)
+        if flight is not None and flight.held is not None:
+            self.settle(flight, Outcome.ERASED)
+            return True
+        if flight is not None:
+            self.window.remove(flight)
+        self.settlements.append(Settlement(seq, offset, Outcome.ERASED, 0))
+        self._settled(seq)
+        self.changed()
+        return True
+
     def policy_changed(self) -> None:
         """Look again at what the poison policy had stopped until now."""
         for flight in list(self.window.flights.values()):

@@ -135,6 +135,19 @@ class RoomTally:
 
 
 @dataclass(slots=True)
+class LakeTally:
+    """What the hub has asked of the lake, and what the pipeline says it has done since it began."""
+
+    consults: int = 0
+    failures: int = 0  # Questions the lake did not answer.
+    restarts: int = 0  # Of the pipeline beside the hub.
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+
+
+@dataclass(slots=True)
 class Tally:
     """Everything the core has counted since it started."""
 
@@ -176,6 +189,7 @@ class Tally:
     mailboxes: SubscriptionTally = field(default_factory=SubscriptionTally)
     rooms: RoomTally = field(default_factory=RoomTally)
     log: LogTally = field(default_factory=LogTally)
+    lake: LakeTally = field(default_factory=LakeTally)
 
     errors: dict[str, int] = field(default_factory=dict)  # By code.
 

@@ -16,10 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from signalhub import settings
 from signalhub.clock import Clock
 from signalhub.core import refusals
-from signalhub.core.effects import Append, Fetch, FindTime
+from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located
+from signalhub.engine.erasing import Eraser
 from signalhub.engine.port import Outcomes
 from signalhub.entry import Stored
 from signalhub.errors import Refusal, SettingsError, SignalHubError
@@ -38,6 +41,24 @@ log_lines = logging.getLogger("signalhub.log")
 _RETRY_S = 1.0
 
 T = TypeVar("T")
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps segments from being deleted."""
+
+    unsettled: list[tuple[str, int, int]]
+    """The oldest unsettled positions: stream, its epoch, seq."""
+    needed: int | None
+    """From this offset on, if there is one, entries are needed for another reason."""
+    saved: int
+    """From this offset on the log alone knows what it holds; that stays whatever settings say."""
+    landed: int | None
+    """Before this offset every entry is in the lake, and messages of rooms can be read from it;
+    None if nobody asks for that."""
+    anchored: int
+    """Something in use is defined at this offset, and nothing before it."""
+    streams: list[tuple[str, int]]
+    """Every stream and its epoch."""
 
 
 class LocalEngine:
@@ -74,6 +95,7 @@ class LocalEngine:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="signalhub-read")
         self._commit = GroupCommit(self.log, self._reported)
         self._upkeep = Upkeep(self.log)
+        self._eraser = Eraser(self.log, self._upkeep, loop, self._forget)
         self._is_written = asyncio.Event()
         self._is_closed = False
 
@@ -97,6 +119,12 @@ class LocalEngine:
     @property
     def first(self) -> int:
         return self.log.first
+
+    @property
+    def epoch_first(self) -> int:
+        """The oldest offset of this epoch that can still be read."""
+        bases = (info.base for info in self.log.segments if info.epoch == self.epoch)
+        return next(bases, self.log.head)
 
     def scan(self, from_offset: int) -> Iterator[Stored]:
         return self._reader.scan(max(from_offset, self.log.first))
@@ -194,56 +222,72 @@ class LocalEngine:
             self.log.found_damaged(error)
         self._loop.call_later(_RETRY_S, done, None)
 
+    # Erasing.
+
+    def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
+        self._eraser.locate(locate, done)
+
+    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+        self._eraser.erase(erase, done)
+
+    def _forget(self, bases: list[int], done: Callable[[], None]) -> None:
+        """Segments have been replaced: what was being read of them is read, then nothing more."""
+
+        def forget() -> None:
+            if self._index is not None:
+                self._index.forget(bases)
+                list(self._index.update(self.log.segments))
+
+        self._in_thread(forget, lambda _: done())
+
     # Upkeep.
 
     def retain(
         self,
-        unsettled: list[tuple[str, int, int]],
-        needed: int | None,
-        saved: int,
-        anchored: int,
-        streams: list[tuple[str, int]],
+        needs: Needs,
         cut: Callable[[dict[int, int]], None],
         anchor: Callable[[int], None],
+        wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
         """Delete the segments nobody needs any more, soon.
 
-        `unsettled` are the oldest unsettled positions: stream, its epoch, seq. From the offset
-        `needed` on, if there is one, entries are needed for another reason. From `saved` on the log
-        alone knows what it holds, so that stays whatever the settings say. What is defined
-        before `anchored` must not be deleted: `anchor` hears up to where it has to be written
-        again. If something was deleted, `cut` hears the oldest position that is left of each of
-        `streams`, 0 if none is, by the stream's epoch.
+        `anchor` hears up to where definitions have to be written again first. If something was
+        deleted, `cut` hears the oldest position that is left of each stream, 0 if none is, by the
+        stream's epoch. `wait` hears which segments stay only because they have not landed.
         """
-        self._threads.submit(self._retain, unsettled, needed, saved, anchored, streams, cut, anchor)
+        self._threads.submit(self._retain, needs, cut, anchor, wait)
 
     def _retain(
         self,
-        unsettled: list[tuple[str, int, int]],
-        needed: int | None,
-        saved: int,
-        anchored: int,
-        streams: list[tuple[str, int]],
+        needs: Needs,
         cut: Callable[[dict[int, int]], None],
         anchor: Callable[[int], None],
+        wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
         try:
-            floor = self.log.head if needed is None else min(needed, self.log.head)
-            for stream, epoch, seq in unsettled:
-                found = self._reader.read(stream, epoch, seq, 1, 0)
-                floor = min([floor, *(one.offset for one in found)])
-            chosen = self._expendable(floor, saved)
+            chosen = self._expendable(self._floor(needs), needs.saved).segments
         except Exception:
             log_lines.exception("retention failed")
             return
-        if chosen.segments and chosen.segments[-1].end > anchored:
-            self._loop.call_soon_threadsafe(anchor, chosen.segments[-1].end)
-        free = [info for info in chosen.segments if info.end <= anchored]
+        landed = self.log.head if needs.landed is None else needs.landed
+        self._loop.call_soon_threadsafe(wait, [info for info in chosen if info.end > landed])
+        chosen = tuple(info for info in chosen if info.end <= landed)
+        if chosen and chosen[-1].end > needs.anchored:
+            self._loop.call_soon_threadsafe(anchor, chosen[-1].end)
+        free = [info for info in chosen if info.end <= needs.anchored]
         if free:
-            self._upkeep.run(lambda: self._delete(free, streams, cut))
+            self._upkeep.run(lambda: self._delete(free, needs.streams, cut))
         elif self._index is not None:
             index = self._index
             self._threads.submit(lambda: list(index.update(self.log.segments)))
+
+    def _floor(self, needs: Needs) -> int:
+        """Everything before this offset is settled and read by nobody."""
+        floor = self.log.head if needs.needed is None else min(needs.needed, self.log.head)
+        for stream, epoch, seq in needs.unsettled:
+            found = self._reader.read(stream, epoch, seq, 1, 0)
+            floor = min([floor, *(one.offset for one in found)])
+        return floor
 
     def _expendable(self, floor: int, saved: int) -> Expendable:
         return expendable(

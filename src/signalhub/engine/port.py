@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from signalhub.core.effects import Append, Consult, Fetch, FindTime
+from signalhub.core.effects import Append, Consult, Erase, Fetch, FindTime, Locate, Located
 from signalhub.core.rooms.requests import Archived
 from signalhub.entry import Stored
 from signalhub.errors import Refusal
@@ -48,6 +48,12 @@ class Engine(Protocol):
 
     def find_time(self, find: FindTime, done: Callable[[int | None], None]) -> None:
         """Look up, and report on the loop; `None` if that failed."""
+
+    def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
+        """Look through the log, and report on the loop; `None` if that failed."""
+
+    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+        """Take content out of the log; report on the loop when that is safe, or why it is not."""
 
     def close(self) -> None:
         """Commit what was taken and let go of everything."""

@@ -84,6 +84,14 @@ class Blocks:
         self._files.move_to_end(segment)
         return file
 
+    def forget(self, segment: str) -> None:
+        """Let go of a segment, because another file may have its name now."""
+        file = self._files.pop(segment, None)
+        if file is not None:
+            file.close()
+        for key in [key for key in self._blocks if key[0] == segment]:
+            del self._blocks[key]
+
     def close(self) -> None:
         """Let go of the files."""
         while self._files:

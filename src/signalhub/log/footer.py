@@ -183,6 +183,11 @@ def read_summary(file: File) -> Summary:
     return summary
 
 
+def footer_crc(file: File) -> int:
+    """The checksum of a sealed segment's footer, by which it is told from another's."""
+    return _read_trailer(file).crc
+
+
 def read_footer(file: File) -> Footer:
     """The whole verified footer of a sealed segment; raises `Unreadable`."""
     place = _read_trailer(file)

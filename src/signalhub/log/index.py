@@ -16,14 +16,14 @@ import apsw
 from crc32c import crc32c
 
 from signalhub.log.disk import SystemDisk
-from signalhub.log.footer import read_footer
+from signalhub.log.footer import footer_crc, read_footer
 from signalhub.log.record import Unreadable
-from signalhub.log.segment import SegmentInfo
+from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.log.survey import INDEX_NAME
 
 log_lines = logging.getLogger("signalhub.log")
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BUSY_MS: Final = 5_000
 _SLICE_ROWS: Final = 100
 
@@ -31,6 +31,7 @@ _CREATE: Final = f"""
     CREATE TABLE segment (
         base INTEGER NOT NULL PRIMARY KEY,
         chain BLOB NOT NULL,
+        footer INTEGER NOT NULL,    -- The checksum of the footer its rows were made from.
         checksum INTEGER NOT NULL   -- Of its rows in `stream_range`.
     ) STRICT;
     CREATE TABLE stream_range (
@@ -91,6 +92,19 @@ class Index:
             self._connection = self._open()
             yield from self._update(segments)
 
+    def forget(self, bases: Sequence[int]) -> None:
+        """Leave no trace of segments, because others have taken their places; see `update`."""
+        self._known -= frozenset(bases)
+        try:
+            for base in bases:
+                with self._connection:
+                    self._connection.execute(_FORGET, {"base": base})
+            # What was overwritten would otherwise stay readable in the file beside.
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except apsw.Error:
+            log_lines.warning("The look-up index of the log cannot be changed", exc_info=True)
+            self._known, self._is_checked = frozenset(), False
+
     def close(self) -> None:
         self._connection.close()
 
@@ -124,6 +138,21 @@ class Index:
             yield
         if any(sums.values()):
             raise apsw.CorruptError("the rows do not fit their checksums")
+        footers = dict(self._connection.execute("SELECT base, footer FROM segment"))
+        self.forget([base for base, crc in footers.items() if self._footer_crc(base) != crc])
+
+    def _footer_crc(self, base: int) -> int | None:
+        """The checksum of a segment's footer; a segment made anew has another."""
+        try:
+            file = self._disk.open(segment_name(base), read_only=True)
+        except FileNotFoundError:
+            return None
+        try:
+            return footer_crc(file)
+        except Unreadable:
+            return None
+        finally:
+            file.close()
 
     def _add(self, info: SegmentInfo) -> Slices:
         try:
@@ -131,7 +160,7 @@ class Index:
         except FileNotFoundError:
             return
         try:
-            footer = read_footer(file)
+            footer, crc = read_footer(file), footer_crc(file)
         except Unreadable:
             return
         finally:
@@ -144,8 +173,8 @@ class Index:
                 for row in rows:
                     checksum ^= _checksum(row)
                 yield
-            values = (info.base, info.chain, checksum)
-            self._connection.execute("INSERT INTO segment VALUES (?, ?, ?)", values)
+            values = (info.base, info.chain, crc, checksum)
+            self._connection.execute("INSERT INTO segment VALUES (?, ?, ?, ?)", values)
 
     def _open(self) -> apsw.Connection:
         try:
@@ -160,6 +189,8 @@ class Index:
         try:
             connection.set_busy_timeout(_BUSY_MS)
             connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+            # Names of streams may be addresses, and erasing one leaves nothing of it.
+            connection.execute("PRAGMA secure_delete = ON").fetchall()
             with connection:
                 version = connection.pragma("user_version")
                 if version == 0:

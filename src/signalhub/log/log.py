@@ -1,8 +1,8 @@
 """The synchronous owner of the log: one batch, one write, one sync, then it is published.
 
-`append`, `sync` and `close` belong to one thread, `upkeep` and `remove` to one thread, the same or
-another; everything else may be called from anywhere. What two threads share is only ever replaced
-as a whole.
+`append`, `sync` and `close` belong to one thread, `upkeep`, `erase` and `remove` to one thread, the
+same or another; everything else may be called from anywhere. What two threads share is only ever
+replaced as a whole.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from itertools import pairwise
 from math import inf
 from secrets import token_bytes
+from threading import Lock
 from typing import Final, Literal
 
 from signalhub import settings
@@ -21,6 +22,7 @@ from signalhub.core.tally import LogTally
 from signalhub.entry import Entry
 from signalhub.log.active import Active
 from signalhub.log.disk import Disk, File
+from signalhub.log.erasure import Erasure, Rewritten, rewrite
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull, storage_error
 from signalhub.log.head import Head, encode_head, open_head
 from signalhub.log.positions import LatePositions, Lookup
@@ -93,6 +95,8 @@ class Log:
             for info in recovery.segments
             if not info.is_sealed
         }
+        # Held while a file takes the place of another, until the segments say so.
+        self._replacing = Lock()
         self._active: Active | None = None
         self._prepared: File | None = None
         if found := recovery.damage:
@@ -140,7 +144,9 @@ class Log:
         return tuple(active.info if info.base == active.base else info for info in known)
 
     def refresh(self) -> None:
-        """Nothing to do: what this process knows of its log is always current."""
+        """What this process knows of its log is always current, but for the moment of a change."""
+        with self._replacing:
+            pass
 
     def lookups(self, base: int) -> tuple[Lookup, ...]:
         """How to find entries in a segment that is not sealed; none for others."""
@@ -186,6 +192,12 @@ class Log:
             raise self._fail(error) from error
         self.durable_head = self.head
         self._publish(self.head, self.head)
+
+    def roll_soon(self) -> None:
+        """Begin a new segment with the next entry; may be called from anywhere."""
+        active = self._active
+        if active is not None:
+            active.rolls_at_s = -inf
 
     def found_damaged(self, damage: LogDamaged) -> None:
         """A reader met damage: from now on the log is only read."""
@@ -363,6 +375,43 @@ class Log:
             except Unreadable as error:
                 self._fault = LogDamaged(info.name, info.bytes, str(error))
                 raise self._fault from error
+
+    def erase(self, erasures: Sequence[Erasure]) -> Generator[None, None, list[Rewritten]]:
+        """Take the content of entries out of the segments they are in, in slices.
+
+        These must not be in the last segment: see `roll_soon`. What is gone or erased already is
+        passed over, so this may be repeated. Raises `LogFull`, `LogFailed` or `LogDamaged`.
+        """
+        done: list[Rewritten] = []
+        yield from self.upkeep()
+        for base in list(self._segments):
+            info = self._segments.get(base)
+            if info is None or not any(one.concerns(info) for one in erasures):
+                continue
+            if self._fault:
+                raise self._fault
+            if not info.is_sealed:
+                # There was no room for its footer.
+                raise LogFull
+            try:
+                rewritten = yield from rewrite(self.disk, info, erasures)
+                if rewritten:
+                    self._replace(rewritten)
+                    done.append(rewritten)
+            except LogDamaged as damage:
+                self.found_damaged(damage)
+                raise
+            except OSError as error:
+                refusal = storage_error(error)
+                raise self._fail(error) if isinstance(refusal, LogFailed) else refusal from error
+        return done
+
+    def _replace(self, rewritten: Rewritten) -> None:
+        info = rewritten.info
+        with self._replacing:
+            self.disk.rename(rewritten.temporary, info.name)
+            self._segments[info.base] = info
+        self.disk.sync()
 
     @property
     def _wants_next(self) -> bool:

@@ -62,6 +62,8 @@ class Reader:
         self._index = index
         self._blocks = Blocks(source.disk)
         self._footers: OrderedDict[int, Lookup] = OrderedDict()
+        # Which revision of a segment is known, where it is not the first.
+        self._revisions: dict[int, int] = {}
 
     @classmethod
     def of_folder(cls, disk: Disk) -> Reader:
@@ -130,11 +132,18 @@ class Reader:
         self._footers.clear()
 
     def _attempt(self, step: Callable[[], T]) -> T:
-        """Do something again if a segment was deleted under it."""
+        """Do something again if a segment was deleted or replaced under it."""
+        has_looked_again = False
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return step()
             except FileNotFoundError:
+                self._source.refresh()
+            except LogDamaged:
+                if has_looked_again:
+                    raise
+                has_looked_again = True
+                self.close()
                 self._source.refresh()
             except OSError as error:
                 raise storage_error(error) from error
@@ -186,9 +195,12 @@ class Reader:
             if block is None or not block.begin <= position < block.end:
                 block = self._blocks.get(info.name, part.span_of_position(position))
             try:
-                yield block.entry_at(position)
+                stored = block.entry_at(position)
             except Unreadable as error:
                 raise LogDamaged(info.name, position, str(error)) from error
+            if stored.seq != run.first_seq + at:
+                raise LogDamaged(info.name, position, "its look-up does not fit its entries")
+            yield stored
 
     def _segments_with(
         self, stream: str, stream_epoch: int, from_seq: int
@@ -208,6 +220,10 @@ class Reader:
                 yield info
 
     def _parts(self, info: SegmentInfo) -> tuple[Lookup, ...]:
+        if self._revisions.get(info.base, 0) != info.revision:
+            self._revisions[info.base] = info.revision
+            self._footers.pop(info.base, None)
+            self._blocks.forget(info.name)
         return self._source.lookups(info.base) or (self._footer(info),)
 
     def _footer(self, info: SegmentInfo) -> Lookup:

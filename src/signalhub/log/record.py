@@ -166,6 +166,20 @@ def entry_positions(data: bytes | memoryview, batch: Batch, position: int = 0) -
         raise Unreadable("the entries do not fill their batch")
 
 
+def erased_entry(data: bytes | memoryview, position: int, stream: bytes | None = None) -> bytes:
+    """The same entry without its body and salt, perhaps under another stream's name.
+
+    Its digest stands for them, so the chain stays as it was.
+    """
+    _, kind, flags, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, position)
+    begin = position + ENTRY_HEADER_BYTES
+    name = bytes(data[begin : begin + stream_bytes]) if stream is None else stream
+    digest = entry_digest(data, position)
+    length = ENTRY_HEADER_BYTES - _LENGTH.size + len(name) + len(digest)
+    head = _ENTRY.pack(length, kind, flags | ERASED, len(name), stream_epoch, seq, at_ms)
+    return b"".join((head, bytes(SALT_BYTES), name, digest))
+
+
 def entry_digest(data: bytes | memoryview, position: int) -> bytes:
     """What the chain of a segment is made of: SHA-256 of the salted entry.
 

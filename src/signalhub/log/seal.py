@@ -155,7 +155,8 @@ def _gathered(pieces: list[bytes]) -> list[bytes]:
     return [b"".join(some) for some in gathered if some]
 
 
-def _write_footer(file: File, position: int, pieces: list[bytes]) -> Slices:
+def write_footer(file: File, position: int, pieces: list[bytes]) -> Slices:
+    """Put a footer behind the batches, and return when it is on the disk."""
     file.truncate(position)
     end, crc = position, 0
     for piece in pieces:
@@ -181,7 +182,7 @@ def seal(
         if expected_chain and sealing.chain != expected_chain:
             raise LogDamaged(info.name, 0, "its entries are not those the next segment vouches for")
         summary, pieces = yield from sealing.footer()
-        yield from _write_footer(file, info.bytes, pieces)
+        yield from write_footer(file, info.bytes, pieces)
     finally:
         file.close()
     return sealed_segment(summary)

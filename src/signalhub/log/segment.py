@@ -60,6 +60,8 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """When its entries were accepted; for an unsealed one, when its batches were written."""
     chain: Digest = b""
     """Empty until it is sealed."""
+    revision: int = 0
+    """How often this process has put another file in its place."""
 
 
 class Header(msgspec.Struct, frozen=True):

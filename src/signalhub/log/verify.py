@@ -19,6 +19,7 @@ from signalhub.log.footer import (
     has_trailer,
     read_footer,
     read_summary,
+    sealed_segment,
 )
 from signalhub.log.record import Unreadable
 from signalhub.log.recovery import TornTail, judge
@@ -136,6 +137,9 @@ class _Audit:
 
     def _check_content(self, file: File, info: SegmentInfo) -> None:
         footer = read_footer(file) if info.is_sealed else None
+        if footer:
+            # Erasing may have put another file in its place since the look at the folder.
+            info = sealed_segment(footer.summary)
         previous = footer.summary.previous_chain if footer else self._chain
         if self._chain not in (None, previous):
             self.problems.append(f"{info.name}: it does not continue the chain before it")

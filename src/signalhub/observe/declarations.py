@@ -195,6 +195,44 @@ _ROOMS: Final = (
     ),
 )
 
+# Numbers of the pipeline are its own, as the hub last read them, and begin with its process.
+_PIPELINE: Final = (
+    _gauge("pipeline_down", "pipeline_down", "1 if the pipeline is away, failing or stuck."),
+    _gauge("pipeline_position_offset", "pipeline_position", "The next offset it will land."),
+    _gauge("pipeline_lag_entries", "pipeline_lag", "Entries that are not in the lake yet."),
+    _gauge(
+        "pipeline_lag_seconds",
+        "pipeline_lag_ms",
+        "Age of the oldest of these, to within five seconds.",
+        divisor=1000,
+    ),
+    _gauge("pipeline_failures", "pipeline_failures", "Attempts that failed since one did not."),
+    _gauge(
+        "pipeline_inbox_failures",
+        "pipeline_inbox_failures",
+        "The same for the table the archive reads.",
+    ),
+    _gauge(
+        "pipeline_batch_seconds",
+        "pipeline_batch_ms",
+        "How long the last batch took.",
+        divisor=1000,
+    ),
+    _counter("pipeline_batches", "lake.batches", "Batches landed."),
+    _counter("pipeline_rows", "lake.rows", "Entries landed."),
+    _counter("pipeline_bytes", "lake.bytes", "Bytes of the log landed."),
+    _counter("pipeline_quarantined", "lake.quarantined", "Entries that could not be decoded."),
+    _counter("pipeline_restarts", "lake.restarts", "Times the hub started it again."),
+    _gauge("archive_position_offset", "archive_position", "Room messages before it are archived."),
+    _counter("archive_consults", "lake.consults", "Times the archive was asked for messages."),
+    _counter("archive_failures", "lake.failures", "Questions the lake did not answer."),
+    _gauge(
+        "segments_waiting",
+        "segments_waiting",
+        "Segments of the log kept only because they are not in the lake yet.",
+    ),
+)
+
 # What is counted per subscription, and for all mailboxes together: its name, source and meaning.
 _DELIVERY: Final = (
     ("delivered", "delivered", "Copies sent, repeats included."),
@@ -231,7 +269,7 @@ _MAILBOXES: Final = tuple(
     if name != "dropped"
 )
 
-DECLARATIONS: Final = (*_MESSAGING, *_LOG, *_MAILBOXES, *_ROOMS)
+DECLARATIONS: Final = (*_MESSAGING, *_LOG, *_MAILBOXES, *_ROOMS, *_PIPELINE)
 
 
 def _reading(name: str, source: str, text: str) -> Declaration:

@@ -26,7 +26,7 @@ from signalhub.log.record import (
     entry_positions,
     read_batch,
 )
-from signalhub.pipeline.segments import Slice
+from signalhub.pipeline.segments import Position, Segments, Slice
 
 ROWS_MAX: Final = 32_768
 """The most rows of one Arrow batch."""
@@ -112,6 +112,27 @@ _MICROSECONDS: Final = 1_000
 
 def read_columns(disk: Disk, shard: int, one: Slice) -> Iterator[pa.RecordBatch]:
     """The entries of a slice; raises `LogDamaged` if it is not what was once written."""
+    try:
+        found = [(one, *_read(disk, one))]
+    except LogDamaged:
+        # Erasing may have put another file in its place since the slice was planned.
+        found = [(again, *_read(disk, again)) for again in _planned_again(disk, one)]
+    for piece, data, starts in found:
+        for begin in range(0, len(starts), ROWS_MAX):
+            some = starts[begin : begin + ROWS_MAX]
+            yield _columns(data, some, piece, shard, piece.from_offset + begin)
+
+
+def _planned_again(disk: Disk, one: Slice) -> tuple[Slice, ...]:
+    begin, end = Position(one.epoch, one.from_offset), Position(one.epoch, one.to_offset)
+    plan = Segments(disk).plan(begin, end)
+    if plan.end != end:
+        raise LogDamaged(one.segment, one.begin, "its entries are not where they were planned")
+    return plan.slices
+
+
+def _read(disk: Disk, one: Slice) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The bytes of a slice, and where in them the entries begin that are meant."""
     file = disk.open(one.segment, read_only=True)
     try:
         data = file.read(one.end - one.begin, one.begin)
@@ -121,10 +142,7 @@ def read_columns(disk: Disk, shard: int, one: Slice) -> Iterator[pa.RecordBatch]
     rows = slice(one.from_offset - first, one.to_offset - first)
     if rows.start < 0 or rows.stop > len(starts):
         raise LogDamaged(one.segment, one.begin, "its entries are not where they were planned")
-    chosen = starts[rows]
-    for begin in range(0, len(chosen), ROWS_MAX):
-        some = chosen[begin : begin + ROWS_MAX]
-        yield _columns(data, some, one, shard, one.from_offset + begin)
+    return data, starts[rows]
 
 
 def _entry_starts(data: bytes, one: Slice) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:

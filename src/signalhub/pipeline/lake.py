@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from signalhub.errors import SignalHubError
+from signalhub.pipeline.tables import TABLES
 
 FOLDER: Final = "lake"
 
@@ -74,6 +75,11 @@ class Lake:
                 self._tables.pop(name, None)
                 raise LakeUnreachable(self.location(name), str(error)) from error
             return table
+
+    def files(self) -> int:
+        """How many data files all tables have together."""
+        found = [self.open(name) for name in TABLES]
+        return sum(len(table.file_uris()) for table in found if table is not None)
 
     def forget(self, name: str) -> None:
         """Open a table anew next time: what is known of it may be older than its files."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from signalhub.log.disk import Disk
+from signalhub.errors import SettingsError
+from signalhub.log.disk import Disk, SystemDisk
 from signalhub.log.errors import EntriesGone, LogDamaged, storage_error
 from signalhub.log.folder import look
 from signalhub.log.footer import read_footer
@@ -27,8 +29,17 @@ from signalhub.log.segment import (
     segment_name,
 )
 
+LOG_FOLDER: Final = "log"
 SLICE_BYTES: Final = 32 * 2**20
 _ATTEMPTS_MAX: Final = 5
+
+
+def log_of(data: str | Path) -> SystemDisk:
+    """The log of a data folder, for reading; raises `SettingsError` if there is none."""
+    path = Path(data) / LOG_FOLDER
+    if not path.is_dir():
+        raise SettingsError(f"{data} holds no log; name the data folder of a hub with --data")
+    return SystemDisk(path, read_only=True)
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
@@ -81,6 +92,12 @@ class Segments:
         self._refresh()
         return self._begin_of(self._bases[0]) if self._bases else Position(0, 0)
 
+    @property
+    def epochs(self) -> dict[int, int]:
+        """The first offset of each epoch that can still be read."""
+        self._refresh()
+        return {self._epochs[base]: base for base in reversed(self._bases)}
+
     def published(self) -> Position | None:
         """The durable head as it was last published; None if that cannot be told."""
         head = read_head(self._disk)
@@ -105,11 +122,19 @@ class Segments:
         Ends at damage that has good entries before it, and raises `LogDamaged` in front of it;
         raises `EntriesGone` if `start` is no longer there.
         """
+        has_looked_again = False
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return self._plan(start, head, entries_max, bytes_max, slice_bytes)
             except FileNotFoundError:
                 # Retention has deleted a segment just now.
+                self._refresh()
+            except LogDamaged:
+                if has_looked_again:
+                    raise
+                # Erasing may have put another file in its place, where things are elsewhere.
+                has_looked_again = True
+                self._last.clear()
                 self._refresh()
             except OSError as error:
                 raise storage_error(error) from error
@@ -156,7 +181,7 @@ class Segments:
     def _epoch_end(self, epoch: int, head: Position) -> int:
         later = [base for base in self._bases if self._epochs[base] > epoch]
         if later:
-            return later[0]
+            return min(later[0], head.offset) if epoch == head.epoch else later[0]
         return head.offset if epoch == head.epoch or epoch == 0 else 0
 
     def _slices(self, start: Position, limit: int, slice_bytes: int) -> Iterator[Slice]:
@@ -179,8 +204,12 @@ class Segments:
         try:
             place = self._place_of(base, first)
             begin, offset, end = place.position, first, place.position
+            expected = place.offset
             try:
                 for located in scan_batches(file, begin, file.size()):
+                    if located.batch.first != expected:
+                        raise Unreadable(f"offset {located.batch.first} is out of place")
+                    expected = located.batch.end
                     if located.batch.end <= first:
                         begin = end = located.end
                         continue

@@ -36,8 +36,12 @@ _SETTINGS: Final = {
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
-def open_session(master: str, *, memory: str = "1g", name: str = "signalhub") -> SparkSession:
+def open_session(
+    master: str, *, memory: str = "1g", name: str = "signalhub", is_brief: bool = False
+) -> SparkSession:
     """A session with the tables' format; raises `SettingsError` if there can be none.
+
+    A brief one does not compile what it will run only a few times.
 
     What a `spark-defaults.conf` says (see `SPARK_CONF_DIR`) comes first; a master given there
     counts unless one is given here.
@@ -55,8 +59,11 @@ def open_session(master: str, *, memory: str = "1g", name: str = "signalhub") ->
     builder = (
         builder.config("spark.jars", ",".join(found))
         .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", _java_options())
+        .config("spark.driver.extraJavaOptions", _java_options(is_brief=is_brief))
     )
+    if is_brief:
+        builder = builder.config("spark.sql.codegen.wholeStage", "false")
+        builder = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     try:
         session = builder.getOrCreate()
     except Exception as error:
@@ -65,12 +72,14 @@ def open_session(master: str, *, memory: str = "1g", name: str = "signalhub") ->
     return session
 
 
-def _java_options() -> str:
-    return " ".join(
-        [
-            f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-            # One small collector thread instead of one per core, and memory given back when idle.
-            "-XX:+UseSerialGC",
-            "-Djava.net.preferIPv4Stack=true",
-        ]
-    )
+def _java_options(*, is_brief: bool) -> str:
+    options = [
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        # One collector thread instead of one per core.
+        "-XX:+UseSerialGC",
+        # Plans and their texts are deep.
+        "-Xss8m",
+    ]
+    if is_brief:
+        options.append("-XX:TieredStopAtLevel=1")
+    return " ".join(options)

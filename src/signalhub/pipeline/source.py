@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -35,13 +34,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from signalhub.errors import SettingsError
-from signalhub.log.disk import SystemDisk
 from signalhub.log.errors import EntriesGone
 from signalhub.pipeline.columns import SCHEMA, read_columns
-from signalhub.pipeline.segments import Plan, Position, Segments, Slice
+from signalhub.pipeline.segments import Plan, Position, Segments, Slice, log_of
 
 FORMAT: Final = "signalhub"
-LOG_FOLDER: Final = "log"
 
 Offsets = dict[str, dict[str, int]]
 """Position by shard, as Spark keeps it in checkpoints."""
@@ -124,7 +121,7 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPartition)
-        return read_columns(_disk(self._options), self._options.shard, partition.slice)
+        return read_columns(log_of(self._options.path), self._options.shard, partition.slice)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -230,7 +227,7 @@ class _Log:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._segments = Segments(_disk(options))
+        self._segments = Segments(log_of(options.path))
         self._until = _parsed(options.until) if options.until else None
 
     def head(self) -> Position:
@@ -261,13 +258,6 @@ class _Log:
             bytes_max=bytes_max,
             slice_bytes=self._options.slice_bytes,
         )
-
-
-def _disk(options: Options) -> SystemDisk:
-    path = Path(options.path) / LOG_FOLDER
-    if not path.is_dir():
-        raise SettingsError(f"{options.path} holds no log; name the data folder of a hub")
-    return SystemDisk(path, read_only=True)
 
 
 def _parsed(text: str) -> Position:

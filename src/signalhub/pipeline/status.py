@@ -32,6 +32,28 @@ class Totals(msgspec.Struct, kw_only=True):
     quarantined: int = 0
 
 
+class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round of upkeep came to; the next one begins where it ended."""
+
+    at_ms: int
+    ms: int
+    thorough_ms: int
+    """When the last thorough round was."""
+    removed: dict[str, int] = {}
+    """Rows each table lost, or in `entries` kept without their content."""
+    files: int = 0
+    """Data files of all tables together."""
+    compacted: dict[str, int] = {}
+    """How many files fewer a table has."""
+    purged: dict[str, int] = {}
+    """Files written anew because rows in them were deleted."""
+    vacuumed: list[str] = []
+    erasures: int = 0
+    """How many erasures were completed: nothing is left of what they were about."""
+    failed: dict[str, str] = {}
+    """Tables whose turn comes again with the next round, and why."""
+
+
 class Status(msgspec.Struct, kw_only=True):
     """Written after every batch and every change of state."""
 
@@ -52,6 +74,8 @@ class Status(msgspec.Struct, kw_only=True):
     tables: dict[str, int] = msgspec.field(default_factory=dict)
     """The next offset each derived table will take in."""
     totals: Totals = msgspec.field(default_factory=Totals)
+    upkeep: Upkeep | None = None
+    """The last round of upkeep of the tables."""
 
 
 def folder_of(data: str | Path) -> Path:

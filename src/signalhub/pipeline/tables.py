@@ -49,6 +49,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         properties = {
             "delta.enableDeletionVectors": "true",
             "delta.dataSkippingStatsColumns": ",".join(self.statistics),
+            **_UPKEEP,
             VERSION_PROPERTY: str(self.version),
         }
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
@@ -59,6 +60,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 VERSION_PROPERTY: Final = "signalhub.version"
+# A commit every few seconds adds up: what is remembered of them must have an end.
+_UPKEEP: Final = {
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+    "delta.checkpointInterval": "20",
+}
 
 
 def _quoted(text: str) -> str:
@@ -130,7 +137,29 @@ DELIVERIES: Final = Table(
         Column("consumer", "STRING", "Who had it last."),
         Column("reason", "STRING", "Why it failed, if it did."),
     ),
-    statistics=("shard", "epoch", "offset", "accepted_at", "settled_at"),
+    statistics=("shard", "epoch", "offset", "accepted_at", "settled_at", "settle_offset"),
+)
+SUBSCRIPTIONS: Final = Table(
+    name="subscriptions",
+    about="Who read what: each durable subscription, once per position it began to read from.",
+    columns=(
+        Column("shard", "INT", "The hub."),
+        Column("topic", "STRING", "What it reads."),
+        Column("stream_epoch", "BIGINT", "Which life of the topic."),
+        Column("subscription", "STRING", "Its name."),
+        Column("generation", "BIGINT", "From 1; a seek begins a new one, being made again too."),
+        Column("life", "BIGINT", "From 1; being made again begins a new one."),
+        Column("hub_generation", "BIGINT", "What the hub calls the generation: seeks of its life."),
+        Column("floor", "BIGINT", "It reads what comes behind this number."),
+        Column("from_epoch", "BIGINT", "Epoch of the entry it begins with."),
+        Column("from_offset", "BIGINT", "Offset of the entry it begins with."),
+        Column("from_at", "TIMESTAMP", "When that was."),
+        Column("to_epoch", "BIGINT", "Epoch of the entry that ended it; null if none has."),
+        Column("to_offset", "BIGINT", "Offset of the entry that ended it."),
+        Column("to_at", "TIMESTAMP", "When that was."),
+        Column("ended", "STRING", "How: sought, deleted, or given_up with its log's end."),
+    ),
+    statistics=("shard",),
 )
 INBOX: Final = Table(
     name="inbox",
@@ -234,6 +263,7 @@ TABLES: Final = {
         ENTRIES,
         MESSAGES,
         DELIVERIES,
+        SUBSCRIPTIONS,
         INBOX,
         DEAD_LETTERS,
         QUARANTINE,

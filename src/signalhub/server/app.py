@@ -1,8 +1,9 @@
 """One hub process: what starts in which order, and how it stops.
 
-Start: state, core, runner, port. Stop: close the port, say goodbye to every session, wait for the
-sockets to take it, write the state. The durable tier keeps the registrations of a planned stop, so
-that askers are told to wait for actors that are about to come back.
+Start: state, core, runner, port, then the pipeline beside it. Stop: close the port, say goodbye to
+every session, wait for the sockets to take it, write the state. The durable tier keeps the
+registrations of a planned stop, so that askers are told to wait for actors that are about to come
+back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import logging
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import picows
 import uvloop
@@ -27,8 +29,7 @@ from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
 from signalhub.core.rooms.naming import Names
 from signalhub.core.tally import Tally
-from signalhub.engine.local import LocalEngine
-from signalhub.engine.port import Archive
+from signalhub.engine.local import LocalEngine, Needs
 from signalhub.log.errors import LogDamaged
 from signalhub.observe.metrics import CONTENT_TYPE, Metrics
 from signalhub.server import restart
@@ -51,6 +52,9 @@ from signalhub.state.store import Store
 from signalhub.tokens import Authenticator, SessionTokens
 from signalhub.websocket import CloseCode
 
+if TYPE_CHECKING:
+    from signalhub.server.lakeside import Lakeside
+
 log = logging.getLogger("signalhub.server")
 
 _SWEEP_S = 0.25
@@ -65,11 +69,18 @@ class App:
     """A hub that can be started and stopped; its own gatekeeper."""
 
     def __init__(
-        self, settings: Settings, clock: Clock | None = None, archive: Archive | None = None
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        *,
+        config: str | None = None,
+        pipeline: Sequence[str] | None = None,
     ) -> None:
-        """With an `archive`, inboxes reach back into it, and wait for it within bounds."""
+        """A pipeline beside it gets `config`, or is the command `pipeline` if that is given."""
         self.settings = settings
-        self._archive = archive
+        self._config = config
+        self._pipeline_command = pipeline
+        self._lakeside: Lakeside | None = None
         self._clock = clock or SystemClock()
         self._tally = Tally()
         auth = settings.auth
@@ -129,9 +140,11 @@ class App:
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
         self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
         try:
-            if self._archive is not None:
-                self.hub.rooms.archived = self._archive.position
+            self._lakeside = await self._open_lakeside()
             restart.recover(self.hub, self._engine, self._store, self._clock.now_ms())
+            if self._lakeside is not None:
+                # The snapshot may be older than what the lake has taken since.
+                self.hub.rooms.archived_to(self._lakeside.archive.position)
             names = restart.room_names(self.hub, self._folder.path)
             self._checkpointed = self._snapshot_before = self._engine.head
             if self._engine.head > self._store.saved_offset:
@@ -140,19 +153,42 @@ class App:
             self._run(loop, names)
             await self._listen(loop)
         except BaseException:
+            if self._lakeside is not None:
+                self._lakeside.close()
             self._engine.close()
             raise
+        if self._lakeside is not None:
+            self._lakeside.start()
+
+    async def _open_lakeside(self) -> Lakeside | None:
+        if self.settings.pipeline.run == "off":
+            return None
+        # A hub without a lake does without the libraries that read it.
+        from signalhub.server.lakeside import open_lakeside
+
+        return await open_lakeside(
+            self.settings.pipeline,
+            self._folder.path,
+            self.hub,
+            self._engine,
+            self._clock,
+            config=self._config,
+            command=self._pipeline_command,
+        )
 
     def _run(self, loop: asyncio.AbstractEventLoop, names: Names) -> None:
+        archive = None if self._lakeside is None else self._lakeside.archive
         self.runner = Runner(
-            self.hub, self._store, self._engine, self._clock, loop, archive=self._archive
+            self.hub, self._store, self._engine, self._clock, loop, archive=archive
         )
         self._engine.report_to(self.runner)
         self.hub.rooms.use(names)
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tally.log = self._engine.log.tally
-        self._gauges = Gauges(self.hub, self.runner, self._store, self._engine, self._clock)
+        self._gauges = Gauges(
+            self.hub, self.runner, self._store, self._engine, self._clock, self._lakeside
+        )
         self._metrics = Metrics(
             self._tally, self._gauges, subscriptions_max=self.settings.metrics_subscriptions_max
         )
@@ -172,6 +208,9 @@ class App:
     async def stop(self) -> None:
         """Drain: goodbye to everybody, sockets flushed, state written."""
         await self._listener.close()
+        lakeside = self._lakeside
+        # It takes its time, so it is asked first and waited for last.
+        ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
         now = self._clock.now_ms()
         self.runner.perform(self.hub.drain(now), now)
         for door in self._listener.doors:
@@ -185,6 +224,9 @@ class App:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.runner.wait_until_empty(), self.settings.drain_s)
         await self._close_log()
+        if lakeside is not None and ending is not None:
+            await ending
+            lakeside.close()
         self._store.close()
         self._folder.close()
         log.info("the hub has stopped")
@@ -208,7 +250,7 @@ class App:
         is_whole = self._store.is_snapshot_broken
         snapshot = recovery.take_snapshot(self.hub, offset, is_whole=is_whole)
         # What became of the last asks before it may follow it in the log.
-        seen_from = self.hub.oldest_ask(self._snapshot_before)
+        seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
         window = restart.window_of(self.settings)
         self._store.save_snapshot(snapshot, self._engine.epoch, seen_from, window)
@@ -242,6 +284,8 @@ class App:
             found.append("log_entries_lost")
         if self._engine.log.state != "open":
             found.append(f"storage_{self._engine.log.state}")
+        if self._lakeside is not None:
+            found += self._lakeside.degradations(self._clock.now_ms())
         return found
 
     def _health(self, request: Request) -> Response:
@@ -273,10 +317,16 @@ class App:
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
             self._save_snapshot()
+        if self.hub.erasures.has_news:
+            self.hub.erasures.has_news = False
+            self._save_snapshot()
+            self._store.shed()
         segments = self._engine.segments
         if self._retention.is_due(now) or segments != self._known_segments:
             self._known_segments = segments
             self._retain(now)
+        if self._lakeside is not None:
+            self._lakeside.tick(now, self._look_at_segments)
         if self._clean.is_due(now):
             self._known_store_errors = self._store.errors
             self._store.clean(now)
@@ -300,21 +350,27 @@ class App:
         if self.hub.is_draining:
             return
         now = self._clock.now_ms()
-        streams = [(one.name, one.id) for one in retention.streams(self.hub)]
-        self._engine.retain(
-            retention.unsettled(self.hub),
-            retention.needed_by_rooms(self.hub, now),
-            saved,
-            retention.anchored(self.hub),
-            streams,
-            self._cut,
-            self._anchor,
+        archive = None if self._lakeside is None else self._lakeside.archive
+        needs = Needs(
+            unsettled=retention.unsettled(self.hub),
+            # What has landed can be read from the archive; everything else stays in any case.
+            needed=retention.needed_by_rooms(self.hub, now) if archive is None else None,
+            saved=saved,
+            landed=None if archive is None else archive.landed,
+            anchored=retention.anchored(self.hub),
+            streams=[(one.name, one.id) for one in retention.streams(self.hub)],
         )
+        wait = archive.wait_for if archive is not None else lambda _: None
+        self._engine.retain(needs, self._cut, self._anchor, wait)
 
     def _anchor(self, end: int) -> None:
         """The log is about to be cut: what is defined before the cut is defined again after it."""
         now = self._clock.now_ms()
         self.runner.perform(retention.anchor(self.hub, end, now), now)
+        self._look_at_segments()
+
+    def _look_at_segments(self) -> None:
+        """Something has changed that kept segments from being deleted."""
         self._known_segments = -1
 
     def _cut(self, firsts: dict[int, int]) -> None:
@@ -335,23 +391,26 @@ class App:
             log.exception("a periodic task failed")
 
 
-def serve(settings: Settings, announce: Callable[[int], None]) -> int:
-    """Run a hub until SIGTERM or SIGINT; the exit code of the process."""
+def serve(settings: Settings, announce: Callable[[int], None], config: str | None = None) -> int:
+    """Run a hub until SIGTERM or SIGINT; the exit code of the process.
+
+    `config` is the file some of the settings are from, for the pipeline beside the hub.
+    """
     # Sessions live long and messages die young: rarer collections cost less and find the same.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     # The committing thread must not wait long for the interpreter while the loop is busy.
     sys.setswitchinterval(_SWITCH_S)
-    return uvloop.run(_serve(settings, announce))
+    return uvloop.run(_serve(settings, announce, config))
 
 
-async def _serve(settings: Settings, announce: Callable[[int], None]) -> int:
+async def _serve(settings: Settings, announce: Callable[[int], None], config: str | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    app = App(settings)
+    app = App(settings, config=config)
     await app.start()
     announce(app.port)
     await stop.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ from signalhub.entry import Stored
 from signalhub.observe.subscriptions import Reading
 from signalhub.server.runner import Runner
 from signalhub.state.store import Store
+
+if TYPE_CHECKING:
+    from signalhub.server.lakeside import Lakeside
 
 _SUBSCRIPTIONS_SLICE: Final = 64
 _MAILBOXES_SLICE: Final = 1_024
@@ -47,13 +50,20 @@ class Gauges:
     """The hub, as `observe.metrics` asks for it; `refresh` first."""
 
     def __init__(
-        self, hub: Hub, runner: Runner, store: Store, engine: LocalEngine, clock: Clock
+        self,
+        hub: Hub,
+        runner: Runner,
+        store: Store,
+        engine: LocalEngine,
+        clock: Clock,
+        lakeside: Lakeside | None = None,
     ) -> None:
         self._hub = hub
         self._runner = runner
         self._store = store
         self._engine = engine
         self._clock = clock
+        self._lakeside = lakeside
         self._readings: list[Reading] = []
         self._noted: dict[Subscription, _Noted] = {}
         self._cursor_age_ms = 0
@@ -141,6 +151,37 @@ class Gauges:
 
     def unarchived(self) -> int:
         return self._hub.rooms.unarchived
+
+    def pipeline_down(self) -> int:
+        lakeside = self._lakeside
+        return 0 if lakeside is None else int(lakeside.is_down(self._clock.now_ms()))
+
+    def pipeline_position(self) -> int:
+        return 0 if self._lakeside is None else self._lakeside.position
+
+    def pipeline_lag(self) -> int:
+        return 0 if self._lakeside is None else self._lakeside.lag
+
+    def pipeline_lag_ms(self) -> int:
+        return 0 if self._lakeside is None else self._lakeside.lag_ms(self._clock.now_ms())
+
+    def pipeline_failures(self) -> int:
+        status = None if self._lakeside is None else self._lakeside.status
+        return 0 if status is None else status.failures
+
+    def pipeline_inbox_failures(self) -> int:
+        status = None if self._lakeside is None else self._lakeside.status
+        return 0 if status is None else status.inbox_failures
+
+    def pipeline_batch_ms(self) -> int:
+        status = None if self._lakeside is None else self._lakeside.status
+        return 0 if status is None or status.last_batch is None else status.last_batch.ms
+
+    def archive_position(self) -> int:
+        return 0 if self._lakeside is None else self._lakeside.archive.position
+
+    def segments_waiting(self) -> int:
+        return 0 if self._lakeside is None else self._lakeside.archive.wanted
 
     def cursor_age_ms(self) -> int:
         return self._cursor_age_ms

@@ -43,8 +43,6 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     applied = 0
     try:
         for entry in engine.scan(since):
-            if entry.is_erased:
-                continue
             if entry.offset < start:
                 recovery.remember(entry)
             else:
@@ -104,6 +102,7 @@ def _begin(recovery: Recovery, snapshot: SnapshotRow, engine: LocalEngine) -> bo
             snapshot.remembered,
             snapshot.rooms,
             snapshot.room_ids,
+            snapshot.replays,
         )
     except msgspec.MsgspecError as error:
         log.warning("the snapshot cannot be read", extra={"reason": str(error)})

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from signalhub.clock import Clock
 from signalhub.core.effects import (
@@ -24,10 +24,12 @@ from signalhub.core.effects import (
     Dismiss,
     Dispatch,
     Effect,
+    Erase,
     FanOut,
     Fetch,
     FindTime,
     Forget,
+    Locate,
     Note,
     Persist,
     Recall,
@@ -39,7 +41,6 @@ from signalhub.core.rooms.requests import Archived
 from signalhub.core.session import Session, State
 from signalhub.core.topics import Audience
 from signalhub.engine.port import Archive, Engine
-from signalhub.entry import Stored
 from signalhub.errors import Refusal, unworded
 from signalhub.server.connection import Connection, Party, Waiting
 from signalhub.server.fanout import FanBatch
@@ -49,6 +50,8 @@ from signalhub.websocket import CloseCode, text_header
 
 if TYPE_CHECKING:
     from signalhub.server.rooms.socket import RoomSocket
+
+R = TypeVar("R")
 
 log = logging.getLogger("signalhub.server")
 
@@ -195,10 +198,14 @@ class Runner:
                 self._store.persist(_row(registration))
             case Forget(addresses=addresses):
                 self._store.forget(addresses)
-            case Fetch():
-                self._fetch(effect)
-            case FindTime():
-                self._find_time(effect)
+            case Fetch(then=go_on):
+                self._engine.fetch(effect, self._told(go_on))
+            case FindTime(then=go_on_from):
+                self._engine.find_time(effect, self._told(go_on_from))
+            case Locate(then=found):
+                self._engine.locate(effect, self._told(found))
+            case Erase(then=erased):
+                self._engine.erase(effect, self._told(erased))
             case Recall():
                 self._recall(effect)
             case Consult():
@@ -346,17 +353,13 @@ class Runner:
             connection.marks = []
         connection.marks.append((len(connection.queue), receipt))
 
-    def _fetch(self, effect: Fetch) -> None:
-        def done(found: list[Stored] | None) -> None:
-            self.run(lambda now: effect.then(found, now))
+    def _told(self, then: Callable[[R, int], list[Effect]]) -> Callable[[R], None]:
+        """What the engine calls on the loop when it knows; the core goes on with that."""
 
-        self._engine.fetch(effect, done)
+        def tell(result: R) -> None:
+            self.run(lambda now: then(result, now))
 
-    def _find_time(self, effect: FindTime) -> None:
-        def done(seq: int | None) -> None:
-            self.run(lambda now: effect.then(seq, now))
-
-        self._engine.find_time(effect, done)
+        return tell
 
     # Rooms.
 

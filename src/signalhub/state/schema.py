@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
-VERSION: Final = 3
+VERSION: Final = 4
 
 # Actors renew their registrations, so a power cut may cost the last moments of them; a killed
 # process costs none that were committed.
 OPEN: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = NORMAL;
+    PRAGMA secure_delete = ON;          -- What is erased leaves nothing behind.
 """
 
 # The state of durable streams, to start from; all of it follows from the log.
@@ -57,6 +58,14 @@ _ROOMS: Final = """
     ) STRICT, WITHOUT ROWID;
 """
 
+# How far replays have come.
+_REPLAY: Final = """
+    CREATE TABLE replay (
+        only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
+        state BLOB NOT NULL             -- MessagePack, see core/replays.py.
+    ) STRICT;
+"""
+
 CREATE: Final = f"""
     CREATE TABLE registration (
         address TEXT NOT NULL PRIMARY KEY,
@@ -69,6 +78,7 @@ CREATE: Final = f"""
     ) STRICT, WITHOUT ROWID;
     {_SNAPSHOT}
     {_ROOMS}
+    {_REPLAY}
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {VERSION};
 """
@@ -99,6 +109,7 @@ LOAD: Final = """
 MIGRATIONS: Final = {
     1: f"{_SNAPSHOT} PRAGMA user_version = 2;",
     2: f"{_ROOMS} PRAGMA user_version = 3;",
+    3: f"{_REPLAY} PRAGMA user_version = 4;",
 }
 
 PUT_STREAM: Final = "INSERT OR REPLACE INTO stream VALUES (?, ?)"
@@ -118,7 +129,10 @@ FORGET_SNAPSHOT: Final = """
     DELETE FROM stream;
     DELETE FROM subscription;
     DELETE FROM room_state;
+    DELETE FROM replay;
 """
+PUT_REPLAY: Final = "INSERT OR REPLACE INTO replay VALUES (1, ?)"
+LOAD_REPLAY: Final = "SELECT state FROM replay"
 PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"
 DROP_ROOM_STATE: Final = "DELETE FROM room_state WHERE name = ?"
 LOAD_ROOM_STATES: Final = "SELECT name, state FROM room_state"

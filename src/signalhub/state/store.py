@@ -64,6 +64,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     remembered: list[Remembered]
     rooms: dict[str, bytes]
     room_ids: list[Remembered]
+    replays: bytes | None = None
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -158,6 +159,7 @@ class Store:
                 remembered,
                 rooms,
                 room_ids,
+                execute(schema.LOAD_REPLAY).get,
             )
 
         try:
@@ -192,6 +194,11 @@ class Store:
             done(self.saved_offset)
 
         self._submit(sync)
+
+    def shed(self) -> None:
+        """Leave nothing of what was deleted so far in the files, soon."""
+        truncate = apsw.SQLITE_CHECKPOINT_TRUNCATE
+        self._submit(lambda: self._connection.wal_checkpoint(mode=truncate))
 
     def recall(
         self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
@@ -263,6 +270,8 @@ class Store:
             oldest_ms = snapshot.remembered.newest_ms - window.ids_ms
             self._connection.execute(schema.FORGET_REMEMBERED, (oldest_ms,))
             self._save_rooms(snapshot, window)
+            if snapshot.replays is not None:
+                self._connection.execute(schema.PUT_REPLAY, (snapshot.replays,))
 
     def _save_rooms(self, snapshot: Snapshot, window: Window) -> None:
         states = snapshot.rooms.items()

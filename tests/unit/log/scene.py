@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any
-
-from msgspec.structs import replace
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
 
 from signalhub import settings
 from signalhub.entry import Entry, Kind, Stored
 from signalhub.log.disk import Disk
-from signalhub.log.footer import read_summary
+from signalhub.log.erasure import Erasure, rewrite
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
-from signalhub.log.record import (
-    ENTRY_HEADER_BYTES,
-    ERASED,
-    SALT_BYTES,
-    encode_batch,
-    entry_digest,
-    entry_positions,
-)
 from signalhub.log.recovery import recover
-from signalhub.log.seal import seal
-from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
+from signalhub.log.segment import SegmentInfo
 from signalhub.testing import FakeClock, FaultyDisk
+
+T = TypeVar("T")
 
 NOW_MS = FakeClock().now_ms()
 
@@ -94,39 +84,17 @@ def seqs(found: Sequence[Stored]) -> list[int]:
 
 
 def erase(disk: FaultyDisk, info: SegmentInfo, offset: int) -> None:
-    """Take the body and the salt out of one entry of a sealed segment, and seal it again."""
-    content = disk.files()[info.name]
-    batches = []
-    for located in scan_batches(disk.open(info.name), BATCHES_BEGIN, info.bytes):
-        batch, data = located.batch, located.data
-        starts = [*entry_positions(data, batch, located.at), located.at + batch.length]
-        encoded = [data[begin:end] for begin, end in pairwise(starts)]
-        if batch.first <= offset < batch.end:
-            at = offset - batch.first
-            encoded[at] = _erased(encoded[at])
-        batches.append(
-            encode_batch(
-                encoded,
-                first=batch.first,
-                epoch=batch.epoch,
-                durable=batch.durable,
-                time_ms=batch.time_ms,
-            )
-        )
-    previous_chain = read_summary(disk.open(info.name)).previous_chain
-    written = content[:BATCHES_BEGIN] + b"".join(batches)
-    disk.remove(info.name)
-    disk.create(info.name).write(written, 0)
-    for _ in seal(disk, replace(info, bytes=len(written)), previous_chain):
-        pass
+    """Take the body and the salt out of one entry of a sealed segment."""
+    rewritten = drive(rewrite(disk, info, [Erasure(((offset, offset),))]))
+    assert rewritten is not None
+    disk.rename(rewritten.temporary, info.name)
 
 
-def _erased(encoded: bytes) -> bytes:
-    head = bytearray(encoded[:ENTRY_HEADER_BYTES])
-    stream_bytes = int.from_bytes(head[6:8], "little")
-    stream = encoded[ENTRY_HEADER_BYTES : ENTRY_HEADER_BYTES + stream_bytes]
-    digest = entry_digest(encoded, 0)
-    head[5] |= ERASED
-    head[-SALT_BYTES:] = bytes(SALT_BYTES)
-    head[:4] = (len(head) - 4 + len(stream) + len(digest)).to_bytes(4, "little")
-    return bytes(head) + stream + digest
+def drive(slices: Generator[None, None, T]) -> T:
+    """Do all of something that is done in slices."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            value: T = end.value
+            return value

@@ -401,4 +401,5 @@ def remember(
     rooms.ids.remember(key, seq, now, at_ms)
     if rooms.archived is not None and offset >= rooms.archived:
         inbox.count_unarchived(offset, len(body.ciphertext))
+        rooms.waiting.add(inbox)
     return at_ms

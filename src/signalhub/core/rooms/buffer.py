@@ -53,6 +53,13 @@ class Buffer:
                 return
             self._let_go_oldest()
 
+    def blank(self, inbox: Inbox, seq: int) -> None:
+        """Take out the content of a message; its place stays, as if it had expired."""
+        kept = inbox.recent.get(seq)
+        if kept is not None:
+            self.bytes -= len(kept.json)
+            kept.json, kept.expires_ms = b"", 0
+
     def _let_go(self, inbox: Inbox) -> None:
         self.bytes -= len(inbox.recent.pop(inbox.recent_first).json)
         inbox.recent_first += 1

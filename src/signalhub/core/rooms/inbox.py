@@ -45,6 +45,7 @@ class Inbox:
 
     __slots__ = (
         "defined_at",
+        "erased_to",
         "head",
         "name",
         "next_seq",
@@ -72,6 +73,8 @@ class Inbox:
         # Nothing before it can be read, and it can, until `oldest_expires_ms`.
         self.oldest = 1
         self.oldest_expires_ms = 0
+        # Nothing up to here is ever read again, whatever the clock says.
+        self.erased_to = 0
         # When its first message came.
         self.since_ms = 0
         # How long messages are kept, if its room says so, and the longest that was ever said.
@@ -120,6 +123,11 @@ class Inbox:
         if seq > self.oldest or (seq == self.oldest and expires_ms):
             self.oldest = seq
             self.oldest_expires_ms = expires_ms
+
+    def erase_to(self, seq: int) -> None:
+        """Nothing up to here is read again."""
+        self.erased_to = max(self.erased_to, seq)
+        self.advance_oldest(self.erased_to + 1, 0)
 
     def has_stale_oldest(self, now: int) -> bool:
         """Has its oldest message expired, or is its time unknown?"""

@@ -65,6 +65,7 @@ class InboxState(Body):
     retention_s: float | None
     retention_max_s: float
     unarchived: list[Batch]
+    erased_to: int = 0
 
 
 class RoomState(Body):
@@ -108,6 +109,7 @@ def _inbox_state(inbox: Inbox) -> InboxState:
         inbox.retention_s,
         inbox.retention_max_s,
         list(inbox.unarchived),
+        inbox.erased_to,
     )
 
 
@@ -149,6 +151,7 @@ def _restore_inbox(rooms: Rooms, name: str, state: InboxState) -> None:
     inbox.next_seq = state.head + 1
     inbox.oldest = state.oldest
     inbox.oldest_expires_ms = state.oldest_expires_ms
+    inbox.erased_to = state.erased_to
     inbox.since_ms = state.since_ms
     inbox.retention_s = state.retention_s
     inbox.retention_max_s = state.retention_max_s
@@ -156,6 +159,7 @@ def _restore_inbox(rooms: Rooms, name: str, state: InboxState) -> None:
         inbox.unarchived.append(batch)
         inbox.unarchived_count += batch.count
         inbox.unarchived_bytes += batch.bytes
+        rooms.waiting.add(inbox)
 
 
 def _restore_room(rooms: Rooms, name: str, state: RoomState) -> None:
@@ -198,6 +202,11 @@ def apply(rooms: Rooms, entry: Stored, now: int) -> None:
             proposals.restore(rooms, room, decode_body(Proposal, entry.body))
 
 
+def erase(rooms: Rooms, inbox: str, through: int) -> None:
+    """The log says that an inbox was erased up to a position."""
+    rooms.erase(_inbox(rooms, inbox), through)
+
+
 def finish(rooms: Rooms) -> None:
     """The log has been read: rooms whose messages were found in it have windows to be saved."""
     found = [one.room for one in rooms.dirty if isinstance(one, Inbox) and one.saved_accepts]
@@ -208,13 +217,18 @@ def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
     inbox = _inbox(rooms, entry.stream)
     if entry.seq <= inbox.head:
         return
-    body = decode_body(RoomMessage, entry.body)
     if entry.seq > inbox.head + 1:
         # What was before it is gone from the log; it may be in the archive.
         inbox.head = entry.seq - 1
         inbox.oldest_expires_ms = 0
     inbox.next_seq = entry.seq + 1
     inbox.since_ms = inbox.since_ms or entry.at_ms
+    if entry.is_erased:
+        # Its place counts. What else was known of it only a snapshot still knows.
+        inbox.committed(entry.seq, entry.offset, 0)
+        rooms.dirty.add(inbox)
+        return
+    body = decode_body(RoomMessage, entry.body)
     inbox.retention_max_s = max(inbox.retention_max_s, (body.expires_ms - entry.at_ms) / 1000)
     key = fingerprint(inbox.name, body.message_id)
     accepting.remember(rooms, inbox, body, key, entry.seq, entry.offset, entry.at_ms)
@@ -241,6 +255,7 @@ def _apply_stand(rooms: Rooms, entry: Stored) -> None:
         inbox.next_seq = stands.head + 1
     if stands.oldest > inbox.oldest:
         inbox.advance_oldest(stands.oldest, 0)
+    inbox.erase_to(stands.erased)
 
 
 def _room(rooms: Rooms, name: str) -> Room:
@@ -299,7 +314,8 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
 def _entries(rooms: Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
     if isinstance(one, Inbox):
         # What is on its way comes before this, or neither of them comes.
-        stands = InboxStands(one.next_seq - 1, one.oldest, one.since_ms, one.retention_s)
+        head, retention_s = one.next_seq - 1, one.retention_s
+        stands = InboxStands(head, one.oldest, one.since_ms, retention_s, one.erased_to)
         body = encode_body(stands)
         return [Entry(Kind.INBOX_STANDS, one.name, STREAM_EPOCH, 0, at_ms, body)]
     entries = []

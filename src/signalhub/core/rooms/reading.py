@@ -144,8 +144,9 @@ class Reading:
                 return self.fail(denials.unreadable())
             older = [one for one in found if one.seq < memory_first]
             for one in older:
-                if not one.is_erased:
-                    self._found[one.seq] = self._rooms.kept_of(one)
+                kept = self._rooms.kept_of(one)
+                if kept is not None:
+                    self._found[one.seq] = kept
             first = older[0].seq if older else memory_first
             if first > from_seq:
                 self._gone(from_seq, first - 1)
@@ -243,6 +244,9 @@ class Reading:
             # An id that was used again after its time stands for its first message.
             if one.expires_ms <= now or seq > self._covered or one.message_id in seen:
                 continue
+            if seq <= self._inbox.erased_to:
+                # It was erased while the page was being made.
+                continue
             size += len(one.json)
             is_full = messages and size > self._rooms.settings.page_bytes_max
             if is_full or len(messages) == self._request.limit:
@@ -327,10 +331,9 @@ class OldestSearch:
             if not found:
                 return self._in_memory(from_seq, now)
             for one in found:
-                if not one.is_erased:
-                    kept = self._rooms.kept_of(one)
-                    if kept.expires_ms > now:
-                        return self._end(one.seq, kept.expires_ms, now)
+                kept = self._rooms.kept_of(one)
+                if kept is not None and kept.expires_ms > now:
+                    return self._end(one.seq, kept.expires_ms, now)
             return self._step(found[-1].seq + 1, now)
 
         guard = self._reading.guard(then)

@@ -89,6 +89,8 @@ class Rooms:
         self.archived: int | None = None
         # What changed since the last snapshot.
         self.dirty: set[Room | Inbox] = set()
+        # Inboxes with messages that the archive does not have yet.
+        self.waiting: set[Inbox] = set()
         # What the log knows of the key, and from where on.
         self.key_mark: InboxKey | None = None
         self.is_key_marked = False
@@ -177,7 +179,7 @@ class Rooms:
     def _clock_was_set_back(self) -> None:
         """What seemed to have expired may not have: each inbox looks for its oldest again."""
         for inbox in self.inboxes.values():
-            inbox.oldest, inbox.oldest_expires_ms = 1, 0
+            inbox.oldest, inbox.oldest_expires_ms = inbox.erased_to + 1, 0
             self.dirty.add(inbox)
 
     def _calm_down(self) -> None:
@@ -207,17 +209,18 @@ class Rooms:
     def archived_to(self, offset: int) -> None:
         """The archive has everything before this offset."""
         self.archived = offset
-        for inbox in self.inboxes.values():
-            if inbox.unarchived:
-                inbox.archived(offset)
-                self.dirty.add(inbox)
+        for inbox in list(self.waiting):
+            inbox.archived(offset)
+            self.dirty.add(inbox)
+            if not inbox.unarchived:
+                self.waiting.discard(inbox)
 
     @property
     def unarchived(self) -> int:
         """The messages that wait for the archive in the inbox where most do."""
         if self.archived is None:
             return 0
-        return max((one.unarchived_count for one in self.inboxes.values()), default=0)
+        return max((one.unarchived_count for one in self.waiting), default=0)
 
     # The key.
 
@@ -269,6 +272,7 @@ class Rooms:
                 self.dirty.discard(one)
             elif isinstance(one, Inbox) and one.is_blank:
                 self.inboxes.pop(one.name, None)
+                self.waiting.discard(one)
                 self.dirty.discard(one)
 
     def floored(self, now: int) -> int:
@@ -299,8 +303,22 @@ class Rooms:
             # Proposals that were dropped or finished have left theirs behind.
             proposals.set_alarms(self)
 
-    def kept_of(self, stored: Stored) -> Kept:
-        """A message as it was read from the log."""
+    def erase(self, inbox: Inbox, through: int) -> None:
+        """Nothing of an inbox up to a position is read again, nor what its room made of it."""
+        inbox.erase_to(through)
+        self.dirty.add(inbox)
+        for seq in inbox.recent:
+            if seq <= through:
+                self.buffer.blank(inbox, seq)
+        room = inbox.room
+        if room is not None:
+            for proposal in list(room.proposals.values()):
+                proposals.drop(self, room, proposal)
+
+    def kept_of(self, stored: Stored) -> Kept | None:
+        """A message as it was read from the log; `None` if it was erased."""
+        if stored.is_erased or self.hub.erasures.hides(stored.offset):
+            return None
         body = decode_body(RoomMessage, stored.body)
         item = self.page_item(stored.seq, body.message_id, body.ciphertext, body.created_ms)
         return Kept(stored.seq, body.message_id, body.expires_ms, item)

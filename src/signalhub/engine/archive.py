@@ -1,0 +1,226 @@
+"""The archive of the hub: the lake, read on a thread of its own.
+
+A lake may be slow, far away or gone. Whoever asks hears so within a bounded time and goes on with
+what memory and log hold; the loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from signalhub.clock import Clock
+from signalhub.core.effects import Consult
+from signalhub.core.rooms.requests import Archived
+from signalhub.core.tally import LakeTally
+from signalhub.engine.lake_reader import LakeReader
+from signalhub.log.segment import SegmentInfo
+from signalhub.pipeline.lake import Lake, LakeUnreachable
+
+log = logging.getLogger("signalhub.lake")
+
+ANSWER_S: Final = 10.0
+_ASKED_MAX: Final = 256
+_CLOSE_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """How far the lake is."""
+
+    position: int
+    """Everything before this offset of the log is in the table `inbox`."""
+    landed: int
+    """Every entry before this offset was counted in the table `entries`."""
+
+
+class LakeArchive:
+    """Answers on the loop what it finds out on its thread, one question after the other."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        epoch: int,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        tally: LakeTally,
+        *,
+        is_needed: bool = False,
+        log_first: Callable[[], int] | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """`epoch` is the one the log is in: offsets of others say nothing about it.
+
+        If it is needed, an archive that is not there is away, not empty. With `log_first`, messages
+        are looked for only where the log no longer holds them.
+        """
+        self._reader = LakeReader(lake, is_needed=is_needed)
+        self._epoch = epoch
+        self._clock = clock
+        self._loop = loop
+        self._tally = tally
+        self._log_first = log_first
+        self._answer_s = answer_s
+        self._sight = Sight(0, 0)
+        self._wanted: Sequence[SegmentInfo] = ()
+        self._doubted = -1
+        self._asked_count = 0
+        self._is_reachable = True
+        self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # A question to a storage that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name="signalhub-lake", daemon=True)
+        self._thread.start()
+
+    @property
+    def position(self) -> int:
+        """Everything before this offset of the log is archived, as far as is known."""
+        return self._sight.position
+
+    @property
+    def landed(self) -> int:
+        """Every entry before this offset was counted in the lake."""
+        return self._sight.landed
+
+    @property
+    def is_reachable(self) -> bool:
+        """Was the last question answered?"""
+        return self._is_reachable
+
+    def consult(self, consult: Consult, done: Callable[[list[Archived] | None], None]) -> None:
+        self._tally.consults += 1
+
+        before = None if self._log_first is None else (self._epoch, self._log_first())
+
+        def read() -> list[Archived]:
+            now_ms = self._clock.now_ms()
+            place = consult.inbox, consult.from_seq, consult.to_seq, consult.count_max
+            return self._reader.page(*place, now_ms, before)
+
+        self._ask(read, done)
+
+    def wait_for(self, segments: Sequence[SegmentInfo]) -> None:
+        """These segments, oldest first, are to be deleted once the lake holds them."""
+        self._wanted = segments
+
+    @property
+    def wanted(self) -> int:
+        """How many segments wait for that."""
+        return len(self._wanted)
+
+    def look(self, done: Callable[[Sight | None], None]) -> None:
+        """Find out how far the lake is, and how many of the segments that wait it holds."""
+        wanted, landed = self._wanted, self.landed
+
+        def find_out() -> Sight:
+            position = self._reader.inbox_position(self._epoch)
+            return Sight(position, self._landed(wanted, landed, position))
+
+        def report(found: Sight | None) -> None:
+            if found is not None:
+                self._sight = found
+            done(found)
+
+        self._ask(find_out, report)
+
+    async def first_look(self) -> int:
+        """Where the archive stands; 0 if it cannot be reached now."""
+        looked: asyncio.Future[Sight | None] = self._loop.create_future()
+        self.look(looked.set_result)
+        sight = await looked
+        return 0 if sight is None else sight.position
+
+    def close(self) -> None:
+        """Answer nothing more; what hangs is left behind."""
+        self._questions.put(None)
+        self._thread.join(_CLOSE_S)
+
+    def _ask(self, question: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        asked = _Asked(done)
+        if self._asked_count >= _ASKED_MAX:
+            self._loop.call_soon(self._answer, asked, None, "too many questions wait for it")
+            return
+        self._asked_count += 1
+        late = self._loop.call_later(
+            self._answer_s, self._answer, asked, None, f"no answer within {self._answer_s:g} s"
+        )
+
+        def run() -> None:
+            found, reason = None, ""
+            try:
+                # Nobody waits any more for what was answered in another way.
+                found = None if asked.is_answered else question()
+            except LakeUnreachable as error:
+                reason = str(error)
+            except Exception as error:
+                log.exception("a question to the lake failed")
+                reason = repr(error)
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ran, asked, late, found, reason)
+
+        self._questions.put(run)
+
+    def _ran(
+        self, asked: _Asked[T], late: asyncio.TimerHandle, found: T | None, reason: str
+    ) -> None:
+        self._asked_count -= 1
+        late.cancel()
+        self._answer(asked, found, reason)
+
+    def _answer(self, asked: _Asked[T], found: T | None, reason: str) -> None:
+        if asked.is_answered:
+            return
+        asked.is_answered = True
+        self._note(reason)
+        asked.done(found)
+
+    def _note(self, reason: str) -> None:
+        if reason:
+            self._tally.failures += 1
+        if bool(reason) == self._is_reachable:
+            self._is_reachable = not reason
+            if reason:
+                log.warning("the lake cannot be read", extra={"reason": reason})
+            else:
+                log.info("the lake can be read again")
+
+    def _landed(self, wanted: Sequence[SegmentInfo], landed: int, position: int) -> int:
+        """The end of the last segment that is in the lake, as are all before it."""
+        for info in wanted:
+            if info.end <= landed:
+                continue
+            if info.end > position or not self._holds(info):
+                break
+            landed = info.end
+        return landed
+
+    def _holds(self, info: SegmentInfo) -> bool:
+        holds = self._reader.holds(info)
+        if holds is False and self._doubted != info.base:
+            self._doubted = info.base
+            log.error(
+                "the lake should hold a segment and does not; the segment stays",
+                extra={"segment": info.name, "advice": "run: signalhub audit"},
+            )
+        return bool(holds)
+
+    def _work(self) -> None:
+        while (question := self._questions.get()) is not None:
+            question()
+
+
+class _Asked(Generic[T]):
+    """A question, until it is answered, or given up."""
+
+    __slots__ = ("done", "is_answered")
+
+    def __init__(self, done: Callable[[T | None], None]) -> None:
+        self.done = done
+        self.is_answered = False

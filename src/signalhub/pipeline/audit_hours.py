@@ -1,0 +1,204 @@
+"""The hours an audit reports on, and how rows find theirs.
+
+Times do not always rise with offsets: those of rooms are coarse, and clocks are set back. So an
+hour is a stretch of offsets: it begins with the first entry accepted in it, and everything behind
+that belongs to it until the next hour begins. Hours of an epoch follow each other without a hole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+NAMED_MAX: Final = 20
+"""So many exceptions of a kind are named per hour; the others are counted."""
+HOUR_S: Final = 3_600
+
+Seen = tuple[int, int, int, int]
+"""Epoch, hour since 1970, least and greatest offset of the rows there are."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What the lake must hold of an epoch: `first` to `last`, both included."""
+
+    epoch: int
+    first: int
+    last: int
+    is_former: bool = False
+    """Of a log that is no longer there; nothing outside the lake says what it held."""
+
+
+class Hour(msgspec.Struct, kw_only=True):
+    """One hour of an epoch, and what was found in it."""
+
+    number: int
+    epoch: int
+    hour: int
+    """Since 1970."""
+    from_offset: int
+    to_offset: int
+    distinct_rows: int = 0
+    gaps: int = 0
+    duplicates: int = 0
+    reorders: int = 0
+    pending: int = 0
+    overdue: int = 0
+    removed: int = 0
+    segment_sha256: str | None = None
+    is_wrong: bool = False
+    exceptions: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def entries(self) -> int:
+        return self.to_offset - self.from_offset + 1
+
+    @property
+    def begin(self) -> datetime:
+        return datetime.fromtimestamp(self.hour * HOUR_S, UTC)
+
+    @property
+    def verdict(self) -> str:
+        return "wrong" if self.is_wrong else "proven"
+
+    def name(self, sentences: Sequence[str], total: int, *, is_wrong: bool = True) -> None:
+        """Note exceptions of one kind, of which there are `total`."""
+        self.exceptions += sentences
+        if total > len(sentences):
+            self.exceptions.append(f"and {total - len(sentences)} more like the last one")
+        self.is_wrong |= is_wrong and total > 0
+
+
+class Hours:
+    """All hours of an audit."""
+
+    def __init__(
+        self, spark: SparkSession, seen: Iterable[Seen], bounds: Sequence[Bounds], otherwise: int
+    ) -> None:
+        """An epoch of which there is no row at all counts as the hour `otherwise`."""
+        self.all: list[Hour] = []
+        self._spark = spark
+        self._places: list[tuple[int, int, int, int, int]] = []
+        found = list(seen)
+        for one in bounds:
+            mine = [row for row in found if row[0] == one.epoch and row[2] <= one.last]
+            added = self._added(one, mine, otherwise)
+            self.all += added
+            begins = [hour.from_offset for hour in added]
+            for epoch, hour, low, high in mine:
+                for its in added[max(0, bisect_right(begins, low) - 1) :]:
+                    if its.from_offset > high:
+                        break
+                    place = (epoch, hour, its.number, its.from_offset, its.to_offset)
+                    self._places.append(place)
+        self._by_number = {one.number: one for one in self.all}
+
+    def _added(self, bounds: Bounds, seen: list[Seen], otherwise: int) -> list[Hour]:
+        begins: list[tuple[int, int]] = []
+        for _, hour, low, _ in sorted(seen, key=lambda one: (one[2], one[1])):
+            if not begins or hour > begins[-1][0]:
+                begins.append((hour, max(low, bounds.first)))
+        begins = begins or [(otherwise, bounds.first)]
+        begins[0] = (begins[0][0], bounds.first)
+        ends = [low - 1 for _, low in begins[1:]] + [bounds.last]
+        return [
+            Hour(
+                number=len(self.all) + place,
+                epoch=bounds.epoch,
+                hour=hour,
+                from_offset=low,
+                to_offset=high,
+            )
+            for place, ((hour, low), high) in enumerate(zip(begins, ends, strict=True))
+        ]
+
+    def keep(self, since: datetime | None, until: datetime | None) -> None:
+        """Look only at hours from `since` on and before `until`."""
+        self.all = [
+            one
+            for one in self.all
+            if (since is None or one.begin >= since) and (until is None or one.begin < until)
+        ]
+        numbers = {one.number for one in self.all}
+        self._places = [place for place in self._places if place[2] in numbers]
+
+    def bounds(self, of: Sequence[Bounds]) -> list[Bounds]:
+        """The same bounds, narrowed to the hours that are kept."""
+        found: list[Bounds] = []
+        for one in of:
+            mine = [hour for hour in self.all if hour.epoch == one.epoch]
+            if mine:
+                first = min(hour.from_offset for hour in mine)
+                last = max(hour.to_offset for hour in mine)
+                found.append(Bounds(one.epoch, first, last, one.is_former))
+        return found
+
+    def by_number(self, number: int) -> Hour:
+        return self._by_number[number]
+
+    def at(self, epoch: int, offset: int) -> Hour | None:
+        """The hour an offset belongs to; the nearest one for what is outside."""
+        mine = [one for one in self.all if one.epoch == epoch] or self.all
+        before = [one for one in mine if one.from_offset <= offset]
+        return (before or mine)[-1 if before else 0] if mine else None
+
+    def place(self, rows: DataFrame) -> DataFrame:
+        """Rows of `entries` with the number of their hour, without those of no hour."""
+        schema = "p_epoch BIGINT, p_hour BIGINT, number INT, low BIGINT, high BIGINT"
+        places = F.broadcast(self._spark.createDataFrame(self._places, schema))
+        is_there = (
+            (F.col("epoch") == F.col("p_epoch"))
+            & (_hour() == F.col("p_hour"))
+            & F.col("offset").between(F.col("low"), F.col("high"))
+        )
+        return rows.join(places, is_there).drop("p_epoch", "p_hour", "low", "high")
+
+    def place_few(self, faults: DataFrame) -> DataFrame:
+        """The same for rows that have a position and no time."""
+        schema = "p_epoch BIGINT, number INT, low BIGINT, high BIGINT"
+        rows = [(one.epoch, one.number, one.from_offset, one.to_offset) for one in self.all]
+        places = F.broadcast(self._spark.createDataFrame(rows, schema))
+        is_there = (F.col("epoch") == F.col("p_epoch")) & F.col("offset").between(
+            F.col("low"), F.col("high")
+        )
+        return faults.join(places, is_there).drop("p_epoch", "low", "high")
+
+    def name(self, faults: DataFrame, count: str = "", *, is_wrong: bool = True) -> None:
+        """Name the first faults of each hour: rows of `number`, `offset` and `text`.
+
+        `count` is the member of the hour that takes their total.
+        """
+        window = Window.partitionBy("number")
+        rows = (
+            faults.withColumn("total", F.count(F.lit(1)).over(window))
+            .withColumn("place", F.row_number().over(window.orderBy("offset")))
+            .where(F.col("place") <= NAMED_MAX)
+            .orderBy("number", "place")
+            .select("number", "text", "total")
+            .collect()
+        )
+        for number in dict.fromkeys(row.number for row in rows):
+            mine = [row for row in rows if row.number == number]
+            hour = self.by_number(number)
+            hour.name([row.text for row in mine], mine[0].total, is_wrong=is_wrong)
+            if count:
+                setattr(hour, count, mine[0].total)
+
+
+def seen_hours(entries: DataFrame) -> list[Seen]:
+    """Which hours the rows there are were accepted in."""
+    rows = (
+        entries.groupBy("epoch", _hour().alias("hour"))
+        .agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
+        .collect()
+    )
+    return [(row.epoch, row.hour, row.low, row.high) for row in rows]
+
+
+def _hour() -> Column:
+    return F.floor(F.unix_seconds(F.col("accepted_at")) / HOUR_S).cast("bigint")

@@ -1,0 +1,68 @@
+"""The tables are made where they are missing, and made again where their version is another.
+
+Only what can be read from `entries` again is ever dropped. Tables that hold what is nowhere else
+get the columns they lack instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.tables import (
+    AUDIT,
+    ENTRIES,
+    QUARANTINE,
+    TABLES,
+    VERSION_PROPERTY,
+    Table,
+)
+
+KEPT: Final = frozenset({ENTRIES.name, QUARANTINE.name, AUDIT.name})
+"""Tables whose rows are nowhere else."""
+
+
+def ensure_tables(spark: SparkSession, lake: Lake) -> list[str]:
+    """Make what is missing or outdated; the names of the tables that begin empty."""
+    return [name for name in TABLES if ensure_table(spark, lake, name)]
+
+
+def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
+    """Whether the table had to be made, so that it holds nothing yet."""
+    table = TABLES[name]
+    opened = lake.open(name)
+    if opened is not None:
+        if name in KEPT:
+            _add_columns(spark, lake, table)
+            return False
+        version = opened.metadata().configuration.get(VERSION_PROPERTY)
+        if version == str(table.version):
+            return False
+        drop_table(spark, lake, name)
+    spark.sql(table.create(lake.location(name)))
+    lake.forget(name)
+    return True
+
+
+def drop_table(spark: SparkSession, lake: Lake, name: str) -> None:
+    """Delete a derived table with its history, so that no position of it stays behind."""
+    assert name not in KEPT
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(lake.location(name))
+    # Replacing the table instead would keep its transactions, and with them its position.
+    path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).delete(path, True)
+    lake.forget(name)
+
+
+def _add_columns(spark: SparkSession, lake: Lake, table: Table) -> None:
+    opened = lake.open(table.name)
+    assert opened is not None
+    known = {field.name for field in opened.schema().fields}
+    missing = [one for one in table.columns if one.name not in known]
+    if missing:
+        columns = ", ".join(f"`{one.name}` {one.type}" for one in missing)
+        spark.sql(f"ALTER TABLE delta.`{lake.location(table.name)}` ADD COLUMNS ({columns})")
+        lake.forget(table.name)

@@ -1,0 +1,325 @@
+"""The pipeline at work: landing all the time, the other tables on slower beats, until it is told.
+
+A failure is never the end: the store may be away for minutes, and everything waits in the log. Only
+what no waiting can mend ends it: damage to the log, and entries that are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from signalhub.core.period import Period
+from signalhub.errors import SignalHubError
+from signalhub.pipeline import shape
+from signalhub.pipeline.create import ensure_tables
+from signalhub.pipeline.journal import Journal
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.land import CheckpointAhead, Landed, Landing
+from signalhub.pipeline.lock import is_hub_running
+from signalhub.pipeline.maintain import maintain
+from signalhub.pipeline.resume import EntriesMissing, epochs, resume
+from signalhub.pipeline.segments import Position, Segments, log_of
+from signalhub.pipeline.status import folder_of
+from signalhub.pipeline.tables import ENTRIES, INBOX
+from signalhub.settings import Pipeline as Settings
+
+log = logging.getLogger("signalhub.pipeline")
+
+_TICK_S: Final = 0.25
+_BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_ATTEMPTS_MAX: Final = 6
+_OUR_ERROR: Final = re.compile(r"signalhub\.[\w.]+\.(\w+): ([^\n]+)")
+_MENDED_BY_STARTING_OVER: Final = {"EntriesGone", CheckpointAhead.__name__}
+
+
+class PipelineFailed(SignalHubError):
+    """What no waiting can mend, or what a single run did not wait for."""
+
+    code = "pipeline_failed"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a single run came to."""
+
+    rows: int
+    bytes: int
+    quarantined: int
+    files: int
+    """Data files of all tables together."""
+    lag: int
+    """Entries the log has gained meanwhile."""
+    epoch: int
+    position: int
+    """The next offset to land."""
+    seconds: float
+    tables: dict[str, int]
+    """Rows each derived table has gained."""
+
+
+class Pipeline:
+    """Everything that follows the log of one data folder into one lake."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        data: Path,
+        settings: Settings,
+        *,
+        shard: int = 0,
+        landed: Callable[[Landed], None] = lambda batch: None,
+    ) -> None:
+        """`landed` hears of every batch."""
+        self._spark = spark
+        self._lake = lake
+        self._data = data
+        self._settings = settings
+        self._shard = shard
+        self._landed = landed
+        self._disk = log_of(data)
+        self._segments = Segments(self._disk)
+        self._journal = Journal(data)
+        self._stopping = threading.Event()
+        self._retry = threading.Event()
+
+    # What others may ask for, from any thread or signal handler.
+
+    def stop(self) -> None:
+        """End soon."""
+        self._stopping.set()
+        self._retry.set()
+
+    def retry_now(self) -> None:
+        """Wait no longer after a failure."""
+        self._retry.set()
+
+    # Going on for ever.
+
+    def up(self) -> None:
+        """Work until `stop`; raises `PipelineFailed` for what no waiting can mend."""
+        failures = 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                self._work()
+            except (PipelineFailed, EntriesMissing) as error:
+                self._journal.failed(str(error))
+                raise
+            except Exception as error:
+                failures = 1 if time.monotonic() - started > _BACKOFF_S[-1] * 2 else failures + 1
+                self._wait_after(error, failures)
+        self._journal.stopped()
+
+    def _work(self) -> None:
+        ensure_tables(self._spark, self._lake)
+        position = resume(self._disk, self._lake, self._shard)
+        self._journal.running(position, self._head())
+        query = self._landing().begin(position)
+        beats = _Beats(self._settings)
+        try:
+            while not self._stopping.wait(_TICK_S):
+                if not query.isActive:
+                    self._ended(query)
+                self._journal.look(self._head())
+                self._beat(beats)
+        finally:
+            _stop(query)
+
+    def _landing(self, *, until: Position | None = None, beyond: bool = False) -> Landing:
+        settings = self._settings
+        return Landing(
+            spark=self._spark,
+            lake=self._lake,
+            data=self._data,
+            checkpoint=folder_of(self._data) / "checkpoint",
+            report=self._report,
+            shard=self._shard,
+            batch_entries=settings.batch_entries,
+            batch_s=settings.batch_s,
+            until=until,
+            beyond_published=beyond,
+        )
+
+    def _report(self, batch: Landed) -> None:
+        self._journal.landed(batch, self._head())
+        self._landed(batch)
+
+    def _head(self) -> Position:
+        return self._segments.published() or self._segments.valid()
+
+    def _ended(self, query: StreamingQuery) -> NoReturn:
+        """The query has ended by itself: find out whether it is worth another try."""
+        text = str(query.exception() or "the query ended without a word")
+        found = _OUR_ERROR.findall(text)
+        name, message = found[-1] if found else ("", text.strip().splitlines()[0])
+        if name == "LogDamaged":
+            raise PipelineFailed(message)
+        if name in _MENDED_BY_STARTING_OVER:
+            self._landing().forget_checkpoint()
+        raise RuntimeError(message)
+
+    def _wait_after(self, error: Exception, failures: int) -> None:
+        pause_s = _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
+        reason = first_line(error)
+        log.warning(
+            "landing failed; it is tried again",
+            extra={"reason": reason, "failures": failures, "pause_s": pause_s},
+        )
+        self._journal.retrying(reason, failures)
+        self._retry.wait(pause_s)
+        if not self._stopping.is_set():
+            self._retry.clear()
+
+    # The slower beats.
+
+    def _beat(self, beats: _Beats) -> None:
+        now = int(time.monotonic() * 1000)
+        if beats.is_inbox_due(now):
+            failures = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
+            self._journal.inbox_failures = self._journal.inbox_failures + 1 if failures else 0
+        if beats.shape.is_due(now):
+            rest = tuple(name for name in shape.ORDER if name != INBOX.name)
+            self._try(lambda: self._catch_up(rest), "the derived tables")
+        if beats.maintain.is_due(now):
+            self._try(self.maintain, "the upkeep of the tables")
+
+    def _try(self, work: Callable[[], object], what: str) -> bool:
+        """Whether it failed; then the next beat tries again, and landing goes on."""
+        try:
+            work()
+        except Exception as error:
+            log.warning(
+                f"{what} failed; the next beat tries again", extra={"reason": first_line(error)}
+            )
+            return True
+        return False
+
+    def _catch_up(self, tables: tuple[str, ...]) -> dict[str, int]:
+        rows: dict[str, int] = {}
+        for epoch in epochs(self._disk):
+            to = self._lake.committed(ENTRIES.name, self._shard, epoch)
+            if to is None:
+                continue
+            for name in tables:
+                if self._stopping.is_set():
+                    return rows
+                done = self._lake.committed(name, self._shard, epoch)
+                if done is None or done < to:
+                    progress = shape.catch_up(self._spark, self._lake, name, self._shard, epoch, to)
+                    rows[name] = rows.get(name, 0) + progress.rows
+                    done = progress.to
+                self._journal.reached(name, done)
+        return rows
+
+    def maintain(self) -> None:
+        """Expire, compact and vacuum what is due."""
+        last = self._journal.upkeep
+        self._journal.upkeep = maintain(
+            self._spark, self._lake, self._data, self._settings, last=last
+        )
+
+    # A single run.
+
+    def once(self, *, accept_gap: bool = False) -> Summary:
+        """Land everything there is now, follow with every table, and end.
+
+        Beside a running hub "now" is its durable head; without one, the last good batch. Raises
+        `PipelineFailed` after some attempts.
+        """
+        began = time.monotonic()
+        is_hub_there = is_hub_running(self._data)
+        target = self._head() if is_hub_there else self._segments.valid()
+        before = self._journal.totals()
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
+                tables = self._catch_up(shape.ORDER)
+                break
+            except (PipelineFailed, EntriesMissing) as error:
+                self._journal.failed(str(error))
+                raise
+            except Exception as error:
+                if attempt == _ATTEMPTS_MAX:
+                    self._journal.failed(first_line(error))
+                    raise PipelineFailed(first_line(error)) from error
+                self._wait_after(error, attempt)
+        self._journal.stopped()
+        totals = self._journal.totals()
+        return Summary(
+            rows=totals.rows - before.rows,
+            bytes=totals.bytes - before.bytes,
+            quarantined=totals.quarantined - before.quarantined,
+            files=self._lake.files(),
+            lag=max(0, self._head().offset - target.offset) if is_hub_there else 0,
+            epoch=target.epoch,
+            position=target.offset,
+            seconds=round(time.monotonic() - began, 3),
+            tables=tables,
+        )
+
+    def behind(self) -> int:
+        """How many entries a single run would land now, about."""
+        head = self._head() if is_hub_running(self._data) else self._segments.valid()
+        position = resume(self._disk, self._lake, self._shard)
+        return max(0, head.offset - position.offset)
+
+    def _land_to(self, target: Position, *, accept_gap: bool, beyond: bool) -> None:
+        ensure_tables(self._spark, self._lake)
+        landing = self._landing(until=target, beyond=beyond)
+        try:
+            position = resume(self._disk, self._lake, self._shard)
+        except EntriesMissing as gap:
+            if not accept_gap:
+                raise
+            log.warning("a gap was accepted", extra={"from": gap.first, "to": gap.last})
+            position = self._segments.first
+            landing.forget_checkpoint()
+        self._journal.running(position, target)
+        query = landing.begin(position)
+        try:
+            while not self._is_there(target):
+                if self._stopping.wait(_TICK_S):
+                    raise PipelineFailed("it was stopped before everything was landed")
+                if not query.isActive:
+                    self._ended(query)
+        finally:
+            _stop(query)
+
+    def _is_there(self, target: Position) -> bool:
+        committed = self._lake.committed(ENTRIES.name, self._shard, target.epoch)
+        return target.offset == 0 or (committed is not None and committed >= target.offset - 1)
+
+
+class _Beats:
+    """When what is due."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._inbox = Period(int(settings.inbox_s * 1000))
+        self.shape = Period(int(settings.shape_s * 1000))
+        self.maintain = Period(int(settings.maintain_s * 1000))
+
+    def is_inbox_due(self, now: int) -> bool:
+        return self._inbox.is_due(now)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without its stack."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:500]
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:
+        log.warning("the query could not be stopped", extra={"reason": first_line(error)})

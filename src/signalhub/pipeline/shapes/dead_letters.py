@@ -1,0 +1,81 @@
+"""The table `dead_letters`: what nobody could handle, and whether it was put back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from signalhub.pipeline import bodies
+from signalhub.pipeline.piece import Piece, within
+from signalhub.pipeline.tables import DEAD_LETTERS
+
+_REDRIVEN: Final = "redriven"
+_PLACE: Final = ("shard", "epoch", "offset")
+
+
+def dead_letters(entries: DataFrame) -> DataFrame:
+    """Rows for the dead letters among some entries."""
+    return (
+        bodies.read_bodies(entries, bodies.DEAD_LETTERS)
+        # The dead letters of a mailbox name no subscription.
+        .withColumn("source", F.when(F.col("subscription") == "", "mailbox").otherwise("topic"))
+        .withColumn("payload", F.try_parse_json("payload_json"))
+        .withColumn("redriven_at", F.lit(None).cast("timestamp"))
+        .select(*DEAD_LETTERS.names)
+    )
+
+
+def redriven(entries: DataFrame, letters: DataFrame) -> DataFrame:
+    """The places of letters that some entries say were put back, and when.
+
+    `letters` are the entries among which those letters are.
+    """
+    removed = bodies.read_bodies(entries.where(F.col("kind") == "removed"), bodies.CHANGES)
+    back = removed.where(F.col("reason") == _REDRIVEN).alias("back")
+    published = letters.where(F.col("kind") == "published").alias("letter")
+    is_in = (
+        (F.col("letter.stream") == F.col("back.stream"))
+        & (F.col("letter.stream_epoch") == F.col("back.stream_epoch"))
+        & (F.col("letter.seq") > F.col("back.floor"))
+        & (F.col("letter.seq") <= F.col("back.last"))
+    )
+    return (
+        published.join(F.broadcast(back), is_in)
+        .groupBy(*(F.col(f"letter.{name}") for name in _PLACE))
+        .agg(F.min("back.accepted_at").alias("redriven_at"))
+    )
+
+
+def take(piece: Piece) -> int:
+    """Take in one piece; letters first, because what was put back may be among them."""
+    entries = piece.entries()
+    if not entries.where(F.col("kind") == "removed").take(1):
+        return piece.append(dead_letters(entries))
+    rows = _add(piece, dead_letters(entries))
+    back = redriven(entries, piece.standing()).persist()
+    try:
+        bounds = within(back, "t")
+        merging = (
+            piece.target()
+            .alias("t")
+            .merge(back.alias("s"), f"{_is_same()} AND {bounds}")
+            .whenMatchedUpdate(
+                condition="t.redriven_at IS NULL", set={"redriven_at": "s.redriven_at"}
+            )
+        )
+        return rows + piece.merge(merging)
+    finally:
+        back.unpersist()
+
+
+def _add(piece: Piece, rows: DataFrame) -> int:
+    """Add letters without recording the position yet, so those that are there are left alone."""
+    bounds = f"t.epoch = {piece.epoch} AND t.offset BETWEEN {piece.after + 1} AND {piece.to}"
+    merging = piece.target().alias("t").merge(rows.alias("s"), f"{_is_same()} AND {bounds}")
+    return piece.merge(merging.whenNotMatchedInsertAll(), records=False)
+
+
+def _is_same() -> str:
+    return " AND ".join(f"t.{name} = s.{name}" for name in _PLACE)

@@ -1,0 +1,162 @@
+"""Power is cut at every operation of an erasure: a segment is the old one or the new one."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from signalhub.entry import Stored
+from signalhub.log.erasure import Erasure
+from signalhub.log.errors import LogFailed, LogFull
+from signalhub.log.log import Log
+from signalhub.log.reader import Reader
+from signalhub.log.recovery import recover
+from signalhub.log.verify import verify
+from signalhub.testing import FakeClock, FaultyDisk, PowerCut
+from signalhub.testing.disk import Operation
+from tests.faults.workload import log_settings
+from tests.unit.log.scene import drive, entry
+
+BATCHES = 24
+CHOSEN = tuple((at, at) for at in range(1, 3 * BATCHES, 3))
+ERASURE = Erasure(CHOSEN, "erased.0f", CHOSEN[::2])
+SECRET = b"nobody is to read this again"
+
+
+def opened(disk: FaultyDisk) -> Log:
+    recovery = recover(disk, repair=True)
+    assert recovery.damage is None
+    return Log(disk, log_settings(segment_bytes=2_000), recovery, clock=FakeClock())
+
+
+@cache
+def written() -> dict[str, bytes]:
+    """A log of some segments, all that is to be erased in sealed ones."""
+    disk = FaultyDisk()
+    log = opened(disk)
+    for turn in range(BATCHES):
+        seq = 3 * turn + 1
+        log.append([entry(seq), entry(seq + 1, body=SECRET), entry(seq + 2)])
+    log.roll_soon()
+    log.append([entry(3 * BATCHES + 1)])
+    drive(log.upkeep())
+    log.close()
+    return disk.files()
+
+
+def entries(disk: FaultyDisk) -> list[Stored]:
+    return [*Reader.of_folder(disk).scan(0)]
+
+
+@cache
+def before() -> list[Stored]:
+    return entries(FaultyDisk(written()))
+
+
+def erase(disk: FaultyDisk) -> None:
+    log = opened(disk)
+    drive(log.erase([ERASURE]))
+    log.close()
+
+
+@cache
+def operations() -> int:
+    disk = FaultyDisk(written())
+    erase(disk)
+    assert SECRET not in b"".join(disk.files().values())
+    return disk.operations
+
+
+def check_half_done(disk: FaultyDisk) -> None:
+    """Whatever was reached: sound, in order, each segment wholly done or not begun."""
+    recovery = recover(disk, repair=False)
+    assert recovery.damage is None
+    assert verify(disk).is_sound
+    found = entries(disk)
+    chosen = {first for first, _ in CHOSEN}
+    for info in recovery.segments:
+        own = [one for one in found if info.base <= one.offset < info.end]
+        states = {one.is_erased for one in own if one.offset in chosen}
+        assert len(states) <= 1, f"{info.name} is a mixture"
+    for old, new in zip(before(), found, strict=True):
+        assert (new.offset, new.kind, new.seq, new.at_ms) == (
+            old.offset,
+            old.kind,
+            old.seq,
+            old.at_ms,
+        )
+        assert new == old or (new.is_erased and new.offset in chosen)
+
+
+def check_done(disk: FaultyDisk) -> None:
+    """The next process finishes it."""
+    erase(disk)
+    check_half_done(disk)
+    assert verify(disk).erased == len(CHOSEN)
+    assert SECRET not in b"".join(disk.files().values())
+    assert not [name for name in disk.names() if name.endswith(".tmp")]
+
+
+def test_the_erasure_is_worth_interrupting() -> None:
+    assert operations() > 40
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_a_power_cut_leaves_the_old_or_the_new_segment(share: int) -> None:
+    for operation in range(1 + share, operations() + 1, 4):
+        disk = FaultyDisk(written())
+        disk.crash_at(operation)
+        with pytest.raises(PowerCut):
+            erase(disk)
+        for seed in (0, 1, *range(operation * 100, operation * 100 + 8)):
+            image = disk.crash(seed)
+            try:
+                check_half_done(image)
+                check_done(image)
+            except BaseException as error:
+                error.add_note(f"cut at operation {operation} ({disk.trace[-1]}), seed {seed}")
+                raise
+
+
+def test_a_kill_leaves_the_old_or_the_new_segment() -> None:
+    for operation in range(1, operations() + 1):
+        disk = FaultyDisk(written())
+        disk.crash_at(operation)
+        with pytest.raises(PowerCut):
+            erase(disk)
+        left = disk.restart()
+        check_half_done(left)
+        check_done(left)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "sync_names"])
+def test_a_failing_disk_ends_it_and_the_next_start_finishes_it(operation: Operation) -> None:
+    disk = FaultyDisk(written())
+    log = opened(disk)
+    disk.fail(operation, name="" if operation == "sync_names" else "*.tmp")
+
+    with pytest.raises(LogFailed):
+        drive(log.erase([ERASURE]))
+
+    assert log.state == "failed"
+    left = disk.restart()
+    check_half_done(left)
+    check_done(left)
+
+
+def test_a_full_disk_postpones_it() -> None:
+    disk = FaultyDisk(written())
+    log = opened(disk)
+    used = sum(map(len, disk.files().values()))
+    for spare in (0, 100, 500, 1_000):
+        disk.capacity_bytes = used + spare
+        with pytest.raises(LogFull):
+            drive(log.erase([ERASURE]))
+        assert log.state == "open"
+        check_half_done(FaultyDisk(disk.files()))
+    disk.capacity_bytes = None
+
+    drive(log.erase([ERASURE]))
+
+    assert verify(disk).erased == len(CHOSEN)

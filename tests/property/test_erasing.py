@@ -1,0 +1,296 @@
+"""Whatever happens to a hub, what was erased is never seen again, and nothing else is missing.
+
+* From the request on no copy of what the actor had sent or was waiting for it is delivered.
+* Once it is answered, no byte of it is in the log, through any number of crashes.
+* Everybody else's messages keep their positions and are delivered.
+* A start from the log alone finds what a start from the snapshot finds.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from signalhub.settings import Log, Settings
+from tests.memory_engine import Shelf
+from tests.memory_shell import MemoryShell, Message, Peer
+
+GROUPS = 4
+LIVES = 600
+STEPS_MIN, STEPS_MAX = 15, 60
+PEOPLE = ["@(p/ada)", "@(p/bob)", "@(p/carl)"]
+TOPIC = "t"
+
+OPS = {
+    "publish": 22,
+    "write": 12,
+    "read": 8,
+    "ack": 8,
+    "leave": 5,
+    "settle_in": 6,
+    "erase": 7,
+    "moment": 8,
+    "hold": 4,
+    "release": 8,
+    "blind": 4,
+    "snapshot": 5,
+    "crash": 6,
+    "fill": 1,
+    "empty": 4,
+}
+
+
+class Text:
+    """One message: whose it is, where it went, and whether it was accepted."""
+
+    def __init__(self, number: int, sender: str, to: str) -> None:
+        self.name = f"text-{number}."
+        self.sender = sender
+        self.to = to
+        self.seq = 0
+        self.is_seen = False
+
+    def concerns(self, actor: str) -> bool:
+        return actor in (self.sender, self.to)
+
+
+class Life:
+    """A topic, three people with mailboxes, and somebody who erases them now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        cache_bytes = self.dice.choice([1, 2_000, 2**20])
+        self.settings = Settings(log=Log(cache_bytes=cache_bytes), message_rate=0)
+        self.shell = MemoryShell(self.settings)
+        self.texts: dict[str, Text] = {}
+        # Nothing of these is ever shown again; of those in `doubtful` nobody knows after a crash.
+        self.hidden: set[str] = set()
+        self.gone: set[str] = set()
+        self.doubtful: set[str] = set()
+        self.waiting: list[tuple[str, set[str]]] = []
+        self.unanswered: dict[str, Text] = {}
+        self.enter()
+        self.peer.ask("hub:topic_create", {"topic": TOPIC, "durable": True})
+        self.shell.settle()
+
+    def enter(self) -> None:
+        """Everybody comes, for the first time or after a crash."""
+        self.peer = self.shell.connect("@(p/keeper)")
+        self.people = {one: self.shell.connect(one) for one in PEOPLE}
+        self.reader: Peer | None = None
+        self.consumer = ""
+
+    def play(self) -> None:
+        steps = self.dice.randint(STEPS_MIN, STEPS_MAX)
+        for step in self.dice.choices(list(OPS), list(OPS.values()), k=steps):
+            getattr(self, step)()
+            self.look()
+        self.end()
+
+    # What people do.
+
+    def publish(self) -> None:
+        sender = self.dice.choice(PEOPLE)
+        text = self.new_text(sender, TOPIC)
+        payload = {"topic": TOPIC, "type": "news", "data": text.name, "durable": True}
+        self.send(self.people[sender], "hub:publish", payload, text)
+
+    def write(self) -> None:
+        sender, to = self.dice.sample(PEOPLE, 2)
+        if to not in self.shell.hub.streams.mailboxes:
+            return
+        text = self.new_text(sender, to)
+        self.send(
+            self.people[sender], "hub:send", {"to": to, "type": "news", "data": text.name}, text
+        )
+
+    def new_text(self, sender: str, to: str) -> Text:
+        text = Text(len(self.texts) + 1, sender, to)
+        self.texts[text.name] = text
+        return text
+
+    def send(self, peer: Peer, type: str, payload: dict[str, Any], text: Text) -> None:
+        message_id = self.shell.next_id()
+        self.unanswered[message_id] = text
+        peer.request(type, payload, id=message_id)
+
+    def read(self) -> None:
+        if self.reader is None:
+            self.reader = self.shell.connect("@(p/reader)")
+            given = {"topic": TOPIC, "subscription": "s", "from": "earliest", "consumer": "c"}
+            for reply in self.reader.request("hub:subscribe", given):
+                self.consumer = reply["payload"].get("subscriptionId", "")
+
+    def ack(self) -> None:
+        if self.reader is not None and self.consumer:
+            head = self.shell.hub.streams.topics[TOPIC].head
+            some = self.dice.sample(range(1, head + 1), min(head, 3))
+            given = {"subscriptionId": self.consumer, "seqs": some}
+            if some:
+                self.reader.request("hub:ack", given)
+
+    def leave(self) -> None:
+        if self.reader is not None:
+            self.reader.drop()
+            self.reader = None
+
+    def settle_in(self) -> None:
+        """Somebody gets a mailbox, or takes what is in it and leaves."""
+        person = self.dice.choice(PEOPLE)
+        owner = self.shell.connect(person)
+        owner.request("hub:register", {"actorAddress": person, "capabilities": [], "durable": True})
+        if self.dice.random() < 0.8:
+            owner.drop()
+
+    def erase(self) -> None:
+        actor = self.dice.choice(PEOPLE)
+        message_id = self.shell.next_id()
+        self.look()
+        mine = [one for one in self.texts.values() if one.concerns(actor)]
+        meant = {one.name for one in mine if one.seq}
+        # What is on its way to the log goes with it, but may be delivered meanwhile.
+        self.doubtful |= {one.name for one in mine if not one.seq}
+        self.hidden |= meant
+        self.waiting.append((message_id, meant))
+        self.peer.request("hub:erase", {"actor": actor}, id=message_id)
+
+    # What happens around them.
+
+    def moment(self) -> None:
+        self.shell.advance(self.dice.choice([1, 500, 40_000]))
+        self.shell.tick()
+
+    def hold(self) -> None:
+        self.shell.engine.is_prompt = False
+
+    def blind(self) -> None:
+        self.shell.engine.is_readable = False
+
+    def release(self) -> None:
+        self.shell.engine.is_prompt = self.shell.engine.is_readable = True
+        self.shell.settle()
+
+    def fill(self) -> None:
+        self.shell.engine.is_full = True
+
+    def empty(self) -> None:
+        self.shell.engine.is_full = False
+        self.release()
+
+    def snapshot(self) -> None:
+        self.shell.save_snapshot()
+
+    def crash(self) -> None:
+        self.look()
+        written = self.dice.randint(0, self.shell.engine.pending)
+        self.shell = self.shell.restarted(written)
+        self.unanswered.clear()
+        for _, meant in self.waiting:
+            self.doubtful |= meant - self.gone
+        self.hidden = set(self.gone)
+        self.waiting.clear()
+        self.enter()
+        self.empty()
+
+    # What must be true.
+
+    def look(self) -> None:
+        """Everything anybody heard since the last look."""
+        for peer in self.shell.peers:
+            for message in peer.take():
+                self.hear(message)
+
+    def hear(self, message: Message) -> None:
+        data, answered = message["payload"], message["correlationId"]
+        if isinstance(data, str) and data in self.texts:
+            assert data not in self.hidden, f"{data} was shown after it was erased"
+            self.texts[data].is_seen = True
+        elif message["type"] in ("hub:published", "hub:delivery_ack"):
+            text = self.unanswered.pop(answered, None)
+            if text is not None:
+                text.seq = data["seq"]
+        elif message["type"] in ("hub:erased", "hub:error"):
+            for meant in [meant for one, meant in self.waiting if one == answered]:
+                self.answered(meant, is_done=message["type"] == "hub:erased")
+            self.waiting = [one for one in self.waiting if one[0] != answered]
+
+    def answered(self, meant: set[str], *, is_done: bool) -> None:
+        if is_done:
+            self.gone |= meant
+            self.check_bytes()
+        else:
+            self.doubtful |= meant
+            self.hidden -= meant - self.gone
+
+    def check_bytes(self) -> None:
+        log = b"".join(one.body for one in self.shell.engine.entries)
+        assert not [name for name in self.gone if name.encode() in log]
+
+    def end(self) -> None:
+        """Everything comes to rest; then everything is counted, before and after a restart."""
+        self.empty()
+        self.shell.pass_time(130)
+        self.look()
+        assert not self.waiting, "every request is answered"
+        self.check_bytes()
+        self.count("first")
+        saved, alone = self.shell.restarted(), self.from_log()
+        # A mailbox dropped without a word in the log is there again if only the log is asked.
+        known, told = described(saved), described(alone)
+        assert known == {name: told.get(name) for name in known}
+        assert not [name for name in told if name not in known and name not in PEOPLE]
+        self.shell = saved
+        self.enter()
+        self.count("again")
+        self.check_bytes()
+
+    def from_log(self) -> MemoryShell:
+        shelf, self.shell.shelf = self.shell.shelf, Shelf()
+        try:
+            return self.shell.restarted()
+        finally:
+            self.shell.shelf = shelf
+
+    def count(self, name: str) -> None:
+        """A new subscription gets everything that was accepted and not erased, in its place."""
+        reader = self.shell.connect("@(p/counter)")
+        given = {"topic": TOPIC, "subscription": name, "from": "earliest", "window": 10_000}
+        reader.request("hub:subscribe", given)
+        found = {
+            one["payload"]: one["metadata"]["delivery"]["seq"]
+            for one in reader.received
+            if isinstance(one["payload"], str) and one["payload"] in self.texts
+        }
+        self.look()
+        for text in self.texts.values():
+            if text.to != TOPIC or not text.seq or text.name in self.doubtful | self.hidden:
+                continue
+            assert found.get(text.name) == text.seq, f"{text.name} is missing or moved"
+
+
+def described(shell: MemoryShell) -> dict[str, Any]:
+    """Where streams and their readers stand."""
+    streams = shell.hub.streams
+    used = [one.stream_epoch for one in shell.engine.entries]
+    found: dict[str, Any] = {"takes new ids": streams.next_id > max(used)}
+    for topic in streams.topics.values():
+        found[topic.name] = (topic.id, topic.head, topic.first)
+        for one in topic.subscriptions.values():
+            place = one.position
+            found[f"{topic.name} {one.name}"] = (place.floor, list(place.above), place.generation)
+    for box in streams.mailboxes.values():
+        place = box.subscription.position
+        found[box.name] = (box.id, box.head, place.floor, list(place.above))
+    return found
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_lives_with_erasures_and_crashes(group: int) -> None:
+    for seed in range(group, LIVES, GROUPS):
+        try:
+            Life(seed).play()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise

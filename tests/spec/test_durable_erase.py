@@ -1,0 +1,147 @@
+"""`hub:erase` on a real hub: the bytes leave the disk, the log can still be proven."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from signalhub.log.disk import SystemDisk
+from signalhub.log.verify import verify
+from tests.spec.durable_topics import TOPIC, create, enter, expect, publish, refusal, seqs
+from tests.spec.peer import Peer
+from tests.spec.stage import InProcess, Spawned, eventually, run_stage, spawn_stage
+from tests.spec.test_durable_topics import session_of
+from tests.spec.tokens import AUTH
+
+ADA = "@(people/ada-lovelace)"
+SECRET = "the analytical engine weaves"
+
+
+async def erase(peer: Peer, **payload: Any) -> dict[str, Any]:
+    return await expect(peer, "hub:erase", payload, "hub:erased")
+
+
+def holds(data: Path, text: str) -> list[str]:
+    """The files that hold some bytes."""
+    needle = text.encode()
+    files = [one for one in data.rglob("*") if one.is_file()]
+    return [one.name for one in files if needle in one.read_bytes()]
+
+
+def data_of(stage: InProcess) -> Path:
+    return Path(stage.hub.settings.data)
+
+
+async def ada_writes(stage: InProcess | Spawned, count: int = 3) -> Peer:
+    """Some messages of hers and some of another's, and one that waits in her mailbox."""
+    ada = await stage.connect()
+    ada.sender = ADA
+    assert (await ada.register(ADA, durable=True))["type"] == "hub:registered"
+    bob = await stage.join("@(people/bob)")
+    await create(bob)
+    for number in range(count):
+        await publish(ada, f"{SECRET} {number}")
+        await publish(bob, f"plain {number}")
+    ada.hang_up()
+    reply = await bob.ask_actor(ADA, "note", f"{SECRET}, she said")
+    while reply["payload"]["status"] != "queued":
+        reply = await bob.ask_actor(ADA, "note", f"{SECRET}, she said")
+    return bob
+
+
+async def test_no_file_of_the_hub_holds_it_afterwards(stage: InProcess) -> None:
+    bob = await ada_writes(stage)
+    data = data_of(stage)
+    assert holds(data, SECRET)
+
+    answer = await erase(bob, actor=ADA)
+
+    assert answer["mailbox"]
+    assert answer["segments"] == 1
+    assert holds(data, SECRET) == []
+    assert [name for name in holds(data, ADA) if not name.startswith("state.db")] == []
+    await eventually(lambda: not holds(data, ADA))
+
+
+async def test_the_log_is_still_proven_and_counts_what_was_erased(stage: InProcess) -> None:
+    bob = await ada_writes(stage)
+
+    answer = await erase(bob, actor=ADA)
+    await stage.hub.stop()
+
+    report = verify(SystemDisk(data_of(stage) / "log", read_only=True))
+    assert report.is_sound, report.problems
+    assert report.erased == answer["entries"] > 4
+
+
+async def test_consumers_get_the_rest_before_and_after_a_restart(stage: InProcess) -> None:
+    bob = await ada_writes(stage)
+    await erase(bob, actor=ADA)
+    consumer = await enter(stage, "one", name="one")
+    assert seqs(await consumer.take_and_ack(3)) == [2, 4, 6]
+    await consumer.quiet()
+
+    await stage.hub.stop()
+    await stage.hub.start()
+
+    again = await enter(stage, "two", name="two")
+    await publish(again.peer, "next")
+    assert seqs(await again.take(4)) == [2, 4, 6, 7]
+
+
+async def test_traffic_goes_on_while_segments_are_written_anew() -> None:
+    async with run_stage(log={"segment_bytes": 2**20}, message_rate=0) as stage:
+        bob = await ada_writes(stage, 50)
+        padding = "x" * 20_000
+        for _ in range(120):
+            await publish(bob, padding)
+        answering = asyncio.create_task(erase(await stage.join("@(people/carl)"), actor=ADA))
+        published = 0
+        while not answering.done():
+            await publish(bob, "meanwhile")
+            published += 1
+
+        answer = await answering
+        consumer = await enter(stage, "one")
+        found = await consumer.take_and_ack(50 + 120 + published)
+
+        assert answer["segments"] >= 1
+        assert not any(SECRET in str(one.payload) for one in found)
+
+
+async def test_with_authentication_it_is_a_permission() -> None:
+    async with run_stage(auth=AUTH) as stage:
+        stranger = await session_of(stage, "stranger", send=["*"], create=["*"])
+        keeper = await session_of(stage, "keeper", admin=["erase"])
+        other = await session_of(stage, "other", admin=["republish"])
+
+        assert await refusal(stranger, "hub:erase", {"actor": ADA}) == "unauthorized"
+        assert await refusal(other, "hub:erase", {"actor": ADA}) == "unauthorized"
+        assert (await erase(keeper, actor=ADA))["entries"] == 0
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05])
+async def test_a_kill_at_any_moment_leaves_a_log_that_can_be_proven(delay_s: float) -> None:
+    async with spawn_stage(message_rate=0) as stage:
+        bob = await ada_writes(stage, 20)
+        bob.send("hub:erase", {"actor": ADA}, pattern="ask")
+        await asyncio.sleep(delay_s)
+        await stage.hub.kill()
+        log = SystemDisk(stage.hub.data / "log", read_only=True)
+        assert verify(log).is_sound
+
+        await stage.hub.start()
+        bob = await stage.join("@(people/bob)")
+        await erase(bob, actor=ADA)
+        consumer = await enter(stage, "one")
+
+        assert seqs(await consumer.take(20)) == [*range(2, 41, 2)]
+        assert holds(stage.hub.data / "log", SECRET) == []
+        assert holds(stage.hub.data / "log", ADA) == []
+        info = await expect(bob, "hub:topic_info", {"topic": TOPIC}, "hub:topic_info_response")
+        assert info["head"] == 40
+        await stage.hub.kill()
+        assert verify(log).is_sound

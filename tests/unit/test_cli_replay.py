@@ -1,0 +1,138 @@
+"""What `signalhub replay` makes of its arguments, and of the messages it sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from signalhub.cli.failures import Failure
+from signalhub.cli.replay_sending import BYTES_MAX, batch_size, batches
+from signalhub.cli.replay_target import Target, candidates
+from signalhub.client import Original
+from signalhub.pipeline.replay_job import (
+    NAME,
+    Position,
+    ReplayConflict,
+    ReplayJob,
+    Selection,
+    job_of,
+    read_job,
+    write_job,
+)
+
+ORDERS = Selection("topic = 'orders'", "topic:again")
+UNTIL = Position(7, 41)
+
+
+def original(offset: int, data: Any = 1) -> Original:
+    return Original(epoch=1, offset=offset, id="m", type="n", data=data)
+
+
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        ("topic:orders", [Target("orders")]),
+        ("topic:orders:eu", [Target("orders:eu")]),
+        ("subscription:orders:billing", [Target("orders", "billing")]),
+        ("subscription:a:b:c", [Target("a", "b:c"), Target("a:b", "c")]),
+        ("@(demo/alice)", [Target(actor="@(demo/alice)")]),
+        ("actor:demo/alice", [Target(actor="@(demo/alice)")]),
+        ("orders", []),
+    ],
+)
+def test_a_target_says_what_it_is_or_has_to_be_looked_up(text: str, targets: list[Target]) -> None:
+    assert candidates(text) == targets
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "topic:", "topic:orders/#", "subscription:orders", "subscription::a", "actor:", "@()"],
+)
+def test_a_target_that_is_none_is_wrong_usage(text: str) -> None:
+    with pytest.raises(Failure):
+        candidates(text)
+
+
+@pytest.mark.parametrize("text", ["topic:a:b", "subscription:a:b", "actor:@(demo/alice)"])
+def test_a_target_is_written_as_it_is_read(text: str) -> None:
+    (target,) = candidates(text)
+
+    assert str(target) == text
+
+
+def test_requests_hold_no_more_than_the_hub_takes() -> None:
+    large = "x" * (BYTES_MAX // 3)
+    originals = [original(n) for n in range(250)]
+    originals += [original(n, large) for n in range(250, 255)]
+    originals.append(original(255, "x" * 2 * BYTES_MAX))
+
+    found = list(batches(iter(originals), 100))
+
+    assert [one for batch in found for one in batch] == originals
+    assert [len(batch) for batch in found] == [100, 100, 52, 2, 1, 1]
+    assert all(len(msgspec.json.encode(batch)) <= BYTES_MAX + 200 for batch in found[:-1])
+
+
+@pytest.mark.parametrize(("rate", "size"), [(0, 100), (1_000, 100), (30, 30), (0.5, 1)])
+def test_a_slow_replay_sends_small_requests(rate: float, size: int) -> None:
+    assert batch_size(rate) == size
+
+
+def test_a_replay_is_found_again_by_its_selection_or_its_name(tmp_path: Path) -> None:
+    own, named = job_of(None, ORDERS, UNTIL, 1), job_of("again", ORDERS, UNTIL, 2)
+    write_job(tmp_path, None, own)
+    write_job(tmp_path, "again", named)
+
+    assert read_job(tmp_path, None, ORDERS) == own
+    assert read_job(tmp_path, "again", ORDERS) == named
+    assert own.job == f"{ORDERS.name}-7.41"
+    assert named.job == "again"
+    assert read_job(tmp_path, None, Selection("true", "topic:again")) is None
+    assert sorted(one.suffix for one in (tmp_path / "pipeline" / "replays").iterdir()) == [
+        ".json",
+        ".json",
+    ]
+
+
+def test_a_name_stands_for_one_selection(tmp_path: Path) -> None:
+    write_job(tmp_path, "again", job_of("again", ORDERS, UNTIL, 1))
+
+    with pytest.raises(ReplayConflict, match="another --job"):
+        read_job(tmp_path, "again", Selection(ORDERS.where, "topic:other"))
+
+
+def test_a_spoilt_file_is_not_taken_for_a_new_replay(tmp_path: Path) -> None:
+    write_job(tmp_path, "again", job_of("again", ORDERS, UNTIL, 1))
+    (path,) = (tmp_path / "pipeline" / "replays").iterdir()
+    path.write_text("{")
+
+    with pytest.raises(ReplayConflict, match="cannot be read"):
+        read_job(tmp_path, "again", ORDERS)
+
+
+def test_selections_that_differ_have_different_names() -> None:
+    others = [
+        Selection("true", ORDERS.to),
+        Selection(ORDERS.where, "topic:other"),
+        Selection(ORDERS.where, ORDERS.to, True),
+    ]
+
+    assert len({one.name for one in (ORDERS, *others)}) == 4
+    assert all(NAME.fullmatch(one.name) for one in (ORDERS, *others))
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 65, "a b"])
+def test_a_name_is_also_one_of_a_file(name: str) -> None:
+    assert not NAME.fullmatch(name)
+
+
+def test_an_older_file_with_more_in_it_is_read(tmp_path: Path) -> None:
+    job = job_of("again", ORDERS, UNTIL, 1)
+    write_job(tmp_path, "again", job)
+    (path,) = (tmp_path / "pipeline" / "replays").iterdir()
+    path.write_bytes(msgspec.json.encode(msgspec.to_builtins(job) | {"more": 1}))
+
+    assert isinstance(read_job(tmp_path, "again", ORDERS), ReplayJob)

@@ -1,0 +1,199 @@
+"""Whoever asks the archive is answered in bounded time, whatever the lake does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from signalhub.core.effects import Consult
+from signalhub.core.rooms.requests import Archived
+from signalhub.core.tally import LakeTally
+from signalhub.engine import archive as module
+from signalhub.engine.archive import LakeArchive, Sight
+from signalhub.log.segment import SegmentInfo, segment_name
+from signalhub.testing import FakeClock
+from tests.small_lake import EPOCH, NOW_MS, STREAM, SmallLake, place, row
+from tests.spec.stage import eventually
+
+Found = list[Archived] | None
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> SmallLake:
+    lake = SmallLake(tmp_path / "lake")
+    lake.append("inbox", [row(seq) for seq in range(1, 4)], last=3)
+    return lake
+
+
+@pytest.fixture
+def tally() -> LakeTally:
+    return LakeTally()
+
+
+@pytest.fixture
+async def archive(lake: SmallLake, tally: LakeTally) -> AsyncIterator[LakeArchive]:
+    loop = asyncio.get_running_loop()
+    archive = LakeArchive(lake.lake, EPOCH, FakeClock(NOW_MS), loop, tally, answer_s=0.2)
+    yield archive
+    archive.close()
+
+
+@contextmanager
+def hanging(lake: SmallLake) -> Iterator[None]:
+    """Whoever opens a table waits."""
+    with lake.lake._lock:
+        yield
+
+
+def ask(archive: LakeArchive, done: Callable[[Found], None]) -> None:
+    archive.consult(Consult(STREAM, 1, 9, 9, lambda *_: []), done)
+
+
+async def answer(archive: LakeArchive) -> Found:
+    told: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+    ask(archive, told.set_result)
+    return await told
+
+
+async def look(archive: LakeArchive) -> Sight | None:
+    told: asyncio.Future[Sight | None] = asyncio.get_running_loop().create_future()
+    archive.look(told.set_result)
+    return await told
+
+
+def segment(number: int) -> SegmentInfo:
+    base = 10 * number
+    return SegmentInfo(
+        name=segment_name(base), base=base, end=base + 10, bytes=1, epoch=EPOCH, created_ms=0
+    )
+
+
+async def test_a_question_is_answered_on_the_loop(archive: LakeArchive, tally: LakeTally) -> None:
+    found = await answer(archive)
+
+    assert found is not None
+    assert [one.seq for one in found] == [1, 2, 3]
+    assert (tally.consults, tally.failures) == (1, 0)
+
+
+async def test_nobody_waits_for_a_lake_that_hangs(
+    lake: SmallLake, archive: LakeArchive, tally: LakeTally
+) -> None:
+    with hanging(lake):
+        assert await answer(archive) is None
+        assert not archive.is_reachable
+        assert tally.failures == 1
+
+    assert await answer(archive) is not None
+    assert archive.is_reachable
+
+
+async def test_a_late_answer_is_not_told_twice(lake: SmallLake, archive: LakeArchive) -> None:
+    told: list[Found] = []
+    with hanging(lake):
+        ask(archive, told.append)
+        await eventually(lambda: told != [])
+    await answer(archive)
+
+    assert told == [None]
+
+
+async def test_questions_do_not_pile_up(
+    lake: SmallLake, archive: LakeArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ASKED_MAX", 2)
+    told: list[tuple[int, Found]] = []
+
+    def teller(number: int) -> Callable[[Found], None]:
+        return lambda found: told.append((number, found))
+
+    with hanging(lake):
+        for number in range(4):
+            ask(archive, teller(number))
+        assert told == []
+        await asyncio.sleep(0)
+        assert told == [(2, None), (3, None)]
+    await eventually(lambda: len(told) == 4)
+    assert await answer(archive) is not None
+
+
+async def test_closing_does_not_wait_for_a_lake_that_hangs(
+    lake: SmallLake, archive: LakeArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CLOSE_S", 0.01)
+    told: list[Found] = []
+    with hanging(lake):
+        ask(archive, told.append)
+        archive.close()
+        assert told == []
+
+
+async def test_the_first_look_tells_the_position(archive: LakeArchive) -> None:
+    assert await archive.first_look() == 4
+    assert archive.position == 4
+
+
+async def test_a_first_look_that_fails_finds_nothing(lake: SmallLake, archive: LakeArchive) -> None:
+    with hanging(lake):
+        assert await archive.first_look() == 0
+
+
+async def test_an_archive_that_is_needed_and_not_there_is_away(tmp_path: Path) -> None:
+    nothing = SmallLake(tmp_path / "nothing")
+    loop = asyncio.get_running_loop()
+    for is_needed, expected in ((True, None), (False, [])):
+        archive = LakeArchive(
+            nothing.lake, EPOCH, FakeClock(), loop, LakeTally(), is_needed=is_needed
+        )
+        assert await answer(archive) == expected
+        archive.close()
+
+
+class TestSegments:
+    async def test_those_that_wait_land_from_the_oldest_on(
+        self, lake: SmallLake, archive: LakeArchive
+    ) -> None:
+        archive.wait_for([segment(number) for number in range(4)])
+        lake.append("inbox", [], last=39)
+        lake.append("entries", map(place, range(20)), last=19)
+        assert await look(archive) == Sight(40, 20)
+        assert (archive.landed, archive.wanted) == (20, 4)
+
+        lake.append("entries", map(place, range(20, 40)), last=39)
+        assert await look(archive) == Sight(40, 40)
+
+    async def test_one_that_is_missing_holds_up_those_behind_it(
+        self, lake: SmallLake, archive: LakeArchive, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        archive.wait_for([segment(number) for number in range(3)])
+        lake.append("inbox", [], last=29)
+        lake.append("entries", [place(n) for n in range(30) if n != 15], last=29)
+
+        for _ in range(2):
+            assert await look(archive) == Sight(30, 10)
+        assert len(caplog.records) == 1
+        caplog.clear()
+
+    async def test_messages_of_rooms_must_be_there_as_well(
+        self, lake: SmallLake, archive: LakeArchive
+    ) -> None:
+        archive.wait_for([segment(0), segment(1)])
+        lake.append("inbox", [], last=18)
+        lake.append("entries", map(place, range(20)), last=19)
+
+        assert await look(archive) == Sight(19, 10)
+
+    async def test_what_has_been_counted_is_not_counted_again(
+        self, lake: SmallLake, archive: LakeArchive
+    ) -> None:
+        archive.wait_for([segment(0)])
+        lake.append("inbox", [], last=9)
+        lake.append("entries", map(place, range(10)), last=9)
+        assert await look(archive) == Sight(10, 10)
+        lake.spoil("entries")
+
+        assert await look(archive) == Sight(10, 10)
