@@ -20,8 +20,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m signalhub.pipeline.jars
 	@touch $(READY)
 
-run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787
-	@exec $(BIN)/signalhub serve
+run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and its pipeline
+	@exec $(BIN)/signalhub serve --pipeline
 
 test: $(READY) ## set up on first use, then run every test
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,14 +66,18 @@ Make = Callable[..., Beside]
 
 
 @pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.chdir(tmp_path)
 
     def make(script: str, tally: LakeTally | None = None, stop_s: float = 10.0) -> Beside:
         command = (sys.executable, "-c", script)
         return Beside(command, tally or LakeTally(), pause_s=0.01, stop_s=stop_s)
 
-    return make
+    yield make
+    for pid, _, _ in lives(tmp_path):
+        # A test that fails leaves nobody behind.
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def test_it_runs_in_a_group_of_its_own_and_gives_way_to_the_hub(

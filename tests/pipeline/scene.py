@@ -9,6 +9,7 @@ from pathlib import Path
 from signalhub.clock import Clock, SystemClock
 from signalhub.entry import Body, Entry, Kind, Message, RoomMessage, encode_body
 from signalhub.log.disk import SystemDisk
+from signalhub.log.folder import look
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
 from signalhub.settings import Log as LogSettings
@@ -118,6 +119,23 @@ class LogScene:
 
     def close(self) -> None:
         self._log.close()
+
+    def retire(self, count: int) -> None:
+        """Delete so many of the oldest segments, as retention does."""
+        self._log.remove(self._log.segments[:count])
+
+    def end_of(self, segment: str) -> int:
+        """Where the batches of a segment end."""
+        return next(one.bytes for one in look(self.disk).segments if one.name == segment)
+
+    def lose_the_end(self) -> None:
+        """The last batch is gone although it had been shown, so a new epoch begins."""
+        self.close()
+        info = look(self.disk).segments[-1]
+        file = self.disk.open(info.name)
+        file.write(bytes(32), info.bytes - 32)
+        file.close()
+        self._log = self._open()
 
     def _next(self, stream: str, epoch: int) -> int:
         seq = self._seqs[stream, epoch] = self._seqs.get((stream, epoch), 0) + 1

@@ -70,6 +70,7 @@ COMMANDS = [
     ["inbox"],
     ["inbox", "fetch"],
     ["inbox", "append"],
+    ["replay"],
     ["tell"],
     ["ask"],
     ["broadcast"],

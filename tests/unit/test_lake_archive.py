@@ -35,9 +35,16 @@ def tally() -> LakeTally:
 
 
 @pytest.fixture
-async def archive(lake: SmallLake, tally: LakeTally) -> AsyncIterator[LakeArchive]:
+def clock() -> FakeClock:
+    return FakeClock(NOW_MS - 60_000)
+
+
+@pytest.fixture
+async def archive(
+    lake: SmallLake, tally: LakeTally, clock: FakeClock
+) -> AsyncIterator[LakeArchive]:
     loop = asyncio.get_running_loop()
-    archive = LakeArchive(lake.lake, EPOCH, FakeClock(NOW_MS), loop, tally, answer_s=0.2)
+    archive = LakeArchive(lake.lake, EPOCH, clock, loop, tally, answer_s=0.2)
     yield archive
     archive.close()
 
@@ -151,6 +158,23 @@ async def test_an_archive_that_is_needed_and_not_there_is_away(tmp_path: Path) -
         )
         assert await answer(archive) == expected
         archive.close()
+
+
+async def test_a_table_that_was_made_again_is_noticed_within_a_minute(
+    lake: SmallLake, archive: LakeArchive, clock: FakeClock
+) -> None:
+    for last in range(4, 8):
+        lake.append("inbox", [], last=last)
+    assert await look(archive) == Sight(8, 0)
+    lake.drop()
+    lake.append("inbox", [row(1)], last=1)
+
+    clock.advance(61)
+
+    assert await look(archive) == Sight(2, 0)
+    found = await answer(archive)
+    assert found is not None
+    assert [one.seq for one in found] == [1]
 
 
 class TestSegments:

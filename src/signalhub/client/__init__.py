@@ -4,6 +4,7 @@ from signalhub.client.backoff import Reconnect
 from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumer import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
+from signalhub.client.erasures import Erased
 from signalhub.client.inbox_access import InboxAccess, InboxMessages
 from signalhub.client.message import (
     Actor,
@@ -47,6 +48,7 @@ __all__ = [
     "DeadLetter",
     "Definition",
     "Delivery",
+    "Erased",
     "Found",
     "Hub",
     "InboxAccess",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, Unpack
 
 from signalhub.client.arguments import Mode, Position, checked_name, checked_topic
 from signalhub.client.consumer import Consumer, join
+from signalhub.client.erasures import Erased
 from signalhub.client.frame import Request
 from signalhub.client.incoming import answer_of
 from signalhub.client.lane import Handler
@@ -187,6 +188,15 @@ class DurableCalls:
         to = destination(topic, subscription, actor)
         request = self._streams.republish(job, originals, until, to, self._now_ms)
         return await self._answer(request, Republished)
+
+    async def erase(self, *, actor: str | None = None, inbox: str | None = None) -> Erased:
+        """Take what an actor got and sent, or what is in an inbox, out of the hub's log.
+
+        The answer comes when nothing of it is left there, which may take a while. Copies that the
+        pipeline has made are another matter: `signalhub erase` takes care of both.
+        """
+        request = self._streams.erase(actor, inbox, self._now_ms)
+        return await self._answer(request, Erased)
 
     @property
     def _streams(self) -> StreamComposer:

@@ -75,7 +75,7 @@ class Erasures:
     def held_of(self, stored: Stored) -> Held:
         """A message as it was read from the log; blank if it may not be shown."""
         held = held_of(stored)
-        if self.hides(stored.offset):
+        if self.hides(stored.offset) or self.hides_message(held.message, stored.offset):
             blank(held)
         return held
 

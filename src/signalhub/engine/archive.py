@@ -18,6 +18,7 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.core.effects import Consult
+from signalhub.core.period import Period
 from signalhub.core.rooms.requests import Archived
 from signalhub.core.tally import LakeTally
 from signalhub.engine.lake_reader import LakeReader
@@ -29,6 +30,7 @@ log = logging.getLogger("signalhub.lake")
 ANSWER_S: Final = 10.0
 _ASKED_MAX: Final = 256
 _CLOSE_S: Final = 5.0
+_REOPEN_MS: Final = 60_000
 
 T = TypeVar("T")
 
@@ -71,6 +73,7 @@ class LakeArchive:
         self._answer_s = answer_s
         self._sight = Sight(0, 0)
         self._wanted: Sequence[SegmentInfo] = ()
+        self._reopening = Period(_REOPEN_MS)
         self._doubted = -1
         self._asked_count = 0
         self._is_reachable = True
@@ -119,7 +122,11 @@ class LakeArchive:
         """Find out how far the lake is, and how many of the segments that wait it holds."""
         wanted, landed = self._wanted, self.landed
 
+        is_due = self._reopening.is_due(self._clock.now_ms())
+
         def find_out() -> Sight:
+            if is_due:
+                self._reader.reopen()
             position = self._reader.inbox_position(self._epoch)
             return Sight(position, self._landed(wanted, landed, position))
 

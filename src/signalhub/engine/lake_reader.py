@@ -51,6 +51,11 @@ class LakeReader:
         self._lake = lake
         self._seen = {_INBOX} if is_needed else set[str]()
 
+    def reopen(self) -> None:
+        """Trust nothing that is known of the tables: one may have been made again meanwhile."""
+        for name in (_INBOX, _ENTRIES):
+            self._lake.forget(name)
+
     def inbox_position(self, epoch: int) -> int:
         """The table `inbox` holds everything of this epoch of the log before this offset."""
         return self._position(_INBOX, epoch)
@@ -84,7 +89,7 @@ class LakeReader:
                 # A log that lost entries gives their positions out again; the later epoch is first.
                 found.setdefault(one.seq, one)
             # Behind the last of as many rows as were asked for nothing has been looked at.
-            first = last + 1
+            first = rows[-1].seq + 1 if len(rows) == count else last + 1
             width *= _WIDER
         return list(found.values())
 

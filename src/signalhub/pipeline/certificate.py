@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -57,6 +58,18 @@ class LogRemoval(msgspec.Struct, kw_only=True):
     through: int
     """Everything before this offset of the log was searched."""
 
+    def and_then(self, later: LogRemoval) -> LogRemoval:
+        """Both attempts of one erasure together."""
+        return LogRemoval(
+            entries=self.entries + later.entries,
+            settled=self.settled + later.settled,
+            mailbox=self.mailbox or later.mailbox,
+            segments=self.segments + later.segments,
+            torn=self.torn + later.torn,
+            epoch=later.epoch,
+            through=later.through,
+        )
+
 
 class Certificate(msgspec.Struct, kw_only=True):
     """One erasure."""
@@ -83,6 +96,12 @@ class Certificate(msgspec.Struct, kw_only=True):
 
     def is_about(self, kind: Subject, name: str) -> bool:
         return self.subject == kind and self.subject_sha256 == _hash(self.salt, name)
+
+    def count(self, tables: Mapping[str, int], positions: Sequence[tuple[int, int, int]]) -> None:
+        """Add what one attempt has removed from the tables."""
+        for name, rows in tables.items():
+            self.tables[name] = self.tables.get(name, 0) + rows
+        self.positions = sorted({*self.positions, *positions})
 
 
 def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificate:

@@ -95,6 +95,8 @@ class _BroadcastHead(msgspec.Struct, array_like=True, gc=False):
     """The same of `entry.Broadcast`, which has no end."""
 
     id: str
+    sender: msgspec.Raw
+    ack: msgspec.Raw
     expires_ms: None = None
 
 

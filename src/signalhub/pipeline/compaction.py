@@ -7,7 +7,7 @@ files together by their size; it serves the tables whose files overlap anyway.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -156,10 +156,10 @@ def _sizes(lake: Lake, name: str) -> list[int]:
     return found
 
 
-def _described(lake: Lake, name: str) -> list[dict[str, int | None]]:
+def _described(lake: Lake, name: str) -> list[dict[str, Any]]:
     table = lake.open(name)
     if table is None:
         return []
     said = pa.table(table.get_add_actions(flatten=True))
-    found: list[dict[str, int | None]] = said.select(_SAYS).to_pylist()
+    found: list[dict[str, Any]] = said.select(_SAYS).to_pylist()
     return found

@@ -103,7 +103,8 @@ def expire(spark: SparkSession, lake: Lake, ages: Ages) -> dict[str, int]:
 def _delete(spark: SparkSession, lake: Lake, name: str, condition: str) -> int:
     if not _is_due(spark, lake, name, condition):
         return 0
-    return _changed(spark, f"DELETE FROM delta.`{lake.location(name)}` WHERE {condition}")
+    statement = f"DELETE FROM delta.`{lake.location(name)}` WHERE {condition}"  # noqa: S608
+    return _changed(spark, statement)
 
 
 def _strip(spark: SparkSession, lake: Lake, condition: str, reason: str, now_ms: int) -> int:
@@ -111,12 +112,10 @@ def _strip(spark: SparkSession, lake: Lake, condition: str, reason: str, now_ms:
     condition += " AND removed_at IS NULL"
     if not _is_due(spark, lake, ENTRIES.name, condition):
         return 0
-    return _changed(
-        spark,
-        f"UPDATE delta.`{lake.location(ENTRIES.name)}` SET body = NULL, id = NULL,"
-        f" removed_at = timestamp_millis({now_ms}), removed_reason = '{reason}'"
-        f" WHERE {condition}",
-    )
+    target = f"delta.`{lake.location(ENTRIES.name)}`"
+    values = f"removed_at = timestamp_millis({now_ms}), removed_reason = '{reason}'"
+    statement = f"UPDATE {target} SET body = NULL, id = NULL, {values} WHERE {condition}"  # noqa: S608
+    return _changed(spark, statement)
 
 
 def _is_due(spark: SparkSession, lake: Lake, name: str, condition: str) -> bool:

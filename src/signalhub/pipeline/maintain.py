@@ -94,7 +94,11 @@ class _Round:
     def each(self, work: Callable[[SparkSession, Lake, str], int]) -> dict[str, int]:
         found: dict[str, int] = {}
         for name in self._tables:
-            self._try(name, lambda n=name: found.__setitem__(n, work(self._spark, self._lake, n)))
+
+            def one(name: str = name) -> None:
+                found[name] = work(self._spark, self._lake, name)
+
+            self._try(name, one)
         return {name: count for name, count in found.items() if count}
 
     def vacuum(self, age_s: float, *, is_alone: bool) -> list[str]:

@@ -117,19 +117,23 @@ def select(
 
 
 def _chosen(session: SparkSession, where: str) -> DataFrame:
+    # A name in single brackets would be taken for a column of an alias `where`.
+    text = f"SELECT * FROM {MESSAGES.name} WHERE ((\n{where}\n))"  # noqa: S608
     try:
-        # A name in single brackets would be taken for a column of an alias `where`.
-        text = f"SELECT * FROM {MESSAGES.name} WHERE ((\n{where}\n))"  # noqa: S608
+        F.expr(where)
+    except PySparkException:
+        is_condition = False
+    else:
+        is_condition = True
+    try:
         found = query(session, text)
     except (QueryRefused, QueryWrong) as error:
         # The condition begins in the second line of what was asked.
         moved = _LINE.sub(lambda line: f"(line {int(line[1]) - 1},", str(error))
         raise type(error)(moved) from None
-    try:
-        F.expr(where)
-    except PySparkException:
-        # It ends the bracket it stands in, and goes on.
-        raise QueryRefused("this is more than one condition; write one over `messages`") from None
+    if not is_condition:
+        # It ends the brackets it stands in, and goes on.
+        raise QueryRefused("this is more than one condition; write one over `messages`")
     return found
 
 

@@ -78,14 +78,16 @@ class Pipeline:
         *,
         shard: int = 0,
         landed: Callable[[Landed], None] = lambda batch: None,
+        landing: type[Landing] = Landing,
     ) -> None:
-        """`landed` hears of every batch."""
+        """`landed` hears of every batch; `landing` is how it is landed."""
         self._spark = spark
         self._lake = lake
         self._data = data
         self._settings = settings
         self._shard = shard
         self._landed = landed
+        self._landing_kind = landing
         self._disk = log_of(data)
         self._segments = Segments(self._disk)
         self._journal = Journal(data)
@@ -137,7 +139,7 @@ class Pipeline:
 
     def _landing(self, *, until: Position | None = None, beyond: bool = False) -> Landing:
         settings = self._settings
-        return Landing(
+        return self._landing_kind(
             spark=self._spark,
             lake=self._lake,
             data=self._data,

@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from signalhub.errors import SettingsError
-from signalhub.log.disk import Disk, SystemDisk
+from signalhub.log.disk import Disk, File, SystemDisk
 from signalhub.log.errors import EntriesGone, LogDamaged, storage_error
 from signalhub.log.folder import look
-from signalhub.log.footer import read_footer
+from signalhub.log.footer import read_footer, read_summary
 from signalhub.log.head import read_head
 from signalhub.log.record import Unreadable
 from signalhub.log.segment import (
@@ -27,6 +27,7 @@ from signalhub.log.segment import (
     read_header,
     scan_batches,
     segment_name,
+    used_bytes,
 )
 
 LOG_FOLDER: Final = "log"
@@ -199,49 +200,34 @@ class Segments:
                 raise LogDamaged(segment_name(offset), 0, "it is missing")
 
     def _slices_of(self, base: int, first: int, limit: int, slice_bytes: int) -> Iterator[Slice]:
+        """The slices of one segment; ends early where its batches do, raises where one is bad."""
         name, epoch = segment_name(base), self._epochs[base]
         file = self._disk.open(name, read_only=True)
         try:
             place = self._place_of(base, first)
-            begin, offset, end = place.position, first, place.position
-            expected = place.offset
+            begin = end = place.position
+            offset = to_offset = first
+            fault: Unreadable | None = None
             try:
-                for located in scan_batches(file, begin, file.size()):
-                    if located.batch.first != expected:
-                        raise Unreadable(f"offset {located.batch.first} is out of place")
-                    expected = located.batch.end
-                    if located.batch.end <= first:
-                        begin = end = located.end
-                        continue
+                for located in scan_batches(file, begin, _batches_end(file)):
                     end = located.end
+                    if located.batch.end <= first:
+                        begin = end
+                        continue
                     to_offset = min(located.batch.end, limit)
-                    is_last = to_offset == limit
                     if to_offset == located.batch.end:
                         self._last[base] = _Place(to_offset, end)
-                    if is_last or end - begin >= slice_bytes:
-                        yield Slice(
-                            segment=name,
-                            epoch=epoch,
-                            begin=begin,
-                            end=end,
-                            from_offset=offset,
-                            to_offset=to_offset,
-                        )
+                    if to_offset == limit:
+                        break
+                    if end - begin >= slice_bytes:
+                        yield _slice(name, epoch, (begin, end), (offset, to_offset))
                         begin, offset = end, to_offset
-                    if is_last:
-                        return
             except Unreadable as error:
-                good = self._last.get(base, place)
-                if good.offset > offset:
-                    yield Slice(
-                        segment=name,
-                        epoch=epoch,
-                        begin=begin,
-                        end=end,
-                        from_offset=offset,
-                        to_offset=good.offset,
-                    )
-                raise LogDamaged(name, end, str(error)) from error
+                fault = error
+            if to_offset > offset:
+                yield _slice(name, epoch, (begin, end), (offset, to_offset))
+            if fault and used_bytes(file, end, file.size()):
+                raise LogDamaged(name, end, str(fault)) from fault
         finally:
             file.close()
 
@@ -290,3 +276,22 @@ class Segments:
         self._bases = [base for base in bases if base in epochs]
         self._epochs = epochs
         self._last = {base: place for base, place in self._last.items() if base in epochs}
+
+
+def _slice(segment: str, epoch: int, place: tuple[int, int], offsets: tuple[int, int]) -> Slice:
+    return Slice(
+        segment=segment,
+        epoch=epoch,
+        begin=place[0],
+        end=place[1],
+        from_offset=offsets[0],
+        to_offset=offsets[1],
+    )
+
+
+def _batches_end(file: File) -> int:
+    """Where the batches of a segment end; in one that is not sealed, space may follow them."""
+    try:
+        return read_summary(file).bytes
+    except Unreadable:
+        return file.size()

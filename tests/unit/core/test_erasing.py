@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.entry import Erased, Kind, Message, Outcome, decode_body
-from tests.memory_shell import MemoryShell
+from tests.memory_shell import MemoryShell, envelope
 from tests.unit.core.erasing_scene import ADA, BOB, entries, erased, holds, outcomes, two_senders
 from tests.unit.core.scene import (
     TOPIC,
@@ -188,6 +188,25 @@ class TestWhatAnActorSent:
 
         assert answer["payload"] == {"count": 1}
         assert not holds(shell, "of ada")
+
+
+    def test_what_is_about_to_become_a_dead_letter_does_not(self) -> None:
+        shell = MemoryShell()
+        ada, bob = shell.connect(ADA), shell.connect(BOB)
+        create(ada, poison="dead_letter")
+        consumer = subscribe(bob)
+        publish(ada, "of ada")
+        terminate = envelope("hub:term", {"subscriptionId": consumer, "seq": 1}, sender=BOB)
+        forget = envelope("hub:erase", {"actor": ADA}, sender=ADA, id="e")
+
+        effects = [
+            *shell.hub.received(bob.session, terminate, shell.now),
+            *shell.hub.received(ada.session, forget, shell.now),
+        ]
+        shell.perform(effects)
+
+        assert f"{TOPIC}.dlq" not in shell.hub.streams.topics
+        assert subscription_of(shell).lag == 0
 
 
 class TestAMailbox:

@@ -8,9 +8,9 @@ merged into it. Three sources give the changes of a piece:
 * settlements, which name the message by its offset.
 
 After that, ends that concern many rows at once (a subscription is deleted or sought, retention or a
-redrive removes messages) change what is pending then. What a settlement says counts more than these,
-because it may be written later than it happened. So it does not matter into which pieces a log is
-cut. Everything is idempotent by key; the last merge of a piece records the position.
+redrive removes messages) change what is pending then. What a settlement says counts more than
+these, because it may be written later than it happened, so it does not matter into which pieces a
+log is cut. Everything is idempotent by key; the last merge of a piece records the position.
 """
 
 from __future__ import annotations

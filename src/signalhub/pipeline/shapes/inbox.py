@@ -26,4 +26,5 @@ def inbox(entries: DataFrame, now: Column | None = None) -> DataFrame:
 
 def take(piece: Piece) -> int:
     """Take in one piece."""
-    return piece.append(inbox(piece.entries()))
+    # Whoever reads a page then finds it in one place of a file.
+    return piece.append(inbox(piece.entries()).sortWithinPartitions("inbox", "seq"))

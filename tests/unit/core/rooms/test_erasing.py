@@ -140,6 +140,7 @@ def test_the_archive_is_not_asked_for_it_even_if_the_clock_is_set_back() -> None
     shell.tick()
 
     assert pages(shell, 9) == [6]
+    assert read(shell).page.oldest == 6
 
 
 def test_what_the_room_made_of_its_messages_goes_too() -> None:

@@ -1,0 +1,92 @@
+"""The hub's part of an erasure: the one that runs is asked, or one is started for just that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from signalhub.cli.connection import Connection, failure_of, run
+from signalhub.cli.failures import Exit, Failure
+from signalhub.errors import ClientError
+
+if TYPE_CHECKING:
+    from signalhub.client import Client, Erased
+    from signalhub.pipeline.certificate import LogRemoval
+    from signalhub.pipeline.subject import Subject
+    from signalhub.settings import Settings
+
+
+def ask_hub(settings: Settings, subject: Subject, connection: Connection) -> LogRemoval:
+    """Have it erased from the log; what that came to."""
+    from signalhub.pipeline.certificate import LogRemoval
+    from signalhub.pipeline.lock import is_hub_running
+
+    async def work(me: Client) -> Erased:
+        return await connection.in_time(_request(me, subject))
+
+    if is_hub_running(settings.data):
+        try:
+            done = run(connection, work)
+        except Failure as failure:
+            if failure.exit != Exit.UNREACHABLE:
+                raise
+            raise Failure(
+                failure.exit,
+                failure.code,
+                f"a hub is at work on {settings.data}, but not at {connection.url}",
+                "say where with --url",
+            ) from failure
+    else:
+        done = _without_hub(settings, subject)
+    return LogRemoval(
+        entries=done.entries,
+        settled=done.settled,
+        mailbox=done.mailbox,
+        segments=done.segments,
+        torn=done.torn,
+        epoch=done.epoch,
+        through=done.through,
+    )
+
+
+async def _request(me: Client, subject: Subject) -> Erased:
+    if subject.kind == "actor":
+        return await me.erase(actor=subject.name)
+    return await me.erase(inbox=subject.name)
+
+
+def _without_hub(settings: Settings, subject: Subject) -> Erased:
+    """Start a hub on the folder that nobody else can find, and stop it again."""
+    import asyncio
+    import logging
+
+    from msgspec.structs import replace
+
+    from signalhub.settings import Auth
+
+    run_as = "elsewhere" if settings.pipeline.run == "beside" else settings.pipeline.run
+    private = replace(
+        settings,
+        host="127.0.0.1",
+        port=0,
+        auth=Auth(),
+        pipeline=replace(settings.pipeline, run=run_as),
+    )
+    logging.getLogger("signalhub").setLevel(logging.WARNING)
+
+    async def work() -> Erased:
+        from signalhub.client import connect
+        from signalhub.server.app import App
+
+        app = App(private)
+        await app.start()
+        try:
+            url = f"ws://127.0.0.1:{app.port}/ws"
+            async with await connect(url, "@(cli/erase)", register=False) as me:
+                return await _request(me, subject)
+        finally:
+            await app.stop()
+
+    try:
+        return asyncio.run(work())
+    except ClientError as error:
+        raise failure_of(error) from error

@@ -1,0 +1,130 @@
+"""`signalhub erase` as its users run it: beside a hub, without one, and with a lake."""
+
+from __future__ import annotations
+
+import sys
+from asyncio import create_subprocess_exec, subprocess
+from pathlib import Path
+
+import pytest
+
+import signalhub
+from signalhub.log.disk import SystemDisk
+from signalhub.log.verify import verify
+from signalhub.pipeline import jars
+from signalhub.testing import RunningHub, run_hub
+from tests.integration.test_cli import Done, cli, environment, unused_url
+from tests.pipeline.remains import remains
+
+ADA = "@(people/ada)"
+BOB = "@(people/bob)"
+SECRET = "theanalyticalengineweaves"
+PLAIN = "ploughmen-homeward-plod"
+
+
+async def patient(*arguments: str) -> Done:
+    """A command that starts Spark, which takes its time on a busy machine."""
+    process = await create_subprocess_exec(
+        *(sys.executable, "-m", "signalhub", *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(unused_url()),
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+async def converse(hub: RunningHub) -> None:
+    """Ada and Bob publish, and Bob writes to Ada, who is away."""
+    async with signalhub.connect(hub.url, BOB) as bob:
+        await bob.create_topic("orders")
+        async with signalhub.connect(hub.url, ADA, durable=True) as ada:
+            await ada.publish("orders", "note", SECRET, durable=True)
+        await bob.publish("orders", "note", PLAIN, durable=True)
+
+
+def entries(data: Path) -> tuple[bool, int]:
+    """Is the log sound, and how much of it is erased?"""
+    report = verify(SystemDisk(data / "log", read_only=True))
+    return report.is_sound, report.erased
+
+
+async def test_beside_a_hub_the_log_is_erased_and_a_certificate_printed(tmp_path: Path) -> None:
+    async with run_hub(data=str(tmp_path)) as hub:
+        await converse(hub)
+        refused = await cli(hub.url, "erase", "--actor", ADA, "--data", str(tmp_path))
+        done = await cli(
+            hub.url, "erase", "--actor", ADA, "--data", str(tmp_path), "--yes", "--json"
+        )
+
+        assert refused.code == 2
+        assert "add --yes" in refused.err
+        assert done.code == 0, done.err
+        (found,) = done.rows()
+        assert found["state"] == "gone"
+        assert found["log"]["entries"] >= 1
+        assert found["tables"] == {}
+        assert ADA not in done.out
+        shown = await cli(
+            hub.url, "erase", "--certificate", found["id"], "--data", str(tmp_path), "--json"
+        )
+        assert shown.rows() == [found]
+    assert remains(tmp_path, SECRET) == []
+    assert remains(tmp_path, PLAIN)
+    assert entries(tmp_path) == (True, found["log"]["entries"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ((), "either --actor, --inbox or --certificate"),
+        (("--actor", "people/ada", "--inbox", "x"), "either --actor, --inbox or --certificate"),
+        (("--actor", ""), "is no address"),
+        (("--inbox", ""), "--inbox is empty"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, arguments: tuple[str, ...], word: str
+) -> None:
+    done = await cli(unused_url(), "erase", *arguments, "--yes", "--data", str(tmp_path))
+
+    assert done.code == 2
+    assert word in done.err
+
+
+async def test_an_unknown_certificate_and_a_folder_without_a_hub_are_named(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path))
+    unknown = await cli(unused_url(), "erase", "--certificate", "0" * 16, *data)
+    nothing = await cli(unused_url(), "erase", "--actor", ADA, "--yes", *data)
+
+    assert (unknown.code, nothing.code) == (1, 2)
+    assert "there is no certificate" in unknown.err
+    assert "holds no log" in nothing.err
+    assert remains(tmp_path, "") == []
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(600)
+async def test_without_a_hub_nothing_is_left_in_log_lake_or_state(tmp_path: Path) -> None:
+    if problem := jars.java_problem():
+        pytest.skip(problem)
+    async with run_hub(data=str(tmp_path)) as hub:
+        await converse(hub)
+    data = ("--data", str(tmp_path), "--json")
+    landed = await patient("pipeline", "once", *data)
+    assert landed.code == 0, landed.err
+    assert remains(tmp_path / "lake", SECRET)
+
+    done = await patient("erase", "--actor", ADA, "--now", "--yes", *data)
+
+    assert done.code == 0, done.err
+    (found,) = done.rows()
+    assert found["state"] == "gone"
+    assert found["tables"]["entries"] >= 1
+    assert remains(tmp_path, SECRET) == []
+    assert remains(tmp_path, ADA) == []
+    assert remains(tmp_path / "lake", PLAIN)
+    assert entries(tmp_path)[0]

@@ -1,0 +1,326 @@
+"""Erasure in the lake: nothing of the subject is left in any file, and nothing else is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from signalhub.core.erasing import Wanted
+from signalhub.core.ranges import Ranges
+from signalhub.entry import (
+    Body,
+    DeadLetter,
+    Entry,
+    Erased,
+    Kind,
+    Message,
+    Outcome,
+    Settled,
+    Settlement,
+    encode_body,
+)
+from signalhub.pipeline import certificate
+from signalhub.pipeline.create import ensure_tables
+from signalhub.pipeline.erase import (
+    Erasure,
+    PipelineBehind,
+    Removal,
+    alone,
+    erase,
+    repeated,
+    vacuum,
+    wait_for,
+)
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.segments import Position
+from signalhub.pipeline.subject import FOUND, Subject, chosen, pseudonym, ranges
+from tests.pipeline.lakeside import Lakeside
+from tests.pipeline.remains import remains
+from tests.pipeline.scene import NOON_MS, LogScene
+
+ADA = "@(people/ada)"
+BOB = "@(people/bob)"
+SECRET = "theanalyticalengineweaves"
+PLAIN = "ploughmen homeward plod"
+STAND_IN = "erased.0123456789abcdef"
+INBOX = "inbox.1.abcdefghijklmnopqrstuv"
+OTHER = "inbox.1.bbbbbbbbbbbbbbbbbbbbbb"
+LATER_MS = 4_000_000_000_000
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> LogScene:
+    return LogScene(tmp_path)
+
+
+@pytest.fixture
+def side(spark: SparkSession, scene: LogScene, tmp_path: Path) -> Lakeside:
+    side = Lakeside(spark, tmp_path)
+    ensure_tables(spark, side.lake)
+    return side
+
+
+def message(text: str, *, sender: str = ADA, dead: DeadLetter | None = None) -> Message:
+    return Message(
+        id=f"id-{text[:12]}",
+        copy_id=b"0123456789abcdef",
+        sender=sender,
+        type="note",
+        data=f'"{text}"'.encode(),
+        dead=dead,
+    )
+
+
+def entry(kind: Kind, stream: str, seq: int, body: Body) -> Entry:
+    return Entry(kind, stream, 1, seq, NOON_MS, encode_body(body))
+
+
+def a_life(scene: LogScene) -> None:
+    """Ada publishes, gets and answers mail, and takes from a topic; so does Bob."""
+    letter = DeadLetter("orders", "", "1", 1, 3, f"no {SECRET}", NOON_MS, NOON_MS, [])
+    settled = Settlement(1, 2, Outcome.ACKED, 1, 0, NOON_MS, NOON_MS, ADA)
+    scene.append(
+        [
+            entry(Kind.PUBLISHED, "orders", 1, message(SECRET)),
+            entry(Kind.PUBLISHED, "orders", 2, message(PLAIN, sender=BOB)),
+            entry(Kind.MAIL, ADA, 1, message(f"{SECRET} too", sender=BOB)),
+            entry(Kind.MAIL, BOB, 1, message(f"{SECRET} as well")),
+            entry(Kind.MAIL, BOB, 2, message(PLAIN, sender="@(people/eve)")),
+            entry(Kind.SETTLED, ADA, 0, Settled("", 1, [settled])),
+            entry(Kind.PUBLISHED, "orders.dlq", 1, message(SECRET, dead=letter)),
+        ]
+    )
+
+
+def head(side: Lakeside) -> Position:
+    ((epoch, last),) = side.land()
+    return Position(epoch, last + 1)
+
+
+def removed(side: Lakeside, name: str = ADA) -> Removal:
+    subject = Subject("actor", name, name) if "@" in name else Subject("inbox", "id", name)
+    return erase(
+        side.spark,
+        side.lake,
+        Erasure(
+            subject=subject,
+            through=head(side),
+            pseudonym=STAND_IN,
+            now_ms=NOON_MS,
+        ),
+    )
+
+
+# Without Spark.
+
+
+def row(kind: str, stream: str, body: bytes | None, offset: int = 7) -> dict[str, object]:
+    place = {"shard": 0, "epoch": 1, "offset": offset}
+    return place | {"kind": kind, "stream": stream, "stream_epoch": 1, "seq": 1, "body": body}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream", "body", "is_named"),
+    [
+        ("published", "orders", encode_body(message("hers")), False),
+        ("mail", BOB, encode_body(message("hers")), False),
+        ("mail", ADA, encode_body(message("to her", sender=BOB)), True),
+        ("mail", ADA, None, True),
+        ("settled", ADA, encode_body(Settled("", 1, [])), True),
+        ("published", "orders", b"\xff cannot be read " + ADA.encode(), False),
+        ("published", "orders", encode_body(message(f"about {ADA}", sender=BOB)), None),
+        ("published", "orders", None, None),
+        ("settled", "orders", encode_body(Settled("s", 1, [])), None),
+        ("something_new", "orders", ADA.encode(), None),
+    ],
+)
+def test_what_an_actor_got_and_sent_is_chosen(
+    kind: str, stream: str, body: bytes | None, is_named: bool | None
+) -> None:
+    batch = pa.RecordBatch.from_pylist([row(kind, stream, body)])
+
+    found = chosen(batch, Wanted(ADA, None, None, False, Ranges())).to_pylist()
+
+    assert [one["is_named"] for one in found] == ([] if is_named is None else [is_named])
+
+
+def test_positions_are_told_as_ranges() -> None:
+    places = [(1, 3), (1, 4), (1, 6), (2, 7), (2, 8)]
+    rows = [{"shard": 0, "epoch": e, "offset": o, "is_named": False} for e, o in places]
+
+    assert ranges(pa.Table.from_pylist(rows, schema=FOUND)) == [(1, 3, 4), (1, 6, 6), (2, 7, 8)]
+
+
+def test_a_conflict_is_tried_again_and_anything_else_is_not() -> None:
+    class ConcurrentAppendException(Exception):
+        pass
+
+    def failing(error: Exception, times: int) -> Callable[[], int]:
+        left = iter(range(times))
+
+        def work() -> int:
+            for _ in left:
+                raise error
+            return 7
+
+        return work
+
+    assert repeated(failing(ConcurrentAppendException(), 3), pause_s=0) == 7
+    with pytest.raises(ConcurrentAppendException):
+        repeated(failing(ConcurrentAppendException(), 6), pause_s=0)
+    with pytest.raises(ValueError, match="once"):
+        repeated(failing(ValueError("once"), 1), pause_s=0)
+
+
+def test_a_pipeline_that_does_not_come_past_it_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineBehind, match="entries has not come past the erasure within 0 s"):
+        wait_for(Lake(str(tmp_path)), Position(1, 5), wait_s=0, poll_s=0)
+
+
+def test_one_erasure_at_a_time_keeps_pipelines_out(tmp_path: Path) -> None:
+    with alone(str(tmp_path)) as first, alone(str(tmp_path)) as second:
+        assert (first, second) == (True, False)
+
+
+def test_a_certificate_names_nobody_and_is_found_again_by_whoever_knows_the_name(
+    tmp_path: Path,
+) -> None:
+    one = certificate.begin(tmp_path, "actor", ADA, NOON_MS)
+
+    assert remains(tmp_path, ADA) == []
+    assert one.is_about("actor", ADA)
+    assert not one.is_about("inbox", ADA)
+    assert certificate.begin(tmp_path, "actor", ADA, NOON_MS + 1).id == one.id
+    assert certificate.begin(tmp_path, "actor", BOB, NOON_MS + 1).id != one.id
+    certificate.complete(tmp_path, one, NOON_MS + 2)
+    assert certificate.begin(tmp_path, "actor", ADA, NOON_MS + 3).id != one.id
+    with pytest.raises(certificate.CertificateUnknown, match=one.id):
+        certificate.read(tmp_path, "../../state")
+
+
+# With it.
+
+
+def test_nothing_of_an_actor_is_left_in_any_file(side: Lakeside, scene: LogScene) -> None:
+    a_life(scene)
+    side.shape()
+    side.spark.createDataFrame(
+        [(0, head(side).epoch, 0, SECRET.encode())],
+        "shard INT, epoch BIGINT, offset BIGINT, raw BINARY",
+    ).write.format("delta").mode("append").save(side.lake.location("quarantine"))
+    side.spark.createDataFrame(
+        [("run", 1, [f"entry 3 of {ADA} is late", "entry 9 is missing"])],
+        "run_id STRING, epoch BIGINT, exceptions ARRAY<STRING>",
+    ).write.format("delta").mode("append").save(side.lake.location("audit"))
+    before = {name: side.table(name).count() for name in ("entries", "messages", "deliveries")}
+    lake = side.data / "lake"
+    assert remains(lake, SECRET)
+
+    done = removed(side)
+    vacuum(side.spark, side.lake, is_alone=True)
+
+    assert remains(lake, SECRET) == []
+    assert remains(lake, ADA) == []
+    epoch = head(side).epoch
+    assert done.positions == [(epoch, 0, 0), (epoch, 2, 3), (epoch, 5, 6)]
+    assert done.tables == {
+        "dead_letters": 1,
+        "quarantine": 1,
+        "deliveries": 1,
+        "messages": 4,
+        "audit": 1,
+        "entries": 5,
+    }
+    assert {name: side.table(name).count() for name in before} == before
+    assert side.rows("entries", "offset", "stream", "removed_reason")[:4] == [
+        (0, "orders", "erased"),
+        (1, "orders", None),
+        (2, STAND_IN, "erased"),
+        (3, BOB, "erased"),
+    ]
+    assert side.rows("messages", "offset", "sender", "payload_json")[:2] == [
+        (0, None, None),
+        (1, BOB, f'"{PLAIN}"'),
+    ]
+    assert side.rows("deliveries", "offset", "recipient", "consumer", "outcome") == [
+        (2, STAND_IN, None, "acked"),
+        (3, BOB, None, "pending"),
+        (4, BOB, None, "pending"),
+    ]
+    assert side.rows("audit", "exceptions") == [
+        ([f"entry 3 of {STAND_IN} is late", "entry 9 is missing"],)
+    ]
+    assert {side.lake.committed(name, 0, epoch) for name in ("entries", "messages")} == {6}
+    again = removed(side)
+    assert again.tables == {}
+
+
+def test_an_interrupted_erasure_is_finished_by_doing_it_again(
+    side: Lakeside, scene: LogScene
+) -> None:
+    a_life(scene)
+    side.shape("messages", "deliveries")
+    subject = Subject("actor", ADA, ADA)
+    erasure = Erasure(subject=subject, through=head(side), pseudonym=STAND_IN, now_ms=NOON_MS)
+    seen: list[str] = []
+
+    def crash(name: str) -> None:
+        if name == "entries" and seen:
+            raise KeyboardInterrupt
+        seen.append(name)
+
+    with pytest.raises(KeyboardInterrupt):
+        erase(side.spark, side.lake, erasure, crash)
+    assert side.table("messages").where("sender IS NULL").count() == 4
+    done = erase(side.spark, side.lake, erasure)
+
+    assert done.tables == {"entries": 5}
+    assert side.table("entries").where("body IS NULL").count() == 5
+
+
+def test_an_inbox_is_erased_and_the_others_keep_theirs(side: Lakeside, scene: LogScene) -> None:
+    scene.append([scene.said(INBOX, "c2VjcmV0", expires_ms=LATER_MS) for _ in range(3)])
+    scene.append([scene.said(OTHER, "cGxhaW4x", expires_ms=LATER_MS) for _ in range(2)])
+    side.shape("inbox", "messages")
+
+    done = removed(side, INBOX)
+    vacuum(side.spark, side.lake, is_alone=True)
+
+    assert done.tables == {"inbox": 3, "messages": 3, "entries": 3}
+    assert remains(side.data / "lake", "c2VjcmV0") == []
+    assert side.table("inbox").count() == 2
+    assert side.rows("entries", "offset", "removed_reason")[2:4] == [(2, "erased"), (3, None)]
+
+
+def test_what_comes_after_the_erasure_stays(side: Lakeside, scene: LogScene) -> None:
+    scene.append([entry(Kind.MAIL, ADA, 1, message("before", sender=BOB))])
+    through = head(side)
+    note = Erased("actor", [(0, 0)], [(0, 0)], STAND_IN)
+    scene.append(
+        [
+            entry(Kind.ERASED, "", 0, Erased("actor")),
+            entry(Kind.ERASED, "", 0, note),
+            entry(Kind.MAIL, ADA, 1, message("a new life", sender=BOB)),
+        ]
+    )
+    side.land()
+
+    name = pseudonym(side.spark, str(side.data), through, is_stopped=True)
+    subject = Subject("actor", ADA, ADA)
+    erase(
+        side.spark,
+        side.lake,
+        Erasure(subject=subject, through=through, pseudonym=name, now_ms=NOON_MS),
+    )
+
+    assert name == STAND_IN
+    assert side.rows("entries", "offset", "stream") == [
+        (0, STAND_IN),
+        (1, ""),
+        (2, ""),
+        (3, ADA),
+    ]

@@ -1,0 +1,205 @@
+"""Landing: every entry is in `entries` exactly once, whatever happened before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from signalhub.entry import Entry, Kind
+from signalhub.pipeline.lake import Lake, lake_of
+from signalhub.pipeline.resume import EntriesMissing
+from signalhub.pipeline.run import Pipeline, PipelineFailed, Summary
+from signalhub.pipeline.segments import Segments
+from signalhub.pipeline.status import folder_of, read_status
+from signalhub.pipeline.tables import ENTRIES, QUARANTINE
+from signalhub.settings import Pipeline as Settings
+from tests.pipeline.scene import NOON_MS, LogScene
+
+Once = Callable[..., Summary]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> LogScene:
+    return LogScene(tmp_path, segment_bytes=2**16)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return lake_of(tmp_path)
+
+
+@pytest.fixture
+def once(spark: SparkSession, tmp_path: Path, lake: Lake) -> Once:
+    def run(*, accept_gap: bool = False) -> Summary:
+        return Pipeline(spark, lake, tmp_path, Settings()).once(accept_gap=accept_gap)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def only_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The derived tables have tests of their own."""
+    monkeypatch.setattr("signalhub.pipeline.shape.ORDER", ())
+
+
+def entries(spark: SparkSession, lake: Lake) -> DataFrame:
+    return spark.read.format("delta").load(lake.location(ENTRIES.name))
+
+
+def assert_dense(spark: SparkSession, lake: Lake, count: int) -> None:
+    offset = F.col("offset")
+    found = entries(spark, lake).agg(
+        F.count(offset), F.countDistinct(offset), F.min(offset), F.max(offset)
+    )
+    assert tuple(found.collect()[0]) == (count, count, 0, count - 1)
+
+
+def test_what_was_landed_is_not_landed_again(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(300)
+    assert once().rows == 300
+    scene.publish(150)
+
+    assert once().rows == 150
+    assert once().rows == 0
+
+    assert_dense(spark, lake, 450)
+    epoch = Segments(scene.disk).first.epoch
+    assert lake.committed(ENTRIES.name, 0, epoch) == 449
+
+
+def test_a_lost_checkpoint_is_no_loss(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(200)
+    once()
+    shutil.rmtree(folder_of(scene.data) / "checkpoint")
+    scene.publish(200)
+
+    assert once().rows == 200
+
+    assert_dense(spark, lake, 400)
+
+
+def test_a_checkpoint_ahead_of_its_table_gives_way(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(100)
+    once()
+    version = spark.sql(f"DESCRIBE HISTORY delta.`{lake.location(ENTRIES.name)}`").count() - 1
+    shutil.copytree(lake.location(ENTRIES.name), scene.data / "older")
+    scene.publish(100)
+    once()
+    shutil.rmtree(lake.location(ENTRIES.name))
+    shutil.copytree(scene.data / "older", lake.location(ENTRIES.name))
+    lake.forget(ENTRIES.name)
+    spark.sql("CLEAR CACHE")
+    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    scene.publish(50)
+    assert version >= 1
+
+    assert once().rows == 150
+
+    assert_dense(spark, lake, 250)
+
+
+def test_a_deleted_lake_is_made_again_from_the_log(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(250)
+    once()
+    shutil.rmtree(lake.uri)
+    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+    assert once().rows == 250
+
+    assert_dense(spark, lake, 250)
+
+
+def test_a_lake_that_cannot_be_made_again_is_refused_and_the_offsets_named(
+    scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(2_000)
+    scene.seal()
+    scene.retire(1)
+    first = Segments(scene.disk).first.offset
+    assert first > 0
+
+    with pytest.raises(EntriesMissing, match=f"entries 0 to {first - 1} of epoch"):
+        once()
+
+    status = read_status(scene.data)
+    assert status is not None
+    assert status.state == "failed"
+    assert once(accept_gap=True).rows == 2_000 - first
+
+
+def test_entries_that_cannot_be_decoded_are_in_quarantine_and_in_entries(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    spoiled = Entry(Kind.PUBLISHED, "orders", 1, 1, NOON_MS, b"\xc1 no MessagePack")
+    scene.append([spoiled, scene.said("inbox.1.abcdefghijklmnopqrstuv")])
+
+    assert once().quarantined == 1
+
+    found = spark.read.format("delta").load(lake.location(QUARANTINE.name)).collect()
+    assert [(row.offset, bytes(row.raw)) for row in found] == [(0, spoiled.body)]
+    assert "no published" in found[0].reason
+    assert_dense(spark, lake, 2)
+
+
+def test_everything_before_damage_is_landed_and_the_damage_named(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(2_000)
+    scene.seal()
+    names = sorted(path.name for path in (scene.data / "log").glob("*.log"))
+    path = scene.data / "log" / names[1]
+    content = bytearray(path.read_bytes())
+    content[3_000] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(PipelineFailed, match=names[1]):
+        once()
+
+    assert_dense(spark, lake, entries(spark, lake).count())
+    assert entries(spark, lake).count() >= int(names[1].removesuffix(".log"))
+
+
+def test_a_torn_end_is_passed_over_and_nothing_is_repaired(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(300)
+    scene.close()
+    last = max((scene.data / "log").glob("*.log"))
+    with last.open("r+b") as file:
+        file.seek(scene.end_of(last.name) - 20)
+        file.write(b"torn")
+    before = last.read_bytes()
+
+    once()
+
+    assert_dense(spark, lake, 200)
+    assert last.read_bytes() == before
+
+
+def test_a_new_epoch_is_landed_beside_the_old_one(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(300)
+    once()
+    scene.lose_the_end()
+    scene.publish(50)
+
+    once()
+
+    by_epoch = entries(spark, lake).groupBy("epoch").agg(F.count("*"), F.min("offset"))
+    found = sorted(tuple(row) for row in by_epoch.collect())
+    assert [count for _, count, _ in found] == [300, 50]
+    assert found[1][2] == 200

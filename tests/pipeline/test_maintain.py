@@ -1,0 +1,217 @@
+"""Upkeep of the tables: what is old goes, files stay few, and no reader ever notices."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from signalhub.engine.lake_reader import LakeReader
+from signalhub.pipeline import certificate, compaction
+from signalhub.pipeline.compaction import File, Run, runs
+from signalhub.pipeline.expiry import Ages
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.maintain import THOROUGH_MS, maintain
+from signalhub.pipeline.shape import ORDER
+from signalhub.pipeline.status import Upkeep
+from signalhub.settings import Pipeline
+from tests.pipeline.lakeside import Lakeside
+from tests.pipeline.scene import NOON_MS, LogScene
+
+HASH = "abcdefghijklmnopqrstuv"
+INBOX = f"inbox.1.{HASH}"
+HOUR_MS = 3_600_000
+LATER_MS = 4_000_000_000_000  # What has expired by now would not reach the table.
+SMALL = 2**20
+LARGE = 100 * 2**20
+SETTINGS = Pipeline(retention_s=30 * 86_400.0, vacuum_s=0.0)
+FOREVER = Pipeline(retention_s=1e10, vacuum_s=0.0)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> LogScene:
+    return LogScene(tmp_path)
+
+
+@pytest.fixture
+def side(spark: SparkSession, scene: LogScene, tmp_path: Path) -> Lakeside:
+    return Lakeside(spark, tmp_path)
+
+
+def data_files(side: Lakeside, name: str) -> list[Path]:
+    return list(Path(side.lake.location(name)).glob("*.parquet"))
+
+
+def holds(folder: Path, needle: bytes) -> list[Path]:
+    return [path for path in folder.rglob("*.parquet") if needle in path.read_bytes()]
+
+
+# Without Spark.
+
+
+def test_neighbouring_small_files_become_one_until_it_is_large() -> None:
+    small = [File(1, n * 10, n * 10 + 9, SMALL) for n in range(5)]
+
+    assert runs(small) == [Run(1, 0, 49, 5)]
+    assert runs(small, 2 * SMALL) == [Run(1, 0, 19, 2), Run(1, 20, 39, 2)]
+
+
+def test_a_large_file_or_another_epoch_ends_a_run() -> None:
+    files = [
+        File(1, 0, 9, SMALL),
+        File(1, 10, 19, SMALL),
+        File(1, 20, 29, LARGE),
+        File(1, 30, 39, SMALL),
+        File(2, 35, 39, SMALL),
+        File(2, 40, 49, SMALL),
+    ]
+
+    assert runs(files) == [Run(1, 0, 19, 2), Run(2, 35, 49, 2)]
+
+
+def test_a_quick_round_looks_only_at_what_came_due_since_the_last() -> None:
+    now = NOON_MS + HOUR_MS
+    quick = Ages(now_ms=now, retention_ms=HOUR_MS, since_ms=NOON_MS)
+    whole = Ages(now_ms=now, retention_ms=HOUR_MS)
+
+    since = NOON_MS - 24 * HOUR_MS
+    assert quick.expired("t") == f"t <= timestamp_millis({now}) AND t > timestamp_millis({since})"
+    assert whole.expired("t") == f"t <= timestamp_millis({now})"
+    assert whole.outlived("t") == f"t <= timestamp_millis({NOON_MS})"
+
+
+# With it.
+
+
+def test_expired_messages_of_rooms_leave_only_their_place(side: Lakeside, scene: LogScene) -> None:
+    soon, late = LATER_MS + HOUR_MS, LATER_MS + 9 * HOUR_MS
+    scene.append([scene.said(INBOX, "b2xk", expires_ms=soon) for _ in range(3)])
+    scene.append([scene.said(INBOX, "bmV3", expires_ms=late) for _ in range(2)])
+    scene.publish(2)
+    side.shape()
+    ((epoch, last),) = side.land()
+
+    now = LATER_MS + 2 * HOUR_MS
+    before = Upkeep(at_ms=LATER_MS, ms=0, thorough_ms=LATER_MS)
+
+    done = maintain(side.spark, side.lake, side.data, FOREVER, last=before, now_ms=now)
+
+    assert done.removed == {"inbox": 3, "entries": 3}
+    assert done.failed == {}
+    assert side.rows("inbox", "seq") == [(4,), (5,)]
+    assert side.rows("entries", "offset", "removed_reason", "seq")[:4] == [
+        (0, "expired", 1),
+        (1, "expired", 2),
+        (2, "expired", 3),
+        (3, None, 4),
+    ]
+    assert side.table("entries").where("body IS NULL").count() == 3
+    assert {side.lake.committed(name, 0, epoch) for name in ("entries", *ORDER)} == {last}
+    again = maintain(side.spark, side.lake, side.data, FOREVER, last=done, now_ms=now + 1)
+    assert again.removed == {}
+
+
+def test_what_retention_ends_is_gone_from_every_file_after_a_thorough_round(
+    side: Lakeside, scene: LogScene
+) -> None:
+    scene.append([scene.published("orders", {"n": n, "old": "REMEMBERED"}) for n in range(3)])
+    scene.append([scene.mailed("@(demo/bob)", "REMEMBERED")])
+    now = NOON_MS + 31 * 24 * HOUR_MS
+    scene.append([scene.published("orders", "LATER", at_ms=now)])
+    side.shape()
+    lake = side.data / "lake"
+    # Parquet compresses nothing as short as this beyond recognition.
+    assert holds(lake, b"LATER")
+
+    done = maintain(side.spark, side.lake, side.data, SETTINGS, now_ms=now, is_alone=True)
+
+    assert done.removed == {"entries": 4, "messages": 4, "deliveries": 1, "traffic_1m": 2}
+    assert done.failed == {}
+    assert done.thorough_ms == now
+    assert "entries" in done.vacuumed
+    assert side.table("entries").count() == 5
+    assert side.rows("messages", "offset") == [(4,)]
+    assert holds(lake, b"REMEMBERED") == []
+    assert holds(lake, b"LATER")
+
+
+def test_many_small_files_become_one_that_is_in_order(
+    side: Lakeside, scene: LogScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        scene.publish(10)
+        side.land()
+    before = side.rows("entries", "offset", "body")
+    session = compaction.upkeep_session(side.spark)
+
+    assert compaction.compact(session, side.lake, "entries", small_max=100) == 0
+    fewer = compaction.compact(session, side.lake, "entries", small_max=4)
+
+    assert fewer >= 3
+    (file,) = compaction.files_in_order(side.lake, "entries")
+    assert (file.first, file.last) == (0, 39)
+    assert side.rows("entries", "offset", "body") == before
+    assert side.lake.committed("entries", 0, file.epoch) == 39
+    scene.publish(5)
+    side.land()
+    assert side.table("entries").count() == 45
+
+
+def test_readers_go_on_while_everything_is_rewritten_and_deleted(
+    side: Lakeside, scene: LogScene
+) -> None:
+    now = LATER_MS + 2 * HOUR_MS
+    for n in range(3):
+        expires = LATER_MS + HOUR_MS if n == 0 else LATER_MS + 9 * HOUR_MS
+        scene.append([scene.said(INBOX, expires_ms=expires) for _ in range(20)])
+        side.shape("inbox")
+    reader = LakeReader(Lake(side.lake.uri))
+    assert len(reader.page(INBOX, 1, 100, 100, LATER_MS)) == 60
+    open_table = side.table("inbox").where("seq > 20")
+    stop, pages, faults = threading.Event(), [], []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                pages.append([one.seq for one in reader.page(INBOX, 1, 100, 100, now)])
+            except Exception as error:
+                faults.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        session = compaction.upkeep_session(side.spark)
+        compaction.compact(session, side.lake, "inbox", small_max=2)
+        done = maintain(side.spark, side.lake, side.data, FOREVER, now_ms=now, is_alone=True)
+    finally:
+        stop.set()
+        thread.join()
+
+    assert done.failed == {}
+    assert done.removed["inbox"] == 20
+    assert faults == []
+    assert pages
+    assert {tuple(page) for page in pages} == {tuple(range(21, 61))}
+    assert side.table("inbox").count() == open_table.count() == 40
+
+
+def test_an_erasure_is_complete_when_its_time_has_come(side: Lakeside, scene: LogScene) -> None:
+    scene.publish(2)
+    side.shape()
+    one = certificate.begin(side.data, "actor", "@(demo/alice)", NOON_MS)
+    one.state, one.unreadable_ms = "unreadable", NOON_MS
+    one.gone_planned_ms = NOON_MS + HOUR_MS
+    certificate.write(side.data, one)
+    quick = Upkeep(at_ms=NOON_MS, ms=0, thorough_ms=NOON_MS)
+
+    early = maintain(side.spark, side.lake, side.data, SETTINGS, last=quick, now_ms=NOON_MS + 1)
+    assert (early.erasures, early.vacuumed) == (0, [])
+    at = NOON_MS + HOUR_MS
+    done = maintain(side.spark, side.lake, side.data, SETTINGS, last=early, now_ms=at)
+
+    assert at < NOON_MS + THOROUGH_MS
+    assert done.erasures == 1
+    found = certificate.read(side.data, one.id)
+    assert (found.state, found.gone_ms) == ("gone", at)
