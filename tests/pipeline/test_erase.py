@@ -59,9 +59,7 @@ def scene(tmp_path: Path) -> LogScene:
 
 @pytest.fixture
 def side(spark: SparkSession, scene: LogScene, tmp_path: Path) -> Lakeside:
-    side = Lakeside(spark, tmp_path)
-    ensure_tables(spark, side.lake)
-    return side
+    return Lakeside(spark, tmp_path)
 
 
 def message(text: str, *, sender: str = ADA, dead: DeadLetter | None = None) -> Message:
@@ -208,6 +206,7 @@ def test_a_certificate_names_nobody_and_is_found_again_by_whoever_knows_the_name
 def test_nothing_of_an_actor_is_left_in_any_file(side: Lakeside, scene: LogScene) -> None:
     a_life(scene)
     side.shape()
+    ensure_tables(side.spark, side.lake)
     side.spark.createDataFrame(
         [(0, head(side).epoch, 0, SECRET.encode())],
         "shard INT, epoch BIGINT, offset BIGINT, raw BINARY",

@@ -92,17 +92,12 @@ def test_a_checkpoint_ahead_of_its_table_gives_way(
 ) -> None:
     scene.publish(100)
     once()
-    version = spark.sql(f"DESCRIBE HISTORY delta.`{lake.location(ENTRIES.name)}`").count() - 1
     shutil.copytree(lake.location(ENTRIES.name), scene.data / "older")
     scene.publish(100)
     once()
     shutil.rmtree(lake.location(ENTRIES.name))
     shutil.copytree(scene.data / "older", lake.location(ENTRIES.name))
-    lake.forget(ENTRIES.name)
-    spark.sql("CLEAR CACHE")
-    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     scene.publish(50)
-    assert version >= 1
 
     assert once().rows == 150
 
@@ -115,7 +110,6 @@ def test_a_deleted_lake_is_made_again_from_the_log(
     scene.publish(250)
     once()
     shutil.rmtree(lake.uri)
-    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     assert once().rows == 250
 

@@ -12,10 +12,12 @@ from signalhub.engine.lake_reader import LakeReader
 from signalhub.pipeline import certificate, compaction
 from signalhub.pipeline.compaction import File, Run, runs
 from signalhub.pipeline.expiry import Ages
+from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.maintain import THOROUGH_MS, maintain
 from signalhub.pipeline.shape import ORDER
-from signalhub.pipeline.status import Upkeep
+from signalhub.pipeline.status import Upkeep, read_status
+from signalhub.pipeline.turns import TablesBusy, turn
 from signalhub.settings import Pipeline
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
@@ -82,6 +84,24 @@ def test_a_quick_round_looks_only_at_what_came_due_since_the_last() -> None:
     assert whole.outlived("t") == f"t <= timestamp_millis({NOON_MS})"
 
 
+def test_upkeep_and_erasure_take_turns(tmp_path: Path) -> None:
+    with turn(tmp_path), pytest.raises(TablesBusy, match="repeat the command"), turn(tmp_path):
+        pytest.fail("both have the tables")
+
+    with turn(tmp_path):
+        pass
+
+
+def test_the_last_round_is_part_of_the_status(tmp_path: Path) -> None:
+    done = Upkeep(at_ms=NOON_MS, ms=12, looked_ms=NOON_MS, removed={"inbox": 3})
+    Journal(tmp_path).upkeep = done
+
+    found = read_status(tmp_path)
+
+    assert found is not None
+    assert found.upkeep == Journal(tmp_path).upkeep == done
+
+
 # With it.
 
 
@@ -94,7 +114,7 @@ def test_expired_messages_of_rooms_leave_only_their_place(side: Lakeside, scene:
     ((epoch, last),) = side.land()
 
     now = LATER_MS + 2 * HOUR_MS
-    before = Upkeep(at_ms=LATER_MS, ms=0, thorough_ms=LATER_MS)
+    before = Upkeep(at_ms=LATER_MS, ms=0, looked_ms=LATER_MS, thorough_ms=LATER_MS)
 
     done = maintain(side.spark, side.lake, side.data, FOREVER, last=before, now_ms=now)
 
@@ -137,9 +157,7 @@ def test_what_retention_ends_is_gone_from_every_file_after_a_thorough_round(
     assert holds(lake, b"LATER")
 
 
-def test_many_small_files_become_one_that_is_in_order(
-    side: Lakeside, scene: LogScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_small_files_become_one_that_is_in_order(side: Lakeside, scene: LogScene) -> None:
     for _ in range(4):
         scene.publish(10)
         side.land()
@@ -204,7 +222,7 @@ def test_an_erasure_is_complete_when_its_time_has_come(side: Lakeside, scene: Lo
     one.state, one.unreadable_ms = "unreadable", NOON_MS
     one.gone_planned_ms = NOON_MS + HOUR_MS
     certificate.write(side.data, one)
-    quick = Upkeep(at_ms=NOON_MS, ms=0, thorough_ms=NOON_MS)
+    quick = Upkeep(at_ms=NOON_MS, ms=0, looked_ms=NOON_MS, thorough_ms=NOON_MS)
 
     early = maintain(side.spark, side.lake, side.data, SETTINGS, last=quick, now_ms=NOON_MS + 1)
     assert (early.erasures, early.vacuumed) == (0, [])

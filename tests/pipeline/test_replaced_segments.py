@@ -1,4 +1,4 @@
-"""Erasing puts another file in a segment's place while somebody reads it in bulk: no row is lost."""
+"""Erasing puts another file in a segment's place while it is read in bulk: no row is lost."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from signalhub.testing import FakeClock
 from tests.small_lake import EPOCH, NOW_MS, STREAM, SmallLake, place, row
 from tests.spec.stage import eventually
 
+PATIENCE_S = 20.0
+
 Found = list[Archived] | None
 
 
@@ -44,7 +46,7 @@ async def archive(
     lake: SmallLake, tally: LakeTally, clock: FakeClock
 ) -> AsyncIterator[LakeArchive]:
     loop = asyncio.get_running_loop()
-    archive = LakeArchive(lake.lake, EPOCH, clock, loop, tally, answer_s=0.2)
+    archive = LakeArchive(lake.lake, EPOCH, clock, loop, tally)
     yield archive
     archive.close()
 
@@ -90,20 +92,24 @@ async def test_a_question_is_answered_on_the_loop(archive: LakeArchive, tally: L
 async def test_nobody_waits_for_a_lake_that_hangs(
     lake: SmallLake, archive: LakeArchive, tally: LakeTally
 ) -> None:
+    archive._answer_s = 0.05
     with hanging(lake):
         assert await answer(archive) is None
         assert not archive.is_reachable
         assert tally.failures == 1
 
+    archive._answer_s = PATIENCE_S
     assert await answer(archive) is not None
     assert archive.is_reachable
 
 
 async def test_a_late_answer_is_not_told_twice(lake: SmallLake, archive: LakeArchive) -> None:
+    archive._answer_s = 0.05
     told: list[Found] = []
     with hanging(lake):
         ask(archive, told.append)
         await eventually(lambda: told != [])
+    archive._answer_s = PATIENCE_S
     await answer(archive)
 
     assert told == [None]
@@ -145,6 +151,7 @@ async def test_the_first_look_tells_the_position(archive: LakeArchive) -> None:
 
 
 async def test_a_first_look_that_fails_finds_nothing(lake: SmallLake, archive: LakeArchive) -> None:
+    archive._answer_s = 0.05
     with hanging(lake):
         assert await archive.first_look() == 0
 

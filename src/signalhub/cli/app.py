@@ -11,7 +11,9 @@ from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from signalhub.cli import (
     actors,
+    audit,
     dlq,
+    erase,
     inbox,
     log,
     messages,
@@ -85,7 +87,7 @@ _VERBS: dict[Group, tuple[Command, ...]] = {
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (actors.discover, actors.ls, actors.ping),
-    _LAKE: (sql.sql, replay.replay),
+    _LAKE: (sql.sql, audit.audit, replay.replay, erase.erase),
 }
 _WITH_DATA = {
     *(("tell",), ("ask",), ("broadcast",), ("publish",)),

@@ -114,15 +114,13 @@ def _facts(hour: Hour) -> dict[str, Any]:
 
 def _closing(findings: Findings) -> str:
     if findings.verdict == "behind":
-        tables = ", ".join(f"{name} {count:,}" for name, count in findings.behind.items())
+        lacks = [f"{name} lacks {_spaced(count)}" for name, count in findings.behind.items()]
         return (
-            f"Nothing is proven yet: the lake is behind the log (entries missing: {_spaced(tables)})."
-            " Run `signalhub pipeline once`, or wait for the pipeline."
+            f"Nothing is proven yet: the lake is behind the log ({', '.join(lacks)}). Run"
+            " `signalhub pipeline once`, or wait for the pipeline."
         )
-    counts = ", ".join(
-        f"{_spaced(f'{findings.total(name):,}')} {name}" for name in _COUNTS if name != "removed"
-    )
-    rows = _spaced(f"{findings.total('distinct_rows'):,}")
+    counts = ", ".join(f"{_spaced(findings.total(name))} {name}" for name in _COUNTS)
+    rows = _spaced(findings.total("distinct_rows"))
     judged = f"{rows} entries in {counted(len(findings.hours), 'hour')}, {counts}"
     if findings.verdict == "proven":
         return f"Proven: {judged}."
@@ -130,6 +128,6 @@ def _closing(findings: Findings) -> str:
     return f"Wrong in {counted(bad, 'hour')}: {judged}; what is wrong is named above."
 
 
-def _spaced(number: str) -> str:
+def _spaced(number: int) -> str:
     """Thousands set apart by a space that does not break."""
-    return number.replace(",", "\N{NO-BREAK SPACE}")
+    return f"{number:,}".replace(",", "\N{NO-BREAK SPACE}")

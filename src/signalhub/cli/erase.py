@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 600.0
 """The hub may have a long log to search."""
+_TURN_S = 600.0
+"""Upkeep may be at work on the tables."""
 
 
 def erase(
@@ -116,6 +118,7 @@ def _erase(
     from signalhub.pipeline.erase import alone
     from signalhub.pipeline.lake import lake_of
     from signalhub.pipeline.tables import ENTRIES
+    from signalhub.pipeline.turns import turn
 
     with alone(settings.data) as is_alone:
         one = certificate.begin(settings.data, subject.kind, subject.name, _now_ms())
@@ -125,7 +128,7 @@ def _erase(
         certificate.write(settings.data, one)
         place = lake_of(settings.data, settings.pipeline.lake)
         if place.exists(ENTRIES.name):
-            with _spark(settings) as spark:
+            with _spark(settings) as spark, turn(settings.data, _TURN_S):
                 _erase_tables(spark, place, settings, subject, one, connection, is_alone, now)
         else:
             one.unreadable_ms = one.gone_planned_ms = _now_ms()

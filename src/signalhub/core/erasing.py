@@ -83,6 +83,7 @@ class Wanted(msgspec.Struct, frozen=True):
     offsets: Ranges
 
     def choose(self, stored: Stored) -> Match | None:
+        """What is to be done to an entry, if anything is."""
         is_named = self._is_named(stored)
         if not is_named and (stored.is_erased or not self._is_wanted(stored)):
             return None
@@ -105,11 +106,16 @@ class Wanted(msgspec.Struct, frozen=True):
             return True
         if kind == Kind.ROOM_MESSAGE:
             return stored.stream == self.inbox
-        if self.actor is None:
-            return False
-        if kind == Kind.BROADCAST:
-            return decode_body(Broadcast, stored.body).sender == self.actor
-        return _is_of(decode_body(Message, stored.body), self.actor)
+        return self.actor is not None and self._is_told_by(stored, self.actor)
+
+    def _is_told_by(self, stored: Stored, actor: str) -> bool:
+        try:
+            if stored.kind == Kind.BROADCAST:
+                return decode_body(Broadcast, stored.body).sender == actor
+            return _is_of(decode_body(Message, stored.body), actor)
+        except (msgspec.MsgspecError, ValueError):
+            # Whose it is cannot be told, so it is whoever's name is in it.
+            return actor.encode() in stored.body
 
 
 def _is_of(message: Message, actor: str) -> bool:

@@ -318,10 +318,10 @@ class Recovery:
         elif kind == Kind.STREAM_DELETED:
             # Its name is gone, too.
             self._deleted.add(entry.stream_epoch)
-            for name, box in list(streams.mailboxes.items()):
-                if box.id == entry.stream_epoch:
-                    del streams.mailboxes[name]
-                    streams.forgotten.add(box.id)
+            for known in (streams.topics, streams.mailboxes):
+                for name in [name for name, one in known.items() if one.id == entry.stream_epoch]:
+                    del known[name]
+                    streams.forgotten.add(entry.stream_epoch)
 
     def _erased(self, entry: Stored) -> None:
         """What an erasure did at once."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from signalhub.core import refusals
 from signalhub.core.effects import Erase, Locate, Located, Match
-from signalhub.errors import Refusal, SignalHubError
+from signalhub.errors import Refusal
 from signalhub.log.commit import Upkeep
 from signalhub.log.erasure import Erasure, remove_torn
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFull, storage_error
@@ -58,7 +58,8 @@ class Eraser:
             if located.found:
                 # Only what is in a finished segment can be taken out of it.
                 self._log.roll_soon()
-        except (SignalHubError, OSError):
+        except Exception:
+            # Whatever it is, somebody waits for an answer.
             log_lines.exception("the log could not be searched")
         self._loop.call_soon_threadsafe(done, located)
 
@@ -92,7 +93,7 @@ class Eraser:
         ]
         try:
             rewritten = yield from self._log.erase(erasures)
-        except (SignalHubError, OSError) as error:
+        except Exception as error:
             log_lines.exception("entries could not be erased; it is tried again later")
             self._loop.call_soon_threadsafe(done, _refusal(error))
             return

@@ -23,6 +23,7 @@ from signalhub.clock import Clock
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located
 from signalhub.engine.erasing import Eraser
+from signalhub.engine.expiring import Expirer
 from signalhub.engine.port import Outcomes
 from signalhub.entry import Stored
 from signalhub.errors import Refusal, SettingsError, SignalHubError
@@ -96,6 +97,7 @@ class LocalEngine:
         self._commit = GroupCommit(self.log, self._reported)
         self._upkeep = Upkeep(self.log)
         self._eraser = Eraser(self.log, self._upkeep, loop, self._forget)
+        self._expirer = Expirer(self.log, self._upkeep, self._forget)
         self._is_written = asyncio.Event()
         self._is_closed = False
 
@@ -229,6 +231,10 @@ class LocalEngine:
 
     def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
         self._eraser.erase(erase, done)
+
+    def expire(self) -> None:
+        """Take what has expired out of a segment that holds such, soon."""
+        self._expirer.look(self._clock.now_ms())
 
     def _forget(self, bases: list[int], done: Callable[[], None]) -> None:
         """Segments have been replaced: what was being read of them is read, then nothing more."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -39,6 +40,8 @@ STEPS: Final = 7
 """So often `audit` says that it has come further."""
 
 _POLL_S: Final = 0.5
+_ATTEMPTS_MAX: Final = 3
+_NEVER: Final = 2**62
 
 Verdict = Literal["proven", "wrong", "behind"]
 
@@ -166,11 +169,25 @@ class Audit:
         name_deliveries(self._recipients(entries, bounds), hours)
         advance(1)
         report = check_log(self._view, hours)
-        runs = readable(self._view, is_sound=report.is_sound)
-        compare(entries, self._view, runs, is_kept, hours)
+        self._compare(entries, is_kept, hours, is_sound=report.is_sound)
         advance(1)
         if any(one.is_wrong for one in hours.all):
             self._findings.verdict = "wrong"
+
+    def _compare(
+        self, entries: DataFrame, is_kept: Column, hours: Hours, *, is_sound: bool
+    ) -> None:
+        view = self._view
+        for attempts_left in reversed(range(_ATTEMPTS_MAX)):
+            try:
+                compare(entries, view, readable(view, is_sound=is_sound), is_kept, hours)
+                return
+            except PySparkException:
+                latest = look_at(self._data, is_live=view.is_live)
+                if latest.first == view.first or not attempts_left:
+                    raise
+                # Retention has deleted a segment under the reader.
+                view = msgspec.structs.replace(latest, head=view.head)
 
     def _bounds(self, seen: list[tuple[int, int, int, int]]) -> list[Bounds]:
         """What the lake must hold of each epoch."""
@@ -178,18 +195,19 @@ class Audit:
         begins = view.begins
         lows = {epoch: min(row[2] for row in seen if row[0] == epoch) for epoch, *_ in seen}
         candidates = [Position(epoch, low) for epoch, low in lows.items()]
-        candidates += [view.first, *self._audited_first()]
-        first = min(candidates)
+        candidates += [*self._audited_first(), *([view.first] if view.segments else [])]
+        first = min(candidates, default=view.head)
+        oldest = min(begins, default=_NEVER)
         found: list[Bounds] = []
         for epoch, low in sorted(lows.items()):
-            if epoch < min(begins, default=0):
+            if epoch < oldest:
                 high = max(row[3] for row in seen if row[0] == epoch)
                 found.append(Bounds(epoch, low, high, is_former=True))
                 notes.append(
                     f"Epoch {epoch} is of a log that is no longer there; its rows are checked among"
                     " themselves only."
                 )
-        if not found and first > Position(min(begins, default=0), 0):
+        if begins and not found and first > Position(oldest, 0):
             notes.append(
                 f"The lake begins with entry {first.offset} of epoch {first.epoch}; what came"
                 " before it is not part of this proof."

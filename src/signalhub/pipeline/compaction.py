@@ -31,6 +31,10 @@ _CONF: Final = {
     "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
 }
+_HISTORY: Final = 2_000
+_PURGED: Final = "REORG"
+_MARKING: Final = frozenset({"DELETE", "UPDATE", "MERGE"})
+_GROWING: Final = frozenset({"CREATE TABLE", "WRITE", "VACUUM START", "VACUUM END"})
 _SAYS: Final = ("size_bytes", "min.epoch", "max.epoch", "min.offset", "max.offset")
 
 
@@ -114,7 +118,7 @@ def files_in_order(lake: Lake, name: str) -> list[File]:
 
 
 def _rewrite(spark: SparkSession, location: str, run: Run) -> None:
-    """The same rows in one file; to readers and streams nothing has changed."""
+    """The same rows in one file. Streams that skip changes, as they have to here, skip this one."""
     rows = spark.read.format("delta").load(location).where(run.condition)
     (
         rows.coalesce(1)
@@ -122,13 +126,14 @@ def _rewrite(spark: SparkSession, location: str, run: Run) -> None:
         .write.format("delta")
         .mode("overwrite")
         .option("replaceWhere", run.condition)
-        .option("dataChange", "false")
         .save(location)
     )
 
 
 def purge(spark: SparkSession, lake: Lake, name: str) -> int:
     """Write files anew that hold rows which only are marked as deleted; how many."""
+    if not _operations(lake, name, since=_PURGED) & _MARKING:
+        return 0
     (row,) = spark.sql(f"REORG TABLE delta.`{lake.location(name)}` APPLY (PURGE)").collect()
     return int(row["metrics"]["numFilesRemoved"])
 
@@ -146,6 +151,23 @@ def vacuum(
         spark.sql(f"VACUUM delta.`{location}` LITE RETAIN {age_s / 3600:.6f} HOURS").collect()
         age_s = IN_USE_S
     spark.sql(f"VACUUM delta.`{location}` RETAIN {age_s / 3600:.6f} HOURS").collect()
+
+
+def has_replaced(lake: Lake, name: str) -> bool:
+    """Whether a table has ever done more than grow, as far as it remembers."""
+    return bool(_operations(lake, name) - _GROWING)
+
+
+def _operations(lake: Lake, name: str, since: str = "") -> set[str]:
+    """What was done to a table lately, since something else if that is given."""
+    table = lake.open(name)
+    found: set[str] = set()
+    for commit in table.history(_HISTORY) if table is not None else ():
+        operation, said = str(commit.get("operation")), commit.get("operationParameters") or {}
+        if operation == since:
+            break
+        found.add(operation if said.get("mode") != "Overwrite" else "OVERWRITE")
+    return found
 
 
 def _sizes(lake: Lake, name: str) -> list[int]:

@@ -29,6 +29,13 @@ def ensure_tables(spark: SparkSession, lake: Lake) -> list[str]:
     return [name for name in TABLES if ensure_table(spark, lake, name)]
 
 
+def forget_tables(spark: SparkSession) -> None:
+    """Look at every table anew: somebody may have deleted or restored one."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
 def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
     """Whether the table had to be made, so that it holds nothing yet."""
     table = TABLES[name]

@@ -104,7 +104,10 @@ def wait_for(
 def erase(
     spark: SparkSession, lake: Lake, erasure: Erasure, step: Step = lambda name: None
 ) -> Removal:
-    """Make every table forget; `step` hears which one is next."""
+    """Make every table forget; `step` hears which one is next.
+
+    Whoever calls has the turn (see `turns`).
+    """
     session = compaction.upkeep_session(spark)
     step(ENTRIES.name)
     found = find(session, lake, erasure.subject, erasure.through)

@@ -7,6 +7,7 @@ hub, commands and pipeline all read it here.
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Final
@@ -44,7 +45,7 @@ class Lake:
 
     def __init__(self, uri: str) -> None:
         self.uri: Final = uri if "://" in uri else str(Path(uri).absolute())
-        self._tables: dict[str, DeltaTable] = {}
+        self._tables: dict[str, tuple[DeltaTable, int]] = {}
         self._lock = threading.Lock()
 
     def location(self, name: str) -> str:
@@ -62,11 +63,13 @@ class Lake:
     def open(self, name: str) -> DeltaTable | None:
         """The newest state of a table; None if there is none. Raises `LakeUnreachable`."""
         with self._lock:
-            table = self._tables.get(name)
+            known = self._tables.get(name)
+            place = self._place(name)
             try:
-                if table is None:
-                    table = self._tables[name] = DeltaTable(self._address(name))
+                if known is None or known[1] != place:
+                    table = DeltaTable(self._address(name))
                 else:
+                    table = known[0]
                     table.update_incremental()
             except TableNotFoundError:
                 self._tables.pop(name, None)
@@ -74,7 +77,15 @@ class Lake:
             except (DeltaError, OSError, ValueError) as error:
                 self._tables.pop(name, None)
                 raise LakeUnreachable(self.location(name), str(error)) from error
+            self._tables[name] = table, place
             return table
+
+    def _place(self, name: str) -> int:
+        """Changes when a table was deleted or made again, which one that is open does not see."""
+        try:
+            return os.stat(Path(self.location(name)) / "_delta_log").st_ino
+        except OSError:
+            return 0
 
     def files(self) -> int:
         """How many data files all tables have together."""

@@ -21,6 +21,7 @@ from signalhub.pipeline.expiry import Ages, expire
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.status import Upkeep
 from signalhub.pipeline.tables import TABLES
+from signalhub.pipeline.turns import turn
 from signalhub.settings import Pipeline as Settings
 
 log = logging.getLogger("signalhub.pipeline")
@@ -39,7 +40,24 @@ def maintain(
     thorough: bool = False,
     is_alone: bool = False,
 ) -> Upkeep:
-    """Do everything that is due; `is_alone` says that nobody else writes to the tables."""
+    """Do everything that is due; `is_alone` says that nobody else writes to the tables.
+
+    Raises `TablesBusy` during an erasure.
+    """
+    with turn(data):
+        return _maintain(spark, lake, data, settings, last, now_ms, thorough, is_alone)
+
+
+def _maintain(
+    spark: SparkSession,
+    lake: Lake,
+    data: str | Path,
+    settings: Settings,
+    last: Upkeep | None,
+    now_ms: int | None,
+    thorough: bool,
+    is_alone: bool,
+) -> Upkeep:
     began = time.monotonic()
     now = SystemClock().now_ms() if now_ms is None else now_ms
     due = certificate.due(data, now)
@@ -48,7 +66,7 @@ def maintain(
     ages = Ages(
         now_ms=now,
         retention_ms=int(settings.retention_s * 1000),
-        since_ms=0 if thorough or last is None else last.at_ms,
+        since_ms=0 if thorough or last is None else last.looked_ms,
     )
     work = _Round(compaction.upkeep_session(spark), lake)
     removed = work.expire(ages)
@@ -58,14 +76,15 @@ def maintain(
     if thorough or due:
         purged = work.each(compaction.purge)
         age_s = min([settings.vacuum_s, *((now - one.unreadable_ms) / 1000 for one in due)])
-        vacuumed = work.vacuum(age_s, is_alone=is_alone)
+        vacuumed = work.vacuum(age_s, everything=bool(due), is_alone=is_alone)
     is_whole = not work.failed
     if due and is_whole:
         for one in due:
             certificate.complete(data, one, now)
     return Upkeep(
-        at_ms=now if is_whole or last is None else last.at_ms,
+        at_ms=now,
         ms=int((time.monotonic() - began) * 1000),
+        looked_ms=now if is_whole else last.looked_ms if last else 0,
         thorough_ms=now if thorough and is_whole else before,
         removed=removed,
         files=lake.files(),
@@ -101,11 +120,13 @@ class _Round:
             self._try(name, one)
         return {name: count for name, count in found.items() if count}
 
-    def vacuum(self, age_s: float, *, is_alone: bool) -> list[str]:
+    def vacuum(self, age_s: float, *, everything: bool, is_alone: bool) -> list[str]:
         done: list[str] = []
         for name in self._tables:
 
             def clean(name: str = name) -> None:
+                if not everything and not compaction.has_replaced(self._lake, name):
+                    return
                 compaction.vacuum(self._spark, self._lake, name, age_s, is_alone=is_alone)
                 done.append(name)
 

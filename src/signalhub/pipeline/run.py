@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from signalhub.core.period import Period
 from signalhub.errors import SignalHubError
 from signalhub.pipeline import shape
-from signalhub.pipeline.create import ensure_tables
+from signalhub.pipeline.create import ensure_tables, forget_tables
 from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land import CheckpointAhead, Landed, Landing
@@ -123,6 +123,7 @@ class Pipeline:
         self._journal.stopped()
 
     def _work(self) -> None:
+        forget_tables(self._spark)
         ensure_tables(self._spark, self._lake)
         position = resume(self._disk, self._lake, self._shard)
         self._journal.running(position, self._head())
@@ -276,6 +277,7 @@ class Pipeline:
         return max(0, head.offset - position.offset)
 
     def _land_to(self, target: Position, *, accept_gap: bool, beyond: bool) -> None:
+        forget_tables(self._spark)
         ensure_tables(self._spark, self._lake)
         landing = self._landing(until=target, beyond=beyond)
         try:

@@ -37,7 +37,9 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
 
     at_ms: int
     ms: int
-    thorough_ms: int
+    looked_ms: int = 0
+    """Up to when everything that is due was found."""
+    thorough_ms: int = 0
     """When the last thorough round was."""
     removed: dict[str, int] = {}
     """Rows each table lost, or in `entries` kept without their content."""

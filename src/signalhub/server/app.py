@@ -63,6 +63,7 @@ _SWITCH_S = 0.0005
 _CHECKPOINT_MS = 10_000
 _CHECKPOINT_ENTRIES = 50_000
 _RETENTION_MS = 60_000
+_EXPIRY_MS = 60_000
 
 
 class App:
@@ -105,6 +106,7 @@ class App:
         self._known_segments = 0
         self._checkpoint = Period(_CHECKPOINT_MS)
         self._retention = Period(_RETENTION_MS)
+        self._expiry = Period(_EXPIRY_MS)
         self.runner: Runner
         self._listener: Listener
         self._gauges: Gauges
@@ -327,6 +329,8 @@ class App:
             self._retain(now)
         if self._lakeside is not None:
             self._lakeside.tick(now, self._look_at_segments)
+        if self._expiry.is_due(now):
+            self._engine.expire()
         if self._clean.is_due(now):
             self._known_store_errors = self._store.errors
             self._store.clean(now)

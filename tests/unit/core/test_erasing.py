@@ -189,7 +189,6 @@ class TestWhatAnActorSent:
         assert answer["payload"] == {"count": 1}
         assert not holds(shell, "of ada")
 
-
     def test_what_is_about_to_become_a_dead_letter_does_not(self) -> None:
         shell = MemoryShell()
         ada, bob = shell.connect(ADA), shell.connect(BOB)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core import refusals
-from signalhub.entry import Kind
+from signalhub.core.erasing import Wanted
+from signalhub.core.ranges import Ranges
+from signalhub.entry import Kind, Stored
 from tests.memory_shell import MemoryShell, Message, Peer
 from tests.unit.core.erasing_scene import ADA, BOB, entries, erase, erased, holds, two_senders
 from tests.unit.core.scene import (
@@ -238,3 +240,25 @@ class TestOffsets:
 
         assert len(entries(shell, Kind.ERASED)) == 4
         assert all(one.is_erased for one in entries(shell, Kind.PUBLISHED))
+
+
+def test_a_topic_of_that_name_that_was_deleted_does_not_come_back() -> None:
+    shell = MemoryShell()
+    bob = shell.connect(BOB)
+    create(bob, ADA)
+    shell.save_snapshot()
+    bob.ask("hub:topic_delete", {"topic": ADA})
+
+    erased(bob, actor=ADA)
+
+    assert shell.restarted().hub.streams.topics == {}
+
+
+def test_an_entry_that_cannot_be_read_goes_if_it_holds_the_name() -> None:
+    wanted = Wanted(ADA, None, None, False, Ranges())
+
+    def choose(body: bytes) -> bool:
+        return wanted.choose(Stored(0, Kind.PUBLISHED, "t", 1, 1, 0, body)) is not None
+
+    assert choose(b"\xc1" + ADA.encode())
+    assert not choose(b"\xc1")

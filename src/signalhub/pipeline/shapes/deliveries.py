@@ -237,7 +237,8 @@ def _merge(piece: Piece, rows: DataFrame, *, records: bool) -> int:
             "last_sent_at": "greatest(t.last_sent_at, s.last_sent_at)",
             "attempts": "greatest(t.attempts, s.attempts)",
             "consumer": "coalesce(s.consumer, t.consumer)",
-            "reason": f"CASE WHEN {corrects} THEN s.reason ELSE coalesce(s.reason, t.reason) END",
+            "reason": f"CASE WHEN {corrects} AND {ends.GAVE_REASON} THEN s.reason"
+            " ELSE coalesce(s.reason, t.reason) END",
             **{
                 name: f"CASE WHEN {ends_now} THEN s.{name} ELSE t.{name} END"
                 for name in ("settled_at", "settle_offset", "outcome")

@@ -28,6 +28,10 @@ IS_UNNAMED: Final = (
     f" OR t.outcome = '{DROPPED}' AND t.reason = '{subscriptions.DELETED}')"
 )
 """Whether a delivery `t` has come to such an end."""
+GAVE_REASON: Final = (
+    f"(t.outcome IN ('{REMOVED}', '{DROPPED}') OR t.reason = '{subscriptions.GIVEN_UP}')"
+)
+"""Whether the reason of a delivery is that of such an end."""
 _KEY: Final = ("shard", "epoch", "offset", "recipient_kind", "recipient", "generation")
 _OUTCOMES: Final = {
     subscriptions.SOUGHT: (subscriptions.SOUGHT, None),
@@ -155,11 +159,13 @@ def ended(pending: DataFrame, ends: DataFrame, entries: DataFrame) -> DataFrame:
     is_named = (F.col("p.epoch") == F.col("e.message_epoch")) & (
         F.col("p.offset") == F.col("e.message_offset")
     )
-    return _first(pending, whole, F.lit(True)).unionByName(_first(pending, named, is_named))
+    both = _concerned(pending, whole, F.lit(True)).unionByName(_concerned(pending, named, is_named))
+    # What has come to several ends has come to the first.
+    return both.groupBy(*_KEY).agg(F.min("end").alias("end"))
 
 
-def _first(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFrame:
-    """Pending deliveries with the earliest end each has come to."""
+def _concerned(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFrame:
+    """Pending deliveries with each end they have come to."""
     fits = is_before("p", "e.epoch", "e.offset") & is_meant
     for name in ("recipient_kind", "recipient", "generation"):
         fits &= F.col(f"e.{name}").isNull() | (F.col(f"e.{name}") == F.col(f"p.{name}"))
@@ -168,8 +174,7 @@ def _first(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFrame:
     return (
         pending.alias("p")
         .join(F.broadcast(ends.alias("e")), fits)
-        .groupBy(*(F.col(f"p.{name}") for name in _KEY))
-        .agg(F.min(end).alias("end"))
+        .select(*(F.col(f"p.{name}") for name in _KEY), end.alias("end"))
     )
 
 

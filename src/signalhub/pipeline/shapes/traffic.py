@@ -47,14 +47,16 @@ def traffic(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
 
 def _buckets() -> Column:
     """How many took up to 1, 2, 4, … ms and longer than the bucket before."""
-    le_ms = F.pow(F.lit(2), F.ceil(F.log2(F.greatest(F.col("ms"), F.lit(1))))).cast("bigint")
+    power = F.ceil(F.log2(F.greatest(F.col("ms"), F.lit(1))))
+    # A message has no time, and `greatest` would give it one.
+    le_ms = F.when(F.col("ms").isNotNull(), F.pow(F.lit(2), power).cast("bigint"))
     return F.array(
         *(
             F.struct(
-                F.lit(2**power).cast("bigint").alias("le_ms"),
-                F.count_if(le_ms == 2**power).alias("count"),
+                F.lit(2**exponent).cast("bigint").alias("le_ms"),
+                F.count_if(le_ms == 2**exponent).alias("count"),
             )
-            for power in range(_POWERS)
+            for exponent in range(_POWERS)
         )
     )
 

@@ -1,0 +1,138 @@
+"""Messages of rooms that have expired leave segments that have to stay, one segment at a time.
+
+Which segments hold such messages their footers tell; when these expire is learnt by reading the
+segment once. A segment is written anew when everything in it has expired, or the oldest of it long
+enough ago, so that few are written more than once or twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from math import inf
+from typing import Final
+
+import msgspec
+
+from signalhub.entry import Control, Kind, Stored, decode_body
+from signalhub.errors import SignalHubError
+from signalhub.log.commit import Upkeep
+from signalhub.log.erasure import Erasure
+from signalhub.log.footer import read_footer
+from signalhub.log.log import Log
+from signalhub.log.reader import Reader
+from signalhub.log.record import Unreadable
+from signalhub.log.segment import SegmentInfo
+
+log_lines = logging.getLogger("signalhub.log")
+
+INBOX_PREFIX: Final = "inbox."
+LINGER_MS: Final = 3_600_000
+# A proposal is kept for a week after its end at most, and made again from its messages.
+CONTROL_LINGER_MS: Final = 9 * 86_400_000
+
+_SLICE_ENTRIES: Final = 100
+_SLICE_RUNS: Final = 100
+
+Slices = Generator[None, None, None]
+
+
+class _Ends(msgspec.Struct, array_like=True, gc=False):
+    """As much of `entry.RoomMessage` as tells when it goes."""
+
+    message_id: msgspec.Raw
+    ciphertext: msgspec.Raw
+    created_ms: msgspec.Raw
+    expires_ms: int
+    is_appended: msgspec.Raw = msgspec.Raw()
+    control: Control | None = None
+
+
+class Expirer:
+    """Knows when segments are worth looking at; works on the thread of the upkeep."""
+
+    def __init__(
+        self,
+        log: Log,
+        upkeep: Upkeep,
+        forget: Callable[[list[int], Callable[[], None]], None],
+    ) -> None:
+        """`forget` lets go of segments that were replaced."""
+        self._log = log
+        self._upkeep = upkeep
+        self._forget = forget
+        # When each segment is to be looked at; one that is not here has never been.
+        self._due_ms: dict[int, float] = {}
+        self.is_busy = False
+
+    def look(self, now_ms: int) -> None:
+        """Write at most one segment anew, soon."""
+        if not self.is_busy and self._log.fault is None:
+            self.is_busy = True
+            self._upkeep.run(lambda: self._look(now_ms))
+
+    def _look(self, now_ms: int) -> Slices:
+        try:
+            sealed = [info for info in self._log.segments if info.is_sealed]
+            known = {info.base for info in sealed}
+            self._due_ms = {base: due for base, due in self._due_ms.items() if base in known}
+            for info in sealed:
+                if self._due_ms.get(info.base, 0) > now_ms:
+                    continue
+                if (yield from self._has_rooms(info)):
+                    yield from self._take_out(info, now_ms)
+                    return
+                self._due_ms[info.base] = inf
+        except (SignalHubError, OSError):
+            log_lines.exception("expired messages could not be taken out of the log")
+        finally:
+            self.is_busy = False
+
+    def _has_rooms(self, info: SegmentInfo) -> Generator[None, None, bool]:
+        file = self._log.disk.open(info.name, read_only=True)
+        try:
+            for streams in read_footer(file).last_seqs(_SLICE_RUNS):
+                if any(name.startswith(INBOX_PREFIX) for name, _, _ in streams):
+                    return True
+                yield
+        except Unreadable:
+            # Reading it will tell what is wrong with it.
+            return True
+        finally:
+            file.close()
+        return False
+
+    def _take_out(self, info: SegmentInfo, now_ms: int) -> Slices:
+        expired: list[int] = []
+        oldest_ms = next_ms = inf
+        reader = Reader(self._log)
+        try:
+            for stored in reader.scan(info.base, info.end):
+                ends_ms = _ends_ms(stored)
+                if ends_ms > now_ms:
+                    next_ms = min(next_ms, ends_ms)
+                else:
+                    expired.append(stored.offset)
+                    oldest_ms = min(oldest_ms, ends_ms)
+                if stored.offset % _SLICE_ENTRIES == 0:
+                    yield
+        finally:
+            reader.close()
+        is_due = next_ms == inf or oldest_ms + LINGER_MS <= now_ms
+        if expired and is_due:
+            erasure = Erasure(tuple((offset, offset) for offset in expired))
+            rewritten = yield from self._log.erase([erasure])
+            self._forget([one.info.base for one in rewritten], lambda: None)
+            facts = {"segment": info.name, "entries": len(expired)}
+            log_lines.info("expired messages were taken out of the log", extra=facts)
+        elif expired:
+            next_ms = min(next_ms, oldest_ms)
+        self._due_ms[info.base] = next_ms + LINGER_MS
+
+
+def _ends_ms(stored: Stored) -> float:
+    """When the content of an entry has to go; never for most."""
+    if stored.kind != Kind.ROOM_MESSAGE or stored.is_erased:
+        return inf
+    ends = decode_body(_Ends, stored.body)
+    return ends.expires_ms + (0 if ends.control is None else CONTROL_LINGER_MS)

@@ -1,0 +1,169 @@
+"""Expired messages of rooms leave the log although their segment stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from signalhub.engine.expiring import CONTROL_LINGER_MS, LINGER_MS, Expirer
+from signalhub.entry import Control, Entry, Kind, RoomMessage, encode_body
+from signalhub.log.commit import Upkeep
+from signalhub.log.log import Log
+from signalhub.log.reader import Reader
+from signalhub.log.verify import verify
+from signalhub.testing import FaultyDisk
+from tests.unit.log.scene import NOW_MS, do_upkeep, entry, open_log
+
+MINUTE_MS = 60_000
+
+
+class Scene:
+    """A log with room messages, and the thread that keeps it in order."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+        self.log: Log = open_log(self.disk)
+        self._seq = 0
+        self.forgotten: list[int] = []
+
+    def say(self, lives_ms: int, control: Control | None = None) -> int:
+        """A message of a room; its offset."""
+        self._seq += 1
+        body = RoomMessage(f"m{self._seq}", b"q83v", NOW_MS, NOW_MS + lives_ms, control=control)
+        name = "inbox.1.abc"
+        message = Entry(Kind.ROOM_MESSAGE, name, 1, self._seq, NOW_MS, encode_body(body))
+        return self.log.append([message, entry(self._seq)])
+
+    def roll(self) -> None:
+        """Finish the segment and begin another one."""
+        self.log.roll_soon()
+        self.log.append([entry(1, "other")])
+        do_upkeep(self.log)
+
+    def start(self) -> None:
+        self.upkeep = Upkeep(self.log)
+        self._expirer = Expirer(self.log, self.upkeep, self._forget)
+
+    def _forget(self, bases: list[int], done: Callable[[], None]) -> None:
+        self.forgotten += bases
+        done()
+
+    def look(self, after_ms: int) -> None:
+        """The hub looks so much later, and is done."""
+        self._expirer.look(NOW_MS + after_ms)
+        deadline = time.monotonic() + 10
+        while self._expirer.is_busy:
+            assert time.monotonic() < deadline, "it never comes to an end"
+            time.sleep(0.001)
+
+    def erased(self) -> list[int]:
+        return [one.offset for one in Reader(self.log).scan(0) if one.is_erased]
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    scene.upkeep.close()
+    assert verify(scene.disk).is_sound
+
+
+def test_a_segment_in_which_everything_has_expired_is_written_anew_at_once(scene: Scene) -> None:
+    offsets = [scene.say(MINUTE_MS), scene.say(2 * MINUTE_MS)]
+    scene.roll()
+    scene.start()
+
+    scene.look(2 * MINUTE_MS)
+
+    assert scene.erased() == offsets
+    assert scene.forgotten == [0]
+
+
+def test_what_has_not_expired_stays(scene: Scene) -> None:
+    expired, _ = scene.say(MINUTE_MS), scene.say(10 * LINGER_MS)
+    scene.roll()
+    scene.start()
+
+    scene.look(2 * MINUTE_MS)
+    assert scene.erased() == [], "others of the segment may expire soon"
+
+    scene.look(LINGER_MS + MINUTE_MS)
+    assert scene.erased() == [expired]
+
+
+def test_the_segment_is_written_again_when_more_has_expired(scene: Scene) -> None:
+    offsets = [scene.say(MINUTE_MS), scene.say(3 * LINGER_MS)]
+    scene.roll()
+    scene.start()
+    scene.look(2 * LINGER_MS)
+    assert scene.erased() == offsets[:1]
+
+    scene.look(4 * LINGER_MS)
+
+    assert scene.erased() == offsets
+
+
+def test_one_segment_at_a_time(scene: Scene) -> None:
+    offsets = []
+    for _ in range(3):
+        offsets.append(scene.say(MINUTE_MS))
+        scene.roll()
+    scene.start()
+
+    for count in (1, 2, 3):
+        scene.look(2 * MINUTE_MS)
+        assert scene.erased() == offsets[:count]
+
+
+def test_the_active_segment_is_left_alone(scene: Scene) -> None:
+    scene.say(MINUTE_MS)
+    scene.start()
+
+    scene.look(2 * LINGER_MS)
+
+    assert scene.erased() == []
+
+
+def test_a_segment_without_rooms_is_not_even_read(scene: Scene) -> None:
+    scene.log.append([entry(1)])
+    scene.roll()
+    scene.say(MINUTE_MS)
+    scene.roll()
+    scene.start()
+    reads = len(scene.disk.trace)
+
+    scene.look(0)
+    scene.look(0)
+    seen = [step.name for step in list(scene.disk.trace)[reads:] if step.operation == "read"]
+
+    first = scene.log.segments[0].name
+    assert 0 < seen.count(first) <= 3
+
+
+def test_messages_that_proposals_are_made_from_stay_until_these_are_gone(scene: Scene) -> None:
+    about = Control("room.1.x", "mls_proposal", "p")
+    offset = scene.say(MINUTE_MS, about)
+    scene.roll()
+    scene.start()
+
+    scene.look(2 * LINGER_MS)
+    assert scene.erased() == []
+
+    scene.look(CONTROL_LINGER_MS + 2 * LINGER_MS)
+    assert scene.erased() == [offset]
+
+
+def test_without_room_on_the_disk_it_is_done_later(scene: Scene) -> None:
+    offset = scene.say(MINUTE_MS)
+    scene.roll()
+    scene.start()
+    scene.disk.capacity_bytes = 0
+
+    scene.look(2 * MINUTE_MS)
+    assert scene.erased() == []
+
+    scene.disk.capacity_bytes = None
+    scene.look(3 * MINUTE_MS)
+    assert scene.erased() == [offset]
