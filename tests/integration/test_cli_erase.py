@@ -76,6 +76,23 @@ async def test_beside_a_hub_the_log_is_erased_and_a_certificate_printed(tmp_path
     assert entries(tmp_path) == (True, found["log"]["entries"])
 
 
+async def test_without_a_hub_the_folder_is_opened_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    async with run_hub(data=str(tmp_path)) as hub:
+        await converse(hub)
+    data = ("--data", str(tmp_path))
+
+    done = await cli(unused_url(), "erase", "--actor", "people/ada", "--yes", *data)
+    again = await cli(unused_url(), "erase", "--actor", ADA, "--yes", "--json", *data)
+
+    assert done.code == again.code == 0, done.err
+    assert "state\tcomplete\n" in done.out
+    assert "Not covered: backups" in done.out
+    assert again.rows()[0]["log"]["entries"] == 0
+    assert remains(tmp_path, SECRET) == []
+    assert remains(tmp_path, ADA) == []
+    assert remains(tmp_path, PLAIN)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

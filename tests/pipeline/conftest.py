@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline import jars
+from signalhub.pipeline.create import ensure_tables
+from signalhub.pipeline.lake import Lake, lake_of
 from signalhub.pipeline.session import open_session
 
 _HERE = Path(__file__).parent
@@ -30,3 +33,18 @@ def spark() -> Iterator[SparkSession]:
     session = open_session("local[2]", memory="1g", name="tests", is_brief=True)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def empty_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All tables, empty: making them takes longer than copying them."""
+    path = tmp_path_factory.mktemp("lake")
+    ensure_tables(spark, Lake(str(path)))
+    return path
+
+
+@pytest.fixture
+def lake(empty_lake: Path, tmp_path: Path) -> Lake:
+    """The lake of the data folder `tmp_path`, with empty tables."""
+    copytree(empty_lake, tmp_path / "lake")
+    return lake_of(tmp_path)

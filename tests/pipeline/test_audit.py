@@ -273,7 +273,7 @@ def in_log(
     )
     footer.unlink()
     os.truncate(inner, 20_000)
-    os.truncate(last, 8_192)
+    os.truncate(last, 1_000)
     location = side.lake.location("entries")
     whole = int(sorted(log.glob("*.log"))[0].stem)
     spark.sql(f"UPDATE delta.`{location}` SET kind = 'x' WHERE offset = {whole}")

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.entry import Entry, Kind
-from signalhub.pipeline.lake import Lake, lake_of
+from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.resume import EntriesMissing
 from signalhub.pipeline.run import Pipeline, PipelineFailed, Summary
 from signalhub.pipeline.segments import Segments
@@ -26,11 +26,6 @@ Once = Callable[..., Summary]
 @pytest.fixture
 def scene(tmp_path: Path) -> LogScene:
     return LogScene(tmp_path, segment_bytes=2**16)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return lake_of(tmp_path)
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from signalhub.engine.lake_reader import LakeReader
 from signalhub.pipeline import certificate, compaction
 from signalhub.pipeline.compaction import File, Run, runs
-from signalhub.pipeline.expiry import Ages
+from signalhub.pipeline.expiry import Ages, Due
 from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.maintain import THOROUGH_MS, maintain
@@ -79,9 +80,26 @@ def test_a_quick_round_looks_only_at_what_came_due_since_the_last() -> None:
     whole = Ages(now_ms=now, retention_ms=HOUR_MS)
 
     since = NOON_MS - 24 * HOUR_MS
-    assert quick.expired("t") == f"t <= timestamp_millis({now}) AND t > timestamp_millis({since})"
-    assert whole.expired("t") == f"t <= timestamp_millis({now})"
-    assert whole.outlived("t") == f"t <= timestamp_millis({NOON_MS})"
+    due = f"t <= timestamp_millis({now})"
+    assert quick.expired("t").condition == f"{due} AND t > timestamp_millis({since})"
+    assert whole.expired("t").condition == due
+    assert whole.outlived("t").condition == f"t <= timestamp_millis({NOON_MS})"
+
+
+def test_files_that_cannot_hold_anything_due_are_not_looked_into() -> None:
+    def files(first_ms: int | None, last_ms: int | None) -> pa.Table:
+        ms = pa.timestamp("ms", "UTC")
+        return pa.table({"min.t": pa.array([first_ms], ms), "max.t": pa.array([last_ms], ms)})
+
+    due = Due("t", NOON_MS, NOON_MS + HOUR_MS)
+
+    assert due.may_be_in(files(NOON_MS + HOUR_MS, NOON_MS + 2 * HOUR_MS))
+    assert due.may_be_in(files(0, NOON_MS + 1))
+    assert not due.may_be_in(files(NOON_MS + HOUR_MS + 1, NOON_MS + 2 * HOUR_MS))
+    assert not due.may_be_in(files(0, NOON_MS - 1))
+    assert not due.may_be_in(files(None, None))
+    assert due.may_be_in(pa.table({"min.other": [1]}))
+    assert not due.may_be_in(pa.table({"min.other": pa.array([], pa.int64())}))
 
 
 def test_upkeep_and_erasure_take_turns(tmp_path: Path) -> None:

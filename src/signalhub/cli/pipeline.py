@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
 from signalhub.cli.bars import bar
@@ -77,7 +78,7 @@ def once(
     """
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
-    with _locked(settings), _failures(), _started(settings, output) as work:
+    with _locked(settings), _failures(), _started(settings) as work:
         signal.signal(signal.SIGTERM, lambda *_: work.stop())
         summary = _drain(work, output, accept_gap=accept_gap)
     output.fact(_facts(summary), _sentence(summary))
@@ -143,10 +144,17 @@ def maintain(
     """Expire, compact and vacuum the tables now; a running pipeline does it by itself."""
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
-    with _locked(settings), _failures(), _started(settings, output) as work:
-        work.pipeline.maintain()
-    output.fact({"ok": True}, "The tables are in order.")
-    return Exit.DONE
+    with _locked(settings), _failures(), _started(settings) as work:
+        done = work.pipeline.maintain(is_thorough=True)
+    removed, fewer = sum(done.removed.values()), sum(done.compacted.values())
+    output.fact(
+        msgspec.structs.asdict(done),
+        f"{counted(removed, 'row')} removed, {counted(fewer, 'file')} fewer, {done.files} left"
+        + (f"; vacuumed: {', '.join(done.vacuumed)}" if done.vacuumed else ""),
+    )
+    for table, reason in done.failed.items():
+        print(f"signalhub: {table} must wait: {reason}", file=sys.stderr)
+    return Exit.FAILED if done.failed else Exit.DONE
 
 
 # What these commands share.
@@ -233,12 +241,10 @@ class _Started:
 
 
 @contextmanager
-def _started(settings: Settings, output: Output) -> Iterator[_Started]:
-    errors = Output(output.as_json, sys.stderr)
+def _started(settings: Settings) -> Iterator[_Started]:
     started = _Started()
     with _pipeline(settings, landed=started.landed) as pipeline:
         started.pipeline = pipeline
-        del errors
         yield started
 
 
@@ -254,15 +260,13 @@ def _end_with(parent: int, work: Pipeline) -> None:
 
 
 def _facts(summary: Summary) -> dict[str, Any]:
-    import msgspec
-
     return msgspec.structs.asdict(summary)
 
 
 def _sentence(summary: Summary) -> str:
     gained = ", ".join(f"{name} {rows}" for name, rows in summary.tables.items() if rows)
     return (
-        f"Landed {counted(summary.rows, 'entry').replace('entrys', 'entries')}"
+        f"Landed {summary.rows} {'entry' if summary.rows == 1 else 'entries'}"
         f" ({summary.bytes / 1e6:.1f} MB) in {summary.seconds:.1f} s;"
         f" position {summary.position} of epoch {summary.epoch}, {summary.lag} behind,"
         f" {counted(summary.files, 'file')}"

@@ -131,7 +131,8 @@ def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list
         subscriptions = [stream.subscription]
     effects: list[Effect] = []
     for subscription in subscriptions:
-        from_seq = subscription.position.floor + 1
+        position = subscription.position
+        from_seq = min([position.floor + 1, *position.parked])
         lost = subscription.lose_before(first) if from_seq < first else 0
         hub.dispatcher.wake(subscription)
         if lost <= 0:

@@ -63,12 +63,12 @@ class Expirer:
         self._forget = forget
         # When each segment is to be looked at; one that is not here has never been.
         self._due_ms: dict[int, float] = {}
-        self.is_busy = False
+        self._is_busy = False
 
     def look(self, now_ms: int) -> None:
         """Write at most one segment anew, soon."""
-        if not self.is_busy and self._log.fault is None:
-            self.is_busy = True
+        if not self._is_busy and self._log.fault is None:
+            self._is_busy = True
             self._upkeep.run(lambda: self._look(now_ms))
 
     def _look(self, now_ms: int) -> Slices:
@@ -86,7 +86,7 @@ class Expirer:
         except (SignalHubError, OSError):
             log_lines.exception("expired messages could not be taken out of the log")
         finally:
-            self.is_busy = False
+            self._is_busy = False
 
     def _has_rooms(self, info: SegmentInfo) -> Generator[None, None, bool]:
         file = self._log.disk.open(info.name, read_only=True)

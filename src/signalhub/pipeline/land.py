@@ -69,7 +69,10 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     beyond_published: bool = False
 
     def begin(self, position: Position) -> StreamingQuery:
-        """Start the query; where there is no checkpoint, from a position on."""
+        """Start the query where its checkpoint ends, or at the table's position if it disagrees."""
+        done = checkpointed(self.checkpoint, self.shard)
+        if done is not None and done > position:
+            self.forget_checkpoint()
         options = {
             "shard": str(self.shard),
             "startingOffset": f"{position.epoch}:{position.offset}",
@@ -182,6 +185,12 @@ def quarantine_of(rows: DataFrame) -> DataFrame:
         )
         .select(*QUARANTINE.names)
     )
+
+
+def checkpointed(checkpoint: Path, shard: int) -> Position | None:
+    """Behind the last batch that Spark has noted as done; None if there is none."""
+    done = [int(one.name) for one in checkpoint.glob("commits/*") if one.name.isdigit()]
+    return _noted(checkpoint, max(done), shard) if done else None
 
 
 def batch_range(checkpoint: Path, batch_id: int, shard: int) -> tuple[Position | None, Position]:

@@ -36,6 +36,7 @@ from signalhub.pipeline.tables import TABLES
 MOMENT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
 # Nodes of parsed queries. A list of what is forbidden would be shorter and never complete.
+_PRESENT: Final = "signalhub.tables"
 _NODES: Final = frozenset(
     {
         *("Aggregate", "Distinct", "Except", "Filter", "Generate", "GlobalLimit", "Intersect"),
@@ -92,10 +93,12 @@ def query_session(spark: SparkSession, lake: Lake) -> SparkSession:
     session.conf.set("spark.sql.runSQLOnFiles", "false")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.chunkBase64String.enabled", "false")
-    for name in TABLES:
-        if lake.exists(name):
-            rows = session.read.format("delta").load(lake.location(name))
-            rows.createOrReplaceTempView(name)
+    present = [name for name in TABLES if lake.exists(name)]
+    for name in present:
+        rows = session.read.format("delta").load(lake.location(name))
+        rows.createOrReplaceTempView(name)
+    # Asking the catalogue would be a job of Spark.
+    session.conf.set(_PRESENT, ",".join(present))
     return session
 
 
@@ -112,7 +115,7 @@ def check(session: SparkSession, text: str) -> None:
     parser = _java_session(session).sessionState().sqlParser()
     found = _Found(session)
     found.visit(parser.parsePlan(text))
-    present = {one.name for one in session.catalog.listTables() if one.isTemporary}
+    present = set((session.conf.get(_PRESENT, "") or "").split(","))
     for parts in found.relations:
         name = parts[-1].lower()
         if len(parts) > 1:

@@ -29,7 +29,7 @@ from signalhub.pipeline.lock import is_hub_running
 from signalhub.pipeline.maintain import maintain
 from signalhub.pipeline.resume import EntriesMissing, epochs, resume
 from signalhub.pipeline.segments import Position, Segments, log_of
-from signalhub.pipeline.status import folder_of
+from signalhub.pipeline.status import Upkeep, folder_of
 from signalhub.pipeline.tables import ENTRIES, INBOX
 from signalhub.settings import Pipeline as Settings
 
@@ -224,12 +224,18 @@ class Pipeline:
                 self._journal.reached(name, done)
         return rows
 
-    def maintain(self) -> None:
-        """Expire, compact and vacuum what is due."""
-        last = self._journal.upkeep
-        self._journal.upkeep = maintain(
-            self._spark, self._lake, self._data, self._settings, last=last
+    def maintain(self, *, is_thorough: bool = False) -> Upkeep:
+        """Expire, compact and vacuum what is due, or everything that could be."""
+        self._journal.upkeep = done = maintain(
+            self._spark,
+            self._lake,
+            self._data,
+            self._settings,
+            last=self._journal.upkeep,
+            thorough=is_thorough,
+            is_alone=is_thorough,
         )
+        return done
 
     # A single run.
 

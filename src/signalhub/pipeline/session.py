@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -63,13 +65,26 @@ def open_session(
     )
     if is_brief:
         builder = builder.config("spark.sql.codegen.wholeStage", "false")
-        builder = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     try:
-        session = builder.getOrCreate()
+        with _output_as_errors():
+            session = builder.getOrCreate()
     except Exception as error:
         raise SettingsError(f"Spark cannot start: {error}") from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _output_as_errors() -> Iterator[None]:
+    """What Java prints is not what the command prints: it goes to the error stream."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _java_options(*, is_brief: bool) -> str:

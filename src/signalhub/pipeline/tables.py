@@ -126,7 +126,7 @@ DELIVERIES: Final = Table(
         *_PLACE,
         Column("recipient_kind", "STRING", "subscription, mailbox or actor."),
         Column("recipient", "STRING", "topic/subscription, or the address of the actor."),
-        Column("generation", "BIGINT", "How often the subscription was sought to a position."),
+        Column("generation", "BIGINT", "From 1; a seek begins a new one, being made again too."),
         Column("accepted_at", "TIMESTAMP", "When the message was accepted."),
         Column("first_sent_at", "TIMESTAMP", "When it was first handed to a consumer."),
         Column("last_sent_at", "TIMESTAMP", "When it was handed over last."),
