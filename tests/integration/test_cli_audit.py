@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,13 +45,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _live(data: Path) -> None:
-    async with (
-        spawn_hub(data=str(data)) as hub,
-        signalhub.connect(hub.url, "@(demo/alice)") as alice,
-    ):
-        await alice.create_topic("orders")
-        for number in range(20):
-            await alice.publish("orders", "order:new", {"n": number}, durable=True)
+    async with spawn_hub() as hub:
+        async with signalhub.connect(hub.url, "@(demo/alice)") as alice:
+            await alice.create_topic("orders")
+            for number in range(20):
+                await alice.publish("orders", "order:new", {"n": number}, durable=True)
+        await hub.stop()
+        shutil.copytree(hub.data, data)
 
 
 def test_a_query_is_answered_and_a_command_refused(data: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from signalhub.entry import Broadcast, Entry, Kind, encode_body
 from signalhub.log.errors import LogDamaged
 from signalhub.log.reader import Reader
+from signalhub.pipeline import source
 from signalhub.pipeline.columns import SCHEMA, read_columns
 from signalhub.pipeline.segments import Segments
 from tests.pipeline.scene import NOON_MS, LogScene
@@ -107,3 +108,11 @@ def test_a_slice_that_is_not_what_it_was_planned_as_is_damage(tmp_path: Path) ->
 
     with pytest.raises(LogDamaged):
         list(read_columns(scene.disk, 0, plan.slices[0]))
+
+
+def test_spark_and_arrow_are_told_of_the_same_columns() -> None:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    assert [one.split()[0] for one in source.SCHEMA.split(", ")] == SCHEMA.names
+    spelled = {field.name: field.dataType.simpleString() for field in from_arrow_schema(SCHEMA)}
+    assert [one.split()[1].lower() for one in source.SCHEMA.split(", ")] == list(spelled.values())

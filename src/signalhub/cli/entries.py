@@ -24,6 +24,7 @@ _BODIES: Final[dict[int, type[entry.Body]]] = {
     Kind.SUBSCRIPTION_DELETED: entry.SubscriptionDefinition,
     Kind.REMOVED: entry.Removed,
     Kind.LOST: entry.Lost,
+    Kind.ERASED: entry.Erased,
 }
 
 

@@ -6,6 +6,7 @@ what no waiting can mend ends it: damage to the log, and entries that are gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -36,6 +37,7 @@ from signalhub.settings import Pipeline as Settings
 log = logging.getLogger("signalhub.pipeline")
 
 _TICK_S: Final = 0.25
+_GRACE_S: Final = 5.0
 _BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _ATTEMPTS_MAX: Final = 6
 _OUR_ERROR: Final = re.compile(r"signalhub\.[\w.]+\.(\w+): ([^\n]+)")
@@ -97,9 +99,15 @@ class Pipeline:
     # What others may ask for, from any thread or signal handler.
 
     def stop(self) -> None:
-        """End soon."""
+        """End soon: what is under way has a moment to finish, and is then left for later."""
         self._stopping.set()
         self._retry.set()
+        threading.Thread(target=self._cut_short, name="signalhub-stop", daemon=True).start()
+
+    def _cut_short(self) -> None:
+        time.sleep(_GRACE_S)
+        with contextlib.suppress(Exception):
+            self._spark.sparkContext.cancelAllJobs()
 
     def retry_now(self) -> None:
         """Wait no longer after a failure."""
@@ -118,6 +126,8 @@ class Pipeline:
                 self._journal.failed(str(error))
                 raise
             except Exception as error:
+                if self._stopping.is_set():
+                    break
                 failures = 1 if time.monotonic() - started > _BACKOFF_S[-1] * 2 else failures + 1
                 self._wait_after(error, failures)
         self._journal.stopped()
@@ -186,14 +196,14 @@ class Pipeline:
     # The slower beats.
 
     def _beat(self, beats: _Beats) -> None:
+        """One step of what is due; inboxes come before everything else."""
         now = int(time.monotonic() * 1000)
-        if beats.is_inbox_due(now):
-            failures = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
-            self._journal.inbox_failures = self._journal.inbox_failures + 1 if failures else 0
-        if beats.shape.is_due(now):
-            rest = tuple(name for name in shape.ORDER if name != INBOX.name)
-            self._try(lambda: self._catch_up(rest), "the derived tables")
-        if beats.maintain.is_due(now):
+        if beats.inbox.is_due(now):
+            has_failed = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
+            self._journal.inbox_failures = self._journal.inbox_failures + 1 if has_failed else 0
+        elif table := beats.next_table(now):
+            self._try(lambda: self._catch_up((table,)), f"the table {table}")
+        elif beats.maintain.is_due(now):
             self._try(self.maintain, "the upkeep of the tables")
 
     def _try(self, work: Callable[[], object], what: str) -> bool:
@@ -201,9 +211,9 @@ class Pipeline:
         try:
             work()
         except Exception as error:
-            log.warning(
-                f"{what} failed; the next beat tries again", extra={"reason": first_line(error)}
-            )
+            if not self._stopping.is_set():
+                facts = {"what": what, "reason": first_line(error)}
+                log.warning("a beat failed; the next one tries again", extra=facts)
             return True
         return False
 
@@ -314,12 +324,18 @@ class _Beats:
     """When what is due."""
 
     def __init__(self, settings: Settings) -> None:
-        self._inbox = Period(int(settings.inbox_s * 1000))
-        self.shape = Period(int(settings.shape_s * 1000))
+        self.inbox = Period(int(settings.inbox_s * 1000))
         self.maintain = Period(int(settings.maintain_s * 1000))
+        self._shape = Period(int(settings.shape_s * 1000))
+        self._tables: list[str] = []
+        # What was in order when the pipeline ended still is when it starts.
+        self.maintain.is_due(int(time.monotonic() * 1000))
 
-    def is_inbox_due(self, now: int) -> bool:
-        return self._inbox.is_due(now)
+    def next_table(self, now: int) -> str | None:
+        """The next derived table to bring up to date, one after the other."""
+        if not self._tables and self._shape.is_due(now):
+            self._tables = [name for name in shape.ORDER if name != INBOX.name]
+        return self._tables.pop(0) if self._tables else None
 
 
 def first_line(error: BaseException) -> str:

@@ -89,7 +89,9 @@ def catch_up(
         # The position of a merge goes through settings of the session, so it has its own.
         session = spark.newSession()
         begins = epoch_begins(session, lake, shard, epoch)
-        last = begins[epoch] - 1 if at is None else at
+        # An epoch may have a position and no entry yet.
+        first = begins.setdefault(epoch, to + 1)
+        last = first - 1 if at is None else at
         while last < to:
             end = min(last + piece_entries, to)
             rows += _TAKERS[table](Piece(session, lake, table, shard, epoch, last, end, begins))

@@ -14,31 +14,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
 )
-from pyspark.sql.types import StructType
 
 from signalhub.errors import SettingsError
 from signalhub.log.errors import EntriesGone
-from signalhub.pipeline.columns import SCHEMA, read_columns
 from signalhub.pipeline.segments import Plan, Position, Segments, Slice, log_of
 
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
 FORMAT: Final = "signalhub"
+SCHEMA: Final = (
+    "shard INT, epoch BIGINT, offset BIGINT, kind STRING, stream STRING, stream_epoch BIGINT,"
+    " seq BIGINT, id STRING, accepted_at TIMESTAMP, expires_at TIMESTAMP, record_version INT,"
+    " body BINARY, is_erased BOOLEAN, fault STRING, segment STRING, byte_position BIGINT"
+)
+"""The columns of `columns.SCHEMA`, in the words of Spark."""
 
 Offsets = dict[str, dict[str, int]]
 """Position by shard, as Spark keeps it in checkpoints."""
@@ -103,8 +109,8 @@ class SignalHubSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> StructType:
-        return from_arrow_schema(SCHEMA)
+    def schema(self) -> str:
+        return SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(Options.of(self.options))
@@ -119,7 +125,10 @@ class _Reader:
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        # Spark asks for the schema and the plan in processes of their own, which do without Arrow.
+        from signalhub.pipeline.columns import read_columns
+
         assert isinstance(partition, LogPartition)
         return read_columns(log_of(self._options.path), self._options.shard, partition.slice)
 

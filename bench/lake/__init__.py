@@ -1,0 +1,1 @@
+"""Measures the pipeline and the lake; `python -m bench.lake`."""

@@ -1,0 +1,110 @@
+"""What the pipeline wants to reach, judged from medians; information, as all goals here are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.lake import freshness, growth, landing, pages
+from bench.lake.results import Summaries
+
+Verdict = Literal["pass", "miss", "not measured"]
+Value = Callable[[Summaries], float | None]
+FLAT = 1.5
+"""A cost that has grown by no more, while the lake grew a hundredfold, counts as flat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One figure with its limit."""
+
+    text: str
+    value: Value
+    limit: float
+    is_ceiling: bool = True
+
+    def judge(self, summaries: Summaries) -> Verdict:
+        value = self.value(summaries)
+        if value is None:
+            return "not measured"
+        is_reached = value <= self.limit if self.is_ceiling else value >= self.limit
+        return "pass" if is_reached else "miss"
+
+
+def _median(subject: str, case: str, figure: str) -> Value:
+    def value(summaries: Summaries) -> float | None:
+        found = summaries.get((subject, case), {}).get(figure)
+        return None if found is None else found.median
+
+    return value
+
+
+def _ratio(above: Value, below: Value) -> Value:
+    def value(summaries: Summaries) -> float | None:
+        upper, lower = above(summaries), below(summaries)
+        return upper / lower if upper is not None and lower else None
+
+    return value
+
+
+def _growth(figure: str) -> Value:
+    """The figure of the largest lake divided by that of the smallest."""
+
+    def value(summaries: Summaries) -> float | None:
+        cases = [case for subject, case in summaries if subject == growth.NAME]
+        if len(cases) < 2:
+            return None
+        first, last = (_median(growth.NAME, case, figure) for case in (cases[0], cases[-1]))
+        return _ratio(last, first)(summaries)
+
+    return value
+
+
+def _flat(what: str, figure: str) -> Goal:
+    return Goal(text=f"× {what}, largest lake ÷ smallest", value=_growth(figure), limit=FLAT)
+
+
+_BESIDE = (freshness.NAME, freshness.BESIDE)
+_ALONE = (freshness.NAME, freshness.ALONE)
+
+GOALS: tuple[Goal, ...] = (
+    Goal(
+        text="entries per second into `entries`, warm, two cores",
+        value=_median(landing.NAME, landing.PIPELINE, "rate_s"),
+        limit=300_000,
+        is_ceiling=False,
+    ),
+    Goal(
+        text="MB of the log per second into `entries`",
+        value=_median(landing.NAME, landing.PIPELINE, "mb_s"),
+        limit=100,
+        is_ceiling=False,
+    ),
+    Goal(
+        text="s from sending to the visible row at 1 000 messages per second, 99th percentile",
+        value=_median(*_BESIDE, "fresh_p99_s"),
+        limit=10.0,
+    ),
+    Goal(
+        text="× the hub's rate without a pipeline, beside it",
+        value=_ratio(_median(*_BESIDE, "rate_s"), _median(*_ALONE, "rate_s")),
+        limit=0.9,
+        is_ceiling=False,
+    ),
+    Goal(
+        text="% of a core for an idle pipeline",
+        value=_median(*_BESIDE, "idle_percent"),
+        limit=3.0,
+    ),
+    Goal(
+        text="ms for an inbox page of 100, warm, 99th percentile",
+        value=_median(pages.NAME, pages.COMPACTED, "p99_ms"),
+        limit=50.0,
+    ),
+    _flat("time of a landing batch", "land_ms"),
+    _flat("planning time of a small range", "plan_ms"),
+    _flat("inbox catching up with a small range", "catch_up_ms"),
+    _flat("reading how far a table is", "open_ms"),
+    _flat("inbox page", "page_ms"),
+)

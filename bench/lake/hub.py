@@ -1,0 +1,84 @@
+"""A hub with or without the pipeline beside it, on all cores, ended with all it started."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bench.lake.results import MeasurementFailed
+from bench.lake.site import folder, spent_s
+from bench.machine import choose_cores, process_tree
+from bench.servers import HUB, Running, Server
+from signalhub.pipeline.status import read_status
+
+UP_S_MAX = 180.0
+STOP_S_MAX = 60.0
+_POLL_S = 0.1
+
+
+class Hub(Running):
+    """Waits longer for its end than others, because the pipeline finishes its batch."""
+
+    @property
+    def pipeline_cpu_s(self) -> float:
+        """What the pipeline, with everything it started, has used so far."""
+        return spent_s(self._process.pid, with_root=False)
+
+    def await_pipeline(self) -> None:
+        """Until it is landing."""
+        deadline = time.monotonic() + UP_S_MAX
+        while time.monotonic() < deadline:
+            status = read_status(self.folder)
+            if status is not None and status.state == "running":
+                return
+            time.sleep(_POLL_S)
+        tail = (self.folder / "output.txt").read_text(errors="replace")[-600:]
+        raise MeasurementFailed(f"the pipeline did not come up; the hub printed: {tail}")
+
+    def stop(self) -> None:
+        """Nothing of it may be left, or it would write into a folder that is being deleted."""
+        pids = process_tree(self._process.pid)
+        self._process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S_MAX)
+        self._process.kill()
+        self._process.wait()
+        deadline = time.monotonic() + STOP_S_MAX
+        while left := [pid for pid in pids[1:] if Path(f"/proc/{pid}").exists()]:
+            if time.monotonic() > deadline:
+                for pid in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(_POLL_S)
+
+
+@contextmanager
+def running_hub(*, has_pipeline: bool) -> Iterator[Hub]:
+    """A hub in a folder of its own; with a pipeline, once that is landing."""
+    with folder() as place:
+        hub = Hub(_server(has_pipeline=has_pipeline), place, choose_cores())
+        hub.start()
+        try:
+            if has_pipeline:
+                hub.await_pipeline()
+            yield hub
+        finally:
+            hub.stop()
+
+
+def _server(*, has_pipeline: bool) -> Server:
+    # Servers are pinned to one core when they are started; here that is undone at once.
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    run = "--pipeline" if has_pipeline else "--no-pipeline"
+
+    def command(place: Path) -> list[str]:
+        return ["taskset", "--cpu-list", cores, *HUB.command(place), run]
+
+    return dataclasses.replace(HUB, command=command, program="taskset")
