@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings import Log, Settings
+from signalhub.core.rooms.requests import Accepted
+from signalhub.settings import Log, Rooms, Settings
 from tests.memory_engine import Shelf
+from tests.memory_rooms import INBOX, WIDE, Caller, pages, send
+from tests.memory_rooms import described as rooms_described
 from tests.memory_shell import MemoryShell, Message, Peer
 
 GROUPS = 4
@@ -31,6 +34,8 @@ OPS = {
     "leave": 5,
     "settle_in": 6,
     "erase": 7,
+    "say": 10,
+    "wipe": 3,
     "moment": 8,
     "hold": 4,
     "release": 8,
@@ -62,7 +67,8 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         cache_bytes = self.dice.choice([1, 2_000, 2**20])
-        self.settings = Settings(log=Log(cache_bytes=cache_bytes), message_rate=0)
+        rooms = Rooms(**WIDE | {"buffer": self.dice.choice([1, 4, 500])})
+        self.settings = Settings(log=Log(cache_bytes=cache_bytes), message_rate=0, rooms=rooms)
         self.shell = MemoryShell(self.settings)
         self.texts: dict[str, Text] = {}
         # Nothing of these is ever shown again; of those in `doubtful` nobody knows after a crash.
@@ -71,6 +77,10 @@ class Life:
         self.doubtful: set[str] = set()
         self.waiting: list[tuple[str, set[str]]] = []
         self.unanswered: dict[str, Text] = {}
+        # Of the inbox: what was said, and what may be there no more.
+        self.said: list[Caller] = []
+        self.wiped = 0
+        self.maybe_wiped = 0
         self.enter()
         self.peer.ask("hub:topic_create", {"topic": TOPIC, "durable": True})
         self.shell.settle()
@@ -156,6 +166,18 @@ class Life:
         self.waiting.append((message_id, meant))
         self.peer.request("hub:erase", {"actor": actor}, id=message_id)
 
+    def say(self) -> None:
+        """Something for a room, whose inbox is erased at times."""
+        self.said.append(send(self.shell, f"m{len(self.said)}"))
+
+    def wipe(self) -> None:
+        """Erase the inbox of the room: everything that was given a position so far."""
+        inbox = self.shell.hub.rooms.inboxes.get(self.shell.hub.rooms.names.inbox(INBOX))
+        self.maybe_wiped = inbox.next_seq - 1 if inbox is not None else 0
+        for reply in self.peer.request("hub:erase", {"inbox": INBOX}):
+            if reply["type"] == "hub:erased":
+                self.wiped = self.maybe_wiped
+
     # What happens around them.
 
     def moment(self) -> None:
@@ -228,6 +250,16 @@ class Life:
         log = b"".join(one.body for one in self.shell.engine.entries)
         assert not [name for name in self.gone if name.encode() in log]
 
+    def check_inbox(self) -> None:
+        """The pages hold what was said since the inbox was erased last, in its place."""
+        told = [one for caller in self.said for one in caller.results]
+        accepted = [one.seq for one in told if isinstance(one, Accepted)]
+        found = pages(self.shell, 7)
+        assert found == sorted(found)
+        assert not [seq for seq in found if seq <= self.wiped], "it was shown after it was erased"
+        missing = {seq for seq in accepted if seq > self.maybe_wiped} - set(found)
+        assert not missing, f"{missing} are missing from the inbox"
+
     def end(self) -> None:
         """Everything comes to rest; then everything is counted, before and after a restart."""
         self.empty()
@@ -236,14 +268,17 @@ class Life:
         assert not self.waiting, "every request is answered"
         self.check_bytes()
         self.count("first")
+        self.check_inbox()
         saved, alone = self.shell.restarted(), self.from_log()
         # A mailbox dropped without a word in the log is there again if only the log is asked.
         known, told = described(saved), described(alone)
         assert known == {name: told.get(name) for name in known}
+        assert rooms_described(saved) == rooms_described(alone)
         assert not [name for name in told if name not in known and name not in PEOPLE]
         self.shell = saved
         self.enter()
         self.count("again")
+        self.check_inbox()
         self.check_bytes()
 
     def from_log(self) -> MemoryShell:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -128,7 +126,7 @@ def _erase(
         certificate.write(settings.data, one)
         place = lake_of(settings.data, settings.pipeline.lake)
         if place.exists(ENTRIES.name):
-            with _spark(settings) as spark, turn(settings.data, _TURN_S):
+            with spark_session(settings) as spark, turn(settings.data, _TURN_S):
                 _erase_tables(spark, place, settings, subject, one, connection, is_alone, now)
         else:
             one.unreadable_ms = one.gone_planned_ms = _now_ms()
@@ -186,24 +184,6 @@ def _patient(connection: Connection) -> Connection:
     if connection.timeout_s != TIMEOUT_S:
         return connection
     return replace(connection, timeout_s=_ANSWER_S)
-
-
-@contextmanager
-def _spark(settings: Settings) -> Iterator[SparkSession]:
-    """Spark; what its own process prints does not belong to our results."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        opened = spark_session(settings)
-        spark = opened.__enter__()
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-    try:
-        yield spark
-    finally:
-        opened.__exit__(None, None, None)
 
 
 @contextmanager

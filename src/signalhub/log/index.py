@@ -188,7 +188,7 @@ class Index:
         connection = apsw.Connection(self._path)
         try:
             connection.set_busy_timeout(_BUSY_MS)
-            connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").fetchall()
             # Names of streams may be addresses, and erasing one leaves nothing of it.
             connection.execute("PRAGMA secure_delete = ON").fetchall()
             with connection:

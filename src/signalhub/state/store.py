@@ -370,7 +370,7 @@ def _open(path: str) -> apsw.Connection:
     try:
         connection.set_busy_timeout(BUSY_MS)
         _check(connection, path)
-        connection.execute(schema.OPEN)
+        connection.execute(schema.OPEN).fetchall()
     except apsw.Error as error:
         connection.close()
         raise _unusable(path, str(error)) from error
