@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -30,6 +31,7 @@ ROUNDS = 3
 ROUNDS_QUICK = 1
 QUIET_LOAD = 0.5
 WIDTH = 150  # Of a report that goes to a file.
+_interrupted = threading.Event()
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow")
 
 # Spark's processes of the others would be beside the hub, so freshness comes before them.
@@ -89,6 +91,8 @@ def _perform(console: Console, subjects: Sequence[Subject], plan: Plan, results:
             console.print("interrupted; what follows is what was measured until now")
             return False
         except Exception as failure:
+            if _interrupted.is_set():
+                return False
             reason = (str(failure).strip() or type(failure).__name__).splitlines()[0]
             results.failures.append(f"{subject.name}: {reason}")
             console.print(f"{subject.name} failed: {reason}", markup=False, highlight=False)
@@ -96,6 +100,8 @@ def _perform(console: Console, subjects: Sequence[Subject], plan: Plan, results:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    # What waits for Spark turns the exception into one of its own.
+    _interrupted.set()
     raise KeyboardInterrupt
 
 

@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from bench.lake.logs import fill, log_bytes, open_log, publications
+from bench.lake.logs import fill, open_log, publications
 from bench.lake.results import Column, MeasurementFailed, Plan, Sample, Subject
 from bench.lake.site import (
     count_rows,
@@ -116,8 +116,8 @@ def measure(plan: Plan) -> Iterator[Sample]:
         data, lines = place / "data", place / "lines"
         with open_log(data) as log:
             fill(log, publications(), count)
-        _write_lines(data, lines)
-        source = _Source(spark, data, lines, log_end(data), log_bytes(data))
+        size = _write_lines(data, lines)
+        source = _Source(spark, data, lines, log_end(data), size)
         for way in [PIPELINE, LINES] * WARM_RUNS:
             _run(way, source, place / "lake")
         for _ in range(plan.rounds):
@@ -144,8 +144,11 @@ def _run(way: str, source: _Source, place: Path) -> Sample:
     )
 
 
-def _write_lines(data: Path, target: Path) -> None:
-    """One object per entry with the columns of the table; bodies in base64, times as text."""
+def _write_lines(data: Path, target: Path) -> int:
+    """One object per entry with the columns of the table; bodies in base64, times as text.
+
+    Returns the bytes the entries have in the log.
+    """
     target.mkdir()
     disk, end = log_of(data), log_end(data)
     encoder = msgspec.json.Encoder()
@@ -155,6 +158,7 @@ def _write_lines(data: Path, target: Path) -> None:
         with (target / f"{number:05d}.json").open("wb") as file:
             for batch in read_columns(disk, 0, one):
                 file.write(encoder.encode_lines(batch.select(columns).to_pylist()))
+    return sum(one.end - one.begin for one in slices)
 
 
 SUBJECT = Subject(

@@ -51,11 +51,6 @@ def fill(log: Log, entries: Iterator[Entry], count: int) -> None:
         pass
 
 
-def log_bytes(data: Path) -> int:
-    """The size of all segments."""
-    return sum(path.stat().st_size for path in (data / "log").iterdir())
-
-
 def publications() -> Iterator[Entry]:
     """Messages of some topics by turns, about 330 bytes each in the log."""
     now_ms = SystemClock().now_ms()

@@ -24,7 +24,7 @@ from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.tables import INBOX
 
 NAME = "pages"
-SMALL_FILES = "in 40 small files"
+SMALL_FILES = "in small files"
 COMPACTED = "compacted"
 
 INBOXES = 1_000
@@ -42,7 +42,7 @@ def measure(plan: Plan) -> Iterator[Sample]:
         # Inboxes become fewer, not shorter: a page has to be full.
         inboxes, count = plan.count(INBOXES, at_least=5), plan.count(PAGES, at_least=20)
         plan.say(f"making a table of {inboxes:,} inboxes with {EACH:,} messages each")
-        lake, epoch = _make(spark, place, inboxes)
+        lake, epoch = _make(spark, place, inboxes, plan.count(PIECES, at_least=3))
         for case in (SMALL_FILES, COMPACTED):
             if case == COMPACTED:
                 upkeep = compaction.upkeep_session(spark)
@@ -53,7 +53,7 @@ def measure(plan: Plan) -> Iterator[Sample]:
                 yield Sample(case, _figures(sorted(took_s), lake))
 
 
-def _make(spark: SparkSession, place: Path, inboxes: int) -> tuple[Lake, int]:
+def _make(spark: SparkSession, place: Path, inboxes: int, pieces: int) -> tuple[Lake, int]:
     data, lake = place / "data", Lake(str(place / "lake"))
     total = inboxes * EACH
     with open_log(data) as log:
@@ -61,7 +61,7 @@ def _make(spark: SparkSession, place: Path, inboxes: int) -> tuple[Lake, int]:
     end = log_end(data)
     make_entries(spark, lake)
     land(spark, lake, data, place / "checkpoint", end)
-    last, piece = end.offset - 1, -(-total // PIECES)
+    last, piece = end.offset - 1, -(-total // pieces)
     shape.catch_up(spark, lake, INBOX.name, 0, end.epoch, last, piece_entries=piece)
     if (rows := count_rows(lake, INBOX.name)) != total:
         raise MeasurementFailed(f"the table has {rows} rows of {total} messages")

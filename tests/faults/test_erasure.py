@@ -119,6 +119,18 @@ def test_a_power_cut_leaves_the_old_or_the_new_segment(share: int) -> None:
                 raise
 
 
+def test_what_is_done_is_done_even_if_the_power_is_cut_at_once() -> None:
+    disk = FaultyDisk(written())
+    log = opened(disk)
+
+    drive(log.erase([ERASURE]))
+
+    for seed in range(20):
+        image = disk.crash(seed)
+        assert verify(image).erased == len(CHOSEN)
+        assert SECRET not in b"".join(image.files().values())
+
+
 def test_a_kill_leaves_the_old_or_the_new_segment() -> None:
     for operation in range(1, operations() + 1):
         disk = FaultyDisk(written())

@@ -24,7 +24,6 @@ from signalhub.entry import (
     encode_body,
 )
 from signalhub.pipeline import certificate
-from signalhub.pipeline.create import ensure_tables
 from signalhub.pipeline.erase import (
     Erasure,
     PipelineBehind,
@@ -194,10 +193,11 @@ def test_a_certificate_names_nobody_and_is_found_again_by_whoever_knows_the_name
 # With it.
 
 
-def test_nothing_of_an_actor_is_left_in_any_file(side: Lakeside, scene: LogScene) -> None:
+def test_nothing_of_an_actor_is_left_in_any_file(
+    lake: Lake, side: Lakeside, scene: LogScene
+) -> None:
     a_life(scene)
     side.shape()
-    ensure_tables(side.spark, side.lake)
     through = head(side)
     epoch = through.epoch
     side.spark.createDataFrame(
@@ -208,14 +208,14 @@ def test_nothing_of_an_actor_is_left_in_any_file(side: Lakeside, scene: LogScene
         [("run", 1, [f"entry 3 of {ADA} is late", "entry 9 is missing"])],
         "run_id STRING, epoch BIGINT, exceptions ARRAY<STRING>",
     ).write.format("delta").mode("append").save(side.lake.location("audit"))
-    lake = side.data / "lake"
-    assert remains(lake, SECRET)
+    folder = Path(lake.uri)
+    assert remains(folder, SECRET)
 
     done = removed(side, through)
     vacuum(side.spark, side.lake, is_alone=True)
 
-    assert remains(lake, SECRET) == []
-    assert remains(lake, ADA) == []
+    assert remains(folder, SECRET) == []
+    assert remains(folder, ADA) == []
     assert done.positions == [(epoch, 0, 0), (epoch, 2, 3), (epoch, 5, 6)]
     assert done.tables == {
         "dead_letters": 1,

@@ -62,12 +62,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_replay(self) -> bool:
         """Was it asked for with `replay`, or sent again by a replay from the lake?"""
-        return self.metadata.get("replay") is True
+        return self.metadata.get("replay") is True or self.original is not None
 
     @property
     def original(self) -> Copied | None:
         """What it is a copy of, if a replay from the lake sent it."""
-        return read_members(self.metadata.get("original"), Copied) if self.is_replay else None
+        return read_members(self.metadata.get("original"), Copied)
 
     @property
     def is_settleable(self) -> bool:

@@ -300,7 +300,7 @@ class Protocol:
 
     def _arrived(self, incoming: Incoming) -> list[Effect]:
         message = message_of(incoming)
-        if not message.is_replay:
+        if message.metadata.get("replay") is not True:
             return [Arrived(message)]
         # A replay nobody waits for any more, or its rest, is ignored.
         if (pending := self._replays.get(message.topic or "")) is not None:

@@ -49,9 +49,7 @@ def live(topic: Stream, held: Held, now: int) -> tuple[bytes, bytes]:
 
 def replayed(topic: Stream, held: Held, to: str, now: int) -> bytes:
     """A copy somebody asked to see again."""
-    # A copy that a replay left in the topic says so already.
-    mark = b',"replay":true}' if held.message.replay is None else b"}"
-    metadata = _unsettled_metadata(topic, held) + mark
+    metadata = _unsettled_metadata(topic, held) + b',"replay":true}'
     head, tail = _split(held.message, metadata, now)
     return b"".join((head, wire.encode(to), tail))
 
@@ -115,7 +113,7 @@ def _added(message: Message) -> bytes:
     if message.dead is not None:
         added["deadLetter"] = dead_letter(message.dead)
     if message.replay is not None:
-        added["replay"] = True
+        # `replay` alone marks answers to `hub:replay`, which clients do not take for deliveries.
         added["original"] = original(message.replay)
     return b"," + wire.encode(added)[1:-1] if added else b""
 

@@ -25,7 +25,8 @@ SCOPE: Final = (
     "Covered: the log, the hub's state and every table of the lake in this data folder.",
     "Not covered: backups and copies of these made before, and whatever receivers have kept.",
     "Not covered: places where others name the subject in their own messages.",
-    "Not covered: the subject's name as a consumer in the log's record of topics it read.",
+    "Not covered: the subject's name in the log's record of who took which message, where that is"
+    " not the record of its own mailbox.",
 )
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 

@@ -87,7 +87,7 @@ def test_a_copy_says_what_it_is_a_copy_of_and_keeps_all_but_its_ttl() -> None:
     assert (copy["from"], copy["type"]) == ("@(shop/alice)", "order:new")
     assert (copy["payload"], copy["ttl"]) == ({"n": 7}, None)
     metadata = copy["metadata"]
-    assert metadata["replay"] is True
+    assert "replay" not in metadata
     assert metadata["original"] == {"job": JOB, "id": "m-7"} | position
     assert (metadata["key"], metadata["headers"]) == ("k-1", {"source": "test"})
 
@@ -269,12 +269,11 @@ def test_a_replay_to_an_actor_waits_in_its_mailbox() -> None:
 
     copies = actor.heard()
     assert [one["payload"]["n"] for one in copies] == [1, 2]
-    assert copies[0]["metadata"]["replay"] is True
     assert copies[0]["metadata"]["original"]["id"] == "m-1"
     assert copies[0]["metadata"]["delivery"]["stream"] == ACTOR
 
 
-def test_a_replayed_copy_that_is_read_from_its_topic_is_marked_once() -> None:
+def test_a_copy_that_is_read_from_its_topic_says_what_it_is_too() -> None:
     _, operator, _ = scene()
     republish(operator, 1)
     operator.take()
