@@ -24,11 +24,13 @@ EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 JAVA_MIN: Final = 17
 JAVA_ADVICE: Final = (
-    "install a Java runtime of version 17 or newer (Debian, Ubuntu: apt install"
-    " openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+    "install a Java runtime of version 17 or newer, on Debian or Ubuntu with"
+    " `sudo apt-get install openjdk-17-jre-headless`, elsewhere for example with"
+    " `brew install openjdk@17`, or set JAVA_HOME"
 )
 
 _COMPLETE: Final = ".complete"
+_JAVA_PACKAGE: Final = "openjdk-17-jre-headless"
 
 
 def java() -> str | None:
@@ -106,18 +108,34 @@ def fetch() -> list[str]:
     return jars()
 
 
+def install_java() -> bool:
+    """Have the system's package manager install Java, where this user may; whether it did."""
+    manager = shutil.which("apt-get")
+    if manager is None or os.geteuid() != 0:
+        return False
+    print("Installing a Java runtime with apt-get…", file=sys.stderr)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (["update", "-qq"], ["install", "-qq", "--yes", _JAVA_PACKAGE]):
+        done = subprocess.run(  # noqa: S603
+            [manager, *arguments], stdout=sys.stderr, env=environment, check=False
+        )
+    return done.returncode == 0 and java() is not None
+
+
 def main() -> int:
-    """Fetch them, and say so; a machine without Java is no failure, the hub runs without."""
-    if jars():
+    """Set up Java and the JARs, and say so; a machine that cannot is no failure."""
+    if jars() and java() is not None:
         return 0
-    if problem := java_problem():
-        print(f"The pipeline stays off: {problem}", file=sys.stderr)
-        return 0
-    print("Fetching the JARs of Delta Lake (87 MB, once)…", file=sys.stderr)
+    if java() is None:
+        install_java()
     try:
-        fetch()
+        if problem := java_problem():
+            raise SettingsError(problem)
+        if not jars():
+            print("Fetching the JARs of Delta Lake (87 MB, once)…", file=sys.stderr)
+            fetch()
     except SettingsError as error:
-        print(f"The pipeline stays off: {error}", file=sys.stderr)
+        print(f"The hub works, its pipeline stays off: {error}", file=sys.stderr)
     return 0
 
 

@@ -1,0 +1,149 @@
+"""Where landing goes on, and what the pipeline says about itself; without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from signalhub.pipeline.lake import Lake, LakeUnreachable, application, lake_of
+from signalhub.pipeline.lock import (
+    PipelineLock,
+    PipelineRunning,
+    is_hub_running,
+    is_pipeline_running,
+)
+from signalhub.pipeline.resume import EntriesMissing, epochs, resume
+from signalhub.pipeline.segments import Position, Segments
+from signalhub.pipeline.standing import standing
+from signalhub.pipeline.status import Status, folder_of, read_status, write_status
+from signalhub.pipeline.tables import ENTRIES
+from signalhub.state.folder import Folder
+from tests.pipeline.scene import LogScene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> LogScene:
+    scene = LogScene(tmp_path, segment_bytes=2**16)
+    scene.publish(2_000)
+    return scene
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return lake_of(tmp_path)
+
+
+def hold(lake: Lake, epoch: int, last: int) -> None:
+    """A table that says it has come so far."""
+    properties = CommitProperties(app_transactions=[Transaction(application(0, epoch), last)])
+    rows = pa.table({"offset": pa.array([], pa.int64())})
+    location = lake.location(ENTRIES.name)
+    write_deltalake(location, rows, mode="append", commit_properties=properties)
+
+
+def epoch_of(scene: LogScene) -> int:
+    return Segments(scene.disk).first.epoch
+
+
+def test_an_empty_lake_begins_with_the_first_entry(scene: LogScene, lake: Lake) -> None:
+    assert resume(scene.disk, lake, 0) == Position(epoch_of(scene), 0)
+
+
+def test_a_lake_goes_on_behind_what_it_holds(scene: LogScene, lake: Lake) -> None:
+    hold(lake, epoch_of(scene), 1_234)
+
+    assert resume(scene.disk, lake, 0) == Position(epoch_of(scene), 1_235)
+
+
+def test_what_neither_log_nor_lake_has_is_named(scene: LogScene, lake: Lake) -> None:
+    hold(lake, epoch_of(scene), 9)
+    scene.seal()
+    scene.retire(2)
+    first = Segments(scene.disk).first.offset
+
+    with pytest.raises(EntriesMissing, match=f"entries 10 to {first - 1} of epoch"):
+        resume(scene.disk, lake, 0)
+
+
+def test_what_the_lake_has_may_be_gone_from_the_log(scene: LogScene, lake: Lake) -> None:
+    scene.seal()
+    scene.retire(2)
+    first = Segments(scene.disk).first.offset
+    hold(lake, epoch_of(scene), first - 1)
+
+    assert resume(scene.disk, lake, 0) == Position(epoch_of(scene), first)
+
+
+def test_epochs_are_known_also_by_the_footers_that_are_left(scene: LogScene) -> None:
+    old = epoch_of(scene)
+    scene.lose_the_end()
+    scene.publish(10)
+
+    assert epochs(scene.disk) == [old, old + 1]
+
+
+def test_a_table_that_was_deleted_or_made_again_is_noticed(scene: LogScene, lake: Lake) -> None:
+    hold(lake, 1, 50)
+    assert lake.committed(ENTRIES.name, 0, 1) == 50
+
+    shutil.rmtree(lake.location(ENTRIES.name))
+    assert lake.committed(ENTRIES.name, 0, 1) is None
+
+    hold(lake, 1, 7)
+    assert lake.committed(ENTRIES.name, 0, 1) == 7
+    assert lake.committed(ENTRIES.name, 0, 2) is None
+
+
+def test_a_table_that_cannot_be_read_is_not_an_empty_one(scene: LogScene, lake: Lake) -> None:
+    hold(lake, 1, 50)
+    for path in (Path(lake.location(ENTRIES.name)) / "_delta_log").glob("*.json"):
+        path.write_text("{ this is no commit")
+
+    with pytest.raises(LakeUnreachable, match="check the lake's storage"):
+        Lake(lake.uri).committed(ENTRIES.name, 0, 1)
+
+
+def test_one_pipeline_at_a_time(tmp_path: Path) -> None:
+    lock = PipelineLock(tmp_path)
+    assert is_pipeline_running(tmp_path)
+
+    with pytest.raises(PipelineRunning, match="another pipeline"):
+        PipelineLock(tmp_path)
+
+    lock.close()
+    assert not is_pipeline_running(tmp_path)
+    PipelineLock(tmp_path).close()
+
+
+def test_a_running_hub_is_noticed(tmp_path: Path) -> None:
+    assert not is_hub_running(tmp_path)
+    folder = Folder(str(tmp_path))
+    assert is_hub_running(tmp_path)
+
+    folder.close()
+    assert not is_hub_running(tmp_path)
+
+
+def test_a_status_is_read_as_it_was_written_and_nonsense_is_none(tmp_path: Path) -> None:
+    assert read_status(tmp_path) is None
+    status = Status(pid=7, state="retrying", reason="the disk is full", position=12)
+    write_status(tmp_path, status)
+    assert read_status(tmp_path) == status
+
+    (folder_of(tmp_path) / "status.json").write_text('{"pid": "many"')
+    assert read_status(tmp_path) is None
+
+
+def test_the_standing_of_a_lake_is_known_without_a_pipeline(scene: LogScene, lake: Lake) -> None:
+    hold(lake, epoch_of(scene), 499)
+
+    found = standing(scene.data, "")
+
+    assert (found.state, found.hub) == ("never started", "stopped")
+    assert (found.position, found.head, found.facts()["lag"]) == (500, 2_000, 1_500)
+    assert found.tables[0].table == "entries"
+    assert found.tables[0].behind == 1_500

@@ -1,0 +1,134 @@
+"""`signalhub pipeline` as processes: going on, waiting, refusing, ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from signalhub.pipeline import jars
+from signalhub.pipeline.lake import LakeUnreachable, lake_of
+from signalhub.pipeline.segments import Segments
+from signalhub.pipeline.status import read_status
+from signalhub.pipeline.tables import ENTRIES, INBOX
+from tests.pipeline.scene import LogScene
+
+PATIENCE_S = 120.0
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(jars.java_problem() is not None, reason=str(jars.java_problem())),
+]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> LogScene:
+    return LogScene(tmp_path / "data", segment_bytes=2**16)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "signalhub", "pipeline", *arguments]
+
+
+@contextmanager
+def running(scene: LogScene, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A pipeline in the background, ended whatever happens."""
+    environment = {
+        **os.environ,
+        "SIGNALHUB_PIPELINE_INBOX_S": "1",
+        "SIGNALHUB_PIPELINE_BATCH_S": "0.2",
+    }
+    process = subprocess.Popen(
+        command("up", "--data", str(scene.data), "--master", "local[1]", *more),
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.1)
+
+
+def committed(scene: LogScene, table: str) -> int:
+    epoch = Segments(scene.disk).first.epoch
+    try:
+        found = lake_of(scene.data).committed(table, 0, epoch)
+    except LakeUnreachable:
+        return -1
+    return -1 if found is None else found
+
+
+def state(scene: LogScene) -> str:
+    status = read_status(scene.data)
+    return "" if status is None else status.state
+
+
+def test_a_pipeline_waits_for_its_lake_refuses_a_second_one_and_ends_when_told(
+    scene: LogScene,
+) -> None:
+    scene.append([scene.said("inbox.1.abcdefghijklmnopqrstuv") for _ in range(120)])
+    in_the_way = scene.data / "lake"
+    in_the_way.write_text("a file where the lake should be")
+    with running(scene) as process:
+        wait_until(lambda: state(scene) == "retrying")
+        status = read_status(scene.data)
+        assert status is not None
+        assert status.failures >= 1
+        assert status.reason
+
+        in_the_way.unlink()
+        os.kill(status.pid, signal.SIGUSR1)
+        wait_until(lambda: committed(scene, ENTRIES.name) == 119)
+        wait_until(lambda: committed(scene, INBOX.name) == 119)
+
+        second = subprocess.run(
+            command("once", "--data", str(scene.data), "--json"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert second.returncode == 5
+        assert json.loads(second.stderr)["code"] == "pipeline_running"
+
+        scene.append([scene.said("inbox.1.abcdefghijklmnopqrstuv")])
+        wait_until(lambda: committed(scene, ENTRIES.name) == 120)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    assert state(scene) == "stopped"
+
+
+def test_two_executors_land_everything_once(scene: LogScene) -> None:
+    scene.publish(3_000)
+    done = subprocess.run(
+        command("once", "--data", str(scene.data), "--master", "local-cluster[2,1,1024]", "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["rows"] == 3_000
+    assert summary["tables"]["messages"] == 3_000
+    assert committed(scene, ENTRIES.name) == 2_999
