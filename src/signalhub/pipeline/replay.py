@@ -120,21 +120,16 @@ def _chosen(session: SparkSession, where: str) -> DataFrame:
     # A name in single brackets would be taken for a column of an alias `where`.
     text = f"SELECT * FROM {MESSAGES.name} WHERE ((\n{where}\n))"  # noqa: S608
     try:
-        F.expr(where)
-    except PySparkException:
-        is_condition = False
-    else:
-        is_condition = True
-    try:
-        found = query(session, text)
+        query(session, text)
     except (QueryRefused, QueryWrong) as error:
         # The condition begins in the second line of what was asked.
         moved = _LINE.sub(lambda line: f"(line {int(line[1]) - 1},", str(error))
         raise type(error)(moved) from None
-    if not is_condition:
-        # It ends the brackets it stands in, and goes on.
-        raise QueryRefused("this is more than one condition; write one over `messages`")
-    return found
+    try:
+        return session.table(MESSAGES.name).where(where)
+    except PySparkException:
+        # It ends the brackets it stood in, and goes on.
+        raise QueryRefused("this is more than one condition; write one over `messages`") from None
 
 
 def _verdict(include_replays: bool) -> Column:

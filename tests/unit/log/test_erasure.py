@@ -11,6 +11,7 @@ from signalhub.log.errors import LogDamaged, LogFull
 from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
+from signalhub.log.record import SALT_BYTES, encode_entry, entry_digest, erased_entry
 from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.log.verify import verify
@@ -185,6 +186,29 @@ def test_two_erasures_may_share_a_segment() -> None:
     names = [one.stream for one in everything(log) if one.is_erased]
     assert names == ["erased.01", "erased.01", "erased.02"]
     assert len(done) == 1
+
+
+def test_an_entry_erased_for_one_may_lose_the_name_for_another() -> None:
+    disk = FaultyDisk()
+    log = two_streams(disk)
+    drive(log.erase([Erasure(((2, 2),))]))
+    assert everything(log)[2].stream == ADDRESS
+
+    drive(log.erase([Erasure(((2, 2),), PSEUDONYM, ((2, 2),))]))
+
+    assert everything(log)[2].stream == PSEUDONYM
+    assert verify(disk).is_sound
+
+
+def test_the_salt_goes_with_the_body_so_that_nobody_can_try_bodies_out() -> None:
+    salt = bytes(range(1, 1 + SALT_BYTES))
+    encoded = encode_entry(entry(1, body=SECRET), salt)
+
+    erased = erased_entry(encoded, 0)
+
+    assert salt not in erased
+    assert erased.endswith(entry_digest(encoded, 0))
+    assert entry_digest(erased, 0) == entry_digest(encoded, 0)
 
 
 def test_entries_of_deleted_segments_are_passed_over() -> None:
