@@ -38,9 +38,10 @@ format: $(READY) ## rewrite the code in the project's format
 bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m bench $(ARGS)
+	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
 
-chaos: $(READY) ## a thousand kills under load, every slow fault test, 20 000 requests from the API's description
-	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} SIGNALHUB_OPENAPI_REQUESTS=20000 $(BIN)/python -m pytest tests/chaos tests/faults tests/compliance/test_openapi.py -n 2 $(ARGS)
+chaos: $(READY) ## a thousand kills of the hub, fifty of the pipeline, every slow fault test, 20 000 API requests
+	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} SIGNALHUB_OPENAPI_REQUESTS=20000 SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest tests/chaos tests/faults tests/compliance/test_openapi.py tests/pipeline/test_kill.py -n 2 $(ARGS)
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,13 +1,11 @@
-"""`signalhub replay` as a process: dry run, killed in the middle, run again, nothing left.
-
-The lake is made by `signalhub pipeline once`, so this is the whole way: hub, log, Spark, hub.
-"""
+"""`signalhub replay` as a process: dry run, killed in the middle, run again, nothing left."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +13,21 @@ import pytest
 import signalhub
 from signalhub import Client
 from signalhub.pipeline import jars
-from signalhub.testing import HubProcess, spawn_hub
+from signalhub.testing import spawn_hub
 from tests.integration.test_cli import Done, environment
 
+ROOT = Path(__file__).parents[2]
 COUNT = 300
-ORDERS = ("replay", "--where", "topic = 'orders'", "--to", "topic:again", "--json")
+ORDERS = (
+    "-m",
+    "signalhub",
+    "replay",
+    "--where",
+    "topic = 'orders'",
+    "--to",
+    "topic:again",
+    "--json",
+)
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,31 +41,42 @@ pytestmark = [
 PATIENCE_S = 240.0
 
 
-async def begin(hub: HubProcess, *arguments: str) -> asyncio.subprocess.Process:
+# Makes a data folder with a log, and the lake of it.
+FILL = """
+import sys
+from pathlib import Path
+from signalhub.pipeline.session import open_session
+from tests.pipeline.lakeside import Lakeside
+from tests.pipeline.scene import LogScene
+data = Path(sys.argv[1])
+scene = LogScene(data)
+count = int(sys.argv[2])
+scene.append([scene.published("orders", {"n": n}, key=f"k-{n % 7}") for n in range(count)])
+scene.close()
+spark = open_session("local[2]", is_brief=True)
+Lakeside(spark, data).shape("messages")
+spark.stop()
+"""
+
+
+async def begin(url: str, *arguments: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "signalhub", *arguments, "--data", str(hub.data))
     return await asyncio.create_subprocess_exec(
-        *command, stdout=pipe, stderr=pipe, env=environment(hub.url)
+        sys.executable, *arguments, cwd=ROOT, stdout=pipe, stderr=pipe, env=environment(url)
     )
 
 
-async def run(hub: HubProcess, *arguments: str) -> Done:
+async def run(url: str, *arguments: str) -> Done:
     """Run a command to its end."""
-    process = await begin(hub, *arguments)
-    async with asyncio.timeout(PATIENCE_S):
-        out, err = await process.communicate()
+    process = await begin(url, *arguments)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     return Done(process.returncode or 0, out.decode(), err.decode())
-
-
-async def filled(hub: HubProcess) -> None:
-    """A topic with keyed messages, and a lake that holds them."""
-    async with signalhub.connect(hub.url, "@(demo/alice)") as me:
-        await me.create_topic("orders")
-        await me.create_topic("again")
-        for n in range(COUNT):
-            await me.publish("orders", "order:new", {"n": n}, durable=True, key=f"k-{n % 7}")
-    landed = await run(hub, "pipeline", "once")
-    assert landed.code == 0, landed.err
 
 
 async def copies(me: Client) -> list[Any]:
@@ -69,24 +88,28 @@ async def head_reaches(me: Client, head: int) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_killed_replay_goes_on_and_sends_every_message_once_in_order() -> None:
+async def test_a_killed_replay_goes_on_and_sends_every_message_once_in_order(
+    tmp_path: Path,
+) -> None:
+    made = await run("", "-c", FILL, str(tmp_path), str(COUNT))
+    assert made.code == 0, made.err
+    orders = (*ORDERS, "--data", str(tmp_path))
     async with spawn_hub() as hub:
-        await filled(hub)
-
-        dry = await run(hub, *ORDERS, "--dry-run")
         async with signalhub.connect(hub.url, "@(demo/watcher)") as me:
+            await me.create_topic("again")
+            dry = await run(hub.url, *orders, "--dry-run")
             nothing = (await me.topic("again")).head
-            process = await begin(hub, *ORDERS, "--rate", "20")
+            process = await begin(hub.url, *orders, "--rate", "20")
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await head_reaches(me, 20)
             finally:
                 process.kill()
-                await process.communicate()
+                await process.wait()
             after_kill = (await me.topic("again")).head
         await hub.restart()
-        rest = await run(hub, *ORDERS, "--rate", "0")
-        done = await run(hub, *ORDERS)
+        rest = await run(hub.url, *orders, "--rate", "0")
+        done = await run(hub.url, *orders)
         async with signalhub.connect(hub.url, "@(demo/reader)") as me:
             found = await copies(me)
 

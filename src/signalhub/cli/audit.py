@@ -119,13 +119,18 @@ def _closing(findings: Findings) -> str:
             f"Nothing is proven yet: the lake is behind the log ({', '.join(lacks)}). Run"
             " `signalhub pipeline once`, or wait for the pipeline."
         )
-    counts = ", ".join(f"{_spaced(findings.total(name))} {name}" for name in _COUNTS)
+    counts = ", ".join(_told(findings.total(name), name) for name in _COUNTS)
     rows = _spaced(findings.total("distinct_rows"))
     judged = f"{rows} entries in {counted(len(findings.hours), 'hour')}, {counts}"
     if findings.verdict == "proven":
         return f"Proven: {judged}."
     bad = sum(one.is_wrong for one in findings.hours)
     return f"Wrong in {counted(bad, 'hour')}: {judged}; what is wrong is named above."
+
+
+def _told(count: int, name: str) -> str:
+    """`1 gap`, `2 gaps`, `2 pending`."""
+    return f"{_spaced(count)} {name.removesuffix('s') if count == 1 else name}"
 
 
 def _spaced(number: int) -> str:

@@ -35,7 +35,7 @@ class Sent(msgspec.Struct):
     async def ask(self, me: Client, connection: Connection) -> OriginalPosition | None:
         """How far the replay has come."""
         answer = await connection.in_time(
-            me.republish(self.job, until=self.until, **self.target.members)
+            me.republish(self.job, [], until=self.until, **self.target.members)
         )
         return answer.position
 

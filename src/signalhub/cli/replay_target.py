@@ -109,7 +109,7 @@ async def _subscriptions(me: Client, name: str, connection: Connection) -> list[
 
 async def _is_there(me: Client, target: Target, connection: Connection) -> bool:
     try:
-        await connection.in_time(me.republish(_LOOK, until=_EVERYTHING, **target.members))
+        await connection.in_time(me.republish(_LOOK, [], until=_EVERYTHING, **target.members))
     except Refused as refused:
         if refused.code not in _NOT_THERE:
             raise

@@ -56,7 +56,8 @@ def name_deliveries(recipients: Recipients, hours: Hours) -> None:
     for state in _PREDICATES.keys() & states:
         _name(placed, hours, state)
     matched = sum(row["count"] for row in counts if row.state not in (None, "missing"))
-    if matched != recipients.deliveries.count():
+    # A row of `entries` that is there twice would hide a delivery too many.
+    if matched != recipients.deliveries.count() or any(one.duplicates for one in hours.all):
         _name_strangers(recipients, found, hours)
     _name_unsettled(recipients, hours)
 
@@ -166,8 +167,10 @@ def _whom() -> Column:
 
 
 def _name_strangers(recipients: Recipients, found: DataFrame, hours: Hours) -> None:
-    """Deliveries nobody was to get."""
-    strangers = found.join(_expected(recipients).select(*_KEY), list(_KEY), "left_anti")
+    """Deliveries nobody was to get; those of entries that are missing are not meant."""
+    strangers = found.join(_expected(recipients).select(*_KEY), list(_KEY), "left_anti").join(
+        recipients.entries.select("epoch", "offset"), ["epoch", "offset"], "left_semi"
+    )
     text = F.format_string("entry %d: its delivery to %s was never due", "offset", _whom())
     hours.name(hours.place_few(strangers).select("number", "offset", text.alias("text")))
 

@@ -87,13 +87,18 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         poll_s = 0.0 if self.until else self.poll_s
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         stream = self.spark.readStream.format(FORMAT).options(**options).load(str(self.data))
-        return (
+        writer = (
             stream.writeStream.foreachBatch(self.land)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
             .queryName("land")
-            .start()
         )
+        # What is landed does not wait behind the long work of other tables.
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", "land")
+        try:
+            return writer.start()
+        finally:
+            self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
     def forget_checkpoint(self) -> None:
         """The next start asks the table where to go on."""

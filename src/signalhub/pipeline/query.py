@@ -37,6 +37,7 @@ MOMENT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
 # Nodes of parsed queries. A list of what is forbidden would be shorter and never complete.
 _PRESENT: Final = "signalhub.tables"
+_LAKE: Final = "signalhub.lake"
 _NODES: Final = frozenset(
     {
         *("Aggregate", "Distinct", "Except", "Filter", "Generate", "GlobalLimit", "Intersect"),
@@ -86,36 +87,36 @@ class QueryWrong(QueryError):
 
 
 def query_session(spark: SparkSession, lake: Lake) -> SparkSession:
-    """A session of its own in which every table of the lake is a view of its name."""
+    """A session of its own for queries over the tables of a lake."""
     # Spark's Python side would log every mistake in a query with the stack of the JVM.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     session = spark.newSession()
     session.conf.set("spark.sql.runSQLOnFiles", "false")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.chunkBase64String.enabled", "false")
-    present = [name for name in TABLES if lake.exists(name)]
-    for name in present:
-        rows = session.read.format("delta").load(lake.location(name))
-        rows.createOrReplaceTempView(name)
-    # Asking the catalogue would be a job of Spark.
-    session.conf.set(_PRESENT, ",".join(present))
+    session.conf.set(_LAKE, lake.uri)
+    session.conf.set(_PRESENT, ",".join(name for name in TABLES if lake.exists(name)))
     return session
 
 
 def query(session: SparkSession, text: str) -> DataFrame:
     """What a query selects, columns named apart; raises `QueryError`."""
     with _mistakes():
-        check(session, text)
+        lake = Lake(session.conf.get(_LAKE) or "")
+        # Opening a table takes Spark a second, so only those that are asked for are opened.
+        for name in check(session, text):
+            rows = session.read.format("delta").load(lake.location(name))
+            rows.createOrReplaceTempView(name)
         found = session.sql(text)
     return found.toDF(*_apart(found.columns))
 
 
-def check(session: SparkSession, text: str) -> None:
-    """Raises `QueryRefused` unless a text is one query over the views of a session."""
+def check(session: SparkSession, text: str) -> set[str]:
+    """The tables a query asks; raises `QueryRefused` unless a text is one query over tables."""
     parser = _java_session(session).sessionState().sqlParser()
     found = _Found(session)
     found.visit(parser.parsePlan(text))
-    present = set((session.conf.get(_PRESENT, "") or "").split(","))
+    present = set(filter(None, (session.conf.get(_PRESENT) or "").split(",")))
     for parts in found.relations:
         name = parts[-1].lower()
         if len(parts) > 1:
@@ -126,6 +127,7 @@ def check(session: SparkSession, text: str) -> None:
         if name not in present and name not in found.local_names:
             missing = "is not there yet" if name in TABLES else "is no table of the lake"
             raise QueryRefused(f"{parts[0]} {missing}; there are {', '.join(sorted(present))}")
+    return {parts[0].lower() for parts in found.relations} & present
 
 
 class _Found:

@@ -18,6 +18,7 @@ _SETTINGS: Final = {
     "spark.sql.extensions": jars.EXTENSION,
     "spark.sql.catalog.spark_catalog": jars.CATALOG,
     "spark.sql.session.timeZone": "UTC",
+    "spark.scheduler.mode": "FAIR",
     # Spark's defaults are made for clusters; on two cores they turn a second into a minute.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
