@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -91,6 +92,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             known[name] = value
         if not known.get("path"):
             raise SettingsError(f"the source {FORMAT!r} needs the data folder: .load('data')")
+        # Tasks may run in another folder than the program that asks.
+        known["path"] = str(Path(known["path"]).absolute())
         try:
             return msgspec.convert(known, cls, strict=False)
         except msgspec.ValidationError as error:
