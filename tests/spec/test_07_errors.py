@@ -180,7 +180,10 @@ def test_7_1_every_code_is_provoked_by_some_test_here() -> None:
     elsewhere = {Code.MESSAGE_TOO_LARGE, Code.MALFORMED_MESSAGE, Code.UNKNOWN_ACTOR}
     # Of durable messaging: see test_durable_*.py, and tests/faults for the storage.
     elsewhere |= {
+        Code.NO_MAILBOX,
         Code.NOT_A_CONSUMER,
+        Code.REPLAY_CONFLICT,
+        Code.REPLAY_FORGOTTEN,
         Code.STORAGE_FAILED,
         Code.STORAGE_FULL,
         Code.SUBSCRIPTION_BUSY,

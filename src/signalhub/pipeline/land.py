@@ -192,10 +192,19 @@ def quarantine_of(rows: DataFrame) -> DataFrame:
     )
 
 
+def has_unfinished(checkpoint: Path) -> bool:
+    """Whether a batch was planned that is not noted as done."""
+    return bool(_numbers(checkpoint / "offsets") - _numbers(checkpoint / "commits"))
+
+
 def checkpointed(checkpoint: Path, shard: int) -> Position | None:
     """Behind the last batch that Spark has noted as done; None if there is none."""
-    done = [int(one.name) for one in checkpoint.glob("commits/*") if one.name.isdigit()]
+    done = _numbers(checkpoint / "commits")
     return _noted(checkpoint, max(done), shard) if done else None
+
+
+def _numbers(folder: Path) -> set[int]:
+    return {int(one.name) for one in folder.glob("*") if one.name.isdigit()}
 
 
 def batch_range(checkpoint: Path, batch_id: int, shard: int) -> tuple[Position | None, Position]:

@@ -25,7 +25,13 @@ from signalhub.pipeline import shape
 from signalhub.pipeline.create import ensure_tables, forget_tables
 from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.land import CheckpointAhead, Landed, Landing
+from signalhub.pipeline.land import (
+    CheckpointAhead,
+    Landed,
+    Landing,
+    checkpointed,
+    has_unfinished,
+)
 from signalhub.pipeline.lock import is_hub_running
 from signalhub.pipeline.maintain import maintain
 from signalhub.pipeline.resume import EntriesMissing, epochs, resume
@@ -305,9 +311,11 @@ class Pipeline:
             position = self._segments.first
             landing.forget_checkpoint()
         self._journal.running(position, target)
+        if position >= target and not has_unfinished(landing.checkpoint):
+            return
         query = landing.begin(position)
         try:
-            while not self._is_there(target):
+            while not self._is_there(landing, target):
                 if self._stopping.wait(_TICK_S):
                     raise PipelineFailed("it was stopped before everything was landed")
                 if not query.isActive:
@@ -315,9 +323,10 @@ class Pipeline:
         finally:
             _stop(query)
 
-    def _is_there(self, target: Position) -> bool:
-        committed = self._lake.committed(ENTRIES.name, self._shard, target.epoch)
-        return target.offset == 0 or (committed is not None and committed >= target.offset - 1)
+    def _is_there(self, landing: Landing, target: Position) -> bool:
+        """Whether everything was landed, and the batch that did it is over."""
+        done = checkpointed(landing.checkpoint, self._shard)
+        return done is not None and done >= target
 
 
 class _Beats:
@@ -345,7 +354,11 @@ def first_line(error: BaseException) -> str:
 
 
 def _stop(query: StreamingQuery) -> None:
+    """End the query after the batch under way, unless that takes too long."""
+    deadline = time.monotonic() + _GRACE_S
     try:
+        while query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(_TICK_S / 5)
         query.stop()
     except Exception as error:
         log.warning("the query could not be stopped", extra={"reason": first_line(error)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,12 @@ _SETTINGS: Final = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
 }
+_ALWAYS_SAID: Final = (
+    b"WARNING: Using incubator modules",
+    b"Setting default log level to",
+    b"To adjust logging level use",
+    b"Using Spark's default log4j profile",
+)
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
@@ -67,7 +74,7 @@ def open_session(
     if is_brief:
         builder = builder.config("spark.sql.codegen.wholeStage", "false")
     try:
-        with _output_as_errors():
+        with _filtered_errors():
             session = builder.getOrCreate()
     except Exception as error:
         raise SettingsError(f"Spark cannot start: {error}") from error
@@ -76,16 +83,36 @@ def open_session(
 
 
 @contextmanager
-def _output_as_errors() -> Iterator[None]:
-    """What Java prints is not what the command prints: it goes to the error stream."""
+def _filtered_errors() -> Iterator[None]:
+    """What Java says while it lives goes to the error stream, without what it always says.
+
+    Nothing of it may reach the output: that belongs to the command.
+    """
     sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
+    reading, writing = os.pipe()
+    kept = {number: os.dup(number) for number in (1, 2)}
+    for number in kept:
+        os.dup2(writing, number)
+    os.close(writing)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+        os.close(kept[1])
+        threading.Thread(target=_relay, args=(reading, kept[2]), daemon=True).start()
+
+
+def _relay(reading: int, errors: int) -> None:
+    with open(reading, "rb", buffering=0) as source, open(errors, "wb", buffering=0) as target:
+        rest = b""
+        while data := source.read(2**16):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if not line.startswith(_ALWAYS_SAID):
+                    target.write(line + b"\n")
+        if rest:
+            target.write(rest)
 
 
 def _java_options(*, is_brief: bool) -> str:
