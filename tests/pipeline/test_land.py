@@ -69,6 +69,17 @@ def test_what_was_landed_is_not_landed_again(
     assert lake.committed(ENTRIES.name, 0, epoch) == 449
 
 
+def test_a_log_that_was_just_made_is_waited_for(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    assert once().rows == 0
+    scene.publish(20)
+
+    assert once().rows == 20
+
+    assert_dense(spark, lake, 20)
+
+
 def test_a_lost_checkpoint_is_no_loss(
     spark: SparkSession, scene: LogScene, lake: Lake, once: Once
 ) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -30,6 +31,7 @@ log = logging.getLogger("signalhub.lake")
 ANSWER_S: Final = 10.0
 _ASKED_MAX: Final = 256
 _CLOSE_S: Final = 5.0
+_COUNT_S: Final = 1.0
 _REOPEN_MS: Final = 60_000
 
 T = TypeVar("T")
@@ -57,12 +59,16 @@ class LakeArchive:
         *,
         is_needed: bool = False,
         log_first: Callable[[], int] | None = None,
+        log_head: Callable[[], int] | None = None,
+        log_cut: Callable[[], int] | None = None,
         answer_s: float = ANSWER_S,
     ) -> None:
         """`epoch` is the one the log is in: offsets of others say nothing about it.
 
         If it is needed, an archive that is not there is away, not empty. With `log_first`, messages
-        are looked for only where the log no longer holds them.
+        are looked for only where the log no longer holds them; what was before `log_cut` must be
+        in the archive. An archive that is ahead of
+        `log_head` belongs to a newer log, so it says nothing about this one.
         """
         self._reader = LakeReader(lake, is_needed=is_needed)
         self._epoch = epoch
@@ -70,6 +76,8 @@ class LakeArchive:
         self._loop = loop
         self._tally = tally
         self._log_first = log_first
+        self._log_head = log_head
+        self._log_cut = log_cut
         self._answer_s = answer_s
         self._sight = Sight(0, 0)
         self._wanted: Sequence[SegmentInfo] = ()
@@ -101,11 +109,12 @@ class LakeArchive:
         self._tally.consults += 1
 
         before = None if self._log_first is None else (self._epoch, self._log_first())
+        needed = None if self._log_cut is None else (self._epoch, self._log_cut())
 
         def read() -> list[Archived]:
             now_ms = self._clock.now_ms()
             place = consult.inbox, consult.from_seq, consult.to_seq, consult.count_max
-            return self._reader.page(*place, now_ms, before)
+            return self._reader.page(*place, now_ms, before, needed)
 
         self._ask(read, done)
 
@@ -128,6 +137,10 @@ class LakeArchive:
             if is_due:
                 self._reader.reopen()
             position = self._reader.inbox_position(self._epoch)
+            if self._log_head is not None and position > self._log_head():
+                raise LakeUnreachable(
+                    "inbox", "it is ahead of the log, which must be an older copy of its own"
+                )
             return Sight(position, self._landed(wanted, landed, position))
 
         def report(found: Sight | None) -> None:
@@ -200,9 +213,13 @@ class LakeArchive:
 
     def _landed(self, wanted: Sequence[SegmentInfo], landed: int, position: int) -> int:
         """The end of the last segment that is in the lake, as are all before it."""
+        deadline = time.monotonic() + _COUNT_S
         for info in wanted:
             if info.end <= landed:
                 continue
+            if time.monotonic() > deadline:
+                # The rest is counted next time; pages of inboxes do not wait for that.
+                break
             if info.end > position or not self._holds(info):
                 break
             landed = info.end

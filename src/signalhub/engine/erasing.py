@@ -55,7 +55,7 @@ class Eraser:
                 torn = yield from remove_torn(self._log.disk, [locate.needle])
             located = yield from self._look(locate)
             located.torn = torn
-            if located.found:
+            if any(one.offset >= self._log.segments[-1].base for one in located.found):
                 # Only what is in a finished segment can be taken out of it.
                 self._log.roll_soon()
         except Exception:

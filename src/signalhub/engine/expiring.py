@@ -18,6 +18,7 @@ from signalhub.entry import Control, Kind, Stored, decode_body
 from signalhub.errors import SignalHubError
 from signalhub.log.commit import Upkeep
 from signalhub.log.erasure import Erasure
+from signalhub.log.errors import LogFull
 from signalhub.log.footer import read_footer
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
@@ -72,6 +73,7 @@ class Expirer:
             self._upkeep.run(lambda: self._look(now_ms))
 
     def _look(self, now_ms: int) -> Slices:
+        tried = -1
         try:
             sealed = [info for info in self._log.segments if info.is_sealed]
             known = {info.base for info in sealed}
@@ -79,11 +81,18 @@ class Expirer:
             for info in sealed:
                 if self._due_ms.get(info.base, 0) > now_ms:
                     continue
+                # One that fails must not keep the later ones from their turn.
+                tried = info.base
+                self._due_ms[tried] = now_ms + LINGER_MS
                 if (yield from self._has_rooms(info)):
                     yield from self._take_out(info, now_ms)
                     return
                 self._due_ms[info.base] = inf
-        except (SignalHubError, OSError):
+        except LogFull:
+            # The others would find no room, either.
+            self._due_ms.pop(tried, None)
+            log_lines.warning("expired messages stay in the log: its disk is full")
+        except (SignalHubError, OSError, msgspec.MsgspecError):
             log_lines.exception("expired messages could not be taken out of the log")
         finally:
             self._is_busy = False

@@ -68,16 +68,21 @@ class LakeReader:
         count_max: int,
         now_ms: int,
         before: tuple[int, int] | None = None,
+        needed: tuple[int, int] | None = None,
     ) -> list[Archived]:
         """The lowest messages of an inbox in a stretch of positions that have not expired.
 
-        Of the epoch in `before` only those before its offset: so the many small files with what
-        came last need not be opened for messages the log has long forgotten.
+        The table must hold everything of the epoch in `needed` before its offset, or it is away.
+        Of the epoch in `before` only messages before its offset are wanted, so that the many small
+        files with what came last need not be opened for what the log has long forgotten.
 
         Positions are dense, so a stretch of `count_max` mostly is the page, in one file or two;
         where messages have expired or were erased, ever wider ones are looked at.
         """
         name = _STREAM.fullmatch(stream)
+        if needed is not None and self._position(_INBOX, needed[0]) < needed[1]:
+            # It is being made again; what it does not hold yet is not gone.
+            raise LakeUnreachable(self._lake.location(_INBOX), "it does not hold everything yet")
         older = "" if before is None else _OLDER.format(epoch=before[0], offset=before[1])
         found: dict[int, Archived] = {}
         first, width = from_seq, count_max

@@ -110,6 +110,8 @@ _DECODERS: Final = {kind: msgspec.msgpack.Decoder(head).decode for kind, head in
 _KINDS: Final = {kind.value: kind.name.lower() for kind in Kind}
 _KIND_NAMES: Final = pa.array([_KINDS.get(number, f"kind_{number}") for number in range(256)])
 _MICROSECONDS: Final = 1_000
+# The end of the year 9999; later is never.
+_TIME_MAX_MS: Final = 253_402_300_799_000
 
 
 def read_columns(disk: Disk, shard: int, one: Slice) -> Iterator[pa.RecordBatch]:
@@ -250,7 +252,8 @@ def _look_inside(
         elif kind not in _KINDS:
             faults[len(ids)] = f"entries of kind {kind} are not known to this version"
         ids.append(identity)
-        expiries.append(expires_ms)
+        is_time = expires_ms is not None and 0 <= expires_ms < _TIME_MAX_MS
+        expiries.append(expires_ms if is_time else None)
     texts = [faults.get(row) for row in range(len(ids))] if faults else None
     count = len(ids)
     fault = pa.array(texts, pa.string()) if texts else pa.nulls(count, pa.string())

@@ -69,6 +69,7 @@ class Journal:
         """Landing begins, or goes on, here."""
         with self._lock:
             self._status.state = "running"
+            self._status.failures, self._status.reason = 0, ""
             self._status.epoch, self._status.position = position.epoch, position.offset
             self._status.head = head.offset
             self._write()

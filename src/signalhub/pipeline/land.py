@@ -112,6 +112,9 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         committed = self.lake.committed(ENTRIES.name, self.shard, end.epoch)
         if start is not None and start.epoch == end.epoch and start.offset > _next(committed):
             raise CheckpointAhead(start, _next(committed))
+        if last < 0:
+            # A log that was just made: there is nothing yet, and no position to record.
+            return
         if committed is not None and last <= committed:
             # A crash came between this commit and the next step, so that is done now.
             self._quarantine(batch, end)

@@ -9,7 +9,7 @@ from typing import Final
 
 from signalhub.errors import SignalHubError
 from signalhub.pipeline.status import folder_of
-from signalhub.state.folder import LOCK_NAME
+from signalhub.state.folder import LOCK_NAME, take
 
 _NAME: Final = "pipeline.lock"
 
@@ -35,7 +35,7 @@ class PipelineLock:
         folder.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(self._fd)
         except BlockingIOError:
             pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
             os.close(self._fd)
@@ -62,7 +62,7 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

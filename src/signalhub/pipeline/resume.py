@@ -30,8 +30,21 @@ class EntriesMissing(SignalHubError):
         self.last = last
 
 
+class LogBehindLake(SignalHubError):
+    """The lake holds entries the log does not have: the log is an older copy."""
+
+    code = "log_behind_lake"
+
+    def __init__(self, epoch: int, held: int, head: int) -> None:
+        super().__init__(
+            f"the lake holds entries up to {held} of epoch {epoch}, but the log ends at"
+            f" {head - 1}: it is older than its lake, and what it would write now would never"
+            " land; restore the newer log, or move the lake away and begin another"
+        )
+
+
 def resume(disk: Disk, lake: Lake, shard: int) -> Position:
-    """The next entry to land; raises `EntriesMissing`, or `LakeUnreachable`."""
+    """The next entry to land; raises `EntriesMissing`, `LogBehindLake` or `LakeUnreachable`."""
     segments = Segments(disk)
     begins = _first_offsets(disk, segments)
     if not begins:
@@ -44,6 +57,11 @@ def resume(disk: Disk, lake: Lake, shard: int) -> Position:
     else:
         oldest = min(begins)
         wanted = Position(oldest, begins[oldest])
+    head = segments.published()
+    if head is None or wanted > head:
+        head = segments.valid()
+    if wanted.epoch == head.epoch and wanted.offset > head.offset:
+        raise LogBehindLake(wanted.epoch, wanted.offset - 1, head.offset)
     first = segments.first
     if wanted.epoch <= first.epoch and wanted.offset < first.offset:
         raise EntriesMissing(wanted.epoch, wanted.offset, first.offset - 1)

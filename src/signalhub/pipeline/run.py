@@ -19,6 +19,7 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from signalhub.clock import SystemClock
 from signalhub.core.period import Period
 from signalhub.errors import SignalHubError
 from signalhub.pipeline import shape
@@ -34,7 +35,7 @@ from signalhub.pipeline.land import (
 )
 from signalhub.pipeline.lock import is_hub_running
 from signalhub.pipeline.maintain import maintain
-from signalhub.pipeline.resume import EntriesMissing, epochs, resume
+from signalhub.pipeline.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.segments import Position, Segments, log_of
 from signalhub.pipeline.status import Upkeep, folder_of
 from signalhub.pipeline.tables import ENTRIES, INBOX
@@ -44,9 +45,13 @@ log = logging.getLogger("signalhub.pipeline")
 
 _TICK_S: Final = 0.25
 _GRACE_S: Final = 5.0
+_PIECE_ENTRIES: Final = 250_000
+"""A table that is far behind takes so many entries in at a time; inboxes come in between."""
+_UPKEEP_RETRY_MS: Final = 300_000
 _BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _ATTEMPTS_MAX: Final = 6
 _OUR_ERROR: Final = re.compile(r"signalhub\.[\w.]+\.(\w+): ([^\n]+)")
+_ANY_ERROR: Final = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Error|Exception): (.+)$", re.MULTILINE)
 _MENDED_BY_STARTING_OVER: Final = {"EntriesGone", CheckpointAhead.__name__}
 
 
@@ -101,6 +106,8 @@ class Pipeline:
         self._journal = Journal(data)
         self._stopping = threading.Event()
         self._retry = threading.Event()
+        self._gained: dict[str, int] = {}
+        self._epochs: list[int] = []
 
     # What others may ask for, from any thread or signal handler.
 
@@ -128,7 +135,7 @@ class Pipeline:
             started = time.monotonic()
             try:
                 self._work()
-            except (PipelineFailed, EntriesMissing) as error:
+            except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
                 self._journal.failed(str(error))
                 raise
             except Exception as error:
@@ -178,9 +185,7 @@ class Pipeline:
 
     def _ended(self, query: StreamingQuery) -> NoReturn:
         """The query has ended by itself: find out whether it is worth another try."""
-        text = str(query.exception() or "the query ended without a word")
-        found = _OUR_ERROR.findall(text)
-        name, message = found[-1] if found else ("", text.strip().splitlines()[0])
+        name, message = cause(str(query.exception() or "the query ended without a word"))
         if name == "LogDamaged":
             raise PipelineFailed(message)
         if name in _MENDED_BY_STARTING_OVER:
@@ -208,8 +213,16 @@ class Pipeline:
             has_failed = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
             self._journal.inbox_failures = self._journal.inbox_failures + 1 if has_failed else 0
         elif table := beats.next_table(now):
-            self._try(lambda: self._catch_up((table,)), f"the table {table}")
-        elif beats.maintain.is_due(now):
+            is_behind = False
+
+            def take_a_piece() -> None:
+                nonlocal is_behind
+                is_behind = not self._take(table, pieces_max=1)
+
+            self._try(take_a_piece, f"the table {table}")
+            if is_behind:
+                beats.put_back(table)
+        elif beats.is_upkeep_due(self._journal.upkeep):
             self._try(self.maintain, "the upkeep of the tables")
 
     def _try(self, work: Callable[[], object], what: str) -> bool:
@@ -224,21 +237,42 @@ class Pipeline:
         return False
 
     def _catch_up(self, tables: tuple[str, ...]) -> dict[str, int]:
-        rows: dict[str, int] = {}
-        for epoch in epochs(self._disk):
+        """Bring tables up to date with `entries`; the rows each has gained."""
+        before = dict(self._gained)
+        for name in tables:
+            if not self._stopping.is_set():
+                self._take(name)
+        return {name: self._gained[name] - before.get(name, 0) for name in self._gained}
+
+    def _take(self, table: str, *, pieces_max: int | None = None) -> bool:
+        """Have a table follow `entries`, at most so many pieces far; whether it is up to date."""
+        for epoch in self._known_epochs():
             to = self._lake.committed(ENTRIES.name, self._shard, epoch)
-            if to is None:
-                continue
-            for name in tables:
-                if self._stopping.is_set():
-                    return rows
-                done = self._lake.committed(name, self._shard, epoch)
-                if done is None or done < to:
-                    progress = shape.catch_up(self._spark, self._lake, name, self._shard, epoch, to)
-                    rows[name] = rows.get(name, 0) + progress.rows
-                    done = progress.to
-                self._journal.reached(name, done)
-        return rows
+            done = self._lake.committed(table, self._shard, epoch)
+            if to is not None and (done is None or done < to):
+                progress = shape.catch_up(
+                    self._spark,
+                    self._lake,
+                    table,
+                    self._shard,
+                    epoch,
+                    to,
+                    piece_entries=_PIECE_ENTRIES,
+                    pieces_max=pieces_max,
+                )
+                self._gained[table] = self._gained.get(table, 0) + progress.rows
+                done = progress.to
+                if done is not None and done < to and done != progress.start:
+                    self._journal.reached(table, done)
+                    return False
+            self._journal.reached(table, done)
+        return True
+
+    def _known_epochs(self) -> list[int]:
+        """Every epoch of the log; footers are read again only when a new one has begun."""
+        if self._head().epoch not in self._epochs:
+            self._epochs = epochs(self._disk)
+        return self._epochs
 
     def maintain(self, *, is_thorough: bool = False) -> Upkeep:
         """Expire, compact and vacuum what is due, or everything that could be."""
@@ -270,7 +304,7 @@ class Pipeline:
                 self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
                 tables = self._catch_up(shape.ORDER)
                 break
-            except (PipelineFailed, EntriesMissing) as error:
+            except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
                 self._journal.failed(str(error))
                 raise
             except Exception as error:
@@ -334,17 +368,38 @@ class _Beats:
 
     def __init__(self, settings: Settings) -> None:
         self.inbox = Period(int(settings.inbox_s * 1000))
-        self.maintain = Period(int(settings.maintain_s * 1000))
         self._shape = Period(int(settings.shape_s * 1000))
+        self._upkeep_ms = int(settings.maintain_s * 1000)
+        self._upkeep_retry = Period(min(self._upkeep_ms, _UPKEEP_RETRY_MS))
+        self._begun_ms = SystemClock().now_ms()
         self._tables: list[str] = []
-        # What was in order when the pipeline ended still is when it starts.
-        self.maintain.is_due(int(time.monotonic() * 1000))
 
     def next_table(self, now: int) -> str | None:
         """The next derived table to bring up to date, one after the other."""
         if not self._tables and self._shape.is_due(now):
             self._tables = [name for name in shape.ORDER if name != INBOX.name]
         return self._tables.pop(0) if self._tables else None
+
+    def put_back(self, table: str) -> None:
+        """It is not up to date yet; inboxes have their turn in between."""
+        self._tables.insert(0, table)
+
+    def is_upkeep_due(self, last: Upkeep | None) -> bool:
+        """The time since the last one counts, whichever pipeline did it."""
+        now = SystemClock().now_ms()
+        since = now - (self._begun_ms if last is None else last.at_ms)
+        is_due = since >= self._upkeep_ms or since < 0
+        return is_due and self._upkeep_retry.is_due(now)
+
+
+def cause(text: str) -> tuple[str, str]:
+    """The kind of our own error in what Spark says, if there is one, and the sentence to tell."""
+    if found := _OUR_ERROR.findall(text):
+        name, message = found[-1]
+        return name, message
+    if found := _ANY_ERROR.findall(text):
+        return "", found[-1]
+    return "", text.strip().splitlines()[0]
 
 
 def first_line(error: BaseException) -> str:

@@ -149,7 +149,12 @@ class Segments:
         bytes_max: int | None,
         slice_bytes: int,
     ) -> Plan:
-        if head > start and head.offset > self._known_to:
+        if head > start and head.epoch not in self._epochs.values():
+            # A segment of the same name may have been begun anew.
+            self._epochs.clear()
+            self._last.clear()
+            self._refresh()
+        elif head > start and head.offset > self._known_to:
             self._refresh()
         start = self._settle(start, head)
         limit = self._epoch_end(start.epoch, head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -78,7 +79,8 @@ def open_session(
             session = builder.getOrCreate()
     except Exception as error:
         raise SettingsError(f"Spark cannot start: {error}") from error
-    session.sparkContext.setLogLevel("ERROR")
+    # What fails in a function of ours is raised again where it was called.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session
 
 

@@ -73,10 +73,12 @@ def catch_up(
     to: int,
     *,
     piece_entries: int = PIECE_ENTRIES,
+    pieces_max: int | None = None,
 ) -> Progress:
     """Take in what is behind, up to an offset of an epoch; what the table has stays as it is.
 
-    A table goes no further than `entries` and the tables it is made from.
+    A table goes no further than `entries` and the tables it is made from, and in one call no
+    further than `pieces_max` pieces.
     """
     began = time.monotonic()
     ensure_table(spark, lake, table)
@@ -92,7 +94,9 @@ def catch_up(
         # An epoch may have a position and no entry yet.
         first = begins.setdefault(epoch, to + 1)
         last = first - 1 if at is None else at
-        while last < to:
+        pieces = 0
+        while last < to and (pieces_max is None or pieces < pieces_max):
+            pieces += 1
             end = min(last + piece_entries, to)
             rows += _TAKERS[table](Piece(session, lake, table, shard, epoch, last, end, begins))
             last = at = end

@@ -66,8 +66,9 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
     hub_runs = is_hub_running(data)
     head = (segments.published() if hub_runs else None) or segments.valid()
     status = read_status(data)
+    begin = segments.epochs.get(head.epoch, 0)
     committed = lake.committed(ENTRIES.name, shard, head.epoch)
-    position = 0 if committed is None else committed + 1
+    position = begin if committed is None else committed + 1
     return Standing(
         state=_state(status, is_pipeline_running(data)),
         epoch=head.epoch,
@@ -78,7 +79,7 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
         failures=status.failures if status else 0,
         reason=status.reason if status else "",
         hub="running" if hub_runs else "stopped",
-        tables=[_table(lake, name, shard, head) for name in TABLES],
+        tables=[_table(lake, name, shard, begin, head) for name in TABLES],
     )
 
 
@@ -105,7 +106,7 @@ def _last_batch(status: Status | None) -> str:
     return f"{batch.rows} rows in {batch.ms} ms at {at}"
 
 
-def _table(lake: Lake, name: str, shard: int, head: Position) -> TableStanding:
+def _table(lake: Lake, name: str, shard: int, begin: int, head: Position) -> TableStanding:
     opened = lake.open(name)
     if opened is None:
         return TableStanding(name, None, None, 0, 0)
@@ -113,6 +114,6 @@ def _table(lake: Lake, name: str, shard: int, head: Position) -> TableStanding:
     position = behind = None
     if name not in (QUARANTINE.name, AUDIT.name):
         committed = lake.committed(name, shard, head.epoch)
-        position = 0 if committed is None else committed + 1
+        position = begin if committed is None else committed + 1
         behind = max(0, head.offset - position)
     return TableStanding(name, position, behind, len(sizes), sum(sizes))

@@ -26,6 +26,8 @@ _NICE: Final = 10
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 60.0
 _STOP_S: Final = 20.0
+_LONG_S: Final = 600.0
+"""Who has lived so long is started again at once."""
 _STDERR: Final = 2
 
 
@@ -92,7 +94,7 @@ class Beside:
                 reason = str(error)
             if self._is_stopping.is_set():
                 return
-            if loop.time() - began_s >= _PAUSE_MAX_S:
+            if loop.time() - began_s >= _LONG_S:
                 pause_s = self._pause_s
             log.error("the pipeline ended", extra={"reason": reason, "again_in_s": pause_s})
             with contextlib.suppress(TimeoutError):

@@ -67,6 +67,9 @@ async def open_lakeside(
         hub.tally.lake,
         # What a shortened log no longer holds may be there, and must not be passed over.
         is_needed=engine.first > 0,
+        log_head=lambda: engine.head,
+        # Of an earlier epoch nobody knows how much there was.
+        log_cut=lambda: engine.first if engine.first == engine.epoch_first else 0,
         log_first=None if hub.settings.rooms.always_query_store else lambda: engine.first,
     )
     lakeside = Lakeside(archive, beside, data, hub, engine, clock)

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from signalhub.errors import SettingsError
 
 LOCK_NAME = "hub.lock"
+_PROBE_S = 0.05
+
+
+def take(fd: int) -> None:
+    """Hold the lock of an open file; raises `BlockingIOError` if somebody else does.
+
+    Whoever only looks whether it is held does so for a moment, hence the second attempt.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_PROBE_S)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class Folder:
@@ -29,7 +43,7 @@ class Folder:
                 " --data"
             ) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(self._lock)
         except BlockingIOError:
             os.close(self._lock)
             raise SettingsError(
