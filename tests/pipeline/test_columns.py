@@ -72,6 +72,13 @@ def test_ids_and_expiries_are_taken_from_messages_of_every_kind(tmp_path: Path) 
     assert (cast["id"], cast["expires_at"]) == ("b-1", None)
 
 
+def test_an_expiry_beyond_all_time_is_none(tmp_path: Path) -> None:
+    scene = LogScene(tmp_path)
+    scene.append([scene.said("inbox.1.abcdefghijklmnopqrstuv", expires_ms=10**19)])
+
+    assert rows(scene)[0]["expires_at"] is None
+
+
 def test_a_body_that_is_no_message_is_a_row_with_a_fault(tmp_path: Path) -> None:
     scene = LogScene(tmp_path)
     scene.append(

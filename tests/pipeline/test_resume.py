@@ -16,7 +16,7 @@ from signalhub.pipeline.lock import (
     is_hub_running,
     is_pipeline_running,
 )
-from signalhub.pipeline.resume import EntriesMissing, epochs, resume
+from signalhub.pipeline.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.segments import Position, Segments
 from signalhub.pipeline.standing import standing
 from signalhub.pipeline.status import Status, folder_of, read_status, write_status
@@ -67,6 +67,23 @@ def test_what_neither_log_nor_lake_has_is_named(scene: LogScene, lake: Lake) -> 
 
     with pytest.raises(EntriesMissing, match=f"entries 10 to {first - 1} of epoch"):
         resume(scene.disk, lake, 0)
+
+
+def test_a_log_that_is_older_than_its_lake_is_refused(scene: LogScene, lake: Lake) -> None:
+    hold(lake, epoch_of(scene), 4_999)
+
+    with pytest.raises(LogBehindLake, match="up to 4999 of epoch .* ends at 1999"):
+        resume(scene.disk, lake, 0)
+
+
+def test_after_a_new_epoch_only_what_is_new_is_behind(scene: LogScene, lake: Lake) -> None:
+    hold(lake, epoch_of(scene), 1_999)
+    scene.lose_the_end()
+    scene.publish(5)
+
+    found = standing(scene.data, "").facts()
+
+    assert (found["position"], found["lag"]) == (1_900, 5)
 
 
 def test_what_the_lake_has_may_be_gone_from_the_log(scene: LogScene, lake: Lake) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from signalhub.errors import SettingsError
 from signalhub.log.errors import EntriesGone, LogDamaged
+from signalhub.log.folder import look
 from signalhub.log.segment import segment_name
 from signalhub.pipeline.columns import read_columns
 from signalhub.pipeline.segments import Plan, Position, Segments, log_of
@@ -160,3 +161,21 @@ def test_a_missing_segment_between_others_is_damage(scene: LogScene) -> None:
 def test_a_folder_without_a_log_says_what_is_wanted(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="holds no log"):
         log_of(tmp_path)
+
+
+def test_a_segment_begun_anew_in_another_epoch_is_not_taken_for_the_old_one(
+    tmp_path: Path,
+) -> None:
+    scene = LogScene(tmp_path, segment_bytes=2**16)
+    # Until the last segment holds one batch, which is then lost with everything in it.
+    while (last := look(scene.disk).segments[-1]).base == 0 or last.end - last.base != 100:
+        scene.publish(100)
+    segments = Segments(scene.disk)
+    before = segments.plan(segments.first, head_of(segments)).end
+    scene.lose_the_end()
+    scene.publish(30)
+
+    plan = segments.plan(Position(before.epoch, last.base), head_of(segments))
+
+    assert plan.end == Position(before.epoch + 1, last.base + 30)
+    assert offsets(scene, plan) == list(range(last.base, last.base + 30))

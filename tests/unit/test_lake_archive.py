@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -228,3 +229,52 @@ class TestSegments:
         lake.spoil("entries")
 
         assert await look(archive) == Sight(10, 10)
+
+
+async def test_a_table_that_is_being_made_again_is_away_and_not_empty(
+    lake: SmallLake, tally: LakeTally, clock: FakeClock, tmp_path: Path
+) -> None:
+    archive = LakeArchive(
+        lake.lake, EPOCH, clock, asyncio.get_running_loop(), tally, log_cut=lambda: 4
+    )
+    try:
+        assert len(await answer(archive) or []) == 3
+        shutil.rmtree(tmp_path / "lake" / "inbox")
+        lake.append("inbox", [], last=0)
+        assert await answer(archive) is None
+
+        lake.append("inbox", [row(seq) for seq in range(1, 4)], last=3)
+        assert len(await answer(archive) or []) == 3
+    finally:
+        archive.close()
+
+
+async def test_a_lake_ahead_of_the_log_says_nothing_about_it(
+    lake: SmallLake, tally: LakeTally, clock: FakeClock
+) -> None:
+    archive = LakeArchive(
+        lake.lake, EPOCH, clock, asyncio.get_running_loop(), tally, log_head=lambda: 2
+    )
+    try:
+        assert await look(archive) is None
+        assert archive.position == 0
+    finally:
+        archive.close()
+
+
+async def test_counting_many_segments_goes_on_where_it_stopped(
+    archive: LakeArchive, lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.append("entries", [place(offset) for offset in range(4)], last=3)
+    segments = [
+        SegmentInfo(
+            name=segment_name(base), base=base, end=base + 1, bytes=1, epoch=EPOCH, created_ms=0
+        )
+        for base in range(3)
+    ]
+    archive.wait_for(segments)
+    monkeypatch.setattr(module, "_COUNT_S", -1.0)
+    assert (await look(archive) or Sight(0, -1)).landed == 0
+
+    monkeypatch.setattr(module, "_COUNT_S", 60.0)
+    assert (await look(archive) or Sight(0, -1)).landed == 3
