@@ -25,8 +25,10 @@ SCOPE: Final = (
     "Covered: the log, the hub's state and every table of the lake in this data folder.",
     "Not covered: backups and copies of these made before, and whatever receivers have kept.",
     "Not covered: places where others name the subject in their own messages.",
-    "Not covered: the subject's name in the log's record of who took which message, where that is"
-    " not the record of its own mailbox.",
+    "Not covered: the subject's name in the records of who took which message, in the log and in"
+    " the bodies of the table entries, where they are not those of its own mailbox.",
+    "Not covered: conditions of replays that name the subject, and copies a replay sends while the"
+    " erasure is at work.",
 )
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 
