@@ -70,7 +70,16 @@ COMMANDS = [
     ["inbox"],
     ["inbox", "fetch"],
     ["inbox", "append"],
+    ["pipeline"],
+    ["pipeline", "up"],
+    ["pipeline", "once"],
+    ["pipeline", "status"],
+    ["pipeline", "redrive"],
+    ["pipeline", "maintain"],
+    ["sql"],
+    ["audit"],
     ["replay"],
+    ["erase"],
     ["tell"],
     ["ask"],
     ["broadcast"],
@@ -96,7 +105,7 @@ def test_every_command_is_listed_here_and_in_the_manual() -> None:
     app = build()
     names = [name for name in app if not name.startswith("-")]
     listed = [[name] for name in names]
-    for noun in ("settings", "token", "log", "topic", "sub", "dlq", "room", "inbox"):
+    for noun in ("settings", "token", "log", "topic", "sub", "dlq", "room", "inbox", "pipeline"):
         listed += [[noun, verb] for verb in app[noun] if not verb.startswith("-")]
 
     assert sorted(listed) == sorted(COMMANDS)

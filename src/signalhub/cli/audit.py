@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from signalhub.cli.bars import bar
 from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.lake import DataOption, LakeOption, lake_settings, present_lake, spark_session
 from signalhub.cli.output import AsJson, Column, Output, counted
 from signalhub.cli.quantities import moment, option, seconds
 from signalhub.cli.settings import Config
-from signalhub.cli.sql import DataOption, LakeOption, lake_settings, present_lake, spark_session
 from signalhub.errors import SignalHubError
 
 if TYPE_CHECKING:

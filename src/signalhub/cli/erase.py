@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +12,10 @@ from signalhub.cli.arguments import address as full_address
 from signalhub.cli.confirmation import Yes, confirm
 from signalhub.cli.connection import LOCAL, TIMEOUT_S, Connection
 from signalhub.cli.erasing import ask_hub
-from signalhub.cli.failures import Exit, Failure, usage
+from signalhub.cli.failures import usage
+from signalhub.cli.lake import DataOption, LakeOption, lake_settings, refusals, spark_session
 from signalhub.cli.output import Output, counted
 from signalhub.cli.settings import Config
-from signalhub.cli.sql import DataOption, LakeOption, lake_settings, spark_session
-from signalhub.errors import SignalHubError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +58,7 @@ def erase(
     """
     settings = lake_settings(config, data, lake)
     output = connection.output
-    with _refusals():
+    with refusals():
         if certificate is not None:
             _only(certificate=certificate, actor=actor, inbox=inbox)
             from signalhub.pipeline.certificate import read
@@ -184,15 +181,6 @@ def _patient(connection: Connection) -> Connection:
     if connection.timeout_s != TIMEOUT_S:
         return connection
     return replace(connection, timeout_s=_ANSWER_S)
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except SignalHubError as error:
-        message, _, resolution = str(error).partition("; ")
-        raise Failure(Exit.FAILED, error.code, message, resolution) from error
 
 
 def _now_ms() -> int:

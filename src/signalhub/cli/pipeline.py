@@ -17,10 +17,9 @@ from cyclopts import Parameter
 
 from signalhub.cli.bars import bar
 from signalhub.cli.failures import Exit, Failure, usage
+from signalhub.cli.lake import DataOption, LakeOption, lake_settings, refusals
 from signalhub.cli.output import AsJson, Column, Output, counted
 from signalhub.cli.settings import Config
-from signalhub.cli.sql import DataOption, LakeOption, lake_settings
-from signalhub.errors import SettingsError, SignalHubError
 
 if TYPE_CHECKING:
     from signalhub.pipeline.land import Landed
@@ -50,7 +49,7 @@ def up(
     """
     settings = _settings(config, data, lake, master)
     _log(settings)
-    with _locked(settings), _failures(), _pipeline(settings, is_beside=beside is not None) as work:
+    with _locked(settings), refusals(), _pipeline(settings, is_beside=beside is not None) as work:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: work.stop())
         signal.signal(signal.SIGUSR1, lambda *_: work.retry_now())
@@ -78,7 +77,7 @@ def once(
     """
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
-    with _locked(settings), _failures(), _started(settings) as work:
+    with _locked(settings), refusals(), _started(settings) as work:
         signal.signal(signal.SIGTERM, lambda *_: work.stop())
         summary = _drain(work, output, accept_gap=accept_gap)
     output.fact(_facts(summary), _sentence(summary))
@@ -103,7 +102,7 @@ def status(
     settings = lake_settings(config, data, lake)
     from signalhub.pipeline.standing import standing
 
-    with _failures():
+    with refusals():
         found = standing(Path(settings.data), settings.pipeline.lake)
     output = Output(as_json)
     facts = found.facts()
@@ -144,7 +143,7 @@ def maintain(
     """Expire, compact and vacuum the tables now; a running pipeline does it by itself."""
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
-    with _locked(settings), _failures(), _started(settings) as work:
+    with _locked(settings), refusals(), _started(settings) as work:
         done = work.pipeline.maintain(is_thorough=True)
     removed, fewer = sum(done.removed.values()), sum(done.compacted.values())
     output.fact(
@@ -194,17 +193,6 @@ def _locked(settings: Settings) -> Iterator[None]:
         yield
     finally:
         lock.close()
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except (Failure, SettingsError):
-        raise
-    except SignalHubError as error:
-        message, _, resolution = str(error).partition("; ")
-        raise Failure(Exit.FAILED, error.code, message, resolution) from error
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -14,12 +12,18 @@ from signalhub.cli import replay_target
 from signalhub.cli.bars import bar
 from signalhub.cli.connection import LOCAL, Connection, run, stay
 from signalhub.cli.failures import Exit, Failure, usage
+from signalhub.cli.lake import (
+    DataOption,
+    LakeOption,
+    lake_settings,
+    present_lake,
+    refusals,
+    spark_session,
+)
 from signalhub.cli.output import Column, counted
 from signalhub.cli.replay_sending import Sent, send
 from signalhub.cli.replay_target import Target
 from signalhub.cli.settings import Config
-from signalhub.cli.sql import DataOption, LakeOption, lake_settings, present_lake, spark_session
-from signalhub.errors import SignalHubError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,12 +95,12 @@ def replay(
     _check_name(job)
     target = _target(to, connection)
     selection = Selection(where, str(target), include_replays)
-    with _refusals():
+    with refusals(where="--where: "):
         known = read_job(settings.data, job, selection)
     if known is not None and known.ended_ms is not None and not dry_run:
         _say_done(known, connection)
         return
-    with spark_session(settings) as spark, _refusals():
+    with spark_session(settings) as spark, refusals(where="--where: "):
         from signalhub.pipeline.replay import behind, head_of, landed, select, summarise
 
         until = landed(spark, place, settings.data) if known is None else known.until
@@ -280,19 +284,6 @@ def _counts(summary: Summary) -> dict[str, int]:
 
 def _left_out(summary: Summary) -> list[str]:
     return [f"{count} {_WHY[name]}" for name, count in _counts(summary).items()]
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """What the pipeline refuses, as a failure of the command."""
-    try:
-        yield
-    except SignalHubError as error:
-        message, _, resolution = str(error).partition("; ")
-        is_usage = error.code in ("query_refused", "query_wrong", "replay_conflict")
-        exit = Exit.USAGE if is_usage else Exit.FAILED
-        prefix = "--where: " if error.code.startswith("query_") else ""
-        raise Failure(exit, error.code, prefix + message, resolution) from error
 
 
 def _now_ms() -> int:

@@ -8,7 +8,6 @@ stage, so an erasure that was interrupted is found again and goes on.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from signalhub.errors import SignalHubError
+from signalhub.pipeline.keeping import keep
 from signalhub.pipeline.status import folder_of
 
 FOLDER: Final = "certificates"
@@ -155,19 +155,7 @@ def read(data: str | Path, id: str) -> Certificate:
 
 def write(data: str | Path, one: Certificate) -> None:
     """Replace the file at once or not at all, and for good."""
-    path = _path(data, one.id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(one)))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    keep(_path(data, one.id), one)
 
 
 def _path(data: str | Path, id: str) -> Path:

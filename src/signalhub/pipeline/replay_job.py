@@ -7,7 +7,6 @@ it has come the hub knows. Without Spark, like everything that only has to look.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 
 from signalhub.errors import SignalHubError
+from signalhub.pipeline.keeping import keep
 from signalhub.pipeline.status import folder_of
 
 FOLDER: Final = "replays"
@@ -88,19 +88,7 @@ def read_job(data: str | Path, name: str | None, selection: Selection) -> Replay
 
 def write_job(data: str | Path, name: str | None, job: ReplayJob) -> None:
     """Replace the file at once or not at all, and for good: the bound must not be lost."""
-    path = _path(data, name or job.selection.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(job)))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    keep(_path(data, name or job.selection.name), job)
 
 
 def _path(data: str | Path, name: str) -> Path:

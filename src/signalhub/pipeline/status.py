@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+
+from signalhub.pipeline.keeping import keep
 
 FOLDER: Final = "pipeline"
 _NAME: Final = "status.json"
@@ -87,11 +88,7 @@ def folder_of(data: str | Path) -> Path:
 
 def write_status(data: str | Path, status: Status) -> None:
     """Replace what was said before, at once or not at all."""
-    folder = folder_of(data)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{_NAME}.{os.getpid()}.tmp"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
-    os.replace(temporary, folder / _NAME)
+    keep(folder_of(data) / _NAME, status, is_for_good=False)
 
 
 def read_status(data: str | Path) -> Status | None:
