@@ -17,6 +17,7 @@ from signalhub.pipeline.session import open_session
 _HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need Spark go to one worker, which keeps the session."""
     for item in items:
