@@ -72,7 +72,7 @@ def test_what_neither_log_nor_lake_has_is_named(scene: LogScene, lake: Lake) -> 
 def test_a_log_that_is_older_than_its_lake_is_refused(scene: LogScene, lake: Lake) -> None:
     hold(lake, epoch_of(scene), 4_999)
 
-    with pytest.raises(LogBehindLake, match="up to 4999 of epoch .* ends at 1999"):
+    with pytest.raises(LogBehindLake, match=r"up to 4999 of epoch .* ends at 1999"):
         resume(scene.disk, lake, 0)
 
 
