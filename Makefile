@@ -24,7 +24,7 @@ run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and i
 	@exec $(BIN)/signalhub serve --pipeline
 
 test: $(READY) ## set up on first use, then run every test
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(READY) ## format, lint and types
 	@$(BIN)/ruff format --check .

@@ -17,7 +17,7 @@ import signalhub
 from signalhub.pipeline import jars
 from signalhub.testing import spawn_hub
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -123,7 +123,6 @@ async def test_an_unknown_certificate_and_a_folder_without_a_hub_are_named(tmp_p
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 async def test_without_a_hub_nothing_is_left_in_log_lake_or_state(tmp_path: Path) -> None:
     if problem := jars.java_problem():

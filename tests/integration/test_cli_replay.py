@@ -31,7 +31,6 @@ ORDERS = (
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(600),
     pytest.mark.skipif(jars.java_problem() is not None, reason="there is no Java"),
 ]

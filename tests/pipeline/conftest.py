@@ -17,13 +17,11 @@ from signalhub.pipeline.session import open_session
 _HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need Spark go to one worker, which keeps the session."""
+    """Tests that need Spark can be chosen, and may take longer than others."""
     for item in items:
         if _HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(300))
 
 

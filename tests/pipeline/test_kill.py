@@ -27,7 +27,6 @@ RANDOM_KILLS = int(os.environ.get("SIGNALHUB_PIPELINE_KILLS", "1"))
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(240 + 60 * RANDOM_KILLS),
     pytest.mark.skipif(jars.java_problem() is not None, reason=str(jars.java_problem())),
 ]

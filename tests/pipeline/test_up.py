@@ -27,7 +27,6 @@ PATIENCE_S = 120.0
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(400),
     pytest.mark.skipif(jars.java_problem() is not None, reason=str(jars.java_problem())),
 ]
