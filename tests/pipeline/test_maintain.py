@@ -208,6 +208,7 @@ def test_readers_go_on_while_everything_is_rewritten_and_deleted(
     assert len(reader.page(INBOX, 1, 100, 100, LATER_MS)) == 60
     open_table = side.table("inbox").where("seq > 20")
     stop, pages, faults = threading.Event(), [], []
+    pauses: list[int] = []
 
     def read() -> None:
         while not stop.is_set():
@@ -221,12 +222,21 @@ def test_readers_go_on_while_everything_is_rewritten_and_deleted(
     try:
         session = compaction.upkeep_session(side.spark)
         compaction.compact(session, side.lake, "inbox", small_max=2)
-        done = maintain(side.spark, side.lake, side.data, FOREVER, now_ms=now, is_alone=True)
+        done = maintain(
+            side.spark,
+            side.lake,
+            side.data,
+            FOREVER,
+            now_ms=now,
+            is_alone=True,
+            pause=lambda: pauses.append(len(pages)),
+        )
     finally:
         stop.set()
         thread.join()
 
     assert done.failed == {}
+    assert len(pauses) > len(TABLES), "what cannot wait has its turn before each table"
     assert done.removed["inbox"] == 20
     assert faults == []
     assert pages

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from signalhub.entry import PSEUDONYM_PREFIX
 from signalhub.log.disk import SystemDisk
 from signalhub.log.verify import verify
 from tests.spec.durable_topics import TOPIC, create, enter, expect, publish, refusal, seqs
@@ -75,6 +76,17 @@ async def test_the_log_is_still_proven_and_counts_what_was_erased(stage: InProce
     report = verify(SystemDisk(data_of(stage) / "log", read_only=True))
     assert report.is_sound, report.problems
     assert report.erased == answer["entries"] > 4
+
+
+async def test_it_says_what_the_mailbox_is_called_now(stage: InProcess) -> None:
+    bob = await ada_writes(stage)
+
+    answer = await erase(bob, actor=ADA)
+    again = await erase(bob, actor=ADA)
+
+    assert answer["pseudonym"].startswith(PSEUDONYM_PREFIX)
+    assert holds(data_of(stage) / "log", answer["pseudonym"])
+    assert again["pseudonym"] == ""
 
 
 async def test_consumers_get_the_rest_before_and_after_a_restart(stage: InProcess) -> None:

@@ -144,9 +144,7 @@ def _erase_tables(
     from signalhub.pipeline import certificate
     from signalhub.pipeline.compaction import IN_USE_S
     from signalhub.pipeline.erase import Erasure, erase, new_pseudonym, vacuum, wait_for
-    from signalhub.pipeline.lock import is_hub_running
     from signalhub.pipeline.segments import Position
-    from signalhub.pipeline.subject import pseudonym
 
     assert one.log is not None
     data = settings.data
@@ -154,8 +152,7 @@ def _erase_tables(
     if not is_alone:
         connection.note("waiting for the pipeline to come past it…")
         wait_for(lake, through)
-    given = pseudonym(spark, data, through, is_stopped=not is_hub_running(data))
-    one.pseudonym = given or one.pseudonym or new_pseudonym()
+    one.pseudonym = one.log.pseudonym or one.pseudonym or new_pseudonym()
     certificate.write(data, one)
     found = erase(
         spark,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from signalhub.cli.connection import Connection, failure_of, run
 from signalhub.cli.failures import Exit, Failure
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from signalhub.pipeline.certificate import LogRemoval
     from signalhub.pipeline.subject import Subject
     from signalhub.settings import Settings
+
+_NAME: Final = "cli/erase"
 
 
 def ask_hub(settings: Settings, subject: Subject, connection: Connection) -> LogRemoval:
@@ -42,6 +44,7 @@ def ask_hub(settings: Settings, subject: Subject, connection: Connection) -> Log
         settled=done.settled,
         mailbox=done.mailbox,
         segments=done.segments,
+        pseudonym=done.pseudonym,
         torn=done.torn,
         epoch=done.epoch,
         through=done.through,
@@ -55,20 +58,35 @@ async def _request(me: Client, subject: Subject) -> Erased:
 
 
 def _without_hub(settings: Settings, subject: Subject) -> Erased:
-    """Start a hub on the folder that nobody else can find, and stop it again."""
+    """Start a hub on the folder for this alone: only who knows a key made here is let in."""
     import asyncio
     import logging
+    import secrets
+    import time
 
     from msgspec.structs import replace
 
-    from signalhub.settings import Auth
+    from signalhub.settings import Auth, Key
+    from signalhub.tokens import mint
 
+    secret = secrets.token_urlsafe(32)
+    auth = Auth(enabled=True, secret=secret)
+    token = mint(
+        Key(secret=secret),
+        kid=None,
+        subject=_NAME,
+        actor=_NAME,
+        permissions={"admin": ["erase"]},
+        lifetime_s=auth.token_age_max_s,
+        issuer=auth.issuer,
+        now_s=time.time(),
+    )
     run_as = "elsewhere" if settings.pipeline.run == "beside" else settings.pipeline.run
     private = replace(
         settings,
         host="127.0.0.1",
         port=0,
-        auth=Auth(),
+        auth=auth,
         pipeline=replace(settings.pipeline, run=run_as),
     )
     logging.getLogger("signalhub").setLevel(logging.WARNING)
@@ -81,7 +99,7 @@ def _without_hub(settings: Settings, subject: Subject) -> Erased:
         await app.start()
         try:
             url = f"ws://127.0.0.1:{app.port}/ws"
-            async with await connect(url, "@(cli/erase)", register=False) as me:
+            async with await connect(url, f"@({_NAME})", register=False, token=token) as me:
                 return await _request(me, subject)
         finally:
             await app.stop()

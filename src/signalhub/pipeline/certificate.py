@@ -55,6 +55,8 @@ class LogRemoval(msgspec.Struct, kw_only=True):
     mailbox: bool
     segments: int
     """Files of the log that were written anew."""
+    pseudonym: str = ""
+    """What the mailbox is called there now; empty if nothing was its own."""
     torn: int
     """Torn ends kept aside that were deleted."""
     epoch: int
@@ -68,6 +70,7 @@ class LogRemoval(msgspec.Struct, kw_only=True):
             settled=self.settled + later.settled,
             mailbox=self.mailbox or later.mailbox,
             segments=self.segments + later.segments,
+            pseudonym=later.pseudonym or self.pseudonym,
             torn=self.torn + later.torn,
             epoch=later.epoch,
             through=later.through,

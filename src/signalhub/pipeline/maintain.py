@@ -39,13 +39,15 @@ def maintain(
     now_ms: int | None = None,
     thorough: bool = False,
     is_alone: bool = False,
+    pause: Callable[[], object] = lambda: None,
 ) -> Upkeep:
     """Do everything that is due; `is_alone` says that nobody else writes to the tables.
 
-    Raises `TablesBusy` during an erasure.
+    Between tables comes `pause`, for what cannot wait until all are done. Raises `TablesBusy`
+    during an erasure.
     """
     with turn(data):
-        return _maintain(spark, lake, data, settings, last, now_ms, thorough, is_alone)
+        return _maintain(spark, lake, data, settings, last, now_ms, thorough, is_alone, pause)
 
 
 def _maintain(
@@ -57,6 +59,7 @@ def _maintain(
     now_ms: int | None,
     thorough: bool,
     is_alone: bool,
+    pause: Callable[[], object],
 ) -> Upkeep:
     began = time.monotonic()
     now = SystemClock().now_ms() if now_ms is None else now_ms
@@ -68,7 +71,7 @@ def _maintain(
         retention_ms=int(settings.retention_s * 1000),
         since_ms=0 if thorough or last is None else last.looked_ms,
     )
-    work = _Round(compaction.upkeep_session(spark), lake)
+    work = _Round(compaction.upkeep_session(spark), lake, pause)
     removed = work.expire(ages)
     compacted = work.each(compaction.compact)
     purged: dict[str, int] = {}
@@ -99,9 +102,10 @@ def _maintain(
 class _Round:
     """One table after the other; what fails with one is left to the next round."""
 
-    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, pause: Callable[[], object]) -> None:
         self._spark = spark
         self._lake = lake
+        self._pause = pause
         self._tables = [name for name in TABLES if lake.exists(name)]
         self.failed: dict[str, str] = {}
 
@@ -135,6 +139,7 @@ class _Round:
 
     def _try(self, what: str, work: Callable[[], object]) -> None:
         """Landing may have changed the same files meanwhile; then it is left as it was."""
+        self._pause()
         try:
             work()
         except Exception as error:

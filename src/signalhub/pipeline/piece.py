@@ -188,8 +188,8 @@ class Piece:
         return sum(int(found.get(name, 0)) for name in names)
 
 
-def within(rows: DataFrame, alias: str) -> str:
-    """A condition with literal bounds that all these positions fulfil.
+def within(rows: DataFrame, prefix: str = "") -> str:
+    """A condition with literal bounds that all these positions fulfil, for columns so prefixed.
 
     The target's files are chosen by it before anything is read, so a few old positions among new
     ones must not make one wide range.
@@ -200,7 +200,7 @@ def within(rows: DataFrame, alias: str) -> str:
     )
     spans = [tuple(row) for row in found.select("epoch", "first", "last").collect()]
     parts = [
-        f"({alias}.epoch = {epoch} AND {alias}.offset BETWEEN {first} AND {last})"
+        f"({prefix}epoch = {epoch} AND {prefix}offset BETWEEN {first} AND {last})"
         for epoch, first, last in joined(spans)
     ]
     return f"({' OR '.join(parts)})" if parts else "false"

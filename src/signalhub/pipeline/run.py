@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -209,10 +210,9 @@ class Pipeline:
     def _beat(self, beats: _Beats) -> None:
         """One step of what is due; inboxes come before everything else."""
         now = int(time.monotonic() * 1000)
-        if beats.inbox.is_due(now):
-            has_failed = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
-            self._journal.inbox_failures = self._journal.inbox_failures + 1 if has_failed else 0
-        elif table := beats.next_table(now):
+        if self._beat_inbox(beats):
+            return
+        if table := beats.next_table(now):
             is_behind = False
 
             def take_a_piece() -> None:
@@ -223,7 +223,16 @@ class Pipeline:
             if is_behind:
                 beats.put_back(table)
         elif beats.is_upkeep_due(self._journal.upkeep):
-            self._try(self.maintain, "the upkeep of the tables")
+            pause = partial(self._beat_inbox, beats)
+            self._try(partial(self.maintain, pause=pause), "the upkeep of the tables")
+
+    def _beat_inbox(self, beats: _Beats) -> bool:
+        """Archive inboxes if it is time; whether it was."""
+        if not beats.inbox.is_due(int(time.monotonic() * 1000)):
+            return False
+        has_failed = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
+        self._journal.inbox_failures = self._journal.inbox_failures + 1 if has_failed else 0
+        return True
 
     def _try(self, work: Callable[[], object], what: str) -> bool:
         """Whether it failed; then the next beat tries again, and landing goes on."""
@@ -274,7 +283,9 @@ class Pipeline:
             self._epochs = epochs(self._disk)
         return self._epochs
 
-    def maintain(self, *, is_thorough: bool = False) -> Upkeep:
+    def maintain(
+        self, *, is_thorough: bool = False, pause: Callable[[], object] = lambda: None
+    ) -> Upkeep:
         """Expire, compact and vacuum what is due, or everything that could be."""
         self._journal.upkeep = done = maintain(
             self._spark,
@@ -284,6 +295,7 @@ class Pipeline:
             last=self._journal.upkeep,
             thorough=is_thorough,
             is_alone=is_thorough,
+            pause=pause,
         )
         return done
 

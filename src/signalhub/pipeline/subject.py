@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from signalhub import entry
 from signalhub.core.erasing import Wanted
 from signalhub.core.ranges import Ranges
 from signalhub.entry import Kind, Stored
@@ -144,23 +143,3 @@ def chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
             is_named = match.is_named
         found.append({name: row[name] for name in _PLACE} | {"is_named": is_named})
     return pa.RecordBatch.from_pylist(found, schema=FOUND)
-
-
-def pseudonym(spark: SparkSession, data: str, since: Position, *, is_stopped: bool) -> str:
-    """What the hub has called the subject in its log since a position; empty: it did not have to.
-
-    The tables use the same, so that a mailbox stays one stream.
-    """
-    log = (
-        spark.read.format("signalhub")
-        .option("startingOffset", f"{since.epoch}:{since.offset}")
-        .option("beyondPublished", str(is_stopped).lower())
-        .load(str(data))
-    )
-    rows = log.where(F.col("kind") == "erased").orderBy("offset").select("body").collect()
-    for row in rows:
-        if row["body"] is not None:
-            body = entry.decode_body(entry.Erased, bytes(row["body"]))
-            if body.reason == "actor" and body.pseudonym:
-                return body.pseudonym
-    return ""

@@ -27,13 +27,18 @@ def dead_letters(entries: DataFrame) -> DataFrame:
     )
 
 
-def redriven(entries: DataFrame, letters: DataFrame) -> DataFrame:
-    """The places of letters that some entries say were put back, and when.
+def put_back(entries: DataFrame) -> DataFrame:
+    """What some entries say was put back: stretches of streams of dead letters."""
+    removed = bodies.read_bodies(entries.where(F.col("kind") == "removed"), bodies.CHANGES)
+    return removed.where(F.col("reason") == _REDRIVEN)
+
+
+def redriven(back: DataFrame, letters: DataFrame) -> DataFrame:
+    """The places of letters that were put back, and when.
 
     `letters` are the entries among which those letters are.
     """
-    removed = bodies.read_bodies(entries.where(F.col("kind") == "removed"), bodies.CHANGES)
-    back = removed.where(F.col("reason") == _REDRIVEN).alias("back")
+    back = back.alias("back")
     published = letters.where(F.col("kind") == "published").alias("letter")
     is_in = (
         (F.col("letter.stream") == F.col("back.stream"))
@@ -51,12 +56,15 @@ def redriven(entries: DataFrame, letters: DataFrame) -> DataFrame:
 def take(piece: Piece) -> int:
     """Take in one piece; letters first, because what was put back may be among them."""
     entries = piece.entries()
-    if not entries.where(F.col("kind") == "removed").take(1):
+    what = put_back(entries)
+    if what.isEmpty():
         return piece.append(dead_letters(entries))
     rows = _add(piece, dead_letters(entries))
-    back = redriven(entries, piece.standing()).persist()
+    # Letters are few among the entries, and the table knows where they are.
+    letters = piece.read(DEAD_LETTERS.name).where(F.col("redriven_at").isNull())
+    back = redriven(what, piece.standing().where(within(letters))).persist()
     try:
-        bounds = within(back, "t")
+        bounds = within(back, "t.")
         merging = (
             piece.target()
             .alias("t")

@@ -221,7 +221,7 @@ def _merge(piece: Piece, rows: DataFrame, *, records: bool) -> int:
     """Insert what is new and complete what is there."""
     rows = rows.persist()
     try:
-        bounds = within(rows, "t")
+        bounds = within(rows, "t.")
         if bounds == "false":
             return piece.record() if records else 0
         is_same = (

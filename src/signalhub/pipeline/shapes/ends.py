@@ -185,13 +185,16 @@ def merge(piece: Piece, found: list[End]) -> int:
     recipients = {one.recipient for one in found}
     if None not in recipients:
         pending = pending.where(F.col("recipient").isin(*recipients))
-    rows = ended(pending, ends, piece.standing()).persist()
+    pending = pending.select(*_KEY).persist()
+    # Only messages that are pending are looked for, so that most of the log is never read.
+    entries = piece.standing().where(within(pending))
+    rows = ended(pending, ends, entries).persist()
     try:
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
         merging = (
             piece.target()
             .alias("t")
-            .merge(rows.alias("s"), f"{is_same} AND {within(rows, 't')}")
+            .merge(rows.alias("s"), f"{is_same} AND {within(rows, 't.')}")
             .whenMatchedUpdate(
                 condition="t.settled_at IS NULL",
                 set={
@@ -205,3 +208,4 @@ def merge(piece: Piece, found: list[End]) -> int:
         return piece.merge(merging)
     finally:
         rows.unpersist()
+        pending.unpersist()
