@@ -6,32 +6,13 @@ A goal is information: missing one does not fail the run, because a busy machine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from bench.figures import Figure, Summary, advantage
+from bench.goal import Goal
 from bench.room_crowds import P99_MS_MAX
 from bench.servers import HUB, JETSTREAM_SYNC, NATS, REDIS, SOCKETIO, STARLETTE, Server
 
 Summaries = Mapping[tuple[str, str], Summary]
-Verdict = Literal["pass", "miss", "not measured"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """One figure with its limit."""
-
-    text: str
-    value: Callable[[Summaries], float | None]
-    limit: float
-    is_ceiling: bool = False
-
-    def judge(self, summaries: Summaries) -> Verdict:
-        value = self.value(summaries)
-        if value is None:
-            return "not measured"
-        is_reached = value <= self.limit if self.is_ceiling else value >= self.limit
-        return "pass" if is_reached else "miss"
 
 
 def _ratio(
@@ -64,7 +45,7 @@ def _added_percent(summaries: Summaries) -> float | None:
     return None if full is None or empty is None else (full - empty) * 100
 
 
-def _rooms(shape: str, words: str, limit: float) -> Goal:
+def _rooms(shape: str, words: str, limit: float) -> Goal[Summaries]:
     return Goal(
         text=f"× Starlette on SQLite, {words}, per second",
         value=_ratio(shape, STARLETTE, "rate_s"),
@@ -72,7 +53,7 @@ def _rooms(shape: str, words: str, limit: float) -> Goal:
     )
 
 
-GOALS = (
+GOALS: tuple[Goal[Summaries], ...] = (
     Goal(
         text="× NATS WebSocket, point to point, spread",
         value=_ratio("p2p-spread", NATS),

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from bench.figures import Figure, Measurement, Summary, advantage, was_generator_bound
-from bench.goals import GOALS, Goal, Summaries
+from bench.goal import goal_table, goals_json
+from bench.goals import GOALS, Summaries
 from bench.measuring import Shape
 from bench.servers import HUB
 from bench.session import Run, Session
 from bench.site import SLOW_DIVISOR_CONNECTIONS, SLOW_DIVISOR_MESSAGES
+from bench.tables import number, table
 
 _SLOW_NOTE = (
     f"* given as little as 1/{SLOW_DIVISOR_MESSAGES} of the messages and "
     f"1/{SLOW_DIVISOR_CONNECTIONS} of the connections to be accepted, so that its runs end in time"
 )
-_VERDICT_STYLES = {"pass": "green", "miss": "red", "not measured": "dim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ def progress_line(
 def _headline(shape: Shape, figures: Mapping[Figure, float]) -> str:
     columns = _COLUMNS[shape.group]
     if _has_cost(columns):
-        return f"{figures['cpu_us']:>8.2f} µs/{shape.unit}  {_number(figures['rate_s']):>9}/s"
+        return f"{figures['cpu_us']:>8.2f} µs/{shape.unit}  {number(figures['rate_s']):>9}/s"
     shown = (
-        f"{column.heading} {_number(figures[column.figure] / column.divisor, column.digits)}"
+        f"{column.heading} {number(figures[column.figure] / column.divisor, column.digits)}"
         for column in columns
         if column.figure in figures
     )
@@ -144,7 +144,7 @@ def print_report(console: Console, session: Session, shapes: Sequence[Shape]) ->
     for shape in shapes:
         if any(name == shape.name for name, _ in summaries):
             console.print(_shape_table(shape, summaries))
-    console.print(_goal_table(summaries))
+    console.print(goal_table(GOALS, summaries))
     if any(server.is_slow for shape in shapes for server in shape.servers):
         console.print(_SLOW_NOTE, highlight=False)
     for note in notes(session, summaries):
@@ -189,7 +189,7 @@ def to_json(session: Session, conditions: Mapping[str, object]) -> dict[str, obj
             }
             for (shape, server), summary in summaries.items()
         ],
-        "goals": [_goal_json(goal, summaries) for goal in GOALS],
+        "goals": goals_json(GOALS, summaries),
         "notes": notes(session, summaries),
     }
 
@@ -199,26 +199,16 @@ def _advantages(summaries: Summaries, shape: str, server: str) -> dict[str, floa
     return {"cpu": advantage(ours, peer, "cpu_us"), "wall": advantage(ours, peer, "rate_s")}
 
 
-def _goal_json(goal: Goal, summaries: Summaries) -> dict[str, object]:
-    return {
-        "goal": goal.text,
-        "value": goal.value(summaries),
-        "limit": goal.limit,
-        "is_ceiling": goal.is_ceiling,
-        "verdict": goal.judge(summaries),
-    }
-
-
 def _shape_table(shape: Shape, summaries: Summaries) -> Table:
     columns = _COLUMNS[shape.group]
     has_ratio = _has_cost(columns)
-    table = _table(shape.title)
-    table.add_column("server")
+    shown = table(shape.title)
+    shown.add_column("server")
     for column in columns:
-        table.add_column(column.heading.format(unit=shape.unit), justify="right")
+        shown.add_column(column.heading.format(unit=shape.unit), justify="right")
     if has_ratio:
-        table.add_column("hub is × CPU", justify="right")
-        table.add_column("× wall", justify="right")
+        shown.add_column("hub is × CPU", justify="right")
+        shown.add_column("× wall", justify="right")
     for server in shape.servers:
         summary = summaries.get((shape.name, server.name))
         if summary is None:
@@ -228,24 +218,8 @@ def _shape_table(shape: Shape, summaries: Summaries) -> Table:
             ratios = _advantages(summaries, shape.name, server.name)
             cells += [_ratio(ratios["cpu"]), _ratio(ratios["wall"])]
         star = "*" if server.is_slow else ""
-        table.add_row(f"{server.name}{star} (n={summary.runs})", *cells)
-    return table
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-
-
-def _goal_table(summaries: Summaries) -> Table:
-    table = _table("goals")
-    for heading in ("", "measured", "wanted", ""):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for goal in GOALS:
-        verdict, value = goal.judge(summaries), goal.value(summaries)
-        wanted = f"{'≤' if goal.is_ceiling else '≥'} {_number(goal.limit)}"
-        measured = "–" if value is None else _number(value)
-        table.add_row(goal.text, measured, wanted, f"[{_VERDICT_STYLES[verdict]}]{verdict}")
-    return table
+        shown.add_row(f"{server.name}{star} (n={summary.runs})", *cells)
+    return shown
 
 
 def _cell(column: Column, summary: Summary) -> str:
@@ -253,16 +227,9 @@ def _cell(column: Column, summary: Summary) -> str:
     if spread is None:
         return "–"
     values = [value / column.divisor for value in (spread.median, spread.low, spread.high)]
-    median, low, high = (_number(value, column.digits) for value in values)
+    median, low, high = (number(value, column.digits) for value in values)
     return f"{median} ({low}–{high})" if column.has_range and summary.runs > 1 else median
 
 
 def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _number(value: float, digits: int | None = None) -> str:
-    """Thousands apart; two digits after the point for small numbers unless told otherwise."""
-    if digits is None:
-        digits = 0 if value >= 100 else 2
-    return f"{value:,.{digits}f}"

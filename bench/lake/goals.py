@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
+from bench.goal import Goal
 from bench.lake import freshness, growth, landing, pages
 from bench.lake.results import Summaries
 
-Verdict = Literal["pass", "miss", "not measured"]
 Value = Callable[[Summaries], float | None]
 FLAT = 1.5
 """A cost that has grown by no more, while the lake grew a hundredfold, counts as flat."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """One figure with its limit."""
-
-    text: str
-    value: Value
-    limit: float
-    is_ceiling: bool = True
-
-    def judge(self, summaries: Summaries) -> Verdict:
-        value = self.value(summaries)
-        if value is None:
-            return "not measured"
-        is_reached = value <= self.limit if self.is_ceiling else value >= self.limit
-        return "pass" if is_reached else "miss"
 
 
 def _median(subject: str, case: str, figure: str) -> Value:
@@ -61,46 +42,51 @@ def _growth(figure: str) -> Value:
     return value
 
 
-def _flat(what: str, figure: str) -> Goal:
-    return Goal(text=f"× {what}, largest lake ÷ smallest", value=_growth(figure), limit=FLAT)
+def _flat(what: str, figure: str) -> Goal[Summaries]:
+    return Goal(
+        text=f"× {what}, largest lake ÷ smallest",
+        value=_growth(figure),
+        limit=FLAT,
+        is_ceiling=True,
+    )
 
 
 _BESIDE = (freshness.NAME, freshness.BESIDE)
 _ALONE = (freshness.NAME, freshness.ALONE)
 
-GOALS: tuple[Goal, ...] = (
+GOALS: tuple[Goal[Summaries], ...] = (
     Goal(
         text="entries per second into `entries`, warm, two cores",
         value=_median(landing.NAME, landing.PIPELINE, "rate_s"),
         limit=300_000,
-        is_ceiling=False,
     ),
     Goal(
         text="MB of the log per second into `entries`",
         value=_median(landing.NAME, landing.PIPELINE, "mb_s"),
         limit=100,
-        is_ceiling=False,
     ),
     Goal(
         text="s from sending to the visible row at 1 000 messages per second, 99th percentile",
         value=_median(*_BESIDE, "fresh_p99_s"),
         limit=10.0,
+        is_ceiling=True,
     ),
     Goal(
         text="× the hub's rate without a pipeline, beside it",
         value=_ratio(_median(*_BESIDE, "rate_s"), _median(*_ALONE, "rate_s")),
         limit=0.9,
-        is_ceiling=False,
     ),
     Goal(
         text="% of a core for an idle pipeline",
         value=_median(*_BESIDE, "idle_percent"),
         limit=3.0,
+        is_ceiling=True,
     ),
     Goal(
         text="ms for an inbox page of 100, warm, 99th percentile",
         value=_median(pages.NAME, pages.COMPACTED, "p99_ms"),
         limit=50.0,
+        is_ceiling=True,
     ),
     _flat("time of a landing batch", "land_ms"),
     _flat("planning time of a small range", "plan_ms"),

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from bench.figures import Spread
+from bench.goal import goal_table, goals_json
 from bench.lake.goals import GOALS
 from bench.lake.results import Column, Results, Sample, Subject, Summaries
-
-_VERDICT_STYLES = {"pass": "green", "miss": "red", "not measured": "dim"}
+from bench.tables import number, table
 
 
 def progress_line(subject: Subject, sample: Sample, took_s: float) -> str:
     """One finished case in one line."""
     shown = (
-        f"{column.heading} {_number(sample.figures[column.figure], column.digits)}"
+        f"{column.heading} {number(sample.figures[column.figure], column.digits)}"
         for column in subject.columns
         if column.figure in sample.figures
     )
@@ -32,7 +31,7 @@ def print_report(console: Console, results: Results, subjects: Sequence[Subject]
     for subject in subjects:
         if any(name == subject.name for name, _ in summaries):
             console.print(_subject_table(subject, results, summaries))
-    console.print(_goal_table(summaries))
+    console.print(goal_table(GOALS, summaries))
     for note in results.notes():
         console.print(f"• {note}", style="yellow", markup=False, highlight=False)
 
@@ -54,46 +53,21 @@ def to_json(results: Results, conditions: Mapping[str, object]) -> dict[str, obj
             }
             for (subject, case), summary in summaries.items()
         ],
-        "goals": [
-            {
-                "goal": goal.text,
-                "value": goal.value(summaries),
-                "limit": goal.limit,
-                "is_ceiling": goal.is_ceiling,
-                "verdict": goal.judge(summaries),
-            }
-            for goal in GOALS
-        ],
+        "goals": goals_json(GOALS, summaries),
         "notes": results.notes(),
     }
 
 
 def _subject_table(subject: Subject, results: Results, summaries: Summaries) -> Table:
-    table = _table(subject.title)
-    table.add_column("")
+    shown = table(subject.title)
+    shown.add_column("")
     for column in subject.columns:
-        table.add_column(column.heading, justify="right")
+        shown.add_column(column.heading, justify="right")
     for (name, case), summary in summaries.items():
         if name == subject.name:
             runs = len(results.samples[name, case])
-            table.add_row(f"{case} (n={runs})", *(_cell(one, summary) for one in subject.columns))
-    return table
-
-
-def _goal_table(summaries: Summaries) -> Table:
-    table = _table("goals")
-    for heading in ("", "measured", "wanted", ""):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for goal in GOALS:
-        verdict, value = goal.judge(summaries), goal.value(summaries)
-        wanted = f"{'≤' if goal.is_ceiling else '≥'} {_number(goal.limit)}"
-        measured = "–" if value is None else _number(value)
-        table.add_row(goal.text, measured, wanted, f"[{_VERDICT_STYLES[verdict]}]{verdict}")
-    return table
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+            shown.add_row(f"{case} (n={runs})", *(_cell(one, summary) for one in subject.columns))
+    return shown
 
 
 def _cell(column: Column, summary: Mapping[str, Spread]) -> str:
@@ -101,12 +75,5 @@ def _cell(column: Column, summary: Mapping[str, Spread]) -> str:
     if spread is None:
         return "–"
     values = (spread.median, spread.low, spread.high)
-    median, low, high = (_number(value, column.digits) for value in values)
+    median, low, high = (number(value, column.digits) for value in values)
     return median if low == high else f"{median} ({low}–{high})"
-
-
-def _number(value: float, digits: int | None = None) -> str:
-    """Thousands apart; two digits after the point for small numbers unless told otherwise."""
-    if digits is None:
-        digits = 0 if value >= 100 else 2
-    return f"{value:,.{digits}f}"
