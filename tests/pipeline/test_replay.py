@@ -32,13 +32,13 @@ from signalhub.pipeline.replay import (
     select,
     summarise,
 )
-from signalhub.pipeline.replay_job import Position
+from signalhub.pipeline.replay_job import Bound
 from signalhub.testing import RunningHub, run_hub
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
 
 ORDERS = 30
-END = Position(2**40, 0)
+END = Bound(2**40, 0)
 
 
 def published(type: str = "n", topic: str = "mixed", **members: Any) -> Entry:
@@ -81,7 +81,7 @@ def epoch_of(side: Lakeside) -> int:
     return head.epoch
 
 
-def selected(side: Lakeside, where: str, until: Position = END, **options: Any) -> list[int]:
+def selected(side: Lakeside, where: str, until: Bound = END, **options: Any) -> list[int]:
     """The offsets of what a predicate selects, in order."""
     rows = select(side.spark, side.lake, where, until, **options)
     return [one.offset for one in in_order(rest(rows, None), 0)]
@@ -107,8 +107,8 @@ def test_a_predicate_over_messages_selects_in_the_order_of_the_log(
 def test_nothing_behind_the_bound_is_selected(side: Lakeside) -> None:
     epoch = epoch_of(side)
 
-    assert selected(side, "topic = 'orders'", Position(epoch, 3)) == [0, 1, 2, 3]
-    assert selected(side, "topic = 'orders'", Position(epoch - 1, 100)) == []
+    assert selected(side, "topic = 'orders'", Bound(epoch, 3)) == [0, 1, 2, 3]
+    assert selected(side, "topic = 'orders'", Bound(epoch - 1, 100)) == []
 
 
 def test_what_cannot_be_sent_again_is_left_out_and_counted(side: Lakeside) -> None:
@@ -155,15 +155,15 @@ def test_only_one_condition_over_the_lake_is_a_predicate(
 
 
 def test_the_bound_is_what_has_landed_and_the_lag_is_known(side: Lakeside, tmp_path: Path) -> None:
-    head = Position(epoch_of(side), ORDERS + 4)
+    head = Bound(epoch_of(side), ORDERS + 4)
 
     assert head_of(side.data) == head
     assert landed(side.spark, side.lake, side.data) == head
     # A lake whose log is elsewhere.
     assert landed(side.spark, side.lake, tmp_path) == head
-    assert behind(Position(1, 4), Position(1, 9)) == 5
-    assert behind(Position(1, 4), Position(2, 1)) == 2
-    assert behind(Position(1, 4), Position(1, 4)) == behind(Position(1, 4), None) == 0
+    assert behind(Bound(1, 4), Bound(1, 9)) == 5
+    assert behind(Bound(1, 4), Bound(2, 1)) == 2
+    assert behind(Bound(1, 4), Bound(1, 4)) == behind(Bound(1, 4), None) == 0
 
 
 def test_the_order_holds_across_epochs_files_and_partitions(

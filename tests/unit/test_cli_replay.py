@@ -14,7 +14,7 @@ from signalhub.cli.replay_target import Target, candidates
 from signalhub.client import Original
 from signalhub.pipeline.replay_job import (
     NAME,
-    Position,
+    Bound,
     ReplayConflict,
     ReplayJob,
     Selection,
@@ -24,7 +24,7 @@ from signalhub.pipeline.replay_job import (
 )
 
 ORDERS = Selection("topic = 'orders'", "topic:again")
-UNTIL = Position(7, 41)
+UNTIL = Bound(7, 41)
 
 
 def original(offset: int, data: Any = 1) -> Original:

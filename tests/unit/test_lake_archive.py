@@ -96,12 +96,11 @@ async def test_nobody_waits_for_a_lake_that_hangs(
     archive._answer_s = 0.05
     with hanging(lake):
         assert await answer(archive) is None
-        assert not archive.is_reachable
         assert tally.failures == 1
 
     archive._answer_s = PATIENCE_S
     assert await answer(archive) is not None
-    assert archive.is_reachable
+    assert tally.failures == 1
 
 
 async def test_a_late_answer_is_not_told_twice(lake: SmallLake, archive: LakeArchive) -> None:

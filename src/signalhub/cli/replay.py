@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from signalhub.client import Client
     from signalhub.pipeline.replay import Summary
-    from signalhub.pipeline.replay_job import Position, ReplayJob, Selection
+    from signalhub.pipeline.replay_job import Bound, ReplayJob, Selection
 
 RATE = 1_000.0
 
@@ -145,7 +145,7 @@ def _target(text: str, connection: Connection) -> Target:
 
 
 def _begin(
-    data: str, name: str | None, selection: Selection, until: Position, summary: Summary
+    data: str, name: str | None, selection: Selection, until: Bound, summary: Summary
 ) -> ReplayJob:
     """From here on the same command means the same messages."""
     from signalhub.pipeline.replay_job import job_of, write_job

@@ -100,11 +100,6 @@ class LakeArchive:
         """Every entry before this offset was counted in the lake."""
         return self._sight.landed
 
-    @property
-    def is_reachable(self) -> bool:
-        """Was the last question answered?"""
-        return self._is_reachable
-
     def consult(self, consult: Consult, done: Callable[[list[Archived] | None], None]) -> None:
         self._tally.consults += 1
 

@@ -24,7 +24,7 @@ from signalhub.log.disk import SystemDisk
 from signalhub.log.head import read_head
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.query import QueryRefused, QueryWrong, query, query_session, values
-from signalhub.pipeline.replay_job import Position
+from signalhub.pipeline.replay_job import Bound
 from signalhub.pipeline.tables import MESSAGES
 
 SHARD: Final = 0
@@ -74,27 +74,27 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     data: str
 
 
-def landed(spark: SparkSession, lake: Lake, data: str | Path) -> Position | None:
+def landed(spark: SparkSession, lake: Lake, data: str | Path) -> Bound | None:
     """The last entry that is in `messages`, or in what it was made from; None if nothing is."""
     newest = head_of(data)
     if newest is not None:
         offset = lake.committed(MESSAGES.name, SHARD, newest.epoch)
         if offset is not None:
-            return Position(newest.epoch, offset)
+            return Bound(newest.epoch, offset)
     # The log is elsewhere, or its epoch has not landed yet; then the rows tell.
     rows = spark.read.format("delta").load(lake.location(MESSAGES.name))
     (found,) = rows.agg(F.max(F.struct("epoch", "offset")).alias("last")).collect()
-    return None if found.last is None else Position(found.last.epoch, found.last.offset)
+    return None if found.last is None else Bound(found.last.epoch, found.last.offset)
 
 
-def head_of(data: str | Path) -> Position | None:
+def head_of(data: str | Path) -> Bound | None:
     """The last entry of the log, if it is here."""
     folder = Path(data) / "log"
     head = read_head(SystemDisk(folder, read_only=True)) if folder.is_dir() else None
-    return None if head is None else Position(head.epoch, head.durable - 1)
+    return None if head is None else Bound(head.epoch, head.durable - 1)
 
 
-def behind(last: Position, head: Position | None) -> int:
+def behind(last: Bound, head: Bound | None) -> int:
     """How many entries of the log are not in the lake yet, as far as that can be told."""
     if head is None or head <= last:
         return 0
@@ -102,7 +102,7 @@ def behind(last: Position, head: Position | None) -> int:
 
 
 def select(
-    spark: SparkSession, lake: Lake, where: str, until: Position, *, include_replays: bool = False
+    spark: SparkSession, lake: Lake, where: str, until: Bound, *, include_replays: bool = False
 ) -> DataFrame:
     """What a predicate selects up to a position, each row with its `verdict`.
 

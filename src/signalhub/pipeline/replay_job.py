@@ -28,8 +28,8 @@ class ReplayConflict(SignalHubError):
     code = "replay_conflict"
 
 
-class Position(msgspec.Struct, frozen=True, order=True):
-    """An entry of a log, as (epoch, offset) orders them."""
+class Bound(msgspec.Struct, frozen=True, order=True):
+    """The last entry of a log that is meant, as (epoch, offset) orders them."""
 
     epoch: int
     offset: int
@@ -55,13 +55,13 @@ class ReplayJob(msgspec.Struct, kw_only=True):
     job: str
     """What the hub knows it by."""
     selection: Selection
-    until: Position
+    until: Bound
     begun_ms: int
     selected: int = 0
     ended_ms: int | None = None
 
 
-def job_of(name: str | None, selection: Selection, until: Position, now_ms: int) -> ReplayJob:
+def job_of(name: str | None, selection: Selection, until: Bound, now_ms: int) -> ReplayJob:
     """A new replay; without a name of its own the bound is part of its id."""
     job = name or f"{selection.name}-{until.epoch}.{until.offset}"
     return ReplayJob(job=job, selection=selection, until=until, begun_ms=now_ms)
