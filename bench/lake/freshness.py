@@ -70,11 +70,12 @@ def _load(plan: Plan, hub: Hub, publisher: Publisher, *, is_beside: bool) -> dic
     total = warm + int(plan.seconds(LOAD_S, 5.0) * RATE_S)
     frames = publisher.lane(total, 0).frames
     watch = _Watch(hub.folder) if is_beside else None
-    cpu_before, began = hub.pipeline_cpu_s, time.monotonic()
+    began = time.monotonic()
     try:
         answer = publisher.site.store.published
-        sent = send_on_schedule(publisher.socket, frames, total, RATE_S, answer)
-        share = (hub.pipeline_cpu_s - cpu_before) / (time.monotonic() - began)
+        with hub.metering_pipeline() as meter:
+            sent = send_on_schedule(publisher.socket, frames, total, RATE_S, answer)
+        share = meter.seconds / (time.monotonic() - began)
         answered = sent.answered_s(warm)
         figures = {
             "ack_p50_ms": percentile(answered, 0.5) * 1e3,
@@ -109,9 +110,10 @@ def _full_rate(publisher: Publisher, seconds: float) -> float:
 
 
 def _pipeline_share(hub: Hub, seconds: float) -> float:
-    before, began = hub.pipeline_cpu_s, time.monotonic()
-    time.sleep(seconds)
-    return (hub.pipeline_cpu_s - before) / (time.monotonic() - began)
+    began = time.monotonic()
+    with hub.metering_pipeline() as meter:
+        time.sleep(seconds)
+    return meter.seconds / (time.monotonic() - began)
 
 
 def _await_caught_up(data: Path) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.lake.results import MeasurementFailed
-from bench.lake.site import folder, spent_s
+from bench.lake.site import CpuMeter, folder
 from bench.machine import choose_cores, process_tree
 from bench.servers import HUB, Running, Server
 from signalhub.pipeline.status import read_status
@@ -25,10 +25,9 @@ _POLL_S = 0.1
 class Hub(Running):
     """Waits longer for its end than others, because the pipeline finishes its batch."""
 
-    @property
-    def pipeline_cpu_s(self) -> float:
-        """What the pipeline, with everything it started, has used so far."""
-        return spent_s(self._process.pid, with_root=False)
+    def metering_pipeline(self) -> CpuMeter:
+        """What the pipeline uses, with everything it starts."""
+        return CpuMeter(self._process.pid, with_root=False)
 
     def await_pipeline(self) -> None:
         """Until it is landing."""

@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from bench.lake.logs import fill, open_log, publications
 from bench.lake.results import Column, MeasurementFailed, Plan, Sample, Subject
 from bench.lake.site import (
+    CpuMeter,
     count_rows,
     folder,
     land,
     log_end,
     make_entries,
     spark_session,
-    spent_s,
 )
 from bench.servers import ROOT
 from signalhub.pipeline.columns import read_columns
@@ -38,7 +38,7 @@ PIPELINE = "pipeline"
 PLAIN = "pyarrow and deltalake"
 LINES = "Spark from JSON lines"
 
-ENTRIES_FULL = 1_000_000
+ENTRIES_FULL = 3_000_000
 WARM_RUNS = 2
 PLAIN_S_MAX = 600.0
 _REMOVED = ("removed_at", "removed_reason")
@@ -64,14 +64,13 @@ class _Source:
 def _by_pipeline(source: _Source, lake: Lake) -> _Spent:
     make_entries(source.spark, lake)
     checkpoint = Path(lake.uri) / "checkpoint"
-    before = spent_s(os.getpid())
-    seconds = land(source.spark, lake, source.data, checkpoint, source.end)
-    return _Spent(seconds, spent_s(os.getpid()) - before)
+    with CpuMeter(os.getpid()) as meter:
+        seconds = land(source.spark, lake, source.data, checkpoint, source.end)
+    return _Spent(seconds, meter.seconds)
 
 
 def _by_lines(source: _Source, lake: Lake) -> _Spent:
     make_entries(source.spark, lake)
-    before, began = spent_s(os.getpid()), time.monotonic()
     names = [one for one in ENTRIES.columns if one.name not in _REMOVED]
     schema = ", ".join(
         f"`{one.name}` {'STRING' if one.type == 'BINARY' else one.type}" for one in names
@@ -85,8 +84,11 @@ def _by_lines(source: _Source, lake: Lake) -> _Spent:
         }
     )
     rows = rows.select(*ENTRIES.names)
-    rows.write.format("delta").mode("append").save(lake.location(ENTRIES.name))
-    return _Spent(time.monotonic() - began, spent_s(os.getpid()) - before)
+    began = time.monotonic()
+    with CpuMeter(os.getpid()) as meter:
+        rows.write.format("delta").mode("append").save(lake.location(ENTRIES.name))
+        seconds = time.monotonic() - began
+    return _Spent(seconds, meter.seconds)
 
 
 def _by_plain(source: _Source, lake: Lake) -> _Spent:

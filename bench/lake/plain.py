@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-BATCH_BYTES = 256 * 2**20
+BATCH_BYTES = 512 * 2**20
 
 
 def main(data: str, table: str, core: str) -> None:

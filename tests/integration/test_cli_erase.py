@@ -1,9 +1,7 @@
-"""`signalhub erase` as its users run it: beside a hub, without one, and with a lake."""
+"""`signalhub erase` as its users run it where there is no lake: beside a hub and without one."""
 
 from __future__ import annotations
 
-import sys
-from asyncio import create_subprocess_exec, subprocess
 from pathlib import Path
 
 import pytest
@@ -11,29 +9,14 @@ import pytest
 import signalhub
 from signalhub.log.disk import SystemDisk
 from signalhub.log.verify import verify
-from signalhub.pipeline import jars
 from signalhub.testing import RunningHub, run_hub
-from tests.integration.test_cli import Done, cli, environment, unused_url
+from tests.integration.test_cli import cli, unused_url
 from tests.pipeline.remains import remains
 
 ADA = "@(people/ada)"
 BOB = "@(people/bob)"
 SECRET = "theanalyticalengineweaves"
 PLAIN = "ploughmen-homeward-plod"
-
-
-async def patient(*arguments: str) -> Done:
-    """A command that starts Spark, which takes its time on a busy machine."""
-    process = await create_subprocess_exec(
-        *(sys.executable, "-m", "signalhub", *arguments),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(unused_url()),
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
 
 
 async def converse(hub: RunningHub) -> None:
@@ -120,27 +103,3 @@ async def test_an_unknown_certificate_and_a_folder_without_a_hub_are_named(tmp_p
     assert "there is no certificate" in unknown.err
     assert "holds no log" in nothing.err
     assert remains(tmp_path, "") == []
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-async def test_without_a_hub_nothing_is_left_in_log_lake_or_state(tmp_path: Path) -> None:
-    if problem := jars.java_problem():
-        pytest.skip(problem)
-    async with run_hub(data=str(tmp_path)) as hub:
-        await converse(hub)
-    data = ("--data", str(tmp_path), "--json")
-    landed = await patient("pipeline", "once", *data)
-    assert landed.code == 0, landed.err
-    assert remains(tmp_path / "lake", SECRET)
-
-    done = await patient("erase", "--actor", ADA, "--now", "--yes", *data)
-
-    assert done.code == 0, done.err
-    (found,) = done.rows()
-    assert found["state"] == "gone"
-    assert found["tables"]["entries"] >= 1
-    assert remains(tmp_path, SECRET) == []
-    assert remains(tmp_path, ADA) == []
-    assert remains(tmp_path / "lake", PLAIN)
-    assert entries(tmp_path)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,9 +166,9 @@ def test_what_retention_took_is_an_exception_by_policy(origin: Audited) -> None:
 
 
 @pytest.fixture(scope="module")
-def in_lake(
+def spoiled(
     spark: SparkSession, origin: Audited, tmp_path_factory: pytest.TempPathFactory
-) -> Findings:
+) -> Lakeside:
     side = copied(spark, origin, tmp_path_factory.mktemp("spoiled") / "data")
 
     def change(name: str, statement: str) -> None:
@@ -187,10 +188,17 @@ def in_lake(
     change("deliveries", f"DELETE FROM {{}} WHERE offset IN (170, {MAIL})")
     change(
         "deliveries",
-        f"UPDATE {{}} SET settled_at = NULL, outcome = 'pending' WHERE offset IN (171, {MAIL + 1})",
+        f"UPDATE {{}} SET settled_at = NULL, outcome = 'pending' WHERE offset IN"
+        f" (171, 173, {MAIL + 1})",
     )
+    change("entries", "UPDATE {} SET expires_at = accepted_at WHERE offset = 173")
     change("deliveries", "UPDATE {} SET recipient = 'orders/nobody' WHERE offset = 172")
-    return audited(side)
+    return side
+
+
+@pytest.fixture(scope="module")
+def in_lake(spoiled: Lakeside) -> Findings:
+    return audited(spoiled)
 
 
 class TestFaultsInTheLake:
@@ -249,12 +257,26 @@ class TestFaultsInTheLake:
         text = f"entry {MAIL + 1}: its delivery to its actor is neither settled nor excused"
 
         assert text in exceptions(in_lake)
-        assert [hour.overdue for hour in in_lake.hours] == [0, 1, 0]
+        assert [hour.overdue for hour in in_lake.hours] == [0, 2, 0]
+
+    def test_a_message_that_expired_and_was_passed_over_is_overdue(self, in_lake: Findings) -> None:
+        text = f"entry 173: its delivery to {BILLING} is neither settled nor excused"
+
+        assert text in exceptions(in_lake)
 
     def test_a_delivery_nobody_was_to_get_is_named(self, in_lake: Findings) -> None:
         text = "entry 172: its delivery to subscription orders/nobody was never due"
 
         assert text in exceptions(in_lake)
+
+    def test_only_the_hours_asked_for_are_judged(self, spoiled: Lakeside) -> None:
+        audit = Audit(spoiled.spark, spoiled.lake, spoiled.data)
+        one = datetime.fromtimestamp((NOON_MS + HOUR_MS) / 1000, UTC)
+
+        findings = audit.run(since=one + timedelta(minutes=1), until=one + timedelta(hours=2))
+
+        assert [hour.begin.hour for hour in findings.hours] == [14]
+        assert findings.verdict == "proven"
 
     def test_nobody_is_named(self, in_lake: Findings) -> None:
         assert not any("demo" in text for text in exceptions(in_lake))
@@ -331,6 +353,30 @@ def test_a_lake_behind_the_log_proves_nothing(
         findings.head.offset - 3,
         findings.head.offset - 1,
     )
+
+
+def test_what_a_later_epoch_gave_up_is_named_and_the_rest_is_proven(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    scene = LogScene(tmp_path)
+    side = Lakeside(spark, tmp_path)
+    scene.publish(30, batch=10)
+    side.shape(*NEEDED[1:])
+    scene.lose_the_end()
+    scene.publish(5)
+    side.shape(*NEEDED[1:])
+    scene.close()
+
+    findings = audited(side)
+
+    first, second = findings.hours
+    assert [(hour.from_offset, hour.to_offset) for hour in findings.hours] == [(0, 19), (20, 24)]
+    assert findings.total("distinct_rows") == findings.head.offset == 25
+    assert first.epoch < second.epoch
+    assert exceptions(findings) == [
+        f"the lake holds 10 entries, 20 to 29 of epoch {first.epoch}, which a later epoch gave up"
+    ]
+    assert (findings.verdict, first.verdict, second.verdict) == ("wrong", "wrong", "proven")
 
 
 def test_an_hour_lasts_until_a_later_one_begins(spark: SparkSession) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from bench.lake.logs import fill, inbox_name, open_log, publications, room_messa
 from bench.lake.plain import main as land_plainly
 from bench.lake.results import MeasurementFailed, Results, Sample
 from bench.lake.sender import send_on_schedule
-from bench.lake.site import count_rows, log_end, spent_s
+from bench.lake.site import CpuMeter, count_rows, log_end
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.segments import Position, Segments, log_of
 
@@ -99,9 +102,23 @@ def test_a_goal_nobody_measured_is_neither_reached_nor_missed() -> None:
     assert {goal.judge({}) for goal in GOALS} == {"not measured"}
 
 
-def test_the_time_of_a_process_counts_threads_that_have_ended() -> None:
-    before = spent_s(os.getpid())
-    thread = threading.Thread(target=lambda: sum(range(5_000_000)))
-    thread.start()
-    thread.join()
-    assert spent_s(os.getpid()) > before
+def test_the_time_of_a_process_tree_counts_threads_and_children_that_have_ended() -> None:
+    burn = "import time\nwhile time.process_time() < 0.7: pass"
+    with CpuMeter(os.getpid()) as meter:
+        thread = threading.Thread(target=lambda: sum(range(5_000_000)))
+        thread.start()
+        thread.join()
+        subprocess.run([sys.executable, "-c", burn], check=True)
+
+    assert meter.seconds > 0.3
+
+
+def test_a_child_that_ends_takes_no_time_back() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    time.sleep(0.3)
+
+    with CpuMeter(os.getpid()) as meter:
+        child.kill()
+        child.wait()
+
+    assert 0 <= meter.seconds < 0.3

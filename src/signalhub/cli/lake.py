@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -59,26 +59,17 @@ def present_lake(settings: Settings) -> Lake:
 @contextmanager
 def spark_session(settings: Settings) -> Iterator[SparkSession]:
     """Spark while the block runs, with a word on a terminal while it starts."""
+    from signalhub.pipeline.session import session
+
     errors = Output(False, sys.stderr)
-    if errors.is_terminal:
-        with errors.console.status("starting Spark…"):
-            spark = _opened(settings)
-    else:
-        spark = _opened(settings)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _opened(settings: Settings) -> SparkSession:
-    from signalhub.pipeline.session import open_session
-
     pipeline = settings.pipeline
-    spark = open_session(pipeline.master or "local[*]", memory=pipeline.memory)
-    # What fails is told in our own words.
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
+    with ExitStack() as stack:
+        with errors.console.status("starting Spark…") if errors.is_terminal else nullcontext():
+            opening = session(pipeline.master or "local[*]", memory=pipeline.memory)
+            spark = stack.enter_context(opening)
+        # What fails is told in our own words.
+        spark.sparkContext.setLogLevel("OFF")
+        yield spark
 
 
 @contextmanager

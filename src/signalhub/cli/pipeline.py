@@ -200,18 +200,15 @@ def _pipeline(
     settings: Settings, *, is_beside: bool = False, landed: Any = lambda batch: None
 ) -> Iterator[Pipeline]:
     from signalhub.pipeline.lake import lake_of
-    from signalhub.pipeline.session import open_session
+    from signalhub.pipeline.session import session
 
     chosen = settings.pipeline
     master = chosen.master or ("local[1]" if is_beside else "local[*]")
-    spark = open_session(master, memory=chosen.memory)
-    try:
+    with session(master, memory=chosen.memory) as spark:
         from signalhub.pipeline.run import Pipeline
 
         place = lake_of(settings.data, chosen.lake)
         yield Pipeline(spark, place, Path(settings.data), chosen, landed=landed)
-    finally:
-        spark.stop()
 
 
 class _Started:

@@ -25,7 +25,7 @@ from signalhub.pipeline.segments import Position
 from signalhub.pipeline.source import FORMAT
 from signalhub.pipeline.tables import ENTRIES, QUARANTINE
 
-BATCH_BYTES_MAX: Final = 256 * 2**20
+BATCH_BYTES_MAX: Final = 512 * 2**20
 """A batch takes everything there is, up to this, so that a long way is made in steps."""
 
 

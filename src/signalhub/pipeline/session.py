@@ -24,6 +24,10 @@ _SETTINGS: Final = {
     # Spark's defaults are made for clusters; on two cores they turn a second into a minute.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Bodies and ids hardly ever repeat, and zstd makes a fraction of what snappy makes of them.
+    "spark.hadoop.parquet.enable.dictionary#body": "false",
+    "spark.hadoop.parquet.enable.dictionary#id": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -82,6 +86,19 @@ def open_session(
     # What fails in a function of ours is raised again where it was called.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session
+
+
+@contextmanager
+def session(master: str, *, memory: str = "1g") -> Iterator[SparkSession]:
+    """A session while the block runs; one that is open already, as in a notebook, stays open."""
+    if (found := SparkSession.getActiveSession()) is not None:
+        yield found
+        return
+    opened = open_session(master, memory=memory)
+    try:
+        yield opened
+    finally:
+        opened.stop()
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from signalhub.pipeline.jars import JAVA_ADVICE, java_problem
 
 log = logging.getLogger("signalhub.pipeline")
 
-_NICE: Final = 10
+_NICE: Final = 15
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 60.0
 _STOP_S: Final = 20.0
@@ -113,8 +113,7 @@ class Beside:
             start_new_session=True,
         )
         self._process = process
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PGRP, process.pid, _NICE)
+        _yield_cores(process.pid)
         log.info("the pipeline was started", extra={"pid": process.pid})
         ended = asyncio.create_task(process.wait())
         asked = asyncio.create_task(self._is_stopping.wait())
@@ -136,6 +135,17 @@ class Beside:
         if not ended.done():
             log.warning("the pipeline does not end and is killed", extra={"pid": process.pid})
             _kill_group(process.pid)
+
+
+def _yield_cores(pid: int) -> None:
+    """Where both want the same cores the hub has them; what is to be landed can wait.
+
+    Linux may weigh sessions against each other instead of processes, and this is one of its own.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, pid, _NICE)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
 
 
 def _kill_group(pid: int) -> None:
