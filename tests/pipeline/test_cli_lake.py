@@ -17,6 +17,7 @@ from signalhub.log.verify import verify
 from signalhub.testing import spawn_hub
 from tests.pipeline.command import Command, run
 from tests.pipeline.remains import remains
+from tests.pipeline.scene import LogScene
 
 ADA = "@(people/ada)"
 BOB = "@(people/bob)"
@@ -89,6 +90,21 @@ def test_what_was_landed_is_found_and_proven(landed: Path, command: Command) -> 
     assert ", 0 gaps, 0 duplicates, 0 reorders, " in proven.out
 
 
+def test_a_table_that_is_behind_is_named_beside_the_answer(data: Path, command: Command) -> None:
+    shutil.rmtree(data / "lake" / "deliveries")
+    create = command("sql", "SELECT count(*) FROM deliveries", "--data", str(data))
+    scene = LogScene(data)
+    scene.publish(3)
+    scene.close()
+
+    found = command("sql", "SELECT count(*) AS n FROM messages", "--data", str(data))
+
+    assert create.code == 2
+    assert "deliveries is not there yet" in create.err
+    assert (found.code, found.out) == (0, "22\n")
+    assert "messages lacks 3 of its entries; run `signalhub pipeline once" in found.err
+
+
 def test_what_was_cut_off_the_log_is_missed(data: Path, command: Command) -> None:
     os.truncate(sorted((data / "log").glob("*.log"))[-1], 1_500)
 
@@ -107,6 +123,7 @@ def test_nothing_of_an_actor_is_left_in_log_lake_or_state_and_the_rest_is_proven
     assert remains(data / "lake", SECRET)
 
     done = command("erase", "--actor", ADA, "--now", "--yes", *place)
+    landed = command("pipeline", "once", *place)
     proof = command("audit", *place)
 
     assert done.code == 0, done.err
@@ -117,6 +134,7 @@ def test_nothing_of_an_actor_is_left_in_log_lake_or_state_and_the_rest_is_proven
     assert remains(data, ADA) == []
     assert remains(data / "lake", PLAIN)
     assert verify(SystemDisk(data / "log", read_only=True)).is_sound
+    assert landed.code == 0, landed.err
     assert proof.code == 0, proof.out
 
 

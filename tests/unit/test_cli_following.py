@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from signalhub.cli.failures import Failure
@@ -67,6 +68,14 @@ def test_a_durable_message_is_an_object_with_its_position_key_and_headers() -> N
 
     assert (facts["epoch"], facts["seq"], facts["attempt"]) == ("1.1", 3, 2)
     assert (facts["key"], facts["headers"]) == ("k", {"a": "b"})
+
+
+def test_a_copy_of_a_replay_is_an_object_that_says_where_it_was_taken_from() -> None:
+    original = {"job": "again", "epoch": 1, "offset": 41, "id": "m-7"}
+    copy = msgspec.structs.replace(message(3), metadata={"original": original})
+
+    assert message_facts(copy)["original"] == original | {"shard": 0}
+    assert "original" not in message_facts(message(3))
 
 
 async def test_each_message_is_settled_after_it_was_printed(

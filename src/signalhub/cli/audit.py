@@ -88,7 +88,7 @@ def _print(findings: Findings, output: Output) -> None:
         {
             "verdict": findings.verdict,
             "run_id": findings.run_id,
-            "head": findings.head.offset,
+            "head": findings.head.offset - 1,
             "epoch": findings.head.epoch,
             "behind": findings.behind,
             "notes": findings.notes,

@@ -154,19 +154,19 @@ def _erase_tables(
         wait_for(lake, through)
     one.pseudonym = one.log.pseudonym or one.pseudonym or new_pseudonym()
     certificate.write(data, one)
-    found = erase(
-        spark,
-        lake,
-        Erasure(subject=subject, through=through, pseudonym=one.pseudonym, now_ms=_now_ms()),
-        lambda name: connection.note(f"erasing from {name}…"),
-    )
+
+    def tell(what: str) -> None:
+        connection.note(f"{what}…")
+
+    wanted = Erasure(subject=subject, through=through, pseudonym=one.pseudonym, now_ms=_now_ms())
+    found = erase(spark, lake, wanted, tell)
     one.count(found.tables, found.positions)
     one.state, one.unreadable_ms = "unreadable", _now_ms()
     keep_s = 0.0 if now else settings.pipeline.vacuum_s
     one.gone_planned_ms = one.unreadable_ms + int(max(keep_s, IN_USE_S) * 1000)
     certificate.write(data, one)
     if now:
-        vacuum(spark, lake, is_alone=is_alone)
+        vacuum(spark, lake, is_alone=is_alone, step=tell)
         if is_alone:
             certificate.complete(data, one, _now_ms())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
+from msgspec.structs import asdict
 
 from signalhub.cli.failures import Exit, Failure
 from signalhub.cli.output import Output, shown
@@ -113,6 +114,9 @@ def message_facts(message: Message) -> dict[str, Any]:
             "key": message.key,
             "headers": message.headers,
         }
+    if message.original is not None:
+        # A replay has sent it, and this is where it was taken from.
+        members["original"] = asdict(message.original)
     return members
 
 

@@ -119,6 +119,8 @@ def replay(
             return
         begun = known or _begin(settings.data, job, selection, until, summary)
         sent = _send(selected, begun, target, summary, rate, connection)
+        for reason in _left_out(summary):
+            connection.note(f"left out: {reason}")
         _end(settings.data, job, begun, sent, connection)
 
 
@@ -200,14 +202,7 @@ def _end(data: str, name: str | None, begun: ReplayJob, sent: Sent, connection: 
 
     begun.ended_ms = _now_ms()
     write_job(data, name, begun)
-    facts = {
-        "job": begun.job,
-        "to": begun.selection.to,
-        "selected": begun.selected,
-        "appended": sent.appended,
-        "skipped": sent.skipped,
-        "until": {"epoch": begun.until.epoch, "offset": begun.until.offset},
-    }
+    facts = _facts(begun, sent.appended, sent.skipped)
     before = begun.selected - sent.appended
     earlier = f", {before} of {begun.selected} earlier" if before > 0 else ""
     connection.output.fact(
@@ -220,10 +215,20 @@ def _end(data: str, name: str | None, begun: ReplayJob, sent: Sent, connection: 
 # What is said.
 
 
+def _facts(job: ReplayJob, appended: int, skipped: int) -> dict[str, object]:
+    return {
+        "job": job.job,
+        "to": job.selection.to,
+        "selected": job.selected,
+        "appended": appended,
+        "skipped": skipped,
+        "until": {"epoch": job.until.epoch, "offset": job.until.offset},
+    }
+
+
 def _say_done(known: ReplayJob, connection: Connection) -> None:
-    facts = {"job": known.job, "to": known.selection.to, "appended": 0, "done": True}
     connection.output.fact(
-        facts,
+        _facts(known, 0, known.selected) | {"done": True},
         f"nothing left to do: the replay {known.job} has sent its"
         f" {counted(known.selected, 'message')}; to send them again, or what came since, give"
         " another --job",

@@ -6,6 +6,7 @@ import csv
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -25,6 +26,9 @@ from signalhub.cli.settings import Config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from signalhub.pipeline.lake import Lake
+    from signalhub.settings import Settings
 
 
 Format = Literal["table", "csv", "json"]
@@ -52,10 +56,12 @@ def sql(
     place = present_lake(settings)
     question = standard_input() if text == STDIN else text
     with spark_session(settings) as spark, refusals():
-        from signalhub.pipeline.query import query, query_session
+        from signalhub.pipeline.query import check, query, query_session
 
-        rows = query(query_session(spark, place), question)
+        session = query_session(spark, place)
+        rows = query(session, question)
         _print(rows, format, limit)
+        _note_behind(settings, place, check(session, question))
 
 
 def _print(rows: DataFrame, format: Format, limit: int | None) -> None:
@@ -80,6 +86,20 @@ def _print(rows: DataFrame, format: Format, limit: int | None) -> None:
     if limit is not None and next(found, None) is not None:
         more = f"these are the first {counted(limit, 'row')}, there are more; --limit N shows them"
         print(f"signalhub: {more}", file=sys.stderr)
+
+
+def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
+    """Who looks for what was sent a moment ago should know that it is still to come."""
+    from signalhub.pipeline.lock import is_pipeline_running
+    from signalhub.pipeline.standing import behind
+
+    late = behind(Path(settings.data), lake, names)
+    if not late:
+        return
+    lacks = ", ".join(f"{name} lacks {count}" for name, count in late.items())
+    more = f"signalhub pipeline once --data {settings.data}"
+    advice = "the pipeline is at work" if is_pipeline_running(settings.data) else f"run `{more}`"
+    print(f"signalhub: behind the log: {lacks} of its entries; {advice}", file=sys.stderr)
 
 
 def _draw(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:

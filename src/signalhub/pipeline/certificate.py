@@ -27,8 +27,8 @@ SCOPE: Final = (
     "Not covered: places where others name the subject in their own messages.",
     "Not covered: the subject's name in the records of who took which message, in the log and in"
     " the bodies of the table entries, where they are not those of its own mailbox.",
-    "Not covered: conditions of replays that name the subject, and copies a replay sends while the"
-    " erasure is at work.",
+    "Not covered: conditions of replays that name the subject; what a replay has sent to others of"
+    " the subject's mailbox, which is theirs; copies it sends while the erasure is at work.",
 )
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 

@@ -104,25 +104,25 @@ def wait_for(
 def erase(
     spark: SparkSession, lake: Lake, erasure: Erasure, step: Step = lambda name: None
 ) -> Removal:
-    """Make every table forget; `step` hears which one is next.
+    """Make every table forget; `step` hears what is next.
 
     Whoever calls has the turn (see `turns`).
     """
     session = compaction.upkeep_session(spark)
-    step(ENTRIES.name)
+    step("searching the lake")
     found = find(session, lake, erasure.subject, erasure.through)
     work = _Erasing(session, lake, erasure, found)
     removal = Removal(positions=ranges(found))
     for name, forget in work.tables.items():
         if lake.exists(name):
-            step(name)
+            step(f"erasing from {name}")
             count = repeated(forget)
             if count:
                 removal.tables[name] = count
     for name in TABLES:
         # Earlier attempts may have marked rows and come no further, so every table is looked at.
         if lake.exists(name):
-            step(name)
+            step(f"writing {name} anew")
             repeated(partial(compaction.purge, session, lake, name))
     return removal
 
@@ -274,7 +274,7 @@ def vacuum(
     session = compaction.upkeep_session(spark)
     for name in TABLES:
         if lake.exists(name):
-            step(name)
+            step(f"deleting replaced files of {name}")
             compaction.vacuum(session, lake, name, 0.0, is_alone=is_alone)
 
 

@@ -63,7 +63,8 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     shard: int = 0
     batch_entries: int = 100
     batch_s: float = 5.0
-    poll_s: float = 1.0
+    poll_s: float = 2.5
+    """A batch costs about as much however small it is, so not every second has one."""
     until: Position | None = None
     """Land up to here and wait for nothing; None: go on for ever."""
     beyond_published: bool = False

@@ -63,6 +63,7 @@ _COMPUTED_NAMES: Final = frozenset(
 )
 
 _ADVICE: Final = "write a SELECT"
+_HELP: Final = "mend it; the tables and their columns are described in docs/lake.md"
 _PLACE: Final = re.compile(r"line (\d+),? pos(ition)? (\d+)")
 _CONDITION: Final = re.compile(r"^\s*\[[A-Z_.0-9]+\]\s*")
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
@@ -238,7 +239,7 @@ class _mistakes:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, AnalysisException):
-            raise QueryWrong(_sentence(str(error))) from None
+            raise QueryWrong(f"{_sentence(str(error))}; {_HELP}") from None
         if isinstance(error, PySparkException):
             raise QueryError(_sentence(str(error))) from None
         if isinstance(error, Py4JJavaError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
     """Ask log, tables and status file; raises `LakeUnreachable`."""
     segments, lake = Segments(log_of(data)), lake_of(data, uri)
     hub_runs = is_hub_running(data)
-    head = (segments.published() if hub_runs else None) or segments.valid()
+    head = _head(segments, hub_runs)
     status = read_status(data)
     begin = segments.epochs.get(head.epoch, 0)
     committed = lake.committed(ENTRIES.name, shard, head.epoch)
@@ -83,11 +84,26 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
     )
 
 
+def behind(data: Path, lake: Lake, names: Iterable[str], *, shard: int = 0) -> dict[str, int]:
+    """The entries that tables have yet to take in, where there are some."""
+    if not (data / "log").is_dir():
+        return {}
+    segments = Segments(log_of(data))
+    head = _head(segments, is_hub_running(data))
+    begin = segments.epochs.get(head.epoch, 0)
+    found = {name: _table(lake, name, shard, begin, head).behind for name in sorted(names)}
+    return {name: count for name, count in found.items() if count}
+
+
+def _head(segments: Segments, hub_runs: bool) -> Position:
+    return (segments.published() if hub_runs else None) or segments.valid()
+
+
 def _state(status: Status | None, is_running: bool) -> str:
+    if is_running:
+        return status.state if status is not None else "starting"
     if status is None:
         return "never started"
-    if is_running:
-        return status.state
     return "stopped" if status.state != "failed" else "failed"
 
 

@@ -62,7 +62,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 VERSION_PROPERTY: Final = "signalhub.version"
 # A commit every few seconds adds up: what is remembered of them must have an end.
 _UPKEEP: Final = {
-    "delta.logRetentionDuration": "interval 2 days",
+    "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.checkpointInterval": "20",
 }
@@ -128,12 +128,16 @@ DELIVERIES: Final = Table(
         Column("recipient", "STRING", "topic/subscription, or the address of the actor."),
         Column("generation", "BIGINT", "From 1; a seek begins a new one, being made again too."),
         Column("accepted_at", "TIMESTAMP", "When the message was accepted."),
-        Column("first_sent_at", "TIMESTAMP", "When it was first handed to a consumer."),
+        Column(
+            "first_sent_at",
+            "TIMESTAMP",
+            "When it was first handed over, as far as is written.",
+        ),
         Column("last_sent_at", "TIMESTAMP", "When it was handed over last."),
         Column("settled_at", "TIMESTAMP", "When that was over; null while it is not."),
         Column("settle_offset", "BIGINT", "The entry that says so."),
         Column("outcome", "STRING", "acked, written, … or pending: see the list below."),
-        Column("attempts", "INT", "How often it was sent."),
+        Column("attempts", "INT", "How often it was sent, as far as a failure or its end says."),
         Column("consumer", "STRING", "Who had it last."),
         Column("reason", "STRING", "Why it failed, if it did."),
     ),
