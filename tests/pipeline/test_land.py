@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from signalhub.entry import Entry, Kind
 from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.land import CheckpointAhead, Landing
 from signalhub.pipeline.resume import EntriesMissing
 from signalhub.pipeline.run import Pipeline, PipelineFailed, Summary
 from signalhub.pipeline.segments import Segments
@@ -108,6 +109,25 @@ def test_a_checkpoint_ahead_of_its_table_gives_way(
     assert once().rows == 150
 
     assert_dense(spark, lake, 250)
+
+
+def test_a_batch_beyond_its_table_is_not_written(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    """The table may be deleted or replaced by an older one while the query runs."""
+    scene.publish(100)
+    once()
+    scene.publish(100)
+    once()
+    checkpoint = folder_of(scene.data) / "checkpoint"
+    batch_id = max(int(one.name) for one in (checkpoint / "offsets").iterdir())
+    landing = Landing(
+        spark=spark, lake=lake, data=scene.data, checkpoint=checkpoint, report=lambda batch: None
+    )
+    shutil.rmtree(lake.location(ENTRIES.name))
+
+    with pytest.raises(CheckpointAhead, match="wants 0 next"):
+        landing.land(spark.createDataFrame([], ENTRIES.ddl), batch_id)
 
 
 def test_a_deleted_lake_is_made_again_from_the_log(

@@ -93,7 +93,7 @@ def replay(
     settings = lake_settings(config, data, lake)
     place = present_lake(settings)
     _check_name(job)
-    target = _target(to, connection)
+    target = _target(to, connection, is_dry=dry_run)
     selection = Selection(where, str(target), include_replays)
     with refusals(where="--where: "):
         known = read_job(settings.data, job, selection)
@@ -134,10 +134,10 @@ def _check_name(job: str | None) -> None:
         )
 
 
-def _target(text: str, connection: Connection) -> Target:
-    """What `--to` means; the hub is asked only if the text leaves it open."""
+def _target(text: str, connection: Connection, *, is_dry: bool) -> Target:
+    """What `--to` means; without sending, the hub is asked only if the text leaves it open."""
     known = replay_target.candidates(text)
-    if len(known) == 1:
+    if is_dry and len(known) == 1:
         return known[0]
 
     async def look(me: Client) -> Target:

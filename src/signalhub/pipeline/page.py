@@ -51,10 +51,21 @@ _INTRODUCTION: Final = """\
 Everything the log holds arrives in these Delta tables, by themselves while a pipeline runs (`make
 run` starts one beside the hub), or with `signalhub pipeline once`. They lie under
 `DATA/lake/NAME`, unless `pipeline.lake` or `--lake` says otherwise, and can be read by anything
-that reads Delta Lake:
+that reads Delta Lake with deletion vectors:
 
     signalhub sql "SELECT topic, count(*) FROM messages GROUP BY topic" --data data
-    spark.read.format("delta").load("data/lake/messages")
+
+From Python, Spark with Delta Lake and everything else it takes, in the environment `make setup`
+made; or, without Java, queries of the package `deltalake` (its `to_pandas` knows no deletion
+vectors, which these tables have):
+
+    from signalhub.pipeline.session import open_session
+    spark = open_session("local[*]")
+    spark.read.format("delta").load("data/lake/messages").show()
+
+    from deltalake import DeltaTable, QueryBuilder
+    messages = QueryBuilder().register("messages", DeltaTable("data/lake/messages"))
+    messages.execute("SELECT topic, count(*) FROM messages GROUP BY topic").read_all()
 
 This page is made from the declarations in `pipeline/tables.py`. Times are UTC. An entry is named
 by `shard`, `epoch` and `offset`, in every table. Columns are only ever added, and may then be
