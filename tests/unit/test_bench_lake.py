@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from itertools import islice
 from pathlib import Path
 
@@ -114,11 +113,14 @@ def test_the_time_of_a_process_tree_counts_threads_and_children_that_have_ended(
 
 
 def test_a_child_that_ends_takes_no_time_back() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    time.sleep(0.3)
+    burn = "import time\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ninput()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=pipe, stdout=pipe) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
 
-    with CpuMeter(os.getpid()) as meter:
-        child.kill()
-        child.wait()
+        with CpuMeter(os.getpid()) as meter:
+            child.kill()
+            child.wait()
 
     assert 0 <= meter.seconds < 0.3
