@@ -59,7 +59,7 @@ def warn(console: Console, disk: str) -> None:
     if (load := os.getloadavg()[0]) > QUIET_LOAD:
         console.print(f"load average {load:.2f}: other work is running, expect wide ranges")
     if disk in machine.IN_MEMORY:
-        console.print(f"the data lies on {disk}, not on a disk: durable figures say nothing")
+        console.print(f"the data lies on {disk}, not on a disk: what is durable looks too good")
 
 
 def refuse(console: Console, error: Exception) -> int:

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 # An erased entry whose stream was somebody's address has one that begins like this.
 PSEUDONYM_PREFIX: Final = "erased."
+PSEUDONYM: Final = r"^erased\.[0-9a-f]{32}$"
 
 
 class Kind(IntEnum):

@@ -1,4 +1,4 @@
-"""`signalhub replay` as a process: dry run, killed in the middle, run again, nothing left."""
+"""`signalhub replay`: dry run, a process killed in the middle, run again, nothing left."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from signalhub.settings import Pipeline
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.remains import remains
 from tests.pipeline.scene import NOON_MS, LogScene
-from tests.small_lake import EPOCH, SmallLake
 
 HASH = "abcdefghijklmnopqrstuv"
 INBOX = f"inbox.1.{HASH}"
@@ -198,27 +196,9 @@ def test_many_small_files_become_one_that_is_in_order(side: Lakeside, scene: Log
     assert side.table("entries").count() == 45
 
 
-def test_commits_longer_ago_than_a_table_remembers_are_forgotten(tmp_path: Path) -> None:
-    place = SmallLake(tmp_path)
-    for offset in range(30):
-        place.append("entries", [], offset)
-        if offset in (10, 20, 28):
-            opened = place.lake.open("entries")
-            assert opened is not None
-            opened.create_checkpoint()
-    folder = tmp_path / "entries" / "_delta_log"
-    for old in sorted(folder.glob("0*"))[:26]:
-        os.utime(old, (0, 0))
-
-    compaction.forget_commits(place.lake, "entries")
-    compaction.forget_commits(place.lake, "inbox")
-
-    left = sorted(int(one.stem.split(".")[0]) for one in folder.glob("*.json"))
-    assert left == list(range(20, 30))
-    assert Lake(str(tmp_path)).committed("entries", 0, EPOCH) == 29
-
-
-def test_files_go_although_a_table_has_forgotten_commits(side: Lakeside, scene: LogScene) -> None:
+def test_a_table_that_has_forgotten_commits_does_not_stop_the_upkeep(
+    side: Lakeside, scene: LogScene
+) -> None:
     for _ in range(2):
         scene.publish(2)
         side.land()

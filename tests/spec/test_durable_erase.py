@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from signalhub.entry import PSEUDONYM_PREFIX
 from signalhub.log.disk import SystemDisk
 from signalhub.log.verify import verify
 from tests.spec.durable_topics import TOPIC, create, enter, expect, publish, refusal, seqs
@@ -19,6 +18,7 @@ from tests.spec.tokens import AUTH
 
 ADA = "@(people/ada-lovelace)"
 SECRET = "the analytical engine weaves"
+NOBODY = "erased." + "0123456789abcdef" * 2
 
 
 async def erase(peer: Peer, **payload: Any) -> dict[str, Any]:
@@ -78,15 +78,21 @@ async def test_the_log_is_still_proven_and_counts_what_was_erased(stage: InProce
     assert report.erased == answer["entries"] > 4
 
 
-async def test_it_says_what_the_mailbox_is_called_now(stage: InProcess) -> None:
+async def test_the_mailbox_gets_the_name_that_was_asked_for(stage: InProcess) -> None:
     bob = await ada_writes(stage)
 
-    answer = await erase(bob, actor=ADA)
-    again = await erase(bob, actor=ADA)
+    await erase(bob, actor=ADA, pseudonym=NOBODY)
 
-    assert answer["pseudonym"].startswith(PSEUDONYM_PREFIX)
-    assert holds(data_of(stage) / "log", answer["pseudonym"])
-    assert again["pseudonym"] == ""
+    assert holds(data_of(stage) / "log", NOBODY)
+
+
+@pytest.mark.parametrize("name", ["orders", "@(people/bob)", "erased.", f"{NOBODY}0"])
+async def test_the_mailbox_cannot_take_the_name_of_anything_else(
+    stage: InProcess, name: str
+) -> None:
+    bob = await stage.join("@(people/bob)")
+
+    assert await refusal(bob, "hub:erase", {"actor": ADA, "pseudonym": name}) == "internal_error"
 
 
 async def test_consumers_get_the_rest_before_and_after_a_restart(stage: InProcess) -> None:

@@ -118,7 +118,7 @@ def _erase(
     with alone(settings.data) as is_alone:
         one = certificate.begin(settings.data, subject.kind, subject.name, _now_ms())
         connection.note("searching the log…")
-        removal = ask_hub(settings, subject, _patient(connection))
+        removal = ask_hub(settings, subject, one.pseudonym, _patient(connection))
         one.log = removal if one.log is None else one.log.and_then(removal)
         certificate.write(settings.data, one)
         place = lake_of(settings.data, settings.pipeline.lake)
@@ -143,7 +143,7 @@ def _erase_tables(
 ) -> None:
     from signalhub.pipeline import certificate
     from signalhub.pipeline.compaction import IN_USE_S
-    from signalhub.pipeline.erase import Erasure, erase, new_pseudonym, vacuum, wait_for
+    from signalhub.pipeline.erase import Erasure, erase, vacuum, wait_for
     from signalhub.pipeline.segments import Position
 
     assert one.log is not None
@@ -152,8 +152,6 @@ def _erase_tables(
     if not is_alone:
         connection.note("waiting for the pipeline to come past it…")
         wait_for(lake, through)
-    one.pseudonym = one.log.pseudonym or one.pseudonym or new_pseudonym()
-    certificate.write(data, one)
 
     def tell(what: str) -> None:
         connection.note(f"{what}…")

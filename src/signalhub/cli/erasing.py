@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 _NAME: Final = "cli/erase"
 
 
-def ask_hub(settings: Settings, subject: Subject, connection: Connection) -> LogRemoval:
-    """Have it erased from the log; what that came to."""
+def ask_hub(
+    settings: Settings, subject: Subject, pseudonym: str, connection: Connection
+) -> LogRemoval:
+    """Have it erased from the log; what that came to.
+
+    The name that stands for it is chosen before, so that however often this is repeated log and
+    lake have the same.
+    """
     from signalhub.pipeline.certificate import LogRemoval
     from signalhub.pipeline.lock import is_hub_running
 
     async def work(me: Client) -> Erased:
-        return await connection.in_time(_request(me, subject))
+        return await connection.in_time(_request(me, subject, pseudonym))
 
     if is_hub_running(settings.data):
         try:
@@ -38,26 +44,25 @@ def ask_hub(settings: Settings, subject: Subject, connection: Connection) -> Log
                 "say where with --url",
             ) from failure
     else:
-        done = _without_hub(settings, subject)
+        done = _without_hub(settings, subject, pseudonym)
     return LogRemoval(
         entries=done.entries,
         settled=done.settled,
         mailbox=done.mailbox,
         segments=done.segments,
-        pseudonym=done.pseudonym,
         torn=done.torn,
         epoch=done.epoch,
         through=done.through,
     )
 
 
-async def _request(me: Client, subject: Subject) -> Erased:
+async def _request(me: Client, subject: Subject, pseudonym: str) -> Erased:
     if subject.kind == "actor":
-        return await me.erase(actor=subject.name)
+        return await me.erase(actor=subject.name, pseudonym=pseudonym)
     return await me.erase(inbox=subject.name)
 
 
-def _without_hub(settings: Settings, subject: Subject) -> Erased:
+def _without_hub(settings: Settings, subject: Subject, pseudonym: str) -> Erased:
     """Start a hub on the folder for this alone: only who knows a key made here is let in."""
     import asyncio
     import logging
@@ -100,7 +105,7 @@ def _without_hub(settings: Settings, subject: Subject) -> Erased:
         try:
             url = f"ws://127.0.0.1:{app.port}/ws"
             async with await connect(url, f"@({_NAME})", register=False, token=token) as me:
-                return await _request(me, subject)
+                return await _request(me, subject, pseudonym)
         finally:
             await app.stop()
 

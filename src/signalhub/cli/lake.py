@@ -65,10 +65,11 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
     pipeline = settings.pipeline
     with ExitStack() as stack:
         with errors.console.status("starting Spark…") if errors.is_terminal else nullcontext():
-            opening = session(pipeline.master or "local[*]", memory=pipeline.memory)
+            # What fails is told in our own words, so Spark says nothing.
+            opening = session(
+                pipeline.master or "local[*]", memory=pipeline.memory, log_level="OFF"
+            )
             spark = stack.enter_context(opening)
-        # What fails is told in our own words.
-        spark.sparkContext.setLogLevel("OFF")
         yield spark
 
 

@@ -93,13 +93,15 @@ def replay(
     settings = lake_settings(config, data, lake)
     place = present_lake(settings)
     _check_name(job)
-    target = _target(to, connection, is_dry=dry_run)
+    target = _target(to, connection)
     selection = Selection(where, str(target), include_replays)
     with refusals(where="--where: "):
         known = read_job(settings.data, job, selection)
     if known is not None and known.ended_ms is not None and not dry_run:
         _say_done(known, connection)
         return
+    if not dry_run:
+        _ask_for(to, connection)
     with spark_session(settings) as spark, refusals(where="--where: "):
         from signalhub.pipeline.replay import behind, head_of, landed, select, summarise
 
@@ -134,11 +136,14 @@ def _check_name(job: str | None) -> None:
         )
 
 
-def _target(text: str, connection: Connection, *, is_dry: bool) -> Target:
-    """What `--to` means; without sending, the hub is asked only if the text leaves it open."""
+def _target(text: str, connection: Connection) -> Target:
+    """What `--to` means; the hub is asked only if the text leaves it open."""
     known = replay_target.candidates(text)
-    if is_dry and len(known) == 1:
-        return known[0]
+    return known[0] if len(known) == 1 else _ask_for(text, connection)
+
+
+def _ask_for(text: str, connection: Connection) -> Target:
+    """Have the hub say that it is there."""
 
     async def look(me: Client) -> Target:
         return await replay_target.find(me, text, connection)

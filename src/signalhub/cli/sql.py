@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from signalhub.cli.lake import (
 )
 from signalhub.cli.output import Column, Output, counted
 from signalhub.cli.settings import Config
+from signalhub.errors import SignalHubError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +63,9 @@ def sql(
         session = query_session(spark, place)
         rows = query(session, question)
         _print(rows, format, limit)
-        _note_behind(settings, place, check(session, question))
+        if not settings.pipeline.lake:
+            # The log beside another lake says nothing about it.
+            _note_behind(settings, place, check(session, question))
 
 
 def _print(rows: DataFrame, format: Format, limit: int | None) -> None:
@@ -93,7 +97,10 @@ def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
     from signalhub.pipeline.lock import is_pipeline_running
     from signalhub.pipeline.standing import behind
 
-    late = behind(Path(settings.data), lake, names)
+    late: dict[str, int] = {}
+    with contextlib.suppress(SignalHubError, OSError):
+        # Whoever may read the lake need not be able to read the log.
+        late = behind(Path(settings.data), lake, names)
     if not late:
         return
     lacks = ", ".join(f"{name} lacks {count}" for name, count in late.items())

@@ -189,13 +189,23 @@ class DurableCalls:
         request = self._streams.republish(job, originals, until, to, self._now_ms)
         return await self._answer(request, Republished)
 
-    async def erase(self, *, actor: str | None = None, inbox: str | None = None) -> Erased:
+    async def erase(
+        self,
+        *,
+        actor: str | None = None,
+        inbox: str | None = None,
+        pseudonym: str | None = None,
+    ) -> Erased:
         """Take what an actor got and sent, or what is in an inbox, out of the hub's log.
 
         The answer comes when nothing of it is left there, which may take a while. Copies that the
         pipeline has made are another matter: `signalhub erase` takes care of both.
+
+        Args:
+            pseudonym: What the mailbox is to be called in the log from now on, `erased.` and 32
+                hexadecimal digits; the hub makes one up otherwise.
         """
-        request = self._streams.erase(actor, inbox, self._now_ms)
+        request = self._streams.erase(actor, inbox, pseudonym, self._now_ms)
         return await self._answer(request, Erased)
 
     @property

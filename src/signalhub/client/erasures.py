@@ -12,7 +12,6 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
     settled: int = 0  # Copies that somebody had not settled yet.
     mailbox: bool = False
     segments: int = 0  # Files of the log that were written anew.
-    pseudonym: str = ""  # What its mailbox is called there now; empty if it left nothing.
     torn: int = 0
     epoch: int = 0
     through: int = 0  # Everything before this offset of the log was searched.

@@ -195,10 +195,13 @@ class StreamComposer:
         }
         return self._frames.request("hub:republish", payload, now_ms, answer="hub:republished")
 
-    def erase(self, actor: str | None, inbox: str | None, now_ms: int) -> Request:
+    def erase(
+        self, actor: str | None, inbox: str | None, pseudonym: str | None, now_ms: int
+    ) -> Request:
         """Take somebody's content out of the log; done twice it finds nothing the second time."""
         given = {} if actor is None else {"actor": checked_address(actor)}
         payload = given | ({} if inbox is None else {"inbox": inbox})
+        payload |= {} if pseudonym is None else {"pseudonym": pseudonym}
         return self._frames.request("hub:erase", payload, now_ms, answer="hub:erased")
 
     def _settlement(

@@ -163,12 +163,13 @@ class _Erasing:
             _merged(request.offsets),
         )
         self._reason = "actor" if self._inbox is None else "inbox"
-        self._pseudonym = PSEUDONYM_PREFIX + hub.ids.secret().replace("-", "")
+        made = PSEUDONYM_PREFIX + hub.ids.secret().replace("-", "")
+        self._pseudonym = request.pseudonym or made
         self._box: Mailbox | None = None
         self._through = 0
         self._pending: list[Pending] = []
         self._unwritten = 0
-        self._is_searched = self._is_over = self._has_renamed = False
+        self._is_searched = self._is_over = False
         self._entries = self._settled = self._torn = 0
 
     def begin(self, now: int) -> list[Effect]:
@@ -259,7 +260,6 @@ class _Erasing:
             if one.seq:
                 mail += self._settle(one)
         name = self._pseudonym if renamed else ""
-        self._has_renamed = self._has_renamed or bool(renamed)
         body = Erased(self._reason, list(ranges), list(renamed), name)
         pending = self._hub.erasures.add(body)
         self._unwritten += 1
@@ -329,7 +329,6 @@ class _Erasing:
             "settled": self._settled,
             "mailbox": self._box is not None,
             "segments": result,
-            "pseudonym": self._pseudonym if self._has_renamed else "",
             "torn": self._torn,
             "epoch": self._hub.streams.log_epoch,
             "through": self._through,

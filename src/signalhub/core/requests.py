@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from signalhub.core import refusals
+from signalhub.entry import PSEUDONYM
 from signalhub.envelope import NULL, Address, Envelope, Id, Number
 from signalhub.names import TYPE_CHARS_MAX
 
@@ -292,13 +293,15 @@ class Republish(Request):
 class Erase(Request):
     """Payload of `hub:erase`: what an actor got and sent, or what is in an inbox.
 
-    `offsets` are further entries of the log, from and to, as they are counted in `epoch`.
+    `offsets` are further entries of the log, from and to, as they are counted in `epoch`. Whoever
+    erases elsewhere, too, says what the mailbox is to be called, so that all have the same name.
     """
 
     actor: str | None = None
     inbox: Annotated[str, Meta(min_length=1)] | None = None
     offsets: Annotated[list[tuple[LogNumber, LogNumber]], Meta(max_length=SEQS_MAX)] = []
     epoch: LogNumber | None = None
+    pseudonym: Annotated[str, Meta(pattern=PSEUDONYM)] | None = None
 
 
 class Settle(Request):

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from signalhub.entry import PSEUDONYM_PREFIX
 from signalhub.errors import SignalHubError
 from signalhub.pipeline.keeping import keep
 from signalhub.pipeline.status import folder_of
@@ -55,8 +56,6 @@ class LogRemoval(msgspec.Struct, kw_only=True):
     mailbox: bool
     segments: int
     """Files of the log that were written anew."""
-    pseudonym: str = ""
-    """What the mailbox is called there now; empty if nothing was its own."""
     torn: int
     """Torn ends kept aside that were deleted."""
     epoch: int
@@ -70,7 +69,6 @@ class LogRemoval(msgspec.Struct, kw_only=True):
             settled=self.settled + later.settled,
             mailbox=self.mailbox or later.mailbox,
             segments=self.segments + later.segments,
-            pseudonym=later.pseudonym or self.pseudonym,
             torn=self.torn + later.torn,
             epoch=later.epoch,
             through=later.through,
@@ -86,8 +84,8 @@ class Certificate(msgspec.Struct, kw_only=True):
     subject_sha256: str
     state: State = "begun"
     begun_ms: int
-    pseudonym: str = ""
-    """What stands for the name where a name has to be."""
+    pseudonym: str
+    """What stands for the name where a name has to be, in log and lake."""
     unreadable_ms: int = 0
     """Since when nothing of it can be read."""
     gone_planned_ms: int = 0
@@ -122,6 +120,7 @@ def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificat
         salt=salt,
         subject_sha256=_hash(salt, name),
         begun_ms=now_ms,
+        pseudonym=PSEUDONYM_PREFIX + secrets.token_hex(16),
     )
     write(data, made)
     return made

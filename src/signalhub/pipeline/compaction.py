@@ -7,9 +7,6 @@ files together by their size; it serves the tables whose files overlap anyway.
 
 from __future__ import annotations
 
-import re
-import time
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -38,9 +35,6 @@ _CONF: Final = {
     # A page of an inbox then lies in one place of its file, and a tenth of it is decoded.
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
 }
-REMEMBERED_S: Final = 3_600.0
-_DIGITS: Final = 20
-_COMMIT: Final = re.compile(r"\d{20}\.")
 _HISTORY: Final = 20_000
 _PURGED: Final = "REORG"
 _MARKING: Final = frozenset({"DELETE", "UPDATE", "MERGE"})
@@ -168,24 +162,6 @@ def vacuum(
                 raise
         age_s = IN_USE_S
     spark.sql(f"VACUUM delta.`{location}` RETAIN {age_s / 3600:.6f} HOURS").collect()
-
-
-def forget_commits(lake: Lake, name: str) -> None:
-    """Delete records of commits from before the newest checkpoint that is an hour old.
-
-    On a local disk every plan has to list them all, and Spark itself keeps them for days. Object
-    storage can begin a list in the middle, so there they do no harm.
-    """
-    folder = Path(lake.location(name)) / "_delta_log"
-    if not folder.is_dir():
-        return
-    records = [one for one in folder.iterdir() if _COMMIT.match(one.name)]
-    before = time.time() - REMEMBERED_S
-    old = [one for one in records if "checkpoint" in one.name and one.stat().st_mtime < before]
-    keep_from = max((one.name[:_DIGITS] for one in old), default="")
-    for one in records:
-        if one.name[:_DIGITS] < keep_from:
-            one.unlink(missing_ok=True)
 
 
 def has_replaced(lake: Lake, name: str) -> bool:

@@ -8,7 +8,6 @@ everything else is found; an erasure that was interrupted is simply done again.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -276,10 +275,6 @@ def vacuum(
         if lake.exists(name):
             step(f"deleting replaced files of {name}")
             compaction.vacuum(session, lake, name, 0.0, is_alone=is_alone)
-
-
-def new_pseudonym() -> str:
-    return PSEUDONYM_PREFIX + secrets.token_hex(16)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -81,7 +80,6 @@ def _maintain(
         purged = work.each(compaction.purge)
         age_s = min([settings.vacuum_s, *((now - one.unreadable_ms) / 1000 for one in due)])
         vacuumed = work.vacuum(age_s, everything=bool(due), is_alone=is_alone)
-    work.forget_commits()
     is_whole = not work.failed
     if due and is_whole:
         for one in due:
@@ -138,10 +136,6 @@ class _Round:
 
             self._try(name, clean)
         return done
-
-    def forget_commits(self) -> None:
-        for name in self._tables:
-            self._try(name, partial(compaction.forget_commits, self._lake, name))
 
     def _try(self, what: str, work: Callable[[], object]) -> None:
         """Landing may have changed the same files meanwhile; then it is left as it was."""

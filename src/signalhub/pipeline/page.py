@@ -78,7 +78,7 @@ hashes.
 ## How rows get here
 
 `entries` is written by one streaming query. A batch starts when 100 entries wait, or one has
-waited 5 s, and takes everything there is (up to 256 MiB, so that a long way is made in steps).
+waited 5 s, and takes everything there is (up to 512 MiB, so that a long way is made in steps).
 Each commit records the last offset it holds as a transaction of the application
 `signalhub-SHARD-EPOCH`; a batch that comes again, whole or in part, adds only what is missing.
 The position is read without Spark:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from signalhub.errors import SettingsError
 from signalhub.pipeline import jars
 
+_OURS: Final = "signalhub.session"
 _SETTINGS: Final = {
     "spark.sql.extensions": jars.EXTENSION,
     "spark.sql.catalog.spark_catalog": jars.CATALOG,
@@ -25,9 +26,9 @@ _SETTINGS: Final = {
     # Spark's defaults are made for clusters; on two cores they turn a second into a minute.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Every commit is a file that each plan has to list: one is enough, without sums beside it.
+    # Every commit is a file that each plan has to list: one is enough, without sums beside it. Data
+    # files keep theirs, and other file systems need the usual local one.
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # Bodies and ids hardly ever repeat, and zstd makes a fraction of what snappy makes of them.
     "spark.hadoop.parquet.enable.dictionary#body": "false",
@@ -89,18 +90,24 @@ def open_session(
             session = builder.getOrCreate()
     except Exception as error:
         raise SettingsError(f"Spark cannot start: {error}") from error
+    session.conf.set(_OURS, "true")
     # What fails in a function of ours is raised again where it was called.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session
 
 
 @contextmanager
-def session(master: str, *, memory: str = "1g") -> Iterator[SparkSession]:
-    """A session while the block runs; one that is open already, as in a notebook, stays open."""
-    if (found := SparkSession.getActiveSession()) is not None:
+def session(
+    master: str, *, memory: str = "1g", log_level: str | None = None
+) -> Iterator[SparkSession]:
+    """A session while the block runs; one that was made here before stays open, as it is."""
+    found = SparkSession.getActiveSession()
+    if found is not None and found.conf.get(_OURS, None):
         yield found
         return
     opened = open_session(master, memory=memory)
+    if log_level is not None:
+        opened.sparkContext.setLogLevel(log_level)
     try:
         yield opened
     finally:

@@ -23,6 +23,7 @@ from signalhub.pipeline.jars import JAVA_ADVICE, java_problem
 log = logging.getLogger("signalhub.pipeline")
 
 _NICE: Final = 15
+_NICE_MAX: Final = 19
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 60.0
 _STOP_S: Final = 20.0
@@ -142,10 +143,11 @@ def _yield_cores(pid: int) -> None:
 
     Linux may weigh sessions against each other instead of processes, and this is one of its own.
     """
+    niceness = min(_NICE_MAX, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PGRP, pid, _NICE)
+        os.setpriority(os.PRIO_PGRP, pid, niceness)
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def _kill_group(pid: int) -> None:

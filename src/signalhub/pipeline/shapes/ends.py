@@ -186,9 +186,16 @@ def merge(piece: Piece, found: list[End]) -> int:
     if None not in recipients:
         pending = pending.where(F.col("recipient").isin(*recipients))
     pending = pending.select(*_KEY).persist()
-    # Only messages that are pending are looked for, so that most of the log is never read.
-    entries = piece.standing().where(within(pending))
-    rows = ended(pending, ends, entries).persist()
+    try:
+        # Only messages that are pending are looked for, so that most of the log is never read.
+        entries = piece.standing().where(within(pending))
+        return _merge(piece, ended(pending, ends, entries))
+    finally:
+        pending.unpersist()
+
+
+def _merge(piece: Piece, rows: DataFrame) -> int:
+    rows = rows.persist()
     try:
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
         merging = (
@@ -208,4 +215,3 @@ def merge(piece: Piece, found: list[End]) -> int:
         return piece.merge(merging)
     finally:
         rows.unpersist()
-        pending.unpersist()
