@@ -363,7 +363,7 @@ def test_what_a_later_epoch_gave_up_is_named_and_the_rest_is_proven(
     scene.publish(30, batch=10)
     side.shape(*NEEDED[1:])
     scene.lose_the_end()
-    scene.publish(5)
+    scene.publish(5, "invoices")
     side.shape(*NEEDED[1:])
     scene.close()
 
