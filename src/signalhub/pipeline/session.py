@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from signalhub.errors import SettingsError
 from signalhub.pipeline import jars
 
-_OURS: Final = "signalhub.session"
+_OURS: Final = "spark.signalhub"
 _SETTINGS: Final = {
+    _OURS: "true",
     "spark.sql.extensions": jars.EXTENSION,
     "spark.sql.catalog.spark_catalog": jars.CATALOG,
     "spark.sql.session.timeZone": "UTC",
@@ -90,7 +91,6 @@ def open_session(
             session = builder.getOrCreate()
     except Exception as error:
         raise SettingsError(f"Spark cannot start: {error}") from error
-    session.conf.set(_OURS, "true")
     # What fails in a function of ours is raised again where it was called.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session
@@ -102,8 +102,9 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session while the block runs; one that was made here before stays open, as it is."""
     found = SparkSession.getActiveSession()
-    if found is not None and found.conf.get(_OURS, None):
-        yield found
+    if found is not None and found.sparkContext.getConf().contains(_OURS):
+        # The one that is active may have settings of its own, such as one for queries.
+        yield found.newSession()
         return
     opened = open_session(master, memory=memory)
     if log_level is not None:
