@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from signalhub.cli.bars import bar
-from signalhub.cli.failures import Exit, Failure
-from signalhub.cli.lake import DataOption, LakeOption, lake_settings, present_lake, spark_session
+from signalhub.cli.failures import Exit
+from signalhub.cli.lake import (
+    DataOption,
+    LakeOption,
+    lake_settings,
+    present_lake,
+    refusals,
+    spark_session,
+)
 from signalhub.cli.output import AsJson, Column, Output, counted
 from signalhub.cli.quantities import moment, option, seconds
 from signalhub.cli.settings import Config
-from signalhub.errors import SignalHubError
 
 if TYPE_CHECKING:
     from signalhub.pipeline.audit import Findings
@@ -60,16 +66,12 @@ def audit(
     settings = lake_settings(config, data, lake)
     place = present_lake(settings)
     output = Output(as_json)
-    with spark_session(settings) as spark:
+    with spark_session(settings) as spark, refusals():
         from signalhub.pipeline.audit import STEPS, Audit
 
-        try:
-            judging = Audit(spark, place, Path(settings.data))
-            with bar("auditing", STEPS, output) as advance:
-                findings = judging.run(wait_s=wait, since=since, until=until, advance=advance)
-        except SignalHubError as error:
-            message, _, resolution = str(error).partition("; ")
-            raise Failure(Exit.FAILED, error.code, message, resolution) from error
+        judging = Audit(spark, place, Path(settings.data))
+        with bar("auditing", STEPS, output) as advance:
+            findings = judging.run(wait_s=wait, since=since, until=until, advance=advance)
     _print(findings, output)
     return _EXITS[findings.verdict]
 

@@ -38,15 +38,12 @@ def lake_settings(config: str | None, data: str | None, lake: str | None) -> Set
 
 def present_lake(settings: Settings) -> Lake:
     """The lake; a failure that says how to make one if there is none."""
-    from signalhub.pipeline.lake import LakeUnreachable, lake_of
+    from signalhub.pipeline.lake import lake_of
     from signalhub.pipeline.tables import ENTRIES
 
     place = lake_of(settings.data, settings.pipeline.lake)
-    try:
+    with refusals():
         is_there = place.exists(ENTRIES.name)
-    except LakeUnreachable as error:
-        message, _, resolution = str(error).partition("; ")
-        raise Failure(Exit.FAILED, error.code, message, resolution) from error
     if not is_there:
         raise usage(
             f"there is no lake at {place.uri}",
