@@ -270,6 +270,11 @@ class Pipeline(Group, frozen=True, kw_only=True):
     vacuum_s: Annotated[Seconds, _about("How long replaced files stay, for readers of them.")] = (
         86_400.0
     )
+    commits_s: Annotated[
+        float,
+        Meta(ge=600),
+        _about("How long tables know single commits, for streams that read them."),
+    ] = 3_600.0
     memory: Annotated[
         str, Meta(pattern="^[1-9][0-9]*[kmgKMG]$"), _about("Memory of Spark's own process.")
     ] = "1g"

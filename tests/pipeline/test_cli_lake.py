@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,24 @@ def test_what_was_landed_is_found_and_proven(landed: Path, command: Command) -> 
     assert proven.code == 0, proven.out + proven.err
     assert proven.out.splitlines()[-1].startswith("Proven: ")
     assert ", 0 gaps, 0 duplicates, 0 reorders, " in proven.out
+
+
+def test_a_process_says_what_was_asked_for_and_nothing_else(landed: Path) -> None:
+    def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "signalhub", *arguments, "--data", str(landed)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+    found = process("sql", "SELECT seq FROM messages ORDER BY seq LIMIT 2", "--format", "json")
+    proven = process("audit", "--json")
+
+    assert (found.returncode, found.stdout) == (0, '{"seq":1}\n{"seq":2}\n'), found.stderr
+    assert found.stderr == ""
+    assert proven.returncode == 0, proven.stderr
+    verdicts = [json.loads(line)["verdict"] for line in proven.stdout.splitlines()]
+    assert verdicts[1:]
+    assert set(verdicts) == {"proven"}
+    assert "WARN" not in proven.stderr
+    assert "java" not in proven.stderr.lower()
 
 
 def test_a_table_that_is_behind_is_named_beside_the_answer(data: Path, command: Command) -> None:

@@ -31,7 +31,7 @@ from signalhub.pipeline.erase import (
     alone,
     erase,
     repeated,
-    vacuum,
+    vacuum_all,
     wait_for,
 )
 from signalhub.pipeline.lake import Lake
@@ -212,7 +212,7 @@ def test_nothing_of_an_actor_is_left_in_any_file(
     assert remains(folder, SECRET)
 
     done = removed(side, through)
-    vacuum(side.spark, side.lake, is_alone=True)
+    vacuum_all(side.spark, side.lake, is_alone=True)
 
     assert remains(folder, SECRET) == []
     assert remains(folder, ADA) == []
@@ -280,7 +280,7 @@ def test_an_inbox_is_erased_and_the_others_keep_theirs(side: Lakeside, scene: Lo
     side.shape("inbox", "messages")
 
     done = removed(side, head(side), INBOX)
-    vacuum(side.spark, side.lake, is_alone=True)
+    vacuum_all(side.spark, side.lake, is_alone=True)
 
     assert done.tables == {"inbox": 3, "messages": 3, "entries": 3}
     assert remains(side.data / "lake", "c2VjcmV0") == []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +16,7 @@ from pyspark.sql import SparkSession
 from signalhub.engine.lake_reader import LakeReader
 from signalhub.pipeline import certificate, compaction
 from signalhub.pipeline.compaction import File, Run, runs
+from signalhub.pipeline.create import forget_tables
 from signalhub.pipeline.expiry import Ages, Due
 from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
@@ -20,6 +25,7 @@ from signalhub.pipeline.shape import ORDER
 from signalhub.pipeline.status import Upkeep, read_status
 from signalhub.pipeline.tables import TABLES
 from signalhub.pipeline.turns import TablesBusy, turn
+from signalhub.pipeline.vacuum import forget_commits, remember, replaced, vacuum
 from signalhub.settings import Pipeline
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.remains import remains
@@ -196,21 +202,109 @@ def test_many_small_files_become_one_that_is_in_order(side: Lakeside, scene: Log
     assert side.table("entries").count() == 45
 
 
-def test_a_table_that_has_forgotten_commits_does_not_stop_the_upkeep(
-    side: Lakeside, scene: LogScene
-) -> None:
-    for _ in range(2):
-        scene.publish(2)
-        side.land()
-    table = side.lake.open("entries")
+def _log_of(side: Lakeside, name: str) -> dict[str, int]:
+    """The files of a table's log that speak of one version."""
+    files = (side.data / "lake" / name / "_delta_log").iterdir()
+    return {one.name: int(one.name[:20]) for one in files if one.name[0].isdigit()}
+
+
+def _aged(side: Lakeside, name: str) -> None:
+    """Its checkpoints were written two hours ago."""
+    for path in (side.data / "lake" / name / "_delta_log").glob("*.checkpoint.parquet"):
+        at = time.time() - 2 * 3_600
+        os.utime(path, (at, at))
+
+
+def _checkpoint(side: Lakeside, name: str) -> int:
+    table = side.lake.open(name)
     assert table is not None
     table.create_checkpoint()
-    for commit in (0, 1):
-        (side.data / "lake" / "entries" / "_delta_log" / f"{commit:020d}.json").unlink()
+    return table.version()
 
-    compaction.vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
 
-    assert side.table("entries").count() == 4
+def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_stays(
+    side: Lakeside, scene: LogScene
+) -> None:
+    for text in ("FORGOTTEN", "KEPT", "KEPT"):
+        scene.append([scene.published("orders", {"n": n, "of": text}) for n in range(3)])
+        side.land()
+    where = f"delta.`{side.lake.location('entries')}`"
+    side.spark.sql(f"DELETE FROM {where} WHERE offset < 3")
+    folder = side.data / "lake" / "entries"
+    on_its_way = folder / "part-of-a-batch.parquet"
+    shutil.copy(next(folder.glob("*.parquet")), on_its_way)
+    _checkpoint(side, "entries")
+    side.spark.sql(f"DELETE FROM {where} WHERE offset = 4")
+    before = set(folder.glob("*.parquet"))
+    assert replaced(side.spark, side.lake, "entries", 0) == []
+
+    vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
+
+    gone = before - set(folder.glob("*.parquet"))
+    assert len(gone) == 1, "rows of the other files are marked, and the files are still needed"
+    on_its_way.unlink()
+    assert remains(folder, "FORGOTTEN") == []
+    assert side.rows("entries", "offset") == [(offset,) for offset in (3, 5, 6, 7, 8)]
+    purged = compaction.purge(compaction.upkeep_session(side.spark), side.lake, "entries")
+    assert purged == 1
+    vacuum(side.spark, side.lake, "entries", 600.0, is_alone=False)
+    assert len(set(folder.glob("*.parquet")) & before) == 2, "it was replaced a moment ago"
+
+
+def test_tables_forget_commits_before_a_checkpoint_that_is_old_enough(
+    side: Lakeside, scene: LogScene
+) -> None:
+    readers: list[Lake] = []
+    for _ in range(3):
+        scene.publish(2)
+        ((epoch, last),) = side.land()
+        readers.append(Lake(side.lake.uri))
+        assert readers[-1].committed("entries", 0, epoch) == last
+        checkpoint = _checkpoint(side, "entries")
+    hour = partial(forget_commits, side.spark, side.lake, "entries", 3_600.0)
+    assert hour() == 0
+    scene.publish(2)
+    ((epoch, last),) = side.land()
+    _aged(side, "entries")
+    before = _log_of(side, "entries")
+
+    count = hour()
+
+    left = {one: version for one, version in before.items() if version >= checkpoint}
+    assert _log_of(side, "entries") == left
+    assert count == len(before) - len(left) > 3
+    assert hour() == 0
+    for reader in (*readers, Lake(side.lake.uri)):
+        assert reader.committed("entries", 0, epoch) == last, "who has it open goes on"
+    assert side.table("entries").count() == 8
+    vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
+    forget_tables(side.spark)
+    scene.publish(2)
+    side.land()
+    assert side.table("entries").count() == 10
+
+
+def test_replaced_files_are_known_for_as_long_as_they_are_to_stay(
+    side: Lakeside, scene: LogScene
+) -> None:
+    def known() -> set[str]:
+        table = side.lake.open("entries")
+        assert table is not None
+        said = table.metadata().configuration
+        return {said[f"delta.{one}Duration"] for one in ("deletedFileRetention", "logRetention")}
+
+    scene.publish(2)
+    side.land()
+    assert known() == {"interval 1 days"}
+    versions = _versions(side)
+    remember(side.spark, side.lake, "entries", 60.0)
+    assert _versions(side) == versions
+
+    week = Pipeline(vacuum_s=6.5 * 86_400)
+    done = maintain(side.spark, side.lake, side.data, week)
+
+    assert done.failed == {}
+    assert known() == {"interval 7 days"}
 
 
 def test_readers_go_on_while_everything_is_rewritten_and_deleted(

@@ -142,9 +142,9 @@ def _erase_tables(
     now: bool,
 ) -> None:
     from signalhub.pipeline import certificate
-    from signalhub.pipeline.compaction import IN_USE_S
-    from signalhub.pipeline.erase import Erasure, erase, vacuum, wait_for
+    from signalhub.pipeline.erase import Erasure, erase, vacuum_all, wait_for
     from signalhub.pipeline.segments import Position
+    from signalhub.pipeline.vacuum import IN_USE_S
 
     assert one.log is not None
     data = settings.data
@@ -164,7 +164,7 @@ def _erase_tables(
     one.gone_planned_ms = one.unreadable_ms + int(max(keep_s, IN_USE_S) * 1000)
     certificate.write(data, one)
     if now:
-        vacuum(spark, lake, is_alone=is_alone, step=tell)
+        vacuum_all(spark, lake, is_alone=is_alone, step=tell)
         if is_alone:
             certificate.complete(data, one, _now_ms())
 

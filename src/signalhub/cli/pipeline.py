@@ -49,7 +49,7 @@ def up(
     """
     settings = _settings(config, data, lake, master)
     _log(settings)
-    with _locked(settings), refusals(), _pipeline(settings, is_beside=beside is not None) as work:
+    with _locked(settings), refusals(), _pipeline(settings, beside=beside) as work:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: work.stop())
         signal.signal(signal.SIGUSR1, lambda *_: work.retry_now())
@@ -197,18 +197,20 @@ def _locked(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def _pipeline(
-    settings: Settings, *, is_beside: bool = False, landed: Any = lambda batch: None
+    settings: Settings, *, beside: int | None = None, landed: Any = lambda batch: None
 ) -> Iterator[Pipeline]:
     from signalhub.pipeline.lake import lake_of
     from signalhub.pipeline.session import session
 
     chosen = settings.pipeline
+    is_beside = beside is not None
     master = chosen.master or ("local[1]" if is_beside else "local[*]")
-    with session(master, memory=chosen.memory) as spark:
+    with session(master, memory=chosen.memory, is_thrifty=is_beside) as spark:
+        from signalhub.pipeline.beats import neighbour
         from signalhub.pipeline.run import Pipeline
 
-        place = lake_of(settings.data, chosen.lake)
-        yield Pipeline(spark, place, Path(settings.data), chosen, landed=landed)
+        place, data = lake_of(settings.data, chosen.lake), Path(settings.data)
+        yield Pipeline(spark, place, data, chosen, landed=landed, hub=neighbour(beside))
 
 
 class _Started:

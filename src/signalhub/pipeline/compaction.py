@@ -1,4 +1,4 @@
-"""Small files become large ones, and what no table needs any more leaves the storage.
+"""Small files become large ones, and rows that are only marked as deleted really go.
 
 Tables that grow by appending are compacted in the order of positions: a run of neighbouring small
 files becomes one, so that what files say about offsets stays narrow. Delta's own compaction puts
@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.lake import Lake
@@ -23,8 +21,6 @@ FILE_BYTES: Final = 128 * 2**20
 SMALL_BYTES: Final = 16 * 2**20
 SMALL_MAX: Final = 32
 """With so many small files a table is compacted."""
-IN_USE_S: Final = 3_600.0
-"""Files nobody has committed may belong to a write on its way, unless they are as old as this."""
 
 IN_ORDER: Final = frozenset({ENTRIES.name, MESSAGES.name})
 _CONF: Final = {
@@ -35,12 +31,6 @@ _CONF: Final = {
     # A page of an inbox then lies in one place of its file, and a tenth of it is decoded.
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
 }
-_HISTORY: Final = 20_000
-_PURGED: Final = "REORG"
-_MARKING: Final = frozenset({"DELETE", "UPDATE", "MERGE"})
-_MADE: Final = "CREATE TABLE"
-_GROWING: Final = frozenset({_MADE, "WRITE", "VACUUM START", "VACUUM END"})
-_CANNOT_GO_BY_COMMITS: Final = "CANNOT_VACUUM_LITE"
 _SAYS: Final = ("size_bytes", "min.epoch", "max.epoch", "min.offset", "max.offset")
 
 
@@ -138,54 +128,8 @@ def _rewrite(spark: SparkSession, location: str, run: Run) -> None:
 
 def purge(spark: SparkSession, lake: Lake, name: str) -> int:
     """Write files anew that hold rows which only are marked as deleted; how many."""
-    if not _operations(lake, name, since=_PURGED) & _MARKING:
-        return 0
     (row,) = spark.sql(f"REORG TABLE delta.`{lake.location(name)}` APPLY (PURGE)").collect()
     return int(row["metrics"]["numFilesRemoved"])
-
-
-def vacuum(
-    spark: SparkSession, lake: Lake, name: str, age_s: float, *, is_alone: bool = False
-) -> None:
-    """Delete the files that were replaced so long ago.
-
-    Files that were written and never committed go, too, when they cannot be on their way any more:
-    at once only if nobody else is writing.
-    """
-    location = lake.location(name)
-    if not is_alone and age_s < IN_USE_S:
-        try:
-            spark.sql(f"VACUUM delta.`{location}` LITE RETAIN {age_s / 3600:.6f} HOURS").collect()
-        except (PySparkException, Py4JJavaError) as error:
-            # It goes by the commits; where the table has forgotten some, the rest must do.
-            if _CANNOT_GO_BY_COMMITS not in str(error):
-                raise
-        age_s = IN_USE_S
-    spark.sql(f"VACUUM delta.`{location}` RETAIN {age_s / 3600:.6f} HOURS").collect()
-
-
-def has_replaced(lake: Lake, name: str) -> bool:
-    """Whether a table may have done more than grow."""
-    return bool(_operations(lake, name) - _GROWING)
-
-
-def _operations(lake: Lake, name: str, since: str = "") -> set[str]:
-    """What was done to a table, since something else if that is given.
-
-    Where its memory ends before that, it may have been anything.
-    """
-    table = lake.open(name)
-    found: set[str] = set()
-    if table is None:
-        return found
-    for commit in table.history(_HISTORY):
-        operation, said = str(commit.get("operation")), commit.get("operationParameters") or {}
-        if operation == since:
-            return found
-        found.add(operation if said.get("mode") != "Overwrite" else "OVERWRITE")
-        if operation == _MADE:
-            return found
-    return found | _MARKING
 
 
 def _sizes(lake: Lake, name: str) -> list[int]:

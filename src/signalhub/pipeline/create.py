@@ -11,6 +11,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables import (
     AUDIT,
     ENTRIES,
@@ -56,11 +57,8 @@ def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
 def drop_table(spark: SparkSession, lake: Lake, name: str) -> None:
     """Delete a derived table with its history, so that no position of it stays behind."""
     assert name not in KEPT
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(lake.location(name))
     # Replacing the table instead would keep its transactions, and with them its position.
-    path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).delete(path, True)
+    Storage(spark, lake.location(name)).delete_all()
     lake.forget(name)
 
 

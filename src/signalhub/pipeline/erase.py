@@ -37,6 +37,7 @@ from signalhub.pipeline.tables import (
     QUARANTINE,
     TABLES,
 )
+from signalhub.pipeline.vacuum import vacuum
 
 T = TypeVar("T")
 Step = Callable[[str], object]
@@ -266,7 +267,7 @@ def repeated(work: Callable[[], T], pause_s: float = _PAUSE_S) -> T:
     return work()
 
 
-def vacuum(
+def vacuum_all(
     spark: SparkSession, lake: Lake, *, is_alone: bool, step: Step = lambda name: None
 ) -> None:
     """Delete everything the tables do not need any more, now."""
@@ -274,7 +275,7 @@ def vacuum(
     for name in TABLES:
         if lake.exists(name):
             step(f"deleting replaced files of {name}")
-            compaction.vacuum(session, lake, name, 0.0, is_alone=is_alone)
+            vacuum(session, lake, name, 0.0, is_alone=is_alone)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 A quick round takes minutes of new entries into account. A thorough one, every few hours, looks at
 everything, really drops what was only marked as deleted, and deletes files nobody needs any more;
-erasures wait for that. Nothing here touches the positions that tables record.
+erasures wait for that. Tables forget their older commits in each round. Nothing here touches the
+positions that tables record.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,7 @@ from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.status import Upkeep
 from signalhub.pipeline.tables import TABLES
 from signalhub.pipeline.turns import turn
+from signalhub.pipeline.vacuum import forget_commits, remember, vacuum
 from signalhub.settings import Pipeline as Settings
 
 log = logging.getLogger("signalhub.pipeline")
@@ -79,11 +82,12 @@ def _maintain(
     if thorough or due:
         purged = work.each(compaction.purge)
         age_s = min([settings.vacuum_s, *((now - one.unreadable_ms) / 1000 for one in due)])
-        vacuumed = work.vacuum(age_s, everything=bool(due), is_alone=is_alone)
+        vacuumed = work.vacuum(age_s, settings.vacuum_s, is_alone=is_alone)
     is_whole = not work.failed
     if due and is_whole:
         for one in due:
             certificate.complete(data, one, now)
+    forgotten = work.each(partial(forget_commits, age_s=settings.commits_s))
     return Upkeep(
         at_ms=now,
         ms=int((time.monotonic() - began) * 1000),
@@ -93,6 +97,7 @@ def _maintain(
         files=lake.files(),
         compacted=compacted,
         purged=purged,
+        forgotten=sum(forgotten.values()),
         vacuumed=vacuumed,
         erasures=len(due) if is_whole else 0,
         failed=work.failed,
@@ -124,14 +129,13 @@ class _Round:
             self._try(name, one)
         return {name: count for name, count in found.items() if count}
 
-    def vacuum(self, age_s: float, *, everything: bool, is_alone: bool) -> list[str]:
+    def vacuum(self, age_s: float, memory_s: float, *, is_alone: bool) -> list[str]:
         done: list[str] = []
         for name in self._tables:
 
             def clean(name: str = name) -> None:
-                if not everything and not compaction.has_replaced(self._lake, name):
-                    return
-                compaction.vacuum(self._spark, self._lake, name, age_s, is_alone=is_alone)
+                remember(self._spark, self._lake, name, memory_s)
+                vacuum(self._spark, self._lake, name, age_s, is_alone=is_alone)
                 done.append(name)
 
             self._try(name, clean)

@@ -20,10 +20,9 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from signalhub.clock import SystemClock
-from signalhub.core.period import Period
 from signalhub.errors import SignalHubError
 from signalhub.pipeline import shape
+from signalhub.pipeline.beats import Beats, Neighbour
 from signalhub.pipeline.create import ensure_tables, forget_tables
 from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
@@ -48,7 +47,6 @@ _TICK_S: Final = 0.25
 _GRACE_S: Final = 5.0
 _PIECE_ENTRIES: Final = 250_000
 """A table that is far behind takes so many entries in at a time; inboxes come in between."""
-_UPKEEP_RETRY_MS: Final = 300_000
 _BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _ATTEMPTS_MAX: Final = 6
 _OUR_ERROR: Final = re.compile(r"signalhub\.[\w.]+\.(\w+): ([^\n]+)")
@@ -93,8 +91,9 @@ class Pipeline:
         shard: int = 0,
         landed: Callable[[Landed], None] = lambda batch: None,
         landing: type[Landing] = Landing,
+        hub: Neighbour | None = None,
     ) -> None:
-        """`landed` hears of every batch; `landing` is how it is landed."""
+        """`landed` hears of every batch; `landing` is how it is landed; `hub` has precedence."""
         self._spark = spark
         self._lake = lake
         self._data = data
@@ -102,6 +101,7 @@ class Pipeline:
         self._shard = shard
         self._landed = landed
         self._landing_kind = landing
+        self._hub = hub or Neighbour()
         self._disk = log_of(data)
         self._segments = Segments(self._disk)
         self._journal = Journal(data)
@@ -152,7 +152,7 @@ class Pipeline:
         position = resume(self._disk, self._lake, self._shard)
         self._journal.running(position, self._head())
         query = self._landing().begin(position)
-        beats = _Beats(self._settings)
+        beats = Beats(self._settings, self._hub)
         try:
             while not self._stopping.wait(_TICK_S):
                 if not query.isActive:
@@ -207,7 +207,7 @@ class Pipeline:
 
     # The slower beats.
 
-    def _beat(self, beats: _Beats) -> None:
+    def _beat(self, beats: Beats) -> None:
         """One step of what is due; inboxes come before everything else."""
         now = int(time.monotonic() * 1000)
         if self._beat_inbox(beats):
@@ -222,11 +222,11 @@ class Pipeline:
             self._try(take_a_piece, f"the table {table}")
             if is_behind:
                 beats.put_back(table)
-        elif beats.is_upkeep_due(self._journal.upkeep):
+        elif beats.is_upkeep_due(self._journal.upkeep, now):
             pause = partial(self._beat_inbox, beats)
             self._try(partial(self.maintain, pause=pause), "the upkeep of the tables")
 
-    def _beat_inbox(self, beats: _Beats) -> bool:
+    def _beat_inbox(self, beats: Beats) -> bool:
         """Archive inboxes if it is time; whether it was."""
         if not beats.inbox.is_due(int(time.monotonic() * 1000)):
             return False
@@ -373,35 +373,6 @@ class Pipeline:
         """Whether everything was landed, and the batch that did it is over."""
         done = checkpointed(landing.checkpoint, self._shard)
         return done is not None and done >= target
-
-
-class _Beats:
-    """When what is due."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.inbox = Period(int(settings.inbox_s * 1000))
-        self._shape = Period(int(settings.shape_s * 1000))
-        self._upkeep_ms = int(settings.maintain_s * 1000)
-        self._upkeep_retry = Period(min(self._upkeep_ms, _UPKEEP_RETRY_MS))
-        self._begun_ms = SystemClock().now_ms()
-        self._tables: list[str] = []
-
-    def next_table(self, now: int) -> str | None:
-        """The next derived table to bring up to date, one after the other."""
-        if not self._tables and self._shape.is_due(now):
-            self._tables = [name for name in shape.ORDER if name != INBOX.name]
-        return self._tables.pop(0) if self._tables else None
-
-    def put_back(self, table: str) -> None:
-        """It is not up to date yet; inboxes have their turn in between."""
-        self._tables.insert(0, table)
-
-    def is_upkeep_due(self, last: Upkeep | None) -> bool:
-        """The time since the last one counts, whichever pipeline did it."""
-        now = SystemClock().now_ms()
-        since = now - (self._begun_ms if last is None else last.at_ms)
-        is_due = since >= self._upkeep_ms or since < 0
-        return is_due and self._upkeep_retry.is_due(now)
 
 
 def cause(text: str) -> tuple[str, str]:

@@ -51,6 +51,8 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     purged: dict[str, int] = {}
     """Files written anew because rows in them were deleted."""
     vacuumed: list[str] = []
+    forgotten: int = 0
+    """Files that were deleted from the tables' logs, with what they said of old commits."""
     erasures: int = 0
     """How many erasures were completed: nothing is left of what they were about."""
     failed: dict[str, str] = {}

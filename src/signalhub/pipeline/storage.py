@@ -1,0 +1,39 @@
+"""Folders of the lake as Hadoop sees them, so that any of its file systems will do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+class Storage:
+    """One folder."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        self._folder = folder
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        self._files: Any = self._path(folder).getFileSystem(configuration)
+
+    def path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def names(self) -> list[str]:
+        """What is in it, in order."""
+        listed = self._files.listStatus(self._path(self._folder))
+        return sorted(one.getPath().getName() for one in listed)
+
+    def modified_ms(self, name: str) -> int:
+        """When a file was written."""
+        return int(self._files.getFileStatus(self._path(self.path(name))).getModificationTime())
+
+    def delete(self, name: str) -> bool:
+        """Whether the file was there."""
+        return bool(self._files.delete(self._path(self.path(name)), False))
+
+    def delete_all(self) -> None:
+        """The folder with everything in it."""
+        self._files.delete(self._path(self._folder), True)
