@@ -260,7 +260,9 @@ class Pipeline(Group, frozen=True, kw_only=True):
     batch_entries: Annotated[Count, _about("Waiting entries at which a batch begins.")] = 100
     batch_s: Annotated[Seconds, _about("How long fewer of them wait.")] = 5.0
     inbox_s: Annotated[Seconds, _about("Pause between two updates of the table `inbox`.")] = 15.0
-    shape_s: Annotated[Seconds, _about("The same for the other derived tables.")] = 60.0
+    shape_s: Annotated[
+        Seconds, _about("The same for the other derived tables; a busy hub delays them.")
+    ] = 60.0
     maintain_s: Annotated[Seconds, _about("Pause between two looks at files and retention.")] = (
         3_600.0
     )

@@ -39,7 +39,7 @@ def main(data: Path) -> None:
             if status is not None and status.failures:
                 failures.append(status.failures)
                 os.remove(filler)
-                pipeline.retry_now()
+                pipeline.hurry()
                 return
             time.sleep(0.05)
 

@@ -6,26 +6,29 @@ import os
 import shutil
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import QueryBuilder
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from signalhub.clock import SystemClock
 from signalhub.engine.lake_reader import LakeReader
 from signalhub.pipeline import certificate, compaction
 from signalhub.pipeline.compaction import File, Run, runs
-from signalhub.pipeline.create import forget_tables
+from signalhub.pipeline.create import forget_tables, remember
 from signalhub.pipeline.expiry import Ages, Due
 from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.maintain import THOROUGH_MS, maintain
 from signalhub.pipeline.shape import ORDER
 from signalhub.pipeline.status import Upkeep, read_status
+from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables import TABLES
 from signalhub.pipeline.turns import TablesBusy, turn
-from signalhub.pipeline.vacuum import forget_commits, remember, replaced, vacuum
+from signalhub.pipeline.vacuum import forget_commits, replaced, vacuum
 from signalhub.settings import Pipeline
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.remains import remains
@@ -34,6 +37,7 @@ from tests.pipeline.scene import NOON_MS, LogScene
 HASH = "abcdefghijklmnopqrstuv"
 INBOX = f"inbox.1.{HASH}"
 HOUR_MS = 3_600_000
+DAY_S = 86_400.0
 LATER_MS = 4_000_000_000_000  # What has expired by now would not reach the table.
 SMALL = 2**20
 LARGE = 100 * 2**20
@@ -208,11 +212,13 @@ def _log_of(side: Lakeside, name: str) -> dict[str, int]:
     return {one.name: int(one.name[:20]) for one in files if one.name[0].isdigit()}
 
 
-def _aged(side: Lakeside, name: str) -> None:
-    """Its checkpoints were written two hours ago."""
-    for path in (side.data / "lake" / name / "_delta_log").glob("*.checkpoint.parquet"):
+def _aged(side: Lakeside, name: str) -> list[int]:
+    """Its checkpoints were written two hours ago; their versions."""
+    paths = sorted((side.data / "lake" / name / "_delta_log").glob("*.checkpoint.parquet"))
+    for path in paths:
         at = time.time() - 2 * 3_600
         os.utime(path, (at, at))
+    return [int(path.name[:20]) for path in paths]
 
 
 def _checkpoint(side: Lakeside, name: str) -> int:
@@ -249,39 +255,58 @@ def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_st
     assert purged == 1
     vacuum(side.spark, side.lake, "entries", 600.0, is_alone=False)
     assert len(set(folder.glob("*.parquet")) & before) == 2, "it was replaced a moment ago"
+    vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
+    assert len(set(folder.glob("*.parquet")) & before) == 1
+    assert side.rows("entries", "offset") == [(offset,) for offset in (3, 5, 6, 7, 8)]
 
 
-def test_tables_forget_commits_before_a_checkpoint_that_is_old_enough(
+def test_tables_forget_commits_from_before_the_last_two_old_checkpoints(
     side: Lakeside, scene: LogScene
 ) -> None:
     readers: list[Lake] = []
-    for _ in range(3):
+    for _ in range(4):
         scene.publish(2)
         ((epoch, last),) = side.land()
         readers.append(Lake(side.lake.uri))
         assert readers[-1].committed("entries", 0, epoch) == last
-        checkpoint = _checkpoint(side, "entries")
-    hour = partial(forget_commits, side.spark, side.lake, "entries", 3_600.0)
-    assert hour() == 0
-    scene.publish(2)
-    ((epoch, last),) = side.land()
-    _aged(side, "entries")
+        _checkpoint(side, "entries")
+    *_, first, _ = _aged(side, "entries")
+    for _ in range(2):
+        scene.publish(2)
+        ((epoch, last),) = side.land()
+        _checkpoint(side, "entries")
     before = _log_of(side, "entries")
+    assert forget_commits(side.spark, side.lake, "entries", 3 * 3_600.0) == 0
+    recently = Upkeep(at_ms=0, ms=0, thorough_ms=SystemClock().now_ms())
 
-    count = hour()
+    done = maintain(side.spark, side.lake, side.data, Pipeline(), last=recently)
 
-    left = {one: version for one, version in before.items() if version >= checkpoint}
+    assert done.failed == {}
+    left = {one: version for one, version in before.items() if version >= first}
     assert _log_of(side, "entries") == left
-    assert count == len(before) - len(left) > 3
-    assert hour() == 0
+    assert done.forgotten == len(before) - len(left) > 3
     for reader in (*readers, Lake(side.lake.uri)):
         assert reader.committed("entries", 0, epoch) == last, "who has it open goes on"
-    assert side.table("entries").count() == 8
+        table = reader.open("entries")
+        assert table is not None
+        rows = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")
+        assert pa.table(rows)["n"].to_pylist() == [12]
+    assert side.table("entries").count() == 12
     vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
     forget_tables(side.spark)
     scene.publish(2)
     side.land()
-    assert side.table("entries").count() == 10
+    assert side.table("entries").count() == 14
+
+
+def test_a_file_that_cannot_be_deleted_is_not_passed_over(side: Lakeside) -> None:
+    storage = Storage(side.spark, str(side.data))
+    (side.data / "full").mkdir()
+    (side.data / "full" / "file").touch()
+
+    assert not storage.delete("nothing")
+    with pytest.raises((OSError, Py4JJavaError)):
+        storage.delete("full")
 
 
 def test_replaced_files_are_known_for_as_long_as_they_are_to_stay(
@@ -297,14 +322,12 @@ def test_replaced_files_are_known_for_as_long_as_they_are_to_stay(
     side.land()
     assert known() == {"interval 1 days"}
     versions = _versions(side)
-    remember(side.spark, side.lake, "entries", 60.0)
+    remember(side.spark, side.lake, "entries", Pipeline())
     assert _versions(side) == versions
 
-    week = Pipeline(vacuum_s=6.5 * 86_400)
-    done = maintain(side.spark, side.lake, side.data, week)
+    remember(side.spark, side.lake, "entries", Pipeline(vacuum_s=1.5 * DAY_S, commits_s=7 * DAY_S))
 
-    assert done.failed == {}
-    assert known() == {"interval 7 days"}
+    assert known() == {"interval 2 days", "interval 7 days"}
 
 
 def test_readers_go_on_while_everything_is_rewritten_and_deleted(

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.pipeline import jars
+from signalhub.pipeline import hurry, jars
 from signalhub.pipeline.lake import LakeUnreachable, lake_of
 from signalhub.pipeline.segments import Segments
-from signalhub.pipeline.status import read_status
+from signalhub.pipeline.status import folder_of, read_status
 from signalhub.pipeline.tables import ENTRIES, INBOX
 from tests.faults.machine import needs_namespace
 from tests.pipeline.scene import LogScene
@@ -91,7 +91,7 @@ def test_a_pipeline_waits_for_its_lake_refuses_a_second_one_and_ends_when_told(
     scene.append([scene.said("inbox.1.abcdefghijklmnopqrstuv") for _ in range(120)])
     in_the_way = scene.data / "lake"
     in_the_way.write_text("a file where the lake should be")
-    with running(scene) as process:
+    with running(scene, "--beside", str(os.getpid())) as process:
         wait_until(lambda: state(scene) == "retrying")
         status = read_status(scene.data)
         assert status is not None
@@ -99,7 +99,10 @@ def test_a_pipeline_waits_for_its_lake_refuses_a_second_one_and_ends_when_told(
         assert status.reason
 
         in_the_way.unlink()
-        os.kill(status.pid, signal.SIGUSR1)
+        asked = subprocess.run(
+            command("redrive", "--data", str(scene.data)), capture_output=True, check=False
+        )
+        assert asked.returncode == 0
         wait_until(lambda: committed(scene, ENTRIES.name) == 119)
         wait_until(lambda: committed(scene, INBOX.name) == 119)
 
@@ -114,6 +117,8 @@ def test_a_pipeline_waits_for_its_lake_refuses_a_second_one_and_ends_when_told(
 
         scene.append([scene.said("inbox.1.abcdefghijklmnopqrstuv")])
         wait_until(lambda: committed(scene, ENTRIES.name) == 120)
+        hurry.ask(scene.data)
+        wait_until(lambda: not (folder_of(scene.data) / "hurry").exists())
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
     assert state(scene) == "stopped"

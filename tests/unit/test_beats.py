@@ -114,6 +114,19 @@ def test_tables_go_on_as_soon_as_the_hub_has_time() -> None:
     assert beats.next_table(hub.pass_s(1)) == TABLES[0]
 
 
+def test_whoever_waits_for_the_tables_does_not_wait_for_the_hub() -> None:
+    hub = Hub(1.0)
+    beats = Beats(SETTINGS, hub.seen)
+    assert beats.next_table(hub.pass_s(2)) is None
+
+    beats.hurry()
+
+    assert [beats.next_table(hub.now_ms) for _ in TABLES] == TABLES, "those that were waiting"
+    assert [beats.next_table(hub.now_ms) for _ in TABLES] == TABLES, "and all that came since"
+    assert beats.next_table(hub.now_ms) is None
+    assert beats.next_table(hub.pass_s(61)) is None
+
+
 def test_upkeep_waits_for_a_busy_hub_and_not_for_ever() -> None:
     hub = Hub(1.0)
     hub.pass_s(2)

@@ -141,7 +141,7 @@ def _erase_tables(
     is_alone: bool,
     now: bool,
 ) -> None:
-    from signalhub.pipeline import certificate
+    from signalhub.pipeline import certificate, hurry
     from signalhub.pipeline.erase import Erasure, erase, vacuum_all, wait_for
     from signalhub.pipeline.segments import Position
     from signalhub.pipeline.vacuum import IN_USE_S
@@ -151,7 +151,7 @@ def _erase_tables(
     through = Position(one.log.epoch, one.log.through)
     if not is_alone:
         connection.note("waiting for the pipeline to come past it…")
-        wait_for(lake, through)
+        wait_for(lake, through, lambda: hurry.ask(data))
 
     def tell(what: str) -> None:
         connection.note(f"{what}…")

@@ -52,7 +52,6 @@ def up(
     with _locked(settings), refusals(), _pipeline(settings, beside=beside) as work:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: work.stop())
-        signal.signal(signal.SIGUSR1, lambda *_: work.retry_now())
         if beside is not None:
             _end_with(beside, work)
         work.up()
@@ -117,19 +116,18 @@ def status(
 def redrive(*, data: DataOption = None, config: Config = None, as_json: AsJson = False) -> None:
     """Have a running pipeline try again now what it waits to try again."""
     settings = lake_settings(config, data, None)
+    from signalhub.pipeline.hurry import ask
     from signalhub.pipeline.lock import is_pipeline_running
-    from signalhub.pipeline.status import read_status
 
-    found = read_status(settings.data)
-    if found is None or not is_pipeline_running(settings.data):
+    if not is_pipeline_running(settings.data):
         raise Failure(
             Exit.FAILED,
             "no_pipeline",
             f"no pipeline is at work on {settings.data}",
             "start one with `signalhub pipeline up`",
         )
-    os.kill(found.pid, signal.SIGUSR1)
-    Output(as_json).fact({"pid": found.pid}, f"Process {found.pid} tries again now.")
+    ask(settings.data)
+    Output(as_json).fact({"asked": True}, "The pipeline tries again now.")
 
 
 def maintain(
@@ -203,9 +201,8 @@ def _pipeline(
     from signalhub.pipeline.session import session
 
     chosen = settings.pipeline
-    is_beside = beside is not None
-    master = chosen.master or ("local[1]" if is_beside else "local[*]")
-    with session(master, memory=chosen.memory, is_thrifty=is_beside) as spark:
+    master = chosen.master or ("local[*]" if beside is None else "local[1]")
+    with session(master, memory=chosen.memory) as spark:
         from signalhub.pipeline.beats import neighbour
         from signalhub.pipeline.run import Pipeline
 

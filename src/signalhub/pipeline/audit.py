@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from signalhub.pipeline import hurry
 from signalhub.pipeline.audit_deliveries import Recipients, name_deliveries
 from signalhub.pipeline.audit_hours import HOUR_S, Bounds, Hour, Hours, seen_hours
 from signalhub.pipeline.audit_log import check_log, compare, look_at, readable
@@ -113,6 +114,7 @@ class Audit:
         while (behind := self._behind()) and is_pipeline_running(self._data):
             if time.monotonic() >= deadline:
                 break
+            hurry.ask(self._data)
             time.sleep(_POLL_S)
         self._findings.behind = behind
         if behind:

@@ -24,7 +24,11 @@ _UPKEEP_RETRY_MS: Final = 300_000
 
 
 class Neighbour:
-    """The hub on the same machine, and whether it is at its limit, which is one core."""
+    """The hub on the same machine, and whether it is busy.
+
+    It has one thread that counts; beside a sender and the pipeline, on two cores, that got no more
+    than 0.6 of a core at its limit.
+    """
 
     def __init__(self, cpu_s: Callable[[], float | None] = lambda: None) -> None:
         """`cpu_s` says how much processor time it has used; None if nobody knows."""
@@ -72,17 +76,24 @@ class Beats:
         self._shape = Period(int(settings.shape_s * 1000))
         self._tables: list[str] = []
         self._tables_due_ms = 0
+        self._is_hurried = False
         self._upkeep_ms = int(settings.maintain_s * 1000)
         self._upkeep_retry = Period(min(self._upkeep_ms, _UPKEEP_RETRY_MS))
         self._begun_ms = SystemClock().now_ms()
 
+    def hurry(self) -> None:
+        """Every table is due when those before it are done, whatever the hub is doing."""
+        self._is_hurried = True
+
     def next_table(self, now_ms: int) -> str | None:
         """The next derived table to bring up to date, one after the other."""
         is_busy = self._hub.is_busy(now_ms)
-        if not self._tables and self._shape.is_due(now_ms):
+        if not self._tables and (self._shape.is_due(now_ms) or self._is_hurried):
             self._tables = [name for name in shape.ORDER if name != INBOX.name]
-            self._tables_due_ms = now_ms
-        if is_busy and now_ms - self._tables_due_ms < WAIT_MS:
+            self._tables_due_ms = now_ms - WAIT_MS if self._is_hurried else now_ms
+            self._is_hurried = False
+        may_wait = not self._is_hurried and now_ms - self._tables_due_ms < WAIT_MS
+        if is_busy and may_wait:
             return None
         return self._tables.pop(0) if self._tables else None
 

@@ -6,6 +6,7 @@ get the columns they lack instead.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -20,14 +21,40 @@ from signalhub.pipeline.tables import (
     VERSION_PROPERTY,
     Table,
 )
+from signalhub.settings import Pipeline as Settings
 
 KEPT: Final = frozenset({ENTRIES.name, QUARANTINE.name, AUDIT.name})
 """Tables whose rows are nowhere else."""
+_DAY_S: Final = 86_400
 
 
-def ensure_tables(spark: SparkSession, lake: Lake) -> list[str]:
+def ensure_tables(spark: SparkSession, lake: Lake, settings: Settings | None = None) -> list[str]:
     """Make what is missing or outdated; the names of the tables that begin empty."""
-    return [name for name in TABLES if ensure_table(spark, lake, name)]
+    made = [name for name in TABLES if ensure_table(spark, lake, name)]
+    for name in TABLES:
+        remember(spark, lake, name, settings or Settings())
+    return made
+
+
+def remember(spark: SparkSession, lake: Lake, name: str, settings: Settings) -> None:
+    """Let a table know its replaced files and its commits for as long as they are to stay.
+
+    VACUUM takes files that are not known for lost writes.
+    """
+    table = lake.open(name)
+    assert table is not None
+    wanted = {
+        "delta.deletedFileRetentionDuration": _days(settings.vacuum_s),
+        "delta.logRetentionDuration": _days(max(settings.vacuum_s, settings.commits_s)),
+    }
+    known = table.metadata().configuration
+    if any(known.get(key) != value for key, value in wanted.items()):
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
+        spark.sql(f"ALTER TABLE delta.`{lake.location(name)}` SET TBLPROPERTIES ({listed})")
+
+
+def _days(seconds: float) -> str:
+    return f"interval {max(1, math.ceil(seconds / _DAY_S))} days"
 
 
 def forget_tables(spark: SparkSession) -> None:

@@ -84,7 +84,13 @@ class Removal(msgspec.Struct, kw_only=True):
 
 
 def wait_for(
-    lake: Lake, through: Position, *, shard: int = 0, wait_s: float = _WAIT_S, poll_s: float = 0.5
+    lake: Lake,
+    through: Position,
+    hurry: Callable[[], object],
+    *,
+    shard: int = 0,
+    wait_s: float = _WAIT_S,
+    poll_s: float = 0.5,
 ) -> None:
     """Let a pipeline at work come past a position: until then it may still write what it had read.
 
@@ -98,6 +104,7 @@ def wait_for(
                 break
             if time.monotonic() > until:
                 raise PipelineBehind(name, wait_s)
+            hurry()
             time.sleep(poll_s)
 
 

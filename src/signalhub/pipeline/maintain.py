@@ -24,7 +24,7 @@ from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.status import Upkeep
 from signalhub.pipeline.tables import TABLES
 from signalhub.pipeline.turns import turn
-from signalhub.pipeline.vacuum import forget_commits, remember, vacuum
+from signalhub.pipeline.vacuum import forget_commits, vacuum
 from signalhub.settings import Pipeline as Settings
 
 log = logging.getLogger("signalhub.pipeline")
@@ -82,7 +82,7 @@ def _maintain(
     if thorough or due:
         purged = work.each(compaction.purge)
         age_s = min([settings.vacuum_s, *((now - one.unreadable_ms) / 1000 for one in due)])
-        vacuumed = work.vacuum(age_s, settings.vacuum_s, is_alone=is_alone)
+        vacuumed = work.vacuum(age_s, is_alone=is_alone)
     is_whole = not work.failed
     if due and is_whole:
         for one in due:
@@ -129,12 +129,11 @@ class _Round:
             self._try(name, one)
         return {name: count for name, count in found.items() if count}
 
-    def vacuum(self, age_s: float, memory_s: float, *, is_alone: bool) -> list[str]:
+    def vacuum(self, age_s: float, *, is_alone: bool) -> list[str]:
         done: list[str] = []
         for name in self._tables:
 
             def clean(name: str = name) -> None:
-                remember(self._spark, self._lake, name, memory_s)
                 vacuum(self._spark, self._lake, name, age_s, is_alone=is_alone)
                 done.append(name)
 

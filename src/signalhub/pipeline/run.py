@@ -24,6 +24,7 @@ from signalhub.errors import SignalHubError
 from signalhub.pipeline import shape
 from signalhub.pipeline.beats import Beats, Neighbour
 from signalhub.pipeline.create import ensure_tables, forget_tables
+from signalhub.pipeline.hurry import was_asked
 from signalhub.pipeline.journal import Journal
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land import (
@@ -107,6 +108,7 @@ class Pipeline:
         self._journal = Journal(data)
         self._stopping = threading.Event()
         self._retry = threading.Event()
+        self._hurried = threading.Event()
         self._gained: dict[str, int] = {}
         self._epochs: list[int] = []
 
@@ -123,8 +125,9 @@ class Pipeline:
         with contextlib.suppress(Exception):
             self._spark.sparkContext.cancelAllJobs()
 
-    def retry_now(self) -> None:
-        """Wait no longer after a failure."""
+    def hurry(self) -> None:
+        """Wait no longer, after a failure or for a table's turn: somebody wants to go on."""
+        self._hurried.set()
         self._retry.set()
 
     # Going on for ever.
@@ -132,10 +135,11 @@ class Pipeline:
     def up(self) -> None:
         """Work until `stop`; raises `PipelineFailed` for what no waiting can mend."""
         failures = 0
+        beats = Beats(self._settings, self._hub)
         while not self._stopping.is_set():
             started = time.monotonic()
             try:
-                self._work()
+                self._work(beats)
             except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
                 self._journal.failed(str(error))
                 raise
@@ -146,13 +150,12 @@ class Pipeline:
                 self._wait_after(error, failures)
         self._journal.stopped()
 
-    def _work(self) -> None:
+    def _work(self, beats: Beats) -> None:
         forget_tables(self._spark)
-        ensure_tables(self._spark, self._lake)
+        ensure_tables(self._spark, self._lake, self._settings)
         position = resume(self._disk, self._lake, self._shard)
         self._journal.running(position, self._head())
         query = self._landing().begin(position)
-        beats = Beats(self._settings, self._hub)
         try:
             while not self._stopping.wait(_TICK_S):
                 if not query.isActive:
@@ -201,15 +204,25 @@ class Pipeline:
             extra={"reason": reason, "failures": failures, "pause_s": pause_s},
         )
         self._journal.retrying(reason, failures)
-        self._retry.wait(pause_s)
+        until = time.monotonic() + pause_s
+        while not self._retry.wait(_TICK_S) and time.monotonic() < until:
+            self._look_for_haste()
         if not self._stopping.is_set():
             self._retry.clear()
+
+    def _look_for_haste(self) -> None:
+        if was_asked(self._data):
+            self.hurry()
 
     # The slower beats.
 
     def _beat(self, beats: Beats) -> None:
         """One step of what is due; inboxes come before everything else."""
         now = int(time.monotonic() * 1000)
+        self._look_for_haste()
+        if self._hurried.is_set():
+            self._hurried.clear()
+            beats.hurry()
         if self._beat_inbox(beats):
             return
         if table := beats.next_table(now):
@@ -346,7 +359,7 @@ class Pipeline:
 
     def _land_to(self, target: Position, *, accept_gap: bool, beyond: bool) -> None:
         forget_tables(self._spark)
-        ensure_tables(self._spark, self._lake)
+        ensure_tables(self._spark, self._lake, self._settings)
         landing = self._landing(until=target, beyond=beyond)
         try:
             position = resume(self._disk, self._lake, self._shard)

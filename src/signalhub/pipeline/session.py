@@ -60,17 +60,11 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def open_session(
-    master: str,
-    *,
-    memory: str = "1g",
-    name: str = "signalhub",
-    is_brief: bool = False,
-    is_thrifty: bool = False,
+    master: str, *, memory: str = "1g", name: str = "signalhub", is_brief: bool = False
 ) -> SparkSession:
     """A session with the tables' format; raises `SettingsError` if there can be none.
 
-    A brief one does not compile what it will run only a few times. A thrifty one compiles without
-    optimising, which for minutes takes more processor time than it saves.
+    A brief one does not compile what it will run only a few times.
 
     What a `spark-defaults.conf` says (see `SPARK_CONF_DIR`) comes first; a master given there
     counts unless one is given here.
@@ -85,14 +79,10 @@ def open_session(
         builder = builder.master(master)
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
-    is_optimised = not (is_brief or is_thrifty)
     builder = (
         builder.config("spark.jars", ",".join(found))
         .config("spark.driver.memory", memory)
-        .config(
-            "spark.driver.extraJavaOptions",
-            _java_options(is_optimised=is_optimised),
-        )
+        .config("spark.driver.extraJavaOptions", _java_options(is_brief=is_brief))
     )
     if is_brief:
         builder = builder.config("spark.sql.codegen.wholeStage", "false")
@@ -108,7 +98,7 @@ def open_session(
 
 @contextmanager
 def session(
-    master: str, *, memory: str = "1g", log_level: str | None = None, is_thrifty: bool = False
+    master: str, *, memory: str = "1g", log_level: str | None = None
 ) -> Iterator[SparkSession]:
     """A session while the block runs; one that was made here before stays open, as it is."""
     found = SparkSession.getActiveSession()
@@ -116,7 +106,7 @@ def session(
         # The one that is active may have settings of its own, such as one for queries.
         yield found.newSession()
         return
-    opened = open_session(master, memory=memory, is_thrifty=is_thrifty)
+    opened = open_session(master, memory=memory)
     if log_level is not None:
         opened.sparkContext.setLogLevel(log_level)
     try:
@@ -158,7 +148,7 @@ def _relay(reading: int, errors: int) -> None:
             target.write(rest)
 
 
-def _java_options(*, is_optimised: bool) -> str:
+def _java_options(*, is_brief: bool) -> str:
     options = [
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         # One collector thread instead of one per core.
@@ -166,6 +156,6 @@ def _java_options(*, is_optimised: bool) -> str:
         # Plans and their texts are deep.
         "-Xss8m",
     ]
-    if not is_optimised:
+    if is_brief:
         options.append("-XX:TieredStopAtLevel=1")
     return " ".join(options)

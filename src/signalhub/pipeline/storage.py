@@ -31,8 +31,12 @@ class Storage:
         return int(self._files.getFileStatus(self._path(self.path(name))).getModificationTime())
 
     def delete(self, name: str) -> bool:
-        """Whether the file was there."""
-        return bool(self._files.delete(self._path(self.path(name)), False))
+        """Whether the file was there; raises `OSError` if it still is."""
+        path = self._path(self.path(name))
+        is_deleted = bool(self._files.delete(path, False))
+        if not is_deleted and self._files.exists(path):
+            raise OSError(f"{self.path(name)} cannot be deleted; check the rights of its folder")
+        return is_deleted
 
     def delete_all(self) -> None:
         """The folder with everything in it."""

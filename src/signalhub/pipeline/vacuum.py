@@ -15,19 +15,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.clock import SystemClock
-from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.lake import Lake, LakeUnreachable
 from signalhub.pipeline.storage import Storage
 
 IN_USE_S: Final = 3_600.0
 """Files nobody has committed may belong to a write on its way, unless they are as old as this."""
 
-_DAY_S: Final = 86_400
 _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSIONED: Final = re.compile(r"(\d{20})\..+")
 _TOMBSTONE: Final = "remove STRUCT<path: STRING, deletionTimestamp: BIGINT>"
-_MEMORY: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 
 
 def vacuum(
@@ -61,8 +59,10 @@ def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list
             gone = rows.where(F.col("remove.deletionTimestamp") <= before_ms)
             found |= {unquote(path) for (path,) in gone.select("remove.path").collect()}
     # Marking rows as deleted replaces a file by itself: what the table names now has to stay.
+    lake.forget(name)
     table = lake.open(name)
-    assert table is not None
+    if table is None or table.version() < max(newest, *_versions(_COMMIT, names)):
+        raise LakeUnreachable(lake.location(name), "it is older than its log")
     needed = {uri.rsplit("/", 1)[-1] for uri in table.file_uris()}
     return sorted(path for path in found if path.rsplit("/", 1)[-1] not in needed)
 
@@ -70,35 +70,17 @@ def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list
 def forget_commits(spark: SparkSession, lake: Lake, name: str, age_s: float) -> int:
     """Delete what a table's log says of single commits so long ago; how many files.
 
-    Every plan lists the log. Delta forgets commits by itself, but never within a day.
+    Every plan lists the log. Delta forgets commits by itself, but never within a day. What is
+    needed without the newest checkpoint stays, should that not have survived a loss of power.
     """
     log = Storage(spark, f"{lake.location(name)}/{_LOG}")
     names, before_ms = log.names(), _ago_ms(age_s)
-    first = max(
-        (
-            version
-            for version, checkpoint in _versions(_CHECKPOINT, names).items()
-            if log.modified_ms(checkpoint) <= before_ms
-        ),
-        default=0,
-    )
+    checkpoints = _versions(_CHECKPOINT, names).items()
+    settled = sorted(version for version, one in checkpoints if log.modified_ms(one) <= before_ms)
+    first = settled[-2] if len(settled) > 1 else 0
     # In order, so that whatever is left when this is interrupted has no gap.
     old = [one for one in names if (match := _VERSIONED.fullmatch(one)) and int(match[1]) < first]
     return sum(log.delete(one) for one in old)
-
-
-def remember(spark: SparkSession, lake: Lake, name: str, age_s: float) -> None:
-    """Let a table know its replaced files for as long as they are to stay, and a day at least.
-
-    VACUUM takes what it does not know for lost writes.
-    """
-    table = lake.open(name)
-    assert table is not None
-    wanted = f"interval {max(1, -int(-age_s // _DAY_S))} days"
-    known = table.metadata().configuration
-    if any(known.get(key) != wanted for key in _MEMORY):
-        listed = ", ".join(f"'{key}' = '{wanted}'" for key in _MEMORY)
-        spark.sql(f"ALTER TABLE delta.`{lake.location(name)}` SET TBLPROPERTIES ({listed})")
 
 
 def _versions(pattern: re.Pattern[str], names: list[str]) -> dict[int, str]:
