@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.storage import Storage
+from signalhub.pipeline.storage import LOG, Storage
 from signalhub.pipeline.tables import (
     AUDIT,
     ENTRIES,
@@ -76,9 +76,21 @@ def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
         if version == str(table.version):
             return False
         drop_table(spark, lake, name)
+    _clear_attempt(spark, lake, name)
     spark.sql(table.create(lake.location(name)))
     lake.forget(name)
     return True
+
+
+def _clear_attempt(spark: SparkSession, lake: Lake, name: str) -> None:
+    """Delete the empty log that is left where a table could not be made, on a full disk say.
+
+    Spark takes it for a table, and the first rows would make one without what is declared here.
+    """
+    log = Storage(spark, f"{lake.location(name)}/{LOG}")
+    if log.exists() and not any(one[0].isdigit() for one in log.names()):
+        log.delete_all()
+        forget_tables(spark)
 
 
 def drop_table(spark: SparkSession, lake: Lake, name: str) -> None:

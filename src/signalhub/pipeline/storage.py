@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
+
+LOG: Final = "_delta_log"
+"""The folder of a table's commits and checkpoints."""
 
 
 class Storage:
@@ -20,6 +23,9 @@ class Storage:
 
     def path(self, name: str) -> str:
         return f"{self._folder}/{name}"
+
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._path(self._folder)))
 
     def names(self) -> list[str]:
         """What is in it, in order."""

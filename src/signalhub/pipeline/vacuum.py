@@ -16,12 +16,11 @@ from pyspark.sql import functions as F
 
 from signalhub.clock import SystemClock
 from signalhub.pipeline.lake import Lake, LakeUnreachable
-from signalhub.pipeline.storage import Storage
+from signalhub.pipeline.storage import LOG, Storage
 
 IN_USE_S: Final = 3_600.0
 """Files nobody has committed may belong to a write on its way, unless they are as old as this."""
 
-_LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSIONED: Final = re.compile(r"(\d{20})\..+")
@@ -46,7 +45,7 @@ def vacuum(
 
 def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list[str]:
     """The files that are no part of the table any more, and were none at that time."""
-    log = Storage(spark, f"{lake.location(name)}/{_LOG}")
+    log = Storage(spark, f"{lake.location(name)}/{LOG}")
     names = log.names()
     checkpoints = _versions(_CHECKPOINT, names)
     newest = max(checkpoints, default=-1)
@@ -73,7 +72,7 @@ def forget_commits(spark: SparkSession, lake: Lake, name: str, age_s: float) -> 
     Every plan lists the log. Delta forgets commits by itself, but never within a day. What is
     needed without the newest checkpoint stays, should that not have survived a loss of power.
     """
-    log = Storage(spark, f"{lake.location(name)}/{_LOG}")
+    log = Storage(spark, f"{lake.location(name)}/{LOG}")
     names, before_ms = log.names(), _ago_ms(age_s)
     checkpoints = _versions(_CHECKPOINT, names).items()
     settled = sorted(version for version, one in checkpoints if log.modified_ms(one) <= before_ms)
