@@ -1,4 +1,4 @@
-"""What is due when, and what waits for a hub that is at its limit."""
+"""What is due when, and what waits for a hub that is busy."""
 
 from __future__ import annotations
 
