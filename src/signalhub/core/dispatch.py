@@ -17,7 +17,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core import asks, copies, journal, letters, sending
-from signalhub.core.effects import Append, Dispatch, Effect, Fetch, Note
+from signalhub.core.effects import Append, Appending, Dispatch, Effect, Fetch, Note
 from signalhub.core.flight import Attempt, Flight
 from signalhub.core.streams import Mailbox
 from signalhub.core.subscription import Subscription
@@ -190,17 +190,22 @@ class Dispatcher:
         appends: list[Append] = []
         if subscription.settlements or subscription.outdated:
             appends += journal.write_settlements(subscription, now)
-        if subscription.letters:
-            buried, subscription.letters = subscription.letters, []
-            for flight in buried:
-                appends += letters.bury(self._hub, subscription, flight, now)
+        buried, subscription.letters = subscription.letters, []
+        for flight in buried:
+            appends += letters.bury(self._hub, subscription, flight, now)
         if self._is_cursor_due(subscription, now):
             appends.append(journal.write_cursor(subscription, now))
         if subscription.waiters:
             waiters, subscription.waiters = subscription.waiters, []
+            # Everything settled so far is in these entries, or in earlier ones.
+            for waiter in waiters:
+                waiter.stand_at(subscription.position.floor)
             if appends:
                 last = appends[-1]
-                last.receipt = journal.Waited(last.receipt, waiters)
+                behind: list[Appending] = [*waiters]
+                if buried:
+                    behind = [letters.AfterBurial(subscription, waiters)]
+                last.receipt = journal.Waited(last.receipt, behind)
             else:
                 for waiter in waiters:
                     effects += waiter.committed(self._hub, 0, now)

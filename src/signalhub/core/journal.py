@@ -105,6 +105,22 @@ class Answer:
         return [hub.refuse(self._session, self._message, refusal, now)]
 
 
+class SettledAnswer(Answer):
+    """The answer to a settlement; its floor is one that is on disk when it comes."""
+
+    __slots__ = ("_facts",)
+
+    def __init__(
+        self, session: Session, message: Envelope, type: str, accepted: int, ignored: list[int]
+    ) -> None:
+        self._facts: dict[str, object] = {"floor": 0, "accepted": accepted, "ignored": ignored}
+        super().__init__(session, message, type, self._facts)
+
+    def stand_at(self, floor: int) -> None:
+        """Everything up to here is settled on disk when the answer comes."""
+        self._facts["floor"] = floor
+
+
 class Waited(msgspec.Struct):
     """An entry with its own receipt, and others who wait for everything up to it."""
 
@@ -129,6 +145,11 @@ def entry(kind: Kind, stream: Stream, body: Body, now: int) -> Entry:
     return Entry(kind, stream.name, stream.id, 0, now, encode_body(body))
 
 
+def has_unwritten(subscription: Subscription) -> bool:
+    """Was something settled that is not on disk yet?"""
+    return bool(subscription.settlements or subscription.outdated or subscription.writing)
+
+
 def write_settlements(subscription: Subscription, now: int) -> list[Append]:
     """Everything settled since the last time, as one entry per generation."""
     outdated, subscription.outdated = subscription.outdated, []
@@ -142,6 +163,7 @@ def _write(
 ) -> Append:
     body = Settled(subscription.name, generation, settlements)
     written = entry(Kind.SETTLED, subscription.stream, body, now)
+    subscription.writing += 1
     return Append(written, SettlementsWritten(subscription, body))
 
 
@@ -153,6 +175,7 @@ class SettlementsWritten(msgspec.Struct):
 
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         stats = self.subscription.stats
+        self.subscription.writing -= 1
         for one in self.body.deliveries:
             if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
                 stats.settled += 1
@@ -161,6 +184,7 @@ class SettlementsWritten(msgspec.Struct):
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         subscription, body = self.subscription, self.body
+        subscription.writing -= 1
         if subscription.position.generation == body.generation:
             subscription.settlements[:0] = body.deliveries
         else:

@@ -119,6 +119,27 @@ class Buried(msgspec.Struct):
         return []
 
 
+class AfterBurial(msgspec.Struct):
+    """Whoever waits for settlements of which some are dead letters on their way to the log.
+
+    The originals are settled when their letters are on disk, so the answers wait for one more
+    entry: the one that says so.
+    """
+
+    subscription: Subscription
+    waiters: list[journal.SettledAnswer]
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        if self.subscription.is_deleted:
+            return [one for waiter in self.waiters for one in waiter.committed(hub, offset, now)]
+        self.subscription.waiters[:0] = self.waiters
+        hub.dispatcher.wake(self.subscription)
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return [one for waiter in self.waiters for one in waiter.refused(hub, refusal, now)]
+
+
 def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list[Effect]:
     """Retention has removed what was before `first`: count and report what was not settled."""
     first = min(first, stream.head + 1)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from signalhub import envelope as wire
-from signalhub.core import copies, publishing, refusals, requests, subscribing
+from signalhub.core import copies, journal, publishing, refusals, requests, subscribing
 from signalhub.core.consumers import EXCLUSIVE, FAILOVER, Consumer
 from signalhub.core.effects import Effect
 from signalhub.core.flight import EXHAUSTED, READY, SENT, WAITING, Flight
-from signalhub.core.session import Session, State
-from signalhub.core.subscription import Subscription
+from signalhub.core.session import Session
 from signalhub.entry import Outcome
 from signalhub.envelope import ASK, Envelope
-from signalhub.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -154,23 +150,20 @@ class _Given:
 
     def answer(self, type: str, now: int) -> list[Effect]:
         """An ask is answered when what it did is on disk."""
-        self._hub.dispatcher.wake(self.subscription)
+        subscription = self.subscription
+        self._hub.dispatcher.wake(subscription)
         if self._message.pattern != ASK:
             return []
-        settled = _Settled(
-            self.subscription,
-            self._session,
-            self._message,
-            type,
-            self._accepted,
-            self._ignored,
+        answer = journal.SettledAnswer(
+            self._session, self._message, type, self._accepted, self._ignored
         )
-        if not self._accepted and not self._is_burying:
-            return settled.committed(self._hub, 0, now)
         if not self._accepted:
-            # Dead letters are on their way to the log: the answer follows them.
-            self.subscription.write_cursor_soon()
-        self.subscription.waiters.append(settled)
+            if not self._is_burying and not journal.has_unwritten(subscription):
+                answer.stand_at(subscription.position.floor)
+                return answer.committed(self._hub, 0, now)
+            # What was settled before is on its way to the log: the answer follows it.
+            subscription.write_cursor_soon()
+        subscription.waiters.append(answer)
         return []
 
 
@@ -194,31 +187,3 @@ def _settler(hub: Hub, session: Session, request: requests.Settle) -> Consumer:
         if consumer.session is session:
             return consumer
     raise refusals.not_a_consumer(f"{request.subscription} on {request.topic}")
-
-
-class _Settled(msgspec.Struct):
-    """Somebody waits to hear that a settlement is on disk."""
-
-    subscription: Subscription
-    session: Session
-    message: Envelope
-    type: str
-    accepted: int
-    ignored: list[int]
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        if self.session.state is not State.CONNECTED:
-            return []
-        payload = wire.encode(
-            {
-                "floor": self.subscription.position.floor,
-                "accepted": self.accepted,
-                "ignored": self.ignored,
-            }
-        )
-        return [hub.reply(self.session, self.message, self.type, payload, now)]
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if self.session.state is not State.CONNECTED:
-            return []
-        return [hub.refuse(self.session, self.message, refusal, now)]

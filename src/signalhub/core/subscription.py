@@ -25,7 +25,7 @@ from signalhub.entry import Outcome, Settlement, SubscriptionDefinition
 from signalhub.envelope import encode
 
 if TYPE_CHECKING:
-    from signalhub.core.effects import Appending
+    from signalhub.core.journal import SettledAnswer
     from signalhub.core.subscribing import Joining
 
 RESERVE: Final = 4_096
@@ -81,6 +81,7 @@ class Subscription:
         "tag",
         "waiters",
         "window",
+        "writing",
     )
 
     def __init__(
@@ -112,7 +113,8 @@ class Subscription:
         # The dispatcher's notes: when it looks again, and who waits for the next write.
         self.due_ms = math.inf
         self.heartbeat_slot = -1
-        self.waiters: list[Appending] = []
+        self.waiters: list[SettledAnswer] = []
+        self.writing = 0  # Entries with settlements that are on their way to the log.
         # Who waits for it to be on disk for the first time; nobody any more once it is.
         self.joiners: list[Joining] | None = None
         self.is_deleted = False
