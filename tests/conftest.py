@@ -25,15 +25,20 @@ def pytest_asyncio_loop_factories(
     return {"uvloop": uvloop.new_event_loop}
 
 
-class OneSession(LoadScopeScheduling):  # type: ignore[misc]
-    """Every test is given out alone, but those of the pipeline together.
+# Their tests start Spark in processes of their own.
+OWN_SESSIONS = ("tests/pipeline/test_kill.py", "tests/pipeline/test_up.py")
 
-    They share one Spark session, which takes longer to start than most of them, and they begin
-    first, because together they take longest.
+
+class OneSession(LoadScopeScheduling):  # type: ignore[misc]
+    """Every test is given out alone, but those that share one Spark session together.
+
+    Starting that takes longer than most of them, and they begin first, because together they take
+    longest.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
+        is_shared = nodeid.startswith("tests/pipeline/") and not nodeid.startswith(OWN_SESSIONS)
+        return "spark" if is_shared else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
