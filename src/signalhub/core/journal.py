@@ -150,6 +150,12 @@ def has_unwritten(subscription: Subscription) -> bool:
     return bool(subscription.settlements or subscription.outdated or subscription.writing)
 
 
+def is_progress_unwritten(subscription: Subscription) -> bool:
+    """Is there progress that the log does not have, be it on its way there?"""
+    is_cursor_unwritten = subscription.is_cursor_dirty or subscription.writing_cursors
+    return bool(is_cursor_unwritten or has_unwritten(subscription))
+
+
 def write_settlements(subscription: Subscription, now: int) -> list[Append]:
     """Everything settled since the last time, as one entry per generation."""
     outdated, subscription.outdated = subscription.outdated, []
@@ -217,6 +223,7 @@ def write_cursor(subscription: Subscription, now: int) -> Append:
         subscription.reserving = subscription.next_seq - 1 + RESERVE
     body = cursor(subscription)
     subscription.is_cursor_dirty = False
+    subscription.writing_cursors += 1
     subscription.cursor_at_ms = now
     subscription.settled_since_cursor = 0
     written = entry(Kind.CURSOR, subscription.stream, body, now)
@@ -233,6 +240,7 @@ class CursorWritten(msgspec.Struct):
     def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
         subscription, position = self.subscription, self.subscription.position
         subscription.stats.cursors += 1
+        subscription.writing_cursors -= 1
         subscription.given_back = 0
         if self.is_reservation:
             subscription.reserving = 0
@@ -243,6 +251,7 @@ class CursorWritten(msgspec.Struct):
 
     def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         subscription = self.subscription
+        subscription.writing_cursors -= 1
         if self.is_reservation:
             subscription.reserving = 0
         if refusal.retryable:

@@ -82,6 +82,7 @@ class Subscription:
         "waiters",
         "window",
         "writing",
+        "writing_cursors",
     )
 
     def __init__(
@@ -114,18 +115,17 @@ class Subscription:
         self.due_ms = math.inf
         self.heartbeat_slot = -1
         self.waiters: list[SettledAnswer] = []
-        self.writing = 0  # Entries with settlements that are on their way to the log.
+        # Entries with settlements, and with cursors, that are on their way to the log.
+        self.writing = self.writing_cursors = 0
         # Who waits for it to be on disk for the first time; nobody any more once it is.
         self.joiners: list[Joining] | None = None
         self.is_deleted = False
-        # Its end is on the way to the log.
-        self.is_deleting = False
+        self.is_deleting = False  # Its end is on the way to the log.
         # The position up to which it may send once that is on disk; 0: none is on its way.
         self.reserving = 0
         # What was reserved before the cursor that gives it back, which is on its way to the log.
         self.given_back = 0
-        # The generation of the latest seek, done or on its way.
-        self.last_generation = 1
+        self.last_generation = 1  # Of the latest seek, done or on its way.
         self.is_cursor_dirty = False
         self.is_dirty = True
         self.cursor_at_ms = now_ms

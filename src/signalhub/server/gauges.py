@@ -18,6 +18,7 @@ from signalhub.core.consumers import KEY_SHARED
 from signalhub.core.effects import Fetch
 from signalhub.core.flight import EXHAUSTED, SENT, WAITING
 from signalhub.core.hub import Hub
+from signalhub.core.journal import is_progress_unwritten
 from signalhub.core.subscribing import first_unsettled
 from signalhub.core.subscription import BLOCK, Subscription
 from signalhub.engine.local import LocalEngine
@@ -222,7 +223,7 @@ class Gauges:
     def _note(self, subscription: Subscription, now: int) -> _Noted:
         cursors = subscription.stats.cursors
         note = self._noted.get(subscription) or _Noted(cursors, now)
-        if not subscription.is_cursor_dirty or cursors != note.cursors:
+        if not is_progress_unwritten(subscription) or cursors != note.cursors:
             note.unwritten_since_ms = now
         note.cursors = cursors
         return note
