@@ -139,6 +139,24 @@ async def test_a_blind_hub_is_used_with_the_inbox_id_as_room(key: tuple[str, byt
     assert fetched.out.endswith("hello\n")
 
 
+async def test_an_inbox_id_may_begin_with_a_dash_and_a_slip_is_no_id() -> None:
+    inbox = "-" + capability.inbox_id(new_key())[1:]
+    async with run_hub(rooms={"mode": "blind"}) as hub:
+        sent = await cli(hub.url, "room", "send", inbox, "hello", "--inbox", inbox)
+        fetched = await cli(hub.url, "inbox", "fetch", inbox)
+        heard = await cli(hub.url, "room", "listen", inbox, "--inbox", inbox, "--count", "1")
+        slips = [
+            await cli(hub.url, "inbox", "fetch", "--jsno"),
+            await cli(hub.url, "room", "listen", "--cuont", "1"),
+        ]
+
+    assert (sent.code, sent.out) == (0, "seq 1\n")
+    assert fetched.out.endswith("hello\n")
+    assert heard.out.endswith("hello\n")
+    assert [(one.code, one.out) for one in slips] == [(2, ""), (2, "")]
+    assert "--jsno is no option of this command" in slips[0].err
+
+
 async def test_a_hub_that_wants_the_inbox_says_so_once() -> None:
     async with run_hub(rooms={"require_capability": True}) as hub:
         done = await cli(hub.url, "room", "send", "general", "x")

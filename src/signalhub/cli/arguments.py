@@ -20,6 +20,7 @@ from signalhub import names
 from signalhub.cli.failures import usage
 
 STDIN = "-"
+INBOX_CHARS = 43
 END_OF_OPTIONS = "--"
 URL_VARIABLE = "SIGNALHUB_URL"
 
@@ -61,6 +62,14 @@ def address(text: str) -> str:
     if not names.is_address(full) or any(letter in _NOT_IN_PATHS for letter in path):
         raise usage(f"{text!r} is no address", "write it like demo/alice or '@(demo/alice)'")
     return full
+
+
+def no_option(kind: object, text: str | None) -> None:
+    """For ids that may begin with a dash, as one inbox in sixty-four does: but not a slip."""
+    if text is None or not text.startswith("-") or text in _verbatim.get():
+        return
+    if len(text) != INBOX_CHARS:
+        raise ValueError(f"{text} is no option of this command; as an id, write it last, behind --")
 
 
 def optional_address(text: str | None) -> str | None:

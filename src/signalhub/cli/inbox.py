@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from signalhub.cli.arguments import no_option
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.output import Output, shown
 from signalhub.cli.room_connection import NEARBY, RoomConnection, run, tell_missing
@@ -39,7 +40,11 @@ class Reading:
     key: KeyFile = None
     room: Annotated[
         str | None,
-        Parameter(help="With --key: the room of the inbox, which the encryption covers."),
+        Parameter(
+            allow_leading_hyphen=True,
+            validator=no_option,
+            help="With --key: the room of the inbox, which the encryption covers.",
+        ),
     ] = None
     tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
     raw: Raw = False
@@ -72,6 +77,8 @@ def fetch(
         str | None,
         Parameter(
             name="INBOX",
+            allow_leading_hyphen=True,
+            validator=no_option,
             show_default=False,
             help="Its id; otherwise SIGNALHUB_INBOX, otherwise the one that goes with --key.",
         ),
