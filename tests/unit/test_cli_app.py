@@ -219,6 +219,9 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["log", "view", "--data", "/tmp", "--kind", "other"], "subscription-created"),
         (["token", "mint", "demo/op"], "auth.secret"),
         (["token", "inspect"], "standard input"),
+        (["erase", "--inbox", "-x"], "-x is no option"),
+        (["inbox", "fetch", "x", "--room", "-x"], "-x is no option"),
+        (["room", "send", "general", "x", "--inbox", "--jsno"], "--inbox"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -20,7 +20,6 @@ from signalhub import names
 from signalhub.cli.failures import usage
 
 STDIN = "-"
-INBOX_CHARS = 43
 END_OF_OPTIONS = "--"
 URL_VARIABLE = "SIGNALHUB_URL"
 
@@ -64,12 +63,18 @@ def address(text: str) -> str:
     return full
 
 
-def no_option(kind: object, text: str | None) -> None:
-    """For ids that may begin with a dash, as one inbox in sixty-four does: but not a slip."""
+def check_no_option(kind: object, text: str | None) -> None:
+    """An id may begin with a dash, but a mistyped option is none; raises `ValueError`."""
+    from signalhub.client.room_arguments import CAPABILITY_CHARS
+
     if text is None or not text.startswith("-") or text in _verbatim.get():
         return
-    if len(text) != INBOX_CHARS:
+    if len(text) != CAPABILITY_CHARS:
         raise ValueError(f"{text} is no option of this command; as an id, write it last, behind --")
+
+
+# Added to parameters that take the id of an inbox: one in sixty-four begins with a dash.
+DASHED = Parameter(allow_leading_hyphen=True, validator=check_no_option)
 
 
 def optional_address(text: str | None) -> str | None:

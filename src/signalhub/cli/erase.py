@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from signalhub.cli.arguments import DASHED
 from signalhub.cli.arguments import address as full_address
-from signalhub.cli.arguments import no_option
 from signalhub.cli.confirmation import Yes, confirm
 from signalhub.cli.connection import LOCAL, TIMEOUT_S, Connection
 from signalhub.cli.erasing import ask_hub
@@ -35,10 +35,7 @@ _TURN_S = 600.0
 def erase(
     *,
     actor: Annotated[str | None, Parameter(help="Address of the actor.")] = None,
-    inbox: Annotated[
-        str | None,
-        Parameter(allow_leading_hyphen=True, validator=no_option, help="Id of the inbox."),
-    ] = None,
+    inbox: Annotated[str | None, DASHED, Parameter(help="Id of the inbox.")] = None,
     certificate: Annotated[
         str | None, Parameter(help="Show what an earlier erasure came to, by its id.")
     ] = None,

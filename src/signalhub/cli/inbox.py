@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.arguments import no_option
+from signalhub.cli.arguments import DASHED, check_no_option
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.output import Output, shown
 from signalhub.cli.room_connection import NEARBY, RoomConnection, run, tell_missing
@@ -40,11 +40,8 @@ class Reading:
     key: KeyFile = None
     room: Annotated[
         str | None,
-        Parameter(
-            allow_leading_hyphen=True,
-            validator=no_option,
-            help="With --key: the room of the inbox, which the encryption covers.",
-        ),
+        DASHED,
+        Parameter(help="With --key: the room of the inbox, which the encryption covers."),
     ] = None
     tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
     raw: Raw = False
@@ -75,10 +72,9 @@ PLAINLY = Reading()
 def fetch(
     inbox: Annotated[
         str | None,
+        DASHED,
         Parameter(
             name="INBOX",
-            allow_leading_hyphen=True,
-            validator=no_option,
             show_default=False,
             help="Its id; otherwise SIGNALHUB_INBOX, otherwise the one that goes with --key.",
         ),
@@ -160,6 +156,10 @@ def append(
         advice = f"give both INBOX and TEXT, or set {INBOX_VARIABLE} or give --key"
         raise usage("the text is missing, or the inbox is", advice)
     words, given = (inbox, None) if text is None else (text, inbox)
+    try:
+        check_no_option(str, given)
+    except ValueError as error:
+        raise usage(str(error), "see --help") from None
     wording, named = reading.wording(is_reading=False), reading.inbox(given)
     try:
         own = checked_room_message_id(message_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.arguments import no_option
+from signalhub.cli.arguments import DASHED
 from signalhub.cli.failures import usage
 from signalhub.cli.following import Count, For, take_each
 from signalhub.cli.output import AsJson, Output, shown
@@ -41,15 +41,7 @@ Kind = Literal[
     "mls_app", "mls_proposal", "mls_approval", "mls_rejection", "mls_commit", "mls_group_info"
 ]
 # In a blind hub it is the id of an inbox, which may begin with a dash.
-RoomId = Annotated[
-    str,
-    Parameter(
-        name="ROOM",
-        allow_leading_hyphen=True,
-        validator=no_option,
-        help="The id of the room, such as general.",
-    ),
-]
+RoomId = Annotated[str, DASHED, Parameter(name="ROOM", help="The id of the room, such as general.")]
 
 
 @Parameter(name="*", group="Room")
@@ -63,10 +55,9 @@ class Membership:
     ] = None
     inbox: Annotated[
         str | None,
+        DASHED,
         Parameter(
             env_var=INBOX_VARIABLE,
-            allow_leading_hyphen=True,
-            validator=no_option,
             show_default=False,
             help="The room's inbox; otherwise the one that goes with --key, if there is one.",
         ),

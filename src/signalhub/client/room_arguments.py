@@ -19,7 +19,7 @@ SEQ_MAX: Final = 2**53 - 1
 
 _ID_CHARS_MAX = 128
 _INBOX_CHARS_MAX = 344
-_CAPABILITY_CHARS = 43  # Base64 of 32 bytes.
+CAPABILITY_CHARS = 43  # Base64 of 32 bytes.
 _PLAIN = frozenset(ascii_letters + digits + "._~-")
 _WITH_COLON = _PLAIN | {":"}
 _BASE64 = frozenset(ascii_letters + digits + "+/")
@@ -45,7 +45,7 @@ def default_inbox(name: str) -> str:
 def checked_inbox(inbox: str) -> str:
     """An inbox id: the base64 of 32 bytes in either alphabet, or a plain word."""
     bare = inbox.rstrip("=") if isinstance(inbox, str) else ""
-    if len(bare) == _CAPABILITY_CHARS and _BASE64.issuperset(bare):
+    if len(bare) == CAPABILITY_CHARS and _BASE64.issuperset(bare):
         return bare.replace("+", "-").replace("/", "_")
     _check("an inbox id", bare, _WITH_COLON, _INBOX_CHARS_MAX)
     return bare
