@@ -1,0 +1,175 @@
+"""What the hub delivers: taken once, put into the mailbox of its actor, or held until that is known.
+
+A request is remembered by its call id together with the time the hub accepted the copy it came in. The
+memory of it ends when the host has seen a delivery that the hub accepted a whole `tombstone_ttl` later:
+mailboxes are read in order, so no repeat can come any more (docs/decisions/0011).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.actors import message as wire
+from signalhub.actors.context import CallContext
+from signalhub.actors.effects import Settle
+from signalhub.actors.events import Arrived, Place
+from signalhub.actors.inbox import Item
+from signalhub.actors.message import Message, NotReadable
+from signalhub.actors.naming import parse_ref
+from signalhub.actors.outbox import Row
+from signalhub.actors.places import Status
+from signalhub.actors.schema import HELD_MS
+
+if TYPE_CHECKING:
+    from signalhub.actors.kernel import Kernel
+
+log = logging.getLogger("signalhub.actors")
+
+_PURGE_MAX: Final = 1_000
+_SEEN: Final = "seen_ms"
+
+
+class Arriving:
+    """The way in."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._seen_ms = 0
+        self._written_ms = 0
+
+    def load(self) -> None:
+        self._seen_ms = self._written_ms = self._kernel.store.get_meta(_SEEN) or 0
+
+    def arrived(self, event: Arrived, now_ms: int) -> None:
+        """A batch of another host, or a call from outside."""
+        kernel = self._kernel
+        try:
+            if event.type == wire.CALL:
+                self._from_outside(event, now_ms)
+            else:
+                for message, raw in wire.split(event.data):
+                    self._message(message, raw, event.accepted_ms, now_ms)
+        except NotReadable as fault:
+            # Whoever sent it speaks another version; a letter keeps it as evidence.
+            kernel.counters.unreadable += 1
+            log.error("from %s: %s", event.sender, fault)
+            kernel.letters.bury("", "unreadable", "", event.data, str(fault), 1, now_ms)
+        self._seen_ms = max(self._seen_ms, event.accepted_ms)
+        kernel.effects.append(Settle(event.delivery))
+
+    def _message(self, message: Message, raw: bytes, accepted_ms: int, now_ms: int) -> None:
+        item = Item(message.to, message.kind, message.call, message.sender, raw)
+        self.take(item, accepted_ms, now_ms)
+
+    def _from_outside(self, event: Arrived, now_ms: int) -> None:
+        """Whoever is outside is answered at the address it really has, under ids of its own."""
+        for message, _ in wire.split(event.data):
+            if message.kind != "request":
+                raise NotReadable(f"{event.sender} is no actor and can only make requests")
+            call_id = f"{event.sender}#{message.call}"
+            context = CallContext(call_id=call_id, caller=event.sender).encode()
+            trusted = Message(
+                "request",
+                call_id,
+                message.to,
+                message.body,
+                event.sender,
+                msgspec.Raw(context),
+                message.wants,
+            )
+            self._message(trusted, wire.encode(trusted), event.accepted_ms, now_ms)
+
+    def take(self, item: Item, accepted_ms: int, now_ms: int) -> None:
+        """Put it where it belongs, unless it has been here before.
+
+        `accepted_ms` is 0 for what never left this host, and so cannot be repeated.
+        """
+        kernel = self._kernel
+        if item.kind == "request" and accepted_ms and not self._is_new(item, accepted_ms):
+            kernel.counters.duplicates += 1
+            return
+        own = kernel.places.own(item.actor)
+        if own is not None and own.status is Status.HERE:
+            kernel.inbox.put(item, now_ms)
+            return
+        kernel.inbox.store(item, now_ms, HELD_MS)
+        if own is None or own.status is Status.GONE:
+            self._wonder(item.actor)
+
+    def _is_new(self, item: Item, accepted_ms: int) -> bool:
+        store = self._kernel.store
+        store.execute(
+            "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)",
+            (item.actor, item.call_id, accepted_ms),
+        )
+        return bool(store.connection.changes())
+
+    def _wonder(self, address: str) -> None:
+        """Something is here for an actor that may live elsewhere."""
+        try:
+            parse_ref(address)
+        except ValueError:
+            return  # Held as evidence; nobody can live under such a name.
+        self._kernel.places.put(address, 0, Status.UNPLACED)
+        self._kernel.dispatch.doubt(address)
+
+    # What the hub says about places.
+
+    def lives_here(self, place: Place, now_ms: int) -> None:
+        kernel = self._kernel
+        own = kernel.places.own(place.actor)
+        if own is not None and own.status in (Status.LEAVING, Status.ARRIVING):
+            return
+        if own is None or own.status is not Status.HERE or own.token != place.token:
+            kernel.places.put(place.actor, place.token, Status.HERE)
+            kernel.places.forget(place.actor)
+        kernel.inbox.release(place.actor)
+
+    def lives_elsewhere(self, place: Place, now_ms: int) -> None:
+        """Send on what came here for it. If it lived here, it does no longer: it stands still."""
+        kernel = self._kernel
+        own = kernel.places.own(place.actor)
+        if own is None or own.status in (Status.LEAVING, Status.ARRIVING):
+            return
+        if own.status is Status.HERE:
+            log.error(
+                "%s lives in %s by now; its rows here stand still. If its move was not meant, "
+                "move it back",
+                place.actor,
+                place.host,
+            )
+            kernel.places.put(place.actor, own.token, Status.GONE)
+            kernel.inbox.hold(place.actor)
+            kernel.outbox.freeze(place.actor)
+            kernel.instances.forget(place.actor)
+            return
+        kernel.places.put(place.actor, own.token, Status.GONE)
+        rows = kernel.store.execute(
+            "DELETE FROM inbox WHERE actor = ? RETURNING arrival_id, kind, call_id, sender, payload",
+            (place.actor,),
+        ).fetchall()
+        for _, kind, call_id, sender, payload in sorted(rows):
+            row = Row(sender, place.actor, kernel.new_id(), kind, call_id, payload)
+            kernel.post_row(row, is_ordered=True)
+
+    # Tombstones.
+
+    def write(self) -> None:
+        """At the end of a turn: how far the mailbox was read."""
+        if self._seen_ms > self._written_ms:
+            self._kernel.store.put_meta(_SEEN, self._seen_ms)
+            self._written_ms = self._seen_ms
+
+    def purge(self) -> int:
+        """Forget requests no copy of which can come any more; returns how many."""
+        store = self._kernel.store
+        oldest_ms = self._seen_ms - self._kernel.config.tombstone_ttl_ms
+        store.execute(
+            "DELETE FROM done WHERE row_id IN (SELECT row_id FROM done ORDER BY row_id LIMIT ?)"
+            " AND accepted_ms < ?",
+            (_PURGE_MAX, oldest_ms),
+        )
+        return store.connection.changes()

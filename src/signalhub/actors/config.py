@@ -1,0 +1,132 @@
+"""How durable actors behave: defaults, what classes override, and what fits together."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from signalhub.actors.payload import DEPTH_MAX
+
+Durability = Literal["power", "process"]
+
+
+@dataclass(frozen=True, slots=True)
+class DurableConfig:
+    """Every setting of an actor class; all numbers are positive integers."""
+
+    outbound_batch_size: int = 100
+    outbound_timeout_ms: int = 5_000  # Without a receipt for so long, a message is sent again.
+    inbound_batch_size: int = 100
+    call_timeout_ms: int = 30_000  # For calls that name no timeout.
+    sweep_interval_ms: int = 5_000
+    retry_base_ms: int = 1_000
+    retry_cap_ms: int = 10_000
+    max_request_age_ms: int = 1_800_000  # How long calls without a timeout are tried.
+    handler_max_attempts: int = 5
+    max_args: int = 100
+    max_depth: int = 50
+    max_payload_bytes: int = 1_048_576
+    tombstone_ttl_ms: int = 86_400_000  # How long a call's id is remembered once it has run.
+    durability: Durability = "power"
+    idempotency_ttl_ms: int = 86_400_000  # How long a `key` stands for the call it was given to.
+    handler_warn_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        _check({key: getattr(self, key) for key in _KEYS}, type(self).__name__)
+
+
+_KEYS = [field.name for field in fields(DurableConfig)]
+
+
+def merged(base: DurableConfig, overrides: Mapping[str, Any], *, where: str) -> DurableConfig:
+    """The base with some keys changed.
+
+    Args:
+        where: Who overrides, for the error: a class or a file.
+
+    Raises:
+        TypeError: Unknown key or wrong type.
+        ValueError: A value that cannot be used, or not together with the others.
+    """
+    if not isinstance(overrides, Mapping):
+        raise TypeError(
+            f"{where}: config_overrides is a mapping of keys to values, "
+            f"not {type(overrides).__name__}"
+        )
+    _check({key: getattr(base, key) for key in _KEYS} | dict(overrides), where)
+    return replace(base, **overrides)
+
+
+def config_of(cls: type, base: DurableConfig | None = None) -> DurableConfig:
+    """What holds for a class: its own overrides before its parents' before the base."""
+    config = DEFAULTS if base is None else base
+    for one in reversed(cls.__mro__):
+        if "config_overrides" in one.__dict__:
+            config = merged(config, one.__dict__["config_overrides"], where=one.__name__)
+    return config
+
+
+def check_timeout(config: DurableConfig, timeout_s: float | timedelta | None) -> int | None:
+    """A call's timeout in milliseconds; `None` means that the call never times out."""
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, timedelta):
+        timeout_s = timeout_s.total_seconds()
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise TypeError(
+            f"timeout is a number of seconds, a timedelta or None, not {timeout_s!r:.100}"
+        )
+    # Written so that NaN, which compares as false, is refused as well.
+    if not timeout_s > 0 or math.isinf(timeout_s):
+        raise ValueError(
+            f"timeout is {timeout_s} s; use a number above 0, or None for a call without a timeout"
+        )
+    timeout_ms = max(1, round(timeout_s * 1000))
+    if timeout_ms >= config.tombstone_ttl_ms:
+        raise ValueError(
+            f"timeout is {timeout_s} s, but ids of calls are remembered for tombstone_ttl_ms = "
+            f"{config.tombstone_ttl_ms} only, so that a repeat could run twice; use a shorter "
+            "timeout, or None"
+        )
+    return timeout_ms
+
+
+def _check(values: Mapping[str, Any], where: str) -> None:
+    for key, value in values.items():
+        _check_value(key, value, where)
+    for key in ("call_timeout_ms", "max_request_age_ms"):
+        if values["tombstone_ttl_ms"] <= values[key]:
+            raise ValueError(
+                f"{where}: tombstone_ttl_ms = {values['tombstone_ttl_ms']} must exceed {key} = "
+                f"{values[key]}, or a repeated request could run twice"
+            )
+
+
+def _check_value(key: object, value: object, where: str) -> None:
+    if not isinstance(key, str) or key not in _KEYS:
+        near = difflib.get_close_matches(str(key), _KEYS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise TypeError(
+            f"{where}: unknown key {key!r}; {hint}the keys are {', '.join(sorted(_KEYS))}"
+        )
+    if key == "durability":
+        if value not in get_args(Durability):
+            raise _wrong_durability(value, where)
+    elif type(value) is not int:
+        raise TypeError(f"{where}: {key} is an int, not {type(value).__name__} ({value!r:.100})")
+    elif value <= 0:
+        raise ValueError(f"{where}: {key} is {value}; use a number above 0")
+    elif key == "max_depth" and value > DEPTH_MAX:
+        raise ValueError(f"{where}: max_depth is {value}; use at most {DEPTH_MAX}")
+
+
+def _wrong_durability(value: object, where: str) -> Exception:
+    text = f"{where}: durability is 'power' or 'process', not {value!r:.100}"
+    return ValueError(text) if isinstance(value, str) else TypeError(text)
+
+
+DEFAULTS = DurableConfig()

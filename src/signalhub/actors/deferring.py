@@ -1,0 +1,33 @@
+"""Answers that come later: `defer`, `resolve`, `reject`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from signalhub.actors.store import Store
+
+
+class Token(msgspec.Struct, frozen=True):
+    """Stands for a call that is not answered yet. Its `id` may be stored."""
+
+    id: str
+
+
+class Deferred:
+    """The table of unanswered calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._execute = store.execute
+
+    def put(self, actor: str, token: Token, caller: str, call_id: str) -> None:
+        self._execute(
+            "INSERT INTO deferred VALUES (?, ?, ?, ?)", (actor, token.id, caller, call_id)
+        )
+
+    def take(self, actor: str, token_id: str) -> tuple[str, str] | None:
+        """Who asked, and the call; only once."""
+        found: tuple[str, str] | None = self._execute(
+            "DELETE FROM deferred WHERE actor = ? AND token = ? RETURNING caller, call_id",
+            (actor, token_id),
+        ).fetchone()
+        return found

@@ -1,0 +1,308 @@
+"""Sending what is in the outbox: one batch of each lane under way, in the order of the rows.
+
+A lane waits for the receipt of its batch. Without one it sends the same rows again after a pause that
+doubles; rows whose time has passed leave the lane. Rows whose destination has no known host wait in the
+lane `NOWHERE` until the hub has said where it lives.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.actors import message as wire
+from signalhub.actors.effects import Locate, Send
+from signalhub.actors.events import Place, Placed, PlacingFailed, Receipted, Refused
+from signalhub.actors.inbox import Item
+from signalhub.actors.outbox import FROZEN, NOWHERE, Lane, Row
+from signalhub.actors.places import Own, Status
+from signalhub.actors.ulid import time_of
+
+if TYPE_CHECKING:
+    from signalhub.actors.kernel import Kernel
+
+log = logging.getLogger("signalhub.actors")
+
+# What one batch may hold; the hub takes a mebibyte, envelope included.
+BATCH_BYTES_MAX: Final = 512 * 1024
+LOCATE_MAX: Final = 1_000
+_TTL_MS_MIN: Final = 1_000
+_JITTER: Final = 0.2
+
+
+class Trip(msgspec.Struct):
+    """A batch on its way."""
+
+    lane: Lane
+    rows: list[Row]
+
+
+class Pause(msgspec.Struct):
+    """A lane, or the asking for places, after a failure."""
+
+    attempts: int = 0
+    until_ms: int = 0
+    # One row at a time, because a batch was too large.
+    is_single: bool = False
+
+
+class Dispatch:
+    """What is under way from this host."""
+
+    def __init__(self, kernel: Kernel, jitter: Callable[[], float]) -> None:
+        self._kernel = kernel
+        self._jitter = jitter
+        self._trips: dict[str, Trip] = {}
+        self._busy: set[Lane] = set()
+        self._awake: set[Lane] = set()
+        self._pauses: dict[Lane, Pause] = {}
+        # Actors the hub has been asked about, and those it has to be asked about again.
+        self._asked: set[str] = set()
+        self._doubted: set[str] = set()
+        self._asking = Pause()
+
+    def load(self) -> None:
+        """Forget what was under way: all of it is still in the table."""
+        self._trips.clear()
+        self._busy.clear()
+        self._pauses.clear()
+        self._asked.clear()
+        self._asking = Pause()
+        self._awake = set(self._kernel.outbox.load())
+        self._doubted = set(self._kernel.places.with_status(Status.UNPLACED))
+
+    def connected(self) -> None:
+        """The hub is there (again): no reason to wait any longer."""
+        for pause in self._pauses.values():
+            pause.until_ms = 0
+        self._asking.until_ms = 0
+
+    def wake(self, lane: Lane) -> None:
+        self._awake.add(lane)
+
+    def doubt(self, address: str) -> None:
+        """Ask the hub where an actor lives."""
+        self._doubted.add(address)
+
+    def lane_for(self, dest: str, *, is_ordered: bool) -> Lane:
+        """By which lane a message to an actor goes, as far as is known."""
+        if dest.startswith("@"):
+            return dest, is_ordered
+        own = self._kernel.places.own(dest)
+        if own is not None and own.status not in (Status.GONE, Status.LEAVING):
+            return self._kernel.places.host, is_ordered
+        found = self._kernel.places.find(dest)
+        return (NOWHERE if found is None else found.host), is_ordered
+
+    def next_due_ms(self) -> int | None:
+        """When a pause ends."""
+        times = [
+            self._pauses[lane].until_ms for lane in self._awake - self._busy if lane in self._pauses
+        ]
+        if self._doubted or any(host == NOWHERE for host, _ in self._awake):
+            times.append(self._asking.until_ms)
+        return min(times, default=None)
+
+    # One turn.
+
+    def run(self, now_ms: int) -> None:
+        for lane in sorted(self._awake - self._busy):
+            if lane[0] in (NOWHERE, FROZEN):
+                continue
+            pause = self._pauses.get(lane)
+            if pause is None or pause.until_ms <= now_ms:
+                self._start(lane, now_ms)
+        self._locate(now_ms)
+
+    def _start(self, lane: Lane, now_ms: int) -> None:
+        kernel = self._kernel
+        pause = self._pauses.get(lane)
+        limit = 1 if pause is not None and pause.is_single else kernel.config.outbound_batch_size
+        rows = [row for row in kernel.outbox.head(lane, limit) if not self._is_over(row, now_ms)]
+        if not rows:
+            if not kernel.outbox.head(lane, 1):
+                self._awake.discard(lane)
+                self._pauses.pop(lane, None)
+            return
+        if lane[0] == kernel.places.host:
+            self._come_home(rows, now_ms)
+            return
+        fences: dict[str, int] = {}
+        chosen: list[Row] = []
+        size = 0
+        is_ending = rows[0].expires_ms is not None
+        unknown: dict[str, str] = {}
+        for row in rows:
+            size += len(row.payload) + 1
+            if chosen and (size > BATCH_BYTES_MAX or (row.expires_ms is not None) != is_ending):
+                break
+            if not self._fence(row, lane, fences):
+                unknown[row.dest] = NOWHERE
+                continue
+            if row.dest in unknown:
+                continue
+            chosen.append(row)
+        if unknown:
+            for new in kernel.outbox.rehost(lane[0], unknown):
+                self.wake(new)
+        if not chosen:
+            return
+        kernel.outbox.sending(lane, chosen[-1].msg_id)
+        batch = f"{chosen[0].msg_id}-{len(chosen)}-{chosen[-1].msg_id}"
+        self._trips[batch] = Trip(lane, chosen)
+        self._busy.add(lane)
+        kernel.effects.append(self._send(batch, lane, chosen, fences, now_ms))
+
+    def _send(
+        self, batch: str, lane: Lane, rows: list[Row], fences: dict[str, int], now_ms: int
+    ) -> Send:
+        ends = [row.expires_ms for row in rows if row.expires_ms is not None]
+        ttl_ms = max(_TTL_MS_MIN, max(ends) - now_ms) if ends else None
+        if lane[0].startswith("@") and rows[0].dest.startswith("@"):
+            return Send(
+                batch, lane[0], wire.RESULT, wire.join(row.payload for row in rows), fences, ttl_ms
+            )
+        return Send(
+            batch, lane[0], wire.BATCH, wire.join(row.payload for row in rows), fences, ttl_ms
+        )
+
+    def _fence(self, row: Row, lane: Lane, fences: dict[str, int]) -> bool:
+        """Add what the hub has to check; `False` if the place of the destination is not known."""
+        places = self._kernel.places
+        sender = places.token_of(row.actor)
+        if sender is not None:
+            fences[row.actor] = sender
+        if row.dest.startswith("@"):
+            return True
+        found = places.find(row.dest)
+        if found is None or found.host != lane[0]:
+            return False
+        fences[row.dest] = found.token
+        return True
+
+    def _is_over(self, row: Row, now_ms: int) -> bool:
+        """Has the row no more time? Its call then ends; a result has all the time there is."""
+        if row.kind != "request":
+            return False
+        age_max = self._kernel.config.max_request_age_ms
+        if row.expires_ms is None and time_of(row.msg_id) + age_max <= now_ms:
+            self._kernel.calls.undeliverable(row, f"no receipt within {age_max / 1000:.0f} s")
+            return True
+        return row.expires_ms is not None and row.expires_ms <= now_ms
+
+    def _come_home(self, rows: list[Row], now_ms: int) -> None:
+        """Their destination lives here by now."""
+        kernel = self._kernel
+        kernel.outbox.remove(rows)
+        for row in rows:
+            item = Item(row.dest, row.kind, row.call_id, row.actor, row.payload)
+            # A copy that was sent before may still come through the hub.
+            kernel.arriving.take(item, now_ms if row.attempts else 0, now_ms)
+
+    # What the hub says.
+
+    def receipted(self, event: Receipted) -> None:
+        trip = self._end(event.batch)
+        if trip is not None:
+            self._kernel.outbox.remove(trip.rows)
+            self._pauses.pop(trip.lane, None)
+
+    def refused(self, event: Refused, now_ms: int) -> None:
+        trip = self._end(event.batch)
+        if trip is None:
+            return
+        kernel = self._kernel
+        if event.is_final:
+            kernel.outbox.remove(trip.rows)
+            kernel.counters.gone += len(trip.rows)
+            return
+        if event.is_too_large:
+            self._too_large(trip)
+            return
+        if event.stale:
+            strangers = {one: NOWHERE for one in event.stale if not kernel.places.is_here(one)}
+            for address in event.stale:
+                kernel.places.forget(address)
+                if kernel.places.is_here(address):
+                    self.doubt(address)
+            for lane in kernel.outbox.rehost(trip.lane[0], strangers):
+                self.wake(lane)
+            if len(strangers) == len(event.stale):
+                return
+        pause = self._pauses.setdefault(trip.lane, Pause())
+        self._lengthen(pause, now_ms)
+        log.debug("%s: %s", trip.lane[0], event.reason)
+
+    def _too_large(self, trip: Trip) -> None:
+        if len(trip.rows) > 1:
+            self._pauses.setdefault(trip.lane, Pause()).is_single = True
+            return
+        self._kernel.calls.too_large(trip.rows[0])
+
+    def _end(self, batch: str) -> Trip | None:
+        trip = self._trips.pop(batch, None)
+        if trip is not None:
+            self._busy.discard(trip.lane)
+        return trip
+
+    def _lengthen(self, pause: Pause, now_ms: int) -> None:
+        config = self._kernel.config
+        pause.attempts += 1
+        wait_ms = min(config.retry_cap_ms, config.retry_base_ms * 2 ** min(pause.attempts - 1, 20))
+        pause.until_ms = now_ms + int(wait_ms * (1 + _JITTER * (2 * self._jitter() - 1)))
+
+    # Places.
+
+    def _locate(self, now_ms: int) -> None:
+        if self._asking.until_ms > now_ms:
+            return
+        wanted = set(self._doubted)
+        if any(host == NOWHERE for host, _ in self._awake):
+            wanted.update(self._kernel.outbox.dests(NOWHERE, LOCATE_MAX))
+        new = sorted(wanted - self._asked)[:LOCATE_MAX]
+        if not new:
+            return
+        self._asked.update(new)
+        claims = {one: own.token for one in new if (own := self._claim(one)) is not None}
+        self._kernel.effects.append(Locate(new, claims))
+
+    def _claim(self, address: str) -> Own | None:
+        own = self._kernel.places.own(address)
+        return own if own is not None and own.status is Status.HERE else None
+
+    def placing_failed(self, event: PlacingFailed, now_ms: int) -> None:
+        self._asked.difference_update(event.actors)
+        self._lengthen(self._asking, now_ms)
+
+    def placed(self, event: Placed, now_ms: int) -> None:
+        """The hub has said where actors live."""
+        kernel = self._kernel
+        hosts: dict[str, str] = {}
+        for place in event.places:
+            self._asked.discard(place.actor)
+            self._doubted.discard(place.actor)
+            hosts[place.actor] = place.host
+            if place.host == kernel.places.host:
+                kernel.arriving.lives_here(place, now_ms)
+            else:
+                self._elsewhere(place, now_ms)
+        for lane in kernel.outbox.rehost(NOWHERE, hosts):
+            self.wake(lane)
+        if not any(kernel.outbox.dests(NOWHERE, 1)):
+            self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
+        self._asked.difference_update(event.unplaced)
+        if event.unplaced:
+            self._lengthen(self._asking, now_ms)
+            address, reason = next(iter(event.unplaced.items()))
+            log.warning(
+                "%d actors have no place, such as %s: %s", len(event.unplaced), address, reason
+            )
+        else:
+            self._asking = Pause()
+
+    def _elsewhere(self, place: Place, now_ms: int) -> None:
+        self._kernel.places.learn(place.actor, place.host, place.token)
+        self._kernel.arriving.lives_elsewhere(place, now_ms)

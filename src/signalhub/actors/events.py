@@ -1,0 +1,84 @@
+"""What can happen to a host, as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where an actor lives, as the hub says."""
+
+    actor: str
+    host: str
+    token: int
+
+
+class Arrived(msgspec.Struct, gc=False):
+    """The hub delivered something from this host's mailbox; `delivery` is what settles it."""
+
+    type: str
+    data: bytes
+    sender: str
+    accepted_ms: int
+    delivery: Any
+
+
+class Receipted(msgspec.Struct):
+    """The hub has a batch on disk."""
+
+    batch: str
+
+
+class Refused(msgspec.Struct):
+    """A batch was not accepted, or no receipt came in time.
+
+    `stale` names actors that live elsewhere by now. `is_final` means that the recipient, somebody outside, is gone.
+    """
+
+    batch: str
+    reason: str
+    stale: list[str] = []
+    is_final: bool = False
+    is_too_large: bool = False
+
+
+class Placed(msgspec.Struct):
+    """The hub's answer about places; `unplaced` have none for now, and why."""
+
+    places: list[Place]
+    unplaced: dict[str, str] = {}
+
+
+class PlacingFailed(msgspec.Struct):
+    """The hub did not answer."""
+
+    actors: list[str]
+
+
+class Ended(msgspec.Struct):
+    """Work outside an actor has ended; `outcome` is encoded like that of a call."""
+
+    actor: str
+    call_id: str
+    outcome: bytes
+
+
+class Moved(msgspec.Struct):
+    """The hub's answer to a move of the place of an actor; without a token it said no."""
+
+    actor: str
+    token: int | None
+    reason: str = ""
+
+
+class Commanded(msgspec.Struct):
+    """Somebody looks at the host or mends something; `answer` is for the effect that answers."""
+
+    name: str
+    arguments: dict[str, Any]
+    answer: Any
+
+
+Event = Arrived | Receipted | Refused | Placed | PlacingFailed | Ended | Moved | Commanded

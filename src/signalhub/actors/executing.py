@@ -1,0 +1,352 @@
+"""Running what has arrived: requests, outcomes of calls, alarms. Each in a savepoint of its own.
+
+A request that raises is rolled back and answered with the error. A continuation or alarm that raises is
+rolled back and tried again later, and in the end set aside. Errors of the disk are neither: they end
+the turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from signalhub.actors import letters, outcome, schedules
+from signalhub.actors import message as wire
+from signalhub.actors.actor import Actor, bound, method_of, remote_method
+from signalhub.actors.alarms import AlarmRow
+from signalhub.actors.calls import Waiting
+from signalhub.actors.config import DurableConfig
+from signalhub.actors.context import CallContext, fresh
+from signalhub.actors.deferring import Token
+from signalhub.actors.failures import CallError, Retry
+from signalhub.actors.inbox import Item
+from signalhub.actors.letters import Evidence
+from signalhub.actors.message import Message
+from signalhub.actors.naming import parse_ref
+from signalhub.actors.operation import decode_continuation, decode_operation, place, run
+from signalhub.actors.payload import PayloadError
+from signalhub.actors.running import Running
+from signalhub.actors.store import STORAGE_ERRORS, StorageFailed
+
+if TYPE_CHECKING:
+    from signalhub.actors.kernel import Kernel
+
+log = logging.getLogger("signalhub.actors")
+
+_INSTANCES_MAX: Final = 10_000
+# How long an actor that cannot be started, or is of no kind known here, is left alone.
+_UNSTARTED_MS: Final = 10_000
+
+
+class NotStarted(Exception):
+    """The actor refuses work."""
+
+
+class NotCallable(Exception):
+    """There is no such method for others."""
+
+
+class Instances:
+    """Actors that are loaded. They can always be made anew: what counts is in the store."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._loaded: OrderedDict[str, Actor] = OrderedDict()
+
+    def load(self) -> None:
+        self._loaded.clear()
+
+    def forget(self, address: str) -> None:
+        self._loaded.pop(address, None)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def get(self, address: str) -> Actor:
+        """The actor, started; raises `NotStarted`."""
+        actor = self._loaded.get(address)
+        if actor is not None:
+            self._loaded.move_to_end(address)
+            return actor
+        actor = self._start(address)
+        self._loaded[address] = actor
+        if len(self._loaded) > _INSTANCES_MAX:
+            self._loaded.popitem(last=False)
+        return actor
+
+    def _start(self, address: str) -> Actor:
+        who = parse_ref(address)
+        cls = self._kernel.kinds.find(who.kind)
+        if cls is None:
+            raise NotStarted(f"this host serves no kind {who.kind}")
+        try:
+            actor = cls(who)
+            if cls.on_start is not Actor.on_start:
+                self._kernel.executor.attempt(actor, actor.on_start, fresh())
+        except (*STORAGE_ERRORS, StorageFailed):
+            raise
+        except Exception as error:
+            log.exception("%s cannot be started", address)
+            raise NotStarted(f"on_start failed: {error!r}") from error
+        return actor
+
+
+class Executor:
+    """Runs one thing at a time."""
+
+    def __init__(self, kernel: Kernel, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._kernel = kernel
+        self._monotonic = monotonic
+
+    def item(self, item: Item) -> None:
+        """Whatever has arrived for an actor."""
+        try:
+            if item.kind == "request":
+                self._request(item)
+            else:
+                self._result(item)
+        except NotStarted as fault:
+            kernel = self._kernel
+            kernel.counters.unstarted += 1
+            log.error("%s waits: %s", item.actor, fault)
+            kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + _UNSTARTED_MS)
+
+    def attempt(
+        self,
+        actor: Actor,
+        method: Callable[..., Any],
+        context: CallContext,
+        args: list[Any] | tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        finish: Callable[[Running, Any], None] | None = None,
+        request: tuple[str, str] | None = None,
+    ) -> Any:
+        """Run a method in a savepoint; what it raises is raised once its effects are taken back."""
+        kernel = self._kernel
+        running = Running(kernel, actor, kernel.kinds.config(actor.kind), context, kernel.now_ms)
+        running.request = request
+        kernel.store.begin()
+        actor._running = running
+        started = self._monotonic()
+        try:
+            value = method(*args, **(kwargs or {}))
+            kernel.reached("handler")
+            if finish is not None:
+                finish(running, value)
+        except BaseException as error:
+            self._undo(actor, error)
+            raise
+        finally:
+            actor._running = None
+        self._watch(actor, method, started, running.config)
+        kernel.store.keep()
+        kernel.inbox.keep()
+        for item in running.posted:
+            kernel.inbox.put(item, kernel.now_ms)
+        kernel.effects += running.effects
+        return value
+
+    def _undo(self, actor: Actor, error: BaseException) -> None:
+        """The run has not happened; the object may remember otherwise and is made anew."""
+        kernel = self._kernel
+        if isinstance(error, STORAGE_ERRORS):
+            raise StorageFailed(f"{kernel.store.path}: {error}") from error
+        kernel.store.undo()
+        kernel.inbox.undo()
+        kernel.instances.forget(str(actor.ref))
+
+    def _watch(
+        self, actor: Actor, method: Callable[..., Any], started: float, config: DurableConfig
+    ) -> None:
+        took_ms = (self._monotonic() - started) * 1000
+        if took_ms >= config.handler_warn_ms:
+            self._kernel.counters.slow += 1
+            name = getattr(method, "__name__", "a method")
+            log.warning("%r.%s took %.0f ms; all actors of the host waited", actor, name, took_ms)
+
+    # Requests.
+
+    def _request(self, item: Item) -> None:
+        kernel = self._kernel
+        message = wire.decode(item.payload)
+        actor = kernel.instances.get(item.actor)
+        caller = message.sender if message.wants else ""
+        try:
+            context = CallContext.decode(bytes(message.context))
+            operation = decode_operation(bytes(message.body))
+
+            def finish(running: Running, value: Any) -> None:
+                if not isinstance(value, Token):
+                    config = running.config
+                    running.answer(
+                        caller,
+                        message.call,
+                        outcome.of_value(
+                            value, max_depth=config.max_depth, max_bytes=config.max_payload_bytes
+                        ),
+                    )
+                elif value != running.deferred:
+                    raise TypeError("a method returns the token that self.defer() gave it")
+
+            self.attempt(
+                actor,
+                lambda: run(operation, lambda name: self._remote(actor, name, context)),
+                context,
+                finish=finish,
+                request=(caller, message.call),
+            )
+        except Retry as retry:
+            kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + retry.after_ms)
+            return
+        except (*STORAGE_ERRORS, StorageFailed, NotStarted):
+            raise
+        except Exception as error:
+            self._answer_error(actor, message, caller, error)
+        kernel.counters.requests += 1
+        kernel.inbox.done(item)
+
+    def _remote(self, actor: Actor, name: str, context: CallContext) -> Callable[..., Any]:
+        """A method that others may call, after whoever decides about it has agreed."""
+        cls = type(actor)
+        mark = remote_method(cls, name)
+        present = method_of(cls, name)
+        if mark is None or present is None or present.startswith("_"):
+            raise NotCallable(f"{cls.__name__} has no remote method {name}")
+        actor.on_before_call(context)
+        if mark.guard is not None:
+            mark.guard(actor, context)
+        return bound(actor, present)
+
+    def _answer_error(self, actor: Actor, message: Message, caller: str, error: Exception) -> None:
+        kernel = self._kernel
+        kernel.counters.request_errors += 1
+        if not caller:
+            log.error(
+                "%r: %s from %s raised, and nobody waits for it",
+                actor,
+                message.call,
+                message.sender or "outside",
+                exc_info=error,
+            )
+            return
+        body = outcome.of_error(error)
+        running = Running(kernel, actor, kernel.kinds.config(actor.kind), fresh(), kernel.now_ms)
+        running.answer(caller, message.call, body)
+        for item in running.posted:
+            kernel.inbox.put(item, kernel.now_ms)
+
+    # Outcomes.
+
+    def _result(self, item: Item) -> None:
+        kernel = self._kernel
+        body = bytes(wire.decode(item.payload).body)
+        waiting = kernel.calls.find(item.actor, item.call_id)
+        if waiting is None:
+            if not kernel.letters.add_outcome(item.actor, item.call_id, body):
+                kernel.counters.late_results += 1
+            kernel.inbox.done(item)
+            return
+        value = outcome.read(body, item.call_id)
+        stored = self._continuation(waiting, value)
+        if stored is None:
+            self._end(item)
+            if isinstance(value, CallError) and waiting.then is None and waiting.catch is None:
+                log.error(
+                    "%s: %s of %s failed: %r", item.actor, waiting.method, waiting.dest, value
+                )
+            return
+        try:
+            self._continue(item, waiting, stored, value)
+        except Retry as retry:
+            kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + retry.after_ms)
+        except (*STORAGE_ERRORS, StorageFailed, NotStarted):
+            raise
+        except Exception as error:
+            log.exception("%s: the continuation of %s raised", item.actor, waiting.method)
+            self._failed(item, waiting, body, error)
+
+    def _continuation(self, waiting: Waiting, value: Any) -> bytes | None:
+        if isinstance(value, CallError):
+            return waiting.catch if waiting.catch is not None else waiting.then
+        return None if waiting.errors_only else waiting.then
+
+    def _continue(self, item: Item, waiting: Waiting, stored: bytes, value: Any) -> None:
+        kernel = self._kernel
+        actor = kernel.instances.get(item.actor)
+        continuation = decode_continuation(stored)
+        name = method_of(type(actor), continuation.method)
+        if name is None:
+            raise LookupError(
+                f"{type(actor).__name__} has no method {continuation.method}; give the one it "
+                f"has become @alias({continuation.method!r}) and redrive"
+            )
+        args, kwargs = place(continuation, value)
+        context = CallContext.decode(waiting.context)
+        self.attempt(
+            actor, bound(actor, name), context, args, kwargs, finish=lambda *_: self._end(item)
+        )
+
+    def _end(self, item: Item) -> None:
+        self._kernel.calls.remove(item.actor, item.call_id)
+        self._kernel.counters.continuations += 1
+        self._kernel.ended.append(item)
+
+    def _failed(self, item: Item, waiting: Waiting, body: bytes, error: Exception) -> None:
+        kernel = self._kernel
+        attempts = item.attempts + 1
+        limit = kernel.config_of(item.actor).handler_max_attempts
+        if attempts < limit and not isinstance(error, (LookupError, PayloadError)):
+            kernel.inbox.later(item, kernel.now_ms, schedules.retry_due(attempts, kernel.now_ms))
+            return
+        evidence = Evidence(
+            waiting.then,
+            waiting.catch,
+            waiting.errors_only,
+            waiting.context,
+            waiting.method,
+            waiting.dest,
+            body,
+        )
+        kernel.letters.bury(
+            item.actor,
+            "continuation",
+            item.call_id,
+            letters.encode(evidence),
+            _text_of(error),
+            attempts,
+            kernel.now_ms,
+        )
+        kernel.calls.remove(item.actor, item.call_id)
+        kernel.inbox.done(item)
+
+    # Alarms.
+
+    def alarm(self, row: AlarmRow) -> None:
+        kernel = self._kernel
+        try:
+            actor = kernel.instances.get(row.actor)
+            continuation = decode_continuation(row.continuation)
+            name = method_of(type(actor), continuation.method)
+            if name is None:
+                raise LookupError(f"{type(actor).__name__} has no method {continuation.method}")
+            self.attempt(
+                actor,
+                bound(actor, name),
+                fresh(),
+                list(continuation.args),
+                dict(continuation.kwargs),
+                finish=lambda *_: kernel.alarms.ran(row, kernel.now_ms),
+            )
+            kernel.counters.alarms += 1
+        except (*STORAGE_ERRORS, StorageFailed):
+            raise
+        except Exception as error:
+            log.exception("alarm %s of %s raised", row.id, row.actor)
+            kernel.alarms.failed(row, _text_of(error), kernel.now_ms)
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

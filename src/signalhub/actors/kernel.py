@@ -1,0 +1,260 @@
+"""The core of a host: `turn(events, now)` takes what has happened and returns what is to be done.
+
+One turn is one transaction. It takes the events, ends calls whose time has passed, runs what is ready
+up to a limit, and chooses what to send; then it commits, and only then do its effects exist. There is no
+work that only memory knows of: a kernel that is made anew from its tables goes on where the last
+commit was. `StorageFailed` means that the turn has not happened, and the kernel has already done that.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from signalhub.actors.actor import Actor
+from signalhub.actors.alarms import AlarmTable
+from signalhub.actors.arriving import Arriving
+from signalhub.actors.calls import Calls
+from signalhub.actors.config import DurableConfig
+from signalhub.actors.deferring import Deferred
+from signalhub.actors.dispatch import Dispatch
+from signalhub.actors.effects import Effect
+from signalhub.actors.events import (
+    Arrived,
+    Commanded,
+    Ended,
+    Event,
+    Moved,
+    Placed,
+    PlacingFailed,
+    Receipted,
+    Refused,
+)
+from signalhub.actors.executing import Executor, Instances
+from signalhub.actors.inbox import Inbox, Item
+from signalhub.actors.kinds import Kinds
+from signalhub.actors.letters import Letters
+from signalhub.actors.naming import parse_ref
+from signalhub.actors.outbox import Outbox, Row
+from signalhub.actors.places import Places
+from signalhub.actors.recovery import Recovery
+from signalhub.actors.store import StorageFailed, Store
+from signalhub.actors.ulid import Ulids
+
+
+class Counters(msgspec.Struct):
+    """What has happened since the host was started."""
+
+    requests: int = 0
+    request_errors: int = 0
+    continuations: int = 0
+    alarms: int = 0
+    timeouts: int = 0
+    duplicates: int = 0
+    late_results: int = 0
+    skipped: int = 0
+    dead: int = 0
+    gone: int = 0
+    unreadable: int = 0
+    unstarted: int = 0
+    slow: int = 0
+    turns: int = 0
+    failed_turns: int = 0
+
+
+def _nothing(point: str) -> None:
+    """Nobody watches how far a turn has come."""
+
+
+class Kernel:
+    """One host's actors. Not thread-safe; one thread owns it."""
+
+    def __init__(
+        self,
+        store: Store,
+        classes: Iterable[type[Actor]],
+        *,
+        host: str,
+        config: DurableConfig | None = None,
+        foreign: Iterable[str] = (),
+        randomness: Callable[[int], bytes] = os.urandom,
+        jitter: Callable[[], float] = random.random,
+        reached: Callable[[str], None] = _nothing,
+    ) -> None:
+        """`reached` is called at the points of a turn where tests want to end the process."""
+        self.store = store
+        self.config = config or DurableConfig()
+        self.kinds = Kinds(classes, self.config, foreign)
+        self.ids = Ulids(randomness)
+        self.counters = Counters()
+        self.reached = reached
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        # Items whose continuation has run, to be removed once its savepoint is released.
+        self.ended: list[Item] = []
+        self.places = Places(store, host)
+        self.inbox = Inbox(store, self.ids)
+        self.outbox = Outbox(store)
+        self.calls = Calls(self)
+        self.deferred = Deferred(store)
+        self.alarms = AlarmTable(self)
+        self.letters = Letters(self)
+        self.instances = Instances(self)
+        self.executor = Executor(self)
+        self.arriving = Arriving(self)
+        self.dispatch = Dispatch(self, jitter)
+        self.recovery = Recovery(self)
+
+    def start(self, now_ms: int) -> None:
+        """Read the tables; raises `StorageFailed`."""
+        self.now_ms = now_ms
+        with self.store.transaction():
+            self.recovery.begin(now_ms)
+        self._load()
+
+    def _load(self) -> None:
+        self.places.load()
+        self.inbox.load()
+        self.calls.load()
+        self.instances.load()
+        self.arriving.load()
+        self.dispatch.load()
+
+    def turn(self, events: Iterable[Event], now_ms: int) -> list[Effect]:
+        """Everything that can be done now; the effects are to be performed by the caller."""
+        self.now_ms = now_ms
+        self.effects = []
+        self.counters.turns += 1
+        try:
+            with self.store.transaction():
+                for event in events:
+                    self._take(event)
+                self.recovery.step(now_ms)
+                self.calls.expire(now_ms)
+                self._work(now_ms)
+                self.inbox.flush(now_ms)
+                self.dispatch.run(now_ms)
+                self.arriving.write()
+                self.recovery.end_turn()
+                self.reached("commit")
+        except BaseException as error:
+            self.counters.failed_turns += 1
+            self.effects = []
+            if isinstance(error, StorageFailed):
+                self._load()
+                self.recovery.again()
+            raise
+        self.reached("committed")
+        effects, self.effects = self.effects, []
+        return effects
+
+    def _take(self, event: Event) -> None:
+        now_ms = self.now_ms
+        match event:
+            case Arrived():
+                self.arriving.arrived(event, now_ms)
+            case Receipted():
+                self.dispatch.receipted(event)
+            case Refused():
+                self.dispatch.refused(event, now_ms)
+            case Placed():
+                self.dispatch.placed(event, now_ms)
+            case PlacingFailed():
+                self.dispatch.placing_failed(event, now_ms)
+            case Ended():
+                self._offload_ended(event)
+            case Moved() | Commanded():
+                raise NotImplementedError
+
+    def _offload_ended(self, event: Ended) -> None:
+        self.store.execute(
+            "DELETE FROM offloads WHERE actor = ? AND call_id = ?", (event.actor, event.call_id)
+        )
+        if self.store.connection.changes():
+            self.calls.ended(event.actor, event.call_id, event.outcome, self.now_ms)
+
+    def _work(self, now_ms: int) -> None:
+        """Alarms and what was stored first, then what this turn has brought."""
+        budget = self.config.inbound_batch_size
+        for row in self.alarms.due(now_ms, self.alarms.share(budget)):
+            # A handler before it may have changed or cancelled it.
+            current = self.alarms.find(row.actor, row.id)
+            if current is not None and current.generation == row.generation:
+                self.executor.alarm(row)
+            budget -= 1
+        for item in self.inbox.take(now_ms, budget):
+            self._run(item)
+            budget -= 1
+        while self.inbox.fresh and budget > 0:
+            self._run(self.inbox.fresh.popleft())
+            budget -= 1
+
+    def _run(self, item: Item) -> None:
+        self.executor.item(item)
+        for one in self.ended:
+            self.inbox.done(one)
+        self.ended.clear()
+
+    @property
+    def has_work(self) -> bool:
+        """Is there something that need not wait for an event or a time?"""
+        return self.inbox.is_ready or self.recovery.is_unfinished
+
+    def next_due_ms(self) -> int | None:
+        """When `turn` has to be called if nothing happens; `None` for never."""
+        times = (
+            self.calls.next_due_ms(),
+            self.inbox.next_due_ms(),
+            self.alarms.next_due_ms(),
+            self.dispatch.next_due_ms(),
+        )
+        return min((one for one in times if one is not None), default=None)
+
+    # What its parts need of each other.
+
+    def new_id(self) -> str:
+        return self.ids.next(self.now_ms)
+
+    def config_of(self, address: str) -> DurableConfig:
+        kind = parse_ref(address).kind
+        return self.config if self.kinds.find(kind) is None else self.kinds.config(kind)
+
+    def post(
+        self,
+        actor: str,
+        dest: str,
+        msg_id: str,
+        kind: str,
+        call_id: str,
+        payload: bytes,
+        expires_ms: int | None = None,
+        *,
+        is_ordered: bool = True,
+        is_held_back: bool = False,
+    ) -> Item | None:
+        """Put a message on its way: into the mailbox of an actor here, else into the outbox.
+
+        With `is_held_back` what is for an actor here is returned instead, because the run it comes
+        from may still fail.
+        """
+        if self.places.is_here(dest) and not self.outbox.has_for(actor, dest):
+            item = Item(dest, kind, call_id, actor, payload)
+            if is_held_back:
+                return item
+            self.inbox.put(item, self.now_ms)
+            return None
+        row = Row(actor, dest, msg_id, kind, call_id, payload, 0, expires_ms)
+        self.post_row(row, is_ordered=is_ordered)
+        return None
+
+    def post_row(self, row: Row, *, is_ordered: bool) -> None:
+        lane = self.dispatch.lane_for(row.dest, is_ordered=is_ordered)
+        self.outbox.add(row, lane)
+        self.dispatch.wake(lane)
+
+    def take_back(self, dest: str, call_id: str) -> bool:
+        """Take a request back that waits in the mailbox of an actor here and was not tried."""
+        return self.places.is_here(dest) and self.inbox.withdraw(dest, "request", call_id)

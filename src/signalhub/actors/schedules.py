@@ -1,0 +1,232 @@
+"""When alarms are due: arithmetic on milliseconds since the epoch, without a clock.
+
+Cron follows Debian's cron. Five fields, names (`MON`, `JAN`), `L` and `LW` as the day of the month,
+`5L` and `MON#2` as weekdays; seconds and `@daily` are refused. Where clocks change:
+
+- Minute and hour both given (`30 2 * * *`): once a day. A time that is skipped happens when the
+  gap ends, and a time that occurs twice happens the first time.
+- Minute or hour beginning with `*` (`*/15 * * * *`): as time passes. What falls into the gap is
+  left out, what is repeated happens twice; so hourly stays hourly.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
+from enum import StrEnum
+from functools import lru_cache
+from math import ceil, isfinite
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+# Whatever is due can be shown as a `datetime`.
+DUE_MS_MIN = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+DUE_MS_MAX = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+SECONDS_MAX = (DUE_MS_MAX - DUE_MS_MIN) // 1000
+
+RETRY_SECONDS_MAX = 3600
+CRON_FIELDS = 5
+SHOWN_CHARS = 100
+
+
+class ScheduleError(ValueError):
+    """A time that cannot be understood or never comes."""
+
+
+class AlarmType(StrEnum):
+    """What an alarm was made from, and so what becomes of it after it has run."""
+
+    SCHEDULED = "scheduled"
+    DELAYED = "delayed"
+    CRON = "cron"
+    INTERVAL = "interval"
+
+
+class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an alarm comes round by; a one-shot has nothing but its type."""
+
+    type: AlarmType
+    cron: str | None = None
+    tz: str | None = None
+    every_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        has_cron = self.cron is not None and self.tz is not None
+        has_every = self.every_ms is not None and self.every_ms >= 1
+        if self.type is AlarmType.CRON and not has_cron:
+            raise ScheduleError("a cron alarm needs an expression and a zone")
+        if self.type is AlarmType.INTERVAL and not has_every:
+            raise ScheduleError("an interval needs at least one millisecond")
+
+    def encode(self) -> str:
+        """As JSON text, for a column."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Spec:
+        """Read what `encode` wrote; zones are not looked up, so rows can be listed without."""
+        try:
+            return msgspec.json.decode(text, type=Spec)
+        except msgspec.DecodeError as error:
+            raise ScheduleError(f"{_shown(text)} is not the spec of an alarm: {error}") from None
+
+
+def spec_of(
+    when: datetime | timedelta | int | float | str, now_ms: int, *, tz: str = "UTC"
+) -> tuple[Spec, int]:
+    """What `when` means, and the first time it is due.
+
+    A naive `datetime` is a time in `tz`: where it occurs twice its `fold` decides, where it is
+    skipped it moves on by the length of the gap. Fractions of a millisecond are rounded up, so
+    nothing is early.
+    """
+    zone = _zone(tz)
+    match when:
+        case str():
+            expression = " ".join(when.split())
+            spec = Spec(AlarmType.CRON, cron=expression, tz=tz)
+            return spec, _occurrence_after(expression, zone, now_ms)
+        case datetime():
+            return Spec(AlarmType.SCHEDULED), _instant_ms(when, zone)
+        case _:
+            return Spec(AlarmType.DELAYED), _after(now_ms, when, "a cron expression")
+
+
+def interval(
+    seconds: float | timedelta, now_ms: int, first: datetime | timedelta | float | None = None
+) -> tuple[Spec, int]:
+    """Every so many seconds of real time, whatever clocks show; a naive `first` is in UTC."""
+    every_ms = _length_ms(seconds)
+    if every_ms < 1:
+        raise ScheduleError(f"an interval cannot be {seconds!r}: give at least 0.001 seconds")
+    spec = Spec(AlarmType.INTERVAL, every_ms=every_ms)
+    if isinstance(first, datetime):
+        return spec, _instant_ms(first, UTC)
+    return spec, _after(now_ms, seconds if first is None else first)
+
+
+def next_due(spec: Spec, due_ms: int, now_ms: int) -> int | None:
+    """The next time after the occurrence of `due_ms` is done with; `None` if there is none.
+
+    What was missed is left out. A clock set back repeats nothing: the result is after both times.
+    Raises `ScheduleError` where no next time can be found, such as in a zone this machine does
+    not know: the alarm has to be set aside then, as another attempt would end the same.
+    """
+    match spec.type:
+        case AlarmType.CRON:
+            assert spec.cron is not None
+            assert spec.tz is not None
+            return _occurrence_after(spec.cron, _zone(spec.tz), max(due_ms, now_ms))
+        case AlarmType.INTERVAL:
+            assert spec.every_ms is not None
+            periods = max(1, (now_ms - due_ms) // spec.every_ms + 1)
+            return _reachable(due_ms + periods * spec.every_ms, spec)
+        case _:
+            return None
+
+
+def retry_due(attempts: int, now_ms: int) -> int:
+    """When to try again what has failed `attempts` times: 2, 4, 8, … seconds, at most an hour."""
+    if attempts < 1:
+        raise ValueError(f"{attempts} attempts: there is nothing to repeat before the first")
+    doublings = min(attempts, RETRY_SECONDS_MAX.bit_length())
+    return now_ms + 1000 * min(1 << doublings, RETRY_SECONDS_MAX)
+
+
+def _occurrence_after(expression: str, zone: tzinfo, after_ms: int) -> int:
+    """The first occurrence strictly after a time."""
+    if len(expression.split()) != CRON_FIELDS:
+        # A sixth field would be taken for seconds.
+        raise _not_cron(expression, f"it has {len(expression.split())} fields")
+    try:
+        start = (EPOCH + after_ms * MILLISECOND).astimezone(zone)
+        for occurrence in CronSim(expression, start):
+            due_ms = (occurrence - EPOCH) // MILLISECOND
+            # In the second pass of a repeated hour the library offers the times of the first.
+            if after_ms < due_ms <= DUE_MS_MAX:
+                return due_ms
+    except (CronSimError, ValueError) as error:
+        raise _not_cron(expression, str(error)) from None
+    except OverflowError:
+        raise _unreachable(expression) from None
+    raise _not_cron(expression, "it does not occur within 50 years")
+
+
+def _not_cron(expression: str, reason: str) -> ScheduleError:
+    return ScheduleError(
+        f"{_shown(expression)} is no cron expression to go by ({reason}): write five fields, "
+        "minute, hour, day, month and weekday, such as '30 9 * * MON-FRI', "
+        "or give a datetime or a number of seconds"
+    )
+
+
+def _instant_ms(when: datetime, zone: tzinfo) -> int:
+    if when.utcoffset() is None:
+        when = when.replace(tzinfo=zone)
+    whole, rest = divmod(when - EPOCH, MILLISECOND)
+    return _reachable(whole + bool(rest), when)
+
+
+def _after(now_ms: int, delay: object, *alternatives: str) -> int:
+    return _reachable(now_ms + _length_ms(delay, "a datetime", *alternatives), delay)
+
+
+def _length_ms(length: object, *alternatives: str) -> int:
+    """A length of time, rounded up to whole milliseconds."""
+    if isinstance(length, timedelta):
+        whole, rest = divmod(length, MILLISECOND)
+        return whole + bool(rest)
+    if isinstance(length, bool) or not isinstance(length, int | float):
+        wanted = ", ".join((*alternatives, "a timedelta"))
+        raise TypeError(f"{_shown(length)} is no time: give {wanted} or a number of seconds")
+    if isinstance(length, float) and not isfinite(length):
+        raise ScheduleError(f"{length} is no time: give a finite number of seconds")
+    if abs(length) > SECONDS_MAX:
+        raise _unreachable(length)
+    if isinstance(length, int):
+        return length * 1000
+    # As it is written, so that 16.1 is 16100 ms. What is less than a nanosecond is noise, as in
+    # 0.1 + 0.2, and must not cost a millisecond.
+    return ceil(round(Decimal(float.__repr__(length)) * 1000, 6))
+
+
+def _reachable(due_ms: int, when: object) -> int:
+    if not DUE_MS_MIN <= due_ms <= DUE_MS_MAX:
+        raise _unreachable(when)
+    return due_ms
+
+
+def _unreachable(when: object) -> ScheduleError:
+    return ScheduleError(
+        f"{_shown(when)} leads out of the years 1 to 9999: "
+        "give a time that comes, and numbers in seconds, not in milliseconds"
+    )
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> tzinfo:
+    if not isinstance(name, str):
+        raise TypeError(f"tz cannot be {_shown(name)}: write a name such as 'Europe/Berlin'")
+    if name == "UTC":
+        return UTC  # Much quicker than the zone of that name.
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        # The name of a folder of zones ends in an OSError.
+        raise ScheduleError(
+            f"there is no zone {_shown(name)} here: write a name such as 'Europe/Berlin', "
+            "or update the package tzdata"
+        ) from None
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print numbers of thousands of digits.
+        return "that number"
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"

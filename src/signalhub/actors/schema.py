@@ -1,0 +1,171 @@
+"""The tables of one host, and what each row means."""
+
+from __future__ import annotations
+
+from typing import Final
+
+APPLICATION_ID: Final = 0x5348_4143
+VERSION: Final = 1
+
+# Rows whose turn is not known yet: their actor is on its way, leaving, or nobody knows where it lives.
+HELD_MS: Final = 1 << 62
+
+CREATE: Final = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+
+-- `instance`, `boot_id`, `last_ulid`, `seen_ms`: the newest time of acceptance among deliveries.
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+-- Where actors live that this host has, had, or is getting. `status` is one of `Status`.
+CREATE TABLE actors (
+    address TEXT PRIMARY KEY,
+    token INTEGER NOT NULL,
+    status TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX actors_not_here ON actors (status) WHERE status <> 'here';
+
+-- What is to be sent, in the order of `msg_id`; for a request this is its call id.
+CREATE TABLE outbox (
+    actor TEXT NOT NULL,
+    dest TEXT NOT NULL,
+    msg_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    host TEXT NOT NULL,
+    is_ordered INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    expires_ms INTEGER,
+    PRIMARY KEY (actor, dest, msg_id)
+) WITHOUT ROWID;
+CREATE INDEX outbox_lane ON outbox (host, is_ordered, msg_id);
+
+-- How far each lane was ever sent, receipt or not: what lies beyond has never left this host.
+CREATE TABLE lanes (
+    host TEXT NOT NULL,
+    is_ordered INTEGER NOT NULL,
+    sent_to TEXT NOT NULL,
+    PRIMARY KEY (host, is_ordered)
+) WITHOUT ROWID;
+
+-- What has arrived and was not done in the same turn, in the order of `arrival_id`.
+CREATE TABLE inbox (
+    actor TEXT NOT NULL,
+    arrival_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    sender TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    not_before_ms INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (actor, arrival_id)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX inbox_once ON inbox (actor, kind, call_id);
+CREATE INDEX inbox_ready ON inbox (not_before_ms, arrival_id);
+
+-- Calls whose outcome is awaited; `dest` is '' for work outside the actor.
+CREATE TABLE pending (
+    actor TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    dest TEXT NOT NULL,
+    method TEXT NOT NULL,
+    "then" BLOB,
+    catch BLOB,
+    errors_only INTEGER NOT NULL,
+    context BLOB NOT NULL,
+    deadline_ms INTEGER,
+    idem_key TEXT,
+    PRIMARY KEY (actor, call_id)
+) WITHOUT ROWID;
+
+-- Keys of the application that stand for a call that was made.
+CREATE TABLE keys (
+    actor TEXT NOT NULL,
+    idem_key TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    until_ms INTEGER NOT NULL,
+    PRIMARY KEY (actor, idem_key)
+) WITHOUT ROWID;
+
+-- Tombstones of requests that came from another host. Rows are added in the order of time.
+CREATE TABLE done (
+    row_id INTEGER PRIMARY KEY,
+    actor TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    accepted_ms INTEGER NOT NULL,
+    UNIQUE (actor, call_id)
+);
+
+-- Requests whose answer comes later.
+CREATE TABLE deferred (
+    actor TEXT NOT NULL,
+    token TEXT NOT NULL,
+    caller TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    PRIMARY KEY (actor, token)
+) WITHOUT ROWID;
+
+-- Work outside the actor that has not ended.
+CREATE TABLE offloads (
+    actor TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    function TEXT NOT NULL,
+    arguments BLOB NOT NULL,
+    PRIMARY KEY (actor, call_id)
+) WITHOUT ROWID;
+
+CREATE TABLE alarms (
+    actor TEXT NOT NULL,
+    id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    due_ms INTEGER NOT NULL,
+    occurrence_ms INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    continuation BLOB NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    status TEXT NOT NULL DEFAULT 'pending',
+    generation TEXT NOT NULL,
+    last_error TEXT,
+    PRIMARY KEY (actor, id)
+) WITHOUT ROWID;
+CREATE INDEX alarms_due ON alarms (status, due_ms, id);
+
+CREATE TABLE dead (
+    actor TEXT NOT NULL,
+    dead_id TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    error TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    dead_ms INTEGER NOT NULL,
+    PRIMARY KEY (actor, dead_id)
+) WITHOUT ROWID;
+CREATE INDEX dead_calls ON dead (actor, call_id);
+
+CREATE TABLE state (
+    actor TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (actor, key)
+) WITHOUT ROWID;
+
+-- Actors on their way from here (`leaving`) or to here (`arriving`), and how far that is.
+CREATE TABLE moves (
+    actor TEXT PRIMARY KEY,
+    direction TEXT NOT NULL,
+    peer TEXT NOT NULL,
+    step TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    move_id TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE parts (
+    actor TEXT NOT NULL,
+    move_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (actor, move_id, number)
+) WITHOUT ROWID;
+"""

@@ -1,0 +1,93 @@
+"""Ids whose order is that of their making: 48 bits of time, 80 of chance, 26 characters.
+
+They reveal when they were made and who has one can guess the next: never use them as secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+TIME_MAX = (1 << 48) - 1
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
+_ULID = re.compile(f"[0-7][{_ALPHABET}]{{25}}")
+
+# The last four characters are counted; what stands before them seldom changes and is kept as text.
+_LOW_BITS = 20
+_LOW_MAX = (1 << _LOW_BITS) - 1
+_HIGH_MAX = (1 << (80 - _LOW_BITS)) - 1
+
+
+class Ulids:
+    """Makes ids, each greater than the one before, whatever the clock does."""
+
+    __slots__ = ("_high", "_low", "_prefix", "_randomness", "_time_ms")
+
+    def __init__(self, randomness: Callable[[int], bytes], last: str | None = None) -> None:
+        """Begin above `last`; `randomness(n)` gives n bytes, as `os.urandom` does."""
+        self._randomness = randomness
+        self._time_ms = self._high = self._low = 0
+        self._prefix = _text(0, 22)
+        if last is not None:
+            self.seed(last)
+
+    @property
+    def last(self) -> str:
+        """The greatest id so far, for `seed` after a restart."""
+        return f"{self._prefix}{_text(self._low, 4)}"
+
+    def seed(self, last: str) -> None:
+        """Make only ids greater than this one from now on; a smaller one changes nothing."""
+        if not is_ulid(last):
+            raise ValueError(f"{last!r:.100} is no ULID")
+        if last > self.last:
+            number = _number(last)
+            self._set(number >> 80, number & ((1 << 80) - 1))
+
+    def next(self, now_ms: int) -> str:
+        """A new id. In the same or an earlier millisecond it is the last one plus one."""
+        if now_ms > self._time_ms:
+            self._set(now_ms, int.from_bytes(self._randomness(10), "big"))
+        elif self._low < _LOW_MAX:
+            self._low += 1
+        elif self._high < _HIGH_MAX:
+            self._set(self._time_ms, (self._high + 1) << _LOW_BITS)
+        else:
+            self._set(self._time_ms + 1, int.from_bytes(self._randomness(10), "big"))
+        low = self._low
+        return f"{self._prefix}{_PAIRS[low >> 10]}{_PAIRS[low & 1023]}"
+
+    def _set(self, time_ms: int, chance: int) -> None:
+        if time_ms > TIME_MAX:
+            raise ValueError(f"the time {time_ms} ms does not fit into a ULID")
+        self._time_ms = time_ms
+        self._high = chance >> _LOW_BITS
+        self._low = chance & _LOW_MAX
+        self._prefix = _text(time_ms, 10) + _text(self._high, 12)
+
+
+def is_ulid(text: object) -> bool:
+    """Only the one spelling `Ulids` writes, because ids are compared as text."""
+    return isinstance(text, str) and _ULID.fullmatch(text) is not None
+
+
+def time_of(ulid: str) -> int:
+    """When it was made, milliseconds since the epoch."""
+    if not is_ulid(ulid):
+        raise ValueError(f"{ulid!r:.100} is no ULID")
+    return _number(ulid[:10])
+
+
+def _text(number: int, characters: int) -> str:
+    pairs = [_PAIRS[number >> shift & 1023] for shift in range(5 * characters - 10, -1, -10)]
+    return "".join(pairs)
+
+
+def _number(text: str) -> int:
+    number = 0
+    for character in text:
+        number = number << 5 | _VALUES[character]
+    return number

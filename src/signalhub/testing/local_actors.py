@@ -1,0 +1,163 @@
+"""Durable actors without a hub, for tests: one host, a clock that stands still, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from signalhub.actors import message as wire
+from signalhub.actors import outcome
+from signalhub.actors.actor import Actor
+from signalhub.actors.config import DurableConfig
+from signalhub.actors.effects import Effect, Locate, Offload, Send, Settle
+from signalhub.actors.events import Arrived, Ended, Event, Place, Placed, Receipted
+from signalhub.actors.kernel import Kernel
+from signalhub.actors.naming import Ref
+from signalhub.actors.offloading import run_offloaded
+from signalhub.actors.operation import Operation, encode_operation, op
+from signalhub.actors.state import State
+from signalhub.actors.store import Store
+from signalhub.testing.clock import FakeClock
+
+HOST = "@(actors/local)"
+CALLER = "@(test/caller)"
+
+
+class Unanswered(AssertionError):
+    """A call was made, everything there was to do was done, and no outcome came."""
+
+
+class LocalActors:
+    """Runs actors in the test's own thread until nothing is left to do.
+
+    Calls go the way they go in a real host, store included; only the hub is a few lines here. With a
+    path the store is a file, and `restart` opens it anew, as after a crash.
+    """
+
+    def __init__(
+        self,
+        *classes: type[Actor],
+        path: str | os.PathLike[str] = ":memory:",
+        clock: FakeClock | None = None,
+        config: DurableConfig | None = None,
+        foreign: Iterable[str] = (),
+        reached: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self._classes = classes
+        self._path = path
+        self._config = config
+        self._foreign = tuple(foreign)
+        self._reached = reached
+        self._calls = 0
+        self._outcomes: dict[str, Any] = {}
+        self._events: list[Event] = []
+        self.kernel = self._open(classes)
+
+    def _open(self, classes: Iterable[type[Actor]]) -> Kernel:
+        config = self._config or DurableConfig()
+        kernel = Kernel(
+            Store(self._path, durability=config.durability),
+            classes,
+            host=HOST,
+            config=config,
+            foreign=self._foreign,
+            jitter=lambda: 0.5,
+            reached=lambda point: self._reached(point),
+        )
+        kernel.start(self.clock.now_ms())
+        return kernel
+
+    def close(self) -> None:
+        self.kernel.store.close()
+
+    def restart(self, *classes: type[Actor]) -> None:
+        """Open the store anew, perhaps with changed classes; nothing runs before `run`."""
+        self.close()
+        self._events.clear()
+        self.kernel = self._open(classes or self._classes)
+
+    def call(self, target: Ref | str, operation: Operation | str, *args: Any) -> Any:
+        """Call from outside and run; returns the value, raises the `CallError`."""
+        call_id = self.begin(target, operation, *args)
+        self.run()
+        return self.outcome(call_id)
+
+    def begin(self, target: Ref | str, operation: Operation | str, *args: Any) -> str:
+        """Call from outside, without running anything yet."""
+        self._calls += 1
+        call_id = f"call-{self._calls}"
+        wanted = operation if isinstance(operation, Operation) else op(operation, *args)
+        data = request_body(call_id, str(target), wanted)
+        self._events.append(Arrived(wire.CALL, data, CALLER, self.clock.now_ms(), call_id))
+        return call_id
+
+    def outcome(self, call_id: str) -> Any:
+        """The value a call from outside returned; raises its error, or `Unanswered`."""
+        if call_id not in self._outcomes:
+            raise Unanswered(f"{call_id} has no outcome")
+        value = self._outcomes[call_id]
+        if outcome.is_error(value):
+            raise value
+        return value
+
+    def run(self, turns_max: int = 10_000) -> None:
+        """Turn until nothing is left to do at this time."""
+        for _ in range(turns_max):
+            self.turn()
+            due_ms = self.kernel.next_due_ms()
+            is_due = due_ms is not None and due_ms <= self.clock.now_ms()
+            if not (self._events or self.kernel.has_work or is_due):
+                return
+        raise AssertionError(f"still busy after {turns_max} turns")
+
+    def turn(self) -> None:
+        """One turn, and its effects."""
+        events, self._events = self._events, []
+        for effect in self.kernel.turn(events, self.clock.now_ms()):
+            self._perform(effect)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, stopping wherever something is due."""
+        end_ms = self.clock.now_ms() + round(seconds * 1000)
+        self.run()
+        while True:
+            due_ms = self.kernel.next_due_ms()
+            if due_ms is None or due_ms > end_ms:
+                break
+            self.clock.advance(max(0, due_ms - self.clock.now_ms()) / 1000)
+            self.run()
+        self.clock.advance(max(0, end_ms - self.clock.now_ms()) / 1000)
+        self.run()
+
+    def state(self, target: Ref | str) -> State:
+        """The state of an actor, to look at."""
+        config = self.kernel.config
+        return State(self.kernel.store, str(target), config.max_depth, config.max_payload_bytes)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Locate():
+                places = [Place(one, HOST, effect.claims.get(one, 1)) for one in effect.actors]
+                self._events.append(Placed(places))
+            case Send():
+                for message, _ in wire.split(effect.data):
+                    self._outcomes[message.call] = outcome.read(bytes(message.body), message.call)
+                self._events.append(Receipted(effect.batch))
+            case Offload():
+                body = asyncio.run(run_offloaded(effect.function, effect.arguments))
+                self._events.append(Ended(effect.actor, effect.call_id, body))
+            case Settle():
+                pass
+            case _:
+                raise AssertionError(f"a host alone does not {effect!r}")
+
+
+def request_body(call_id: str, target: str, operation: Operation) -> bytes:
+    """The body of a call from outside."""
+    message = wire.Message("request", call_id, target, msgspec.Raw(encode_operation(operation)))
+    return wire.join([wire.encode(message)])
