@@ -67,8 +67,8 @@ class Actor:
     """A single-threaded object with an address and a durable state.
 
     Methods are ordinary functions: they read and write `self.state`, make calls, set alarms, and
-    return. Everything a method did is committed together, or has not happened. Attributes of the object
-    itself are a cache at most: they are gone when the host restarts or a method raises.
+    return. Everything a method did is committed together, or has not happened. Attributes of the
+    object itself are a cache at most: they are gone when the host restarts or a method raises.
     """
 
     kind: ClassVar[str] = ""
@@ -150,7 +150,7 @@ class Actor:
         *args: Any,
         then: Then | None = None,
         catch: Then | None = None,
-        timeout: float | timedelta | None | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
         key: str | None = None,
         ordered: bool = True,
         errors_only: bool = False,
@@ -213,7 +213,7 @@ class Actor:
         return self._now_running.redrive(dead_id)
 
     def defer(self) -> Token:
-        """Answer the present call later: return the token, and `resolve` or `reject` it some time."""
+        """Answer the present call later: return the token, `resolve` or `reject` it one day."""
         return self._now_running.defer()
 
     def resolve(self, token: Token, value: Any = None) -> bool:

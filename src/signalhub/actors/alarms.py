@@ -1,7 +1,7 @@
 """Alarms: what is to happen at a time, after a delay, by cron, or every so often.
 
-A due alarm runs like a message, alone and in a savepoint of its own. After it has run, its row is deleted
-or gets its next time only if the handler did not set or cancel the same alarm meanwhile.
+A due alarm runs like a message, alone and in a savepoint of its own. After it has run, its row is
+deleted or gets its next time only if the handler did not set or cancel the same alarm meanwhile.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ class Alarms:
         """Have a method of this actor called later.
 
         Args:
-            when: A time, seconds or a timedelta from now (0 and less: as soon as this is committed),
-                or a cron expression of five fields.
+            when: A time, seconds or a timedelta from now (0 and less: as soon as this is
+                committed), or a cron expression of five fields.
             continuation: A method of this actor, `partial(self.method, …)` or `cont(…)`.
             args: Its arguments, if it is a plain method.
             id: Replaces the alarm of that id, if there is one.

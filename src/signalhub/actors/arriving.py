@@ -1,14 +1,15 @@
-"""What the hub delivers: taken once, put into the mailbox of its actor, or held until that is known.
+"""What the hub delivers: taken once, put into the mailbox of its actor, or held for now.
 
-A request is remembered by its call id together with the time the hub accepted the copy it came in. The
-memory of it ends when the host has seen a delivery that the hub accepted a whole `tombstone_ttl` later:
-mailboxes are read in order, so no repeat can come any more (docs/decisions/0011).
+A request is remembered by its call id together with the time the hub accepted the copy it came in.
+The memory of it ends when the host has seen a delivery that the hub accepted a whole
+`tombstone_ttl` later: mailboxes are read in order, so no repeat can come any more
+(docs/decisions/0011).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("signalhub.actors")
 
+# An actor placed with this token has never lived anywhere.
+FIRST_TOKEN: Final = 1
 _PURGE_MAX: Final = 1_000
 _SEEN: Final = "seen_ms"
 
@@ -49,6 +52,10 @@ class Arriving:
         try:
             if event.type == wire.CALL:
                 self._from_outside(event, now_ms)
+            elif event.type == wire.MOVE:
+                kernel.moving.part_arrived(event)
+            elif event.type == wire.MARK:
+                kernel.moving.marked(event)
             else:
                 for message, raw in wire.split(event.data):
                     self._message(message, raw, event.accepted_ms, now_ms)
@@ -119,13 +126,21 @@ class Arriving:
     # What the hub says about places.
 
     def lives_here(self, place: Place, now_ms: int) -> None:
+        """The hub places an actor here: a new one starts, one that has lived is on its way."""
         kernel = self._kernel
         own = kernel.places.own(place.actor)
-        if own is not None and own.status in (Status.LEAVING, Status.ARRIVING):
+        status = None if own is None else own.status
+        if status is Status.LEAVING:
             return
-        if own is None or own.status is not Status.HERE or own.token != place.token:
+        if status is Status.ARRIVING:
+            kernel.moving.confirmed(place, now_ms)
+            return
+        kernel.places.forget(place.actor)
+        if status is not Status.HERE and place.token > FIRST_TOKEN:
+            kernel.places.put(place.actor, place.token, Status.ARRIVING)
+            return
+        if own is None or status is not Status.HERE or own.token != place.token:
             kernel.places.put(place.actor, place.token, Status.HERE)
-            kernel.places.forget(place.actor)
         kernel.inbox.release(place.actor)
 
     def lives_elsewhere(self, place: Place, now_ms: int) -> None:
@@ -148,10 +163,12 @@ class Arriving:
             return
         kernel.places.put(place.actor, own.token, Status.GONE)
         rows = kernel.store.execute(
-            "DELETE FROM inbox WHERE actor = ? RETURNING arrival_id, kind, call_id, sender, payload",
+            "DELETE FROM inbox WHERE actor = ?"
+            " RETURNING arrival_id, kind, call_id, sender, payload",
             (place.actor,),
         ).fetchall()
-        for _, kind, call_id, sender, payload in sorted(rows):
+        found: list[Any] = sorted(rows)
+        for _, kind, call_id, sender, payload in found:
             row = Row(sender, place.actor, kernel.new_id(), kind, call_id, payload)
             kernel.post_row(row, is_ordered=True)
 

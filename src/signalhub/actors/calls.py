@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 from enum import Enum
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, Literal, NewType
 
 import msgspec
 
@@ -192,7 +192,7 @@ class Calls:
         )
         if self._kernel.inbox.has(actor, "result", waiting.call_id):
             return  # The result was first, and only waits for its turn.
-        executed = "no" if self.withdraw(actor, waiting) else "unknown"
+        executed: Literal["no", "unknown"] = "no" if self.withdraw(actor, waiting) else "unknown"
         self._kernel.counters.timeouts += 1
         error = CallTimeout(
             f"{waiting.method} of {waiting.dest or 'offloaded work'} did not end in time",
@@ -238,7 +238,7 @@ class Calls:
         kernel = self._kernel
         log.error("%s gives up %s to %s: %s", row.actor, row.kind, row.dest, reason)
         evidence = letters.encode(letters.Message(row.dest, row.kind, row.payload))
-        origin = "send" if row.kind == "request" else "result"
+        origin: letters.Origin = "send" if row.kind == "request" else "result"
         kernel.letters.bury(
             row.actor, origin, row.call_id, evidence, reason, row.attempts, kernel.now_ms
         )

@@ -81,18 +81,17 @@ def check_timeout(config: DurableConfig, timeout_s: float | timedelta | None) ->
             f"timeout is a number of seconds, a timedelta or None, not {timeout_s!r:.100}"
         )
     # Written so that NaN, which compares as false, is refused as well.
-    if not timeout_s > 0 or math.isinf(timeout_s):
+    if not timeout_s > 0 or timeout_s == math.inf:
         raise ValueError(
             f"timeout is {timeout_s} s; use a number above 0, or None for a call without a timeout"
         )
-    timeout_ms = max(1, round(timeout_s * 1000))
-    if timeout_ms >= config.tombstone_ttl_ms:
+    if timeout_s * 1000 >= config.tombstone_ttl_ms:
         raise ValueError(
             f"timeout is {timeout_s} s, but ids of calls are remembered for tombstone_ttl_ms = "
             f"{config.tombstone_ttl_ms} only, so that a repeat could run twice; use a shorter "
             "timeout, or None"
         )
-    return timeout_ms
+    return max(1, round(timeout_s * 1000))
 
 
 def _check(values: Mapping[str, Any], where: str) -> None:
@@ -109,9 +108,9 @@ def _check(values: Mapping[str, Any], where: str) -> None:
 def _check_value(key: object, value: object, where: str) -> None:
     if not isinstance(key, str) or key not in _KEYS:
         near = difflib.get_close_matches(str(key), _KEYS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f"Did you mean {near[0]!r}? " if near else ""
         raise TypeError(
-            f"{where}: unknown key {key!r}; {hint}the keys are {', '.join(sorted(_KEYS))}"
+            f"{where}: unknown key {key!r}. {hint}The keys are {', '.join(sorted(_KEYS))}"
         )
     if key == "durability":
         if value not in get_args(Durability):

@@ -74,8 +74,9 @@ class CallContext(msgspec.Struct, frozen=True):
         if type(content) is dict and content.keys() <= _KEYS:
             chain, state = content.get("chain", []), content.get("state", {})
             call_id, caller = content.get("call", ""), content.get("caller")
+            texts = (call_id, "" if caller is None else caller)
             is_right = type(chain) is list and type(state) is dict
-            if is_right and all(type(one) is str for one in (*chain, call_id, caller or "")):
+            if is_right and all(type(one) is str for one in (*chain, *texts)):
                 return cls(tuple(chain), content.get("auth"), state, call_id, caller)
         raise PayloadError("this is no call context")
 

@@ -1,8 +1,8 @@
 """Sending what is in the outbox: one batch of each lane under way, in the order of the rows.
 
-A lane waits for the receipt of its batch. Without one it sends the same rows again after a pause that
-doubles; rows whose time has passed leave the lane. Rows whose destination has no known host wait in the
-lane `NOWHERE` until the hub has said where it lives.
+A lane waits for the receipt of its batch. Without one it sends the same rows again after a pause
+that doubles; rows whose time has passed leave the lane. Rows whose destination has no known host
+wait in the lane `NOWHERE` until the hub has said where it lives.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class Dispatch:
     def wake(self, lane: Lane) -> None:
         self._awake.add(lane)
 
+    def wake_nowhere(self) -> None:
+        """Rows have come whose destinations have to be looked up."""
+        self._awake |= {(NOWHERE, True), (NOWHERE, False)}
+
     def doubt(self, address: str) -> None:
         """Ask the hub where an actor lives."""
         self._doubted.add(address)
@@ -102,7 +106,8 @@ class Dispatch:
         times = [
             self._pauses[lane].until_ms for lane in self._awake - self._busy if lane in self._pauses
         ]
-        if self._doubted or any(host == NOWHERE for host, _ in self._awake):
+        is_wanted = self._doubted or any(host == NOWHERE for host, _ in self._awake)
+        if is_wanted and not self._asked:
             times.append(self._asking.until_ms)
         return min(times, default=None)
 
@@ -206,13 +211,16 @@ class Dispatch:
 
     def receipted(self, event: Receipted) -> None:
         trip = self._end(event.batch)
-        if trip is not None:
+        if trip is None:
+            self._kernel.moving.receipted(event.batch)
+        else:
             self._kernel.outbox.remove(trip.rows)
             self._pauses.pop(trip.lane, None)
 
     def refused(self, event: Refused, now_ms: int) -> None:
         trip = self._end(event.batch)
         if trip is None:
+            self._kernel.moving.refused(event.batch, now_ms)
             return
         kernel = self._kernel
         if event.is_final:

@@ -34,7 +34,8 @@ class Receipted(msgspec.Struct):
 class Refused(msgspec.Struct):
     """A batch was not accepted, or no receipt came in time.
 
-    `stale` names actors that live elsewhere by now. `is_final` means that the recipient, somebody outside, is gone.
+    `stale` names actors that live elsewhere by now. `is_final` means that the recipient, somebody
+    outside, is gone.
     """
 
     batch: str
@@ -66,11 +67,16 @@ class Ended(msgspec.Struct):
 
 
 class Moved(msgspec.Struct):
-    """The hub's answer to a move of the place of an actor; without a token it said no."""
+    """The hub's answer to giving a place away; without a token it said no, or nothing."""
 
     actor: str
     token: int | None
     reason: str = ""
+    is_final: bool = False
+
+
+class Connected(msgspec.Struct):
+    """The hub is there, for the first time or again."""
 
 
 class Commanded(msgspec.Struct):
@@ -81,4 +87,6 @@ class Commanded(msgspec.Struct):
     answer: Any
 
 
-Event = Arrived | Receipted | Refused | Placed | PlacingFailed | Ended | Moved | Commanded
+Event = (
+    Arrived | Receipted | Refused | Placed | PlacingFailed | Ended | Moved | Connected | Commanded
+)

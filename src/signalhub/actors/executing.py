@@ -1,8 +1,8 @@
 """Running what has arrived: requests, outcomes of calls, alarms. Each in a savepoint of its own.
 
-A request that raises is rolled back and answered with the error. A continuation or alarm that raises is
-rolled back and tried again later, and in the end set aside. Errors of the disk are neither: they end
-the turn.
+A request that raises is rolled back and answered with the error. A continuation or alarm that
+raises is rolled back and tried again later, and in the end set aside. Errors of the disk are
+neither: they end the turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What has arrived for the actors of this host.
 
-A message that can be done in the turn it arrives in is never written: it stands in `fresh` until then.
-What is left when the turn ends goes into the table, in order, and so does everything for an actor
-that has rows there already. Nothing is settled with its sender before the turn is committed.
+A message that can be done in the turn it arrives in is never written: it stands in `fresh` until
+then. What is left when the turn ends goes into the table, in order, and so does everything for an
+actor that has rows there already. Nothing is settled with its sender before the turn is committed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Inbox:
         """Forget what is not in the table."""
         self.fresh.clear()
         self._before = None
-        self._count()
+        self.recount()
 
     def keep(self) -> None:
         """What the running handler took back stays away."""
@@ -58,9 +58,9 @@ class Inbox:
         """The running handler's changes are rolled back, also here."""
         if self._before is not None:
             self.fresh, self._before = deque(self._before), None
-            self._count()
+            self.recount()
 
-    def _count(self) -> None:
+    def recount(self) -> None:
         self._ready = dict(
             self._execute(
                 "SELECT actor, count(*) FROM inbox WHERE not_before_ms = 0 GROUP BY actor"
@@ -118,8 +118,8 @@ class Inbox:
         return [
             Item(actor, kind, call_id, sender, bytes(payload), arrival_id, attempts)
             for actor, arrival_id, kind, call_id, sender, payload, attempts in self._execute(
-                "SELECT actor, arrival_id, kind, call_id, sender, payload, attempts FROM inbox"
-                f" WHERE {condition} ORDER BY not_before_ms, arrival_id LIMIT ?",  # noqa: S608
+                "SELECT actor, arrival_id, kind, call_id, sender, payload, attempts"  # noqa: S608
+                f" FROM inbox WHERE {condition} ORDER BY not_before_ms, arrival_id LIMIT ?",
                 (value, limit),
             )
         ]
@@ -141,10 +141,10 @@ class Inbox:
         if not item.arrival_id:
             self.store(item, now_ms, not_before_ms)
             return
-        (before,) = self._execute(
+        before = self._execute(
             "SELECT not_before_ms FROM inbox WHERE actor = ? AND arrival_id = ?",
             (item.actor, item.arrival_id),
-        ).fetchone()
+        ).get
         self._execute(
             "UPDATE inbox SET attempts = ?, not_before_ms = ? WHERE actor = ? AND arrival_id = ?",
             (item.attempts, not_before_ms, item.actor, item.arrival_id),
@@ -178,7 +178,8 @@ class Inbox:
                 self.fresh.remove(item)
                 return True
         found = self._execute(
-            "DELETE FROM inbox WHERE actor = ? AND kind = ? AND call_id = ? RETURNING not_before_ms",
+            "DELETE FROM inbox WHERE actor = ? AND kind = ? AND call_id = ?"
+            " RETURNING not_before_ms",
             (actor, kind, call_id),
         ).fetchone()
         if found is None:

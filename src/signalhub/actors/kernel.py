@@ -1,9 +1,10 @@
 """The core of a host: `turn(events, now)` takes what has happened and returns what is to be done.
 
-One turn is one transaction. It takes the events, ends calls whose time has passed, runs what is ready
-up to a limit, and chooses what to send; then it commits, and only then do its effects exist. There is no
-work that only memory knows of: a kernel that is made anew from its tables goes on where the last
-commit was. `StorageFailed` means that the turn has not happened, and the kernel has already done that.
+One turn is one transaction. It takes the events, ends calls whose time has passed, runs what is
+ready up to a limit, and chooses what to send; then it commits, and only then do its effects exist.
+There is no work that only memory knows of: a kernel that is made anew from its tables goes on where
+the last commit was. `StorageFailed` means that the turn has not happened, and the kernel has
+already done that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from signalhub.actors import control
 from signalhub.actors.actor import Actor
 from signalhub.actors.alarms import AlarmTable
 from signalhub.actors.arriving import Arriving
@@ -25,6 +27,7 @@ from signalhub.actors.effects import Effect
 from signalhub.actors.events import (
     Arrived,
     Commanded,
+    Connected,
     Ended,
     Event,
     Moved,
@@ -37,6 +40,7 @@ from signalhub.actors.executing import Executor, Instances
 from signalhub.actors.inbox import Inbox, Item
 from signalhub.actors.kinds import Kinds
 from signalhub.actors.letters import Letters
+from signalhub.actors.moving import Moving
 from signalhub.actors.naming import parse_ref
 from signalhub.actors.outbox import Outbox, Row
 from signalhub.actors.places import Places
@@ -106,6 +110,7 @@ class Kernel:
         self.executor = Executor(self)
         self.arriving = Arriving(self)
         self.dispatch = Dispatch(self, jitter)
+        self.moving = Moving(self)
         self.recovery = Recovery(self)
 
     def start(self, now_ms: int) -> None:
@@ -121,6 +126,7 @@ class Kernel:
         self.calls.load()
         self.instances.load()
         self.arriving.load()
+        self.moving.load()
         self.dispatch.load()
 
     def turn(self, events: Iterable[Event], now_ms: int) -> list[Effect]:
@@ -136,6 +142,7 @@ class Kernel:
                 self.calls.expire(now_ms)
                 self._work(now_ms)
                 self.inbox.flush(now_ms)
+                self.moving.run(now_ms)
                 self.dispatch.run(now_ms)
                 self.arriving.write()
                 self.recovery.end_turn()
@@ -166,8 +173,12 @@ class Kernel:
                 self.dispatch.placing_failed(event, now_ms)
             case Ended():
                 self._offload_ended(event)
-            case Moved() | Commanded():
-                raise NotImplementedError
+            case Moved():
+                self.moving.moved(event, now_ms)
+            case Connected():
+                self.dispatch.connected()
+            case Commanded():
+                control.obey(self, event)
 
     def _offload_ended(self, event: Ended) -> None:
         self.store.execute(
@@ -210,10 +221,17 @@ class Kernel:
             self.inbox.next_due_ms(),
             self.alarms.next_due_ms(),
             self.dispatch.next_due_ms(),
+            self.moving.next_due_ms(),
         )
         return min((one for one in times if one is not None), default=None)
 
     # What its parts need of each other.
+
+    def adopted(self, actor: str) -> None:
+        """An actor has come from another host, with calls and work of its own."""
+        self.calls.load()
+        self.recovery.adopt(actor)
+        self.dispatch.wake_nowhere()
 
     def new_id(self) -> str:
         return self.ids.next(self.now_ms)

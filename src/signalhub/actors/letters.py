@@ -109,7 +109,10 @@ class Letters:
             "SELECT origin, call_id, payload FROM dead WHERE actor = ? AND dead_id = ?",
             (actor, dead_id),
         ).fetchone()
-        if found is None or not self._again(actor, *found, now_ms):
+        if found is None:
+            return False
+        origin, call_id, data = found
+        if not self._again(actor, origin, call_id, data, now_ms):
             return False
         self.purge(actor, dead_id)
         return True

@@ -19,6 +19,7 @@ RESULT: Final = "actors:result"  # To somebody outside: the outcome.
 MARK: Final = "actors:mark"  # To oneself: everything before it has arrived.
 MOVE: Final = "actors:move"  # Between hosts: parts of an actor, and that it has arrived.
 CONTROL: Final = "actors:control"  # From outside: look at or mend a host.
+ANSWER: Final = "actors:answer"  # To somebody outside: what came of that.
 
 ENVELOPE_VERSION: Final = 1
 NULL: Final = msgspec.Raw(b"null")
@@ -35,8 +36,8 @@ class NotReadable(SignalHubError):
 class Message(msgspec.Struct, omit_defaults=True, rename={"sender": "from"}, gc=False):
     """One message from actor to actor; `sender` is empty for calls from outside.
 
-    `body` is the operation of a request, the outcome of a result. `wants` says whether anybody waits
-    for the result.
+    `body` is the operation of a request, the outcome of a result. `wants` says whether anybody
+    waits for the result.
     """
 
     kind: Kind

@@ -23,6 +23,8 @@ MAX_ARGS: Final = 100
 MAX_DEPTH: Final = 50
 MAX_BYTES: Final = 2**20
 _ANY_TAG: Final = b'"$":'
+_KEYS: Final = frozenset("mak")
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 
 
 @final
@@ -175,31 +177,23 @@ def _named(value: object) -> str:
 
 def place(continuation: Continuation, outcome: object) -> tuple[list[Any], dict[str, Any]]:
     """The arguments to continue with: the outcome where `RESULT` stands, otherwise at the end."""
-    args = [_filled(value, outcome) for value in continuation.args]
-    kwargs = {key: _filled(value, outcome) for key, value in continuation.kwargs.items()}
-    before = (*continuation.args, *continuation.kwargs.values())
-    after = (*args, *kwargs.values())
-    if all(old is new for old, new in zip(before, after, strict=True)):
-        args.append(outcome)
-    return args, kwargs
 
+    def filled(value: Any) -> Any:
+        return outcome if value is RESULT else _mapped(value, filled, into_operations=True)
 
-def _filled(value: Any, outcome: object) -> Any:
-    if value is RESULT:
-        return outcome
-    return _mapped(value, lambda inner: _filled(inner, outcome), into_operations=True)
+    args, kwargs = _mapped(continuation.args, filled), _mapped(continuation.kwargs, filled)
+    if args is continuation.args and kwargs is continuation.kwargs:
+        args = (*args, outcome)
+    return [*args], {**kwargs}
 
 
 def run(operation: Operation, resolve: Callable[[str], Callable[..., Any]]) -> Any:
     """Call the method, after the operations among its arguments, which run from left to right."""
 
     def evaluated(value: Any) -> Any:
-        if isinstance(value, Operation):
-            return run(value, resolve)
-        return _mapped(value, evaluated)
+        return run(value, resolve) if type(value) is Operation else _mapped(value, evaluated)
 
-    args = [evaluated(value) for value in operation.args]
-    kwargs = {key: evaluated(value) for key, value in operation.kwargs.items()}
+    args, kwargs = _mapped(operation.args, evaluated), _mapped(operation.kwargs, evaluated)
     return resolve(operation.method)(*args, **kwargs)
 
 
@@ -207,16 +201,20 @@ def _mapped(value: Any, function: Callable[[Any], Any], *, into_operations: bool
     """The value with its parts replaced, or the same object if none was."""
     kind = type(value)
     if kind is list or kind is tuple:
-        new = [function(one) for one in value]
-        is_same = all(old is one for old, one in zip(value, new, strict=True))
-        return value if is_same else kind(new)
+        is_same = True
+        parts = []
+        for old in value:
+            new = old if type(old) in _SCALARS else function(old)
+            is_same = is_same and new is old
+            parts.append(new)
+        return value if is_same else kind(parts)
     if kind is dict:
-        named = {key: function(one) for key, one in value.items()}
-        is_same = all(value[key] is one for key, one in named.items())
-        return value if is_same else named
+        old_parts = [*value.values()]
+        new_parts = _mapped(old_parts, function)
+        return value if new_parts is old_parts else dict(zip(value, new_parts, strict=True))
     # Continuations are left alone: a RESULT in them is the outcome of another call.
     if into_operations and kind is Operation:
-        args, kwargs = function(value.args), function(value.kwargs)
+        args, kwargs = _mapped(value.args, function), _mapped(value.kwargs, function)
         is_same = args is value.args and kwargs is value.kwargs
         return value if is_same else Operation(value.method, args, kwargs, value.owner)
     return value
@@ -299,10 +297,11 @@ def _inspect(value: Any, max_args: int) -> None:
 
 
 def _decoded(content: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    match content:
-        case {"m": str(method), "a": list(args), "k": dict(kwargs)} if len(content) == 3:
-            if method.isidentifier() and all(type(key) is str for key in kwargs):
-                return method, tuple(args), kwargs
+    if type(content) is dict and content.keys() == _KEYS:
+        method, args, kwargs = content["m"], content["a"], content["k"]
+        is_right = type(method) is str and type(args) is list and type(kwargs) is dict
+        if is_right and method.isidentifier() and all(type(key) is str for key in kwargs):
+            return method, tuple(args), kwargs
     raise PayloadError("this is no stored operation or continuation")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -37,7 +38,7 @@ class Outbox:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._execute = store.execute
-        # Actors something was ever stored for here: only for them order with a local message matters.
+        # Actors something was ever stored for: only for them order with local messages matters.
         self._dests: set[str] = set()
         self._sent_to: dict[Lane, str] = {}
 
@@ -122,7 +123,7 @@ class Outbox:
 
     def freeze(self, actor: str) -> None:
         """Nothing more of this actor leaves."""
-        rows = self._execute(
+        rows: list[Any] = self._execute(
             "SELECT msg_id, host, is_ordered, attempts FROM outbox WHERE actor = ?", (actor,)
         ).fetchall()
         for msg_id, host, is_ordered, attempts in rows:
@@ -140,7 +141,7 @@ class Outbox:
 
     def rehost(self, before: str, hosts: Mapping[str, str]) -> set[Lane]:
         """Destinations live elsewhere than was thought; returns the lanes that have rows now."""
-        rows = self._execute(
+        rows: list[Any] = self._execute(
             "SELECT actor, dest, msg_id, is_ordered, attempts FROM outbox WHERE host = ?", (before,)
         ).fetchall()
         lanes: set[Lane] = set()

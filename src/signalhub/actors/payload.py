@@ -99,11 +99,11 @@ class Packer:
             return value
         if kind is int:
             # Few programs read greater numbers; and hexadecimal takes no time that grows.
-            return value if _INT_MIN <= value <= _INT_MAX else self._tagged("int", hex(value))
+            return value if _INT_MIN <= value <= _INT_MAX else self.tagged("int", hex(value))
         if kind is float:
-            return value if math.isfinite(value) else self._tagged("float", repr(value))
+            return value if math.isfinite(value) else self.tagged("float", repr(value))
         if (leaf := _LEAVES.get(kind)) is not None:
-            return self._tagged(leaf[0], leaf[1](value))
+            return self.tagged(leaf[0], leaf[1](value))
         write = _CONTAINERS.get(kind)
         if write is None:
             raise PayloadError(_refusal(value))
@@ -118,9 +118,8 @@ class Packer:
         self._depth += 1
         return packed
 
-    def _tagged(self, tag: str, content: Any) -> dict[str, Any]:
-        if type(content) is str:
-            self._spend(len(content))
+    def tagged(self, tag: str, content: Any) -> dict[str, Any]:
+        self._spend(len(content) if type(content) is str else 16)
         return {_TAG: tag, "v": content}
 
     def _spend(self, size: int) -> None:
@@ -164,7 +163,7 @@ def encode(value: object, *, max_depth: int = 50, max_bytes: int = 2**20) -> byt
 
 
 def _spare(value: Any, depth: int, budget: int) -> int:
-    """What a plain value leaves of its bytes at most; less than 0 if only a `Packer` can tell."""
+    """What a plain value leaves of its bytes at most; -1 if only a `Packer` can tell."""
     kind = type(value)
     values: Any
     if kind is list:
@@ -199,6 +198,8 @@ def _spare(value: Any, depth: int, budget: int) -> int:
                 return -1
         elif item is not None and kind is not bool:
             return -1
+    if budget < 0:
+        raise _TooLarge
     return budget
 
 
@@ -254,7 +255,7 @@ def extend(
 ) -> None:
     """Teach one more type: `write` packs what a value holds, `read` makes the value of it."""
     assert tag not in _READERS, tag
-    _CONTAINERS[cls] = lambda value, packer: {_TAG: tag, "v": write(value, packer)}
+    _CONTAINERS[cls] = lambda value, packer: packer.tagged(tag, write(value, packer))
     _READERS[tag] = read
 
 
@@ -313,7 +314,7 @@ def _teach(cls: type, name: str) -> Callable[[Any, Read], Any]:
             content = {one: packer.pack(getattr(value, one), one) for one in names}
         except AttributeError as error:
             raise PayloadError(f"a field is not set: {error}") from error
-        return {_TAG: "class", "v": [name, content]}
+        return packer.tagged("class", [name, content])
 
     def read(content: Any, read: Read) -> Any:
         values = {key: read(value) for key, value in content.items()}
@@ -358,7 +359,7 @@ def _write_dict(value: dict[Any, Any], packer: Packer) -> dict[str, Any]:
     if _TAG not in value and all(type(key) is str for key in value):
         return {packer.pack_text(key): packer.pack(item, key) for key, item in value.items()}
     pairs = [[packer.pack(key, ...), packer.pack(item, key)] for key, item in value.items()]
-    return {_TAG: "dict", "v": pairs}
+    return packer.tagged("dict", pairs)
 
 
 def _write_set(value: Iterable[Any], packer: Packer) -> list[Any]:

@@ -1,6 +1,7 @@
 """Where actors live: those of this host, for certain; others, as the hub last said.
 
-An actor is *here* once the hub has said so. Before that, and while it moves, what comes for it is held.
+An actor is *here* once the hub has said so. Before that, and while it moves, what comes for it is
+held.
 """
 
 from __future__ import annotations

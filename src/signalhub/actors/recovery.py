@@ -1,9 +1,10 @@
 """What a host does when it is started, before and beside new work.
 
-The rows are the work, so little has to be recovered: ids go on after the last, what was under way is
-sent again because it is still in the outbox, offloaded work is started again, actors with anything
-waiting are loaded, and what can never run is set aside loudly. All of it goes in steps of a hundred, one a
-turn, so that a large store does not hold up what is new; a crash in between starts it over.
+The rows are the work, so little has to be recovered: ids go on after the last, what was under way
+is sent again because it is still in the outbox, offloaded work is started again, actors with
+anything waiting are loaded, and what can never run is set aside loudly. All of it goes in steps of
+a hundred, one a turn, so that a large store does not hold up what is new; a crash in between starts
+it over.
 """
 
 from __future__ import annotations
@@ -73,6 +74,14 @@ class Recovery:
         )
         self._to_check = deque(execute("SELECT actor, call_id FROM pending"))
         self._to_offload = deque(execute("SELECT actor, call_id FROM offloads"))
+
+    def adopt(self, actor: str) -> None:
+        """An actor has come here: its work outside is started anew, and it is woken."""
+        self._to_wake.append(actor)
+        rows = self._kernel.store.execute(
+            "SELECT actor, call_id FROM offloads WHERE actor = ?", (actor,)
+        )
+        self._to_offload.extend(rows)
 
     def step(self, now_ms: int) -> None:
         """A hundred of each, in a turn."""

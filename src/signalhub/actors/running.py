@@ -1,7 +1,7 @@
 """One run of a method: what an actor can do in it, and what becomes of that.
 
-Rows are written at once, within the run's savepoint. What is not a row (messages to actors of the same
-host, work to be offloaded) gathers here and is passed on when the run has succeeded.
+Rows are written at once, within the run's savepoint. What is not a row (messages to actors of the
+same host, work to be offloaded) gathers here and is passed on when the run has succeeded.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Running:
         *,
         then: Then | None = None,
         catch: Then | None = None,
-        timeout: float | timedelta | None | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
         key: str | None = None,
         is_ordered: bool = True,
         errors_only: bool = False,
@@ -171,7 +171,7 @@ class Running:
             )
         )
 
-    def _timeout_ms(self, timeout: float | timedelta | None | Unset) -> int | None:
+    def _timeout_ms(self, timeout: float | timedelta | Unset | None) -> int | None:
         if isinstance(timeout, Unset):
             return self.config.call_timeout_ms
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

@@ -7,7 +7,7 @@ from typing import Final
 APPLICATION_ID: Final = 0x5348_4143
 VERSION: Final = 1
 
-# Rows whose turn is not known yet: their actor is on its way, leaving, or nobody knows where it lives.
+# Rows whose turn is not known yet: their actor is on its way, leaving, or has no known place.
 HELD_MS: Final = 1 << 62
 
 CREATE: Final = f"""

@@ -21,6 +21,9 @@ _FORBIDDEN = re.compile(
 _MISSING: Any = object()
 
 
+Rows = list[tuple[Any, ...]]
+
+
 def table_of(actor: str, name: str) -> str:
     """The name of an actor's table in the host's file."""
     return f"state:{actor}:{name.lower()}"
@@ -71,9 +74,7 @@ class State:
             found[key] = payload.decode(data)
         return found
 
-    def sql(
-        self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()
-    ) -> list[tuple[Any, ...]]:
+    def sql(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> Rows:
         """Run one statement on tables of this actor, named in braces: `SELECT * FROM {items}`.
 
         Returns the rows, if it has any.

@@ -16,6 +16,7 @@ _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _ULID = re.compile(f"[0-7][{_ALPHABET}]{{25}}")
 
 # The last four characters are counted; what stands before them seldom changes and is kept as text.
+_SHIFTS = range(120, -1, -10)
 _LOW_BITS = 20
 _LOW_MAX = (1 << _LOW_BITS) - 1
 _HIGH_MAX = (1 << (80 - _LOW_BITS)) - 1
@@ -66,7 +67,7 @@ class Ulids:
         self._time_ms = time_ms
         self._high = chance >> _LOW_BITS
         self._low = chance & _LOW_MAX
-        self._prefix = _text(time_ms, 10) + _text(self._high, 12)
+        self._prefix = _text(time_ms << 60 | self._high, 22)
 
 
 def is_ulid(text: object) -> bool:
@@ -82,8 +83,7 @@ def time_of(ulid: str) -> int:
 
 
 def _text(number: int, characters: int) -> str:
-    pairs = [_PAIRS[number >> shift & 1023] for shift in range(5 * characters - 10, -1, -10)]
-    return "".join(pairs)
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS[-characters // 2 :]])
 
 
 def _number(text: str) -> int:

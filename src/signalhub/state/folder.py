@@ -32,11 +32,11 @@ def take(fd: int) -> None:
 class Folder:
     """A locked data folder, made if it is missing."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, lock_name: str = LOCK_NAME, owner: str = "hub") -> None:
         self.path = Path(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = os.open(self.path / lock_name, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SettingsError(
                 f"the data folder {path} cannot be used: {error.strerror}; choose another with"
@@ -47,7 +47,7 @@ class Folder:
         except BlockingIOError:
             os.close(self._lock)
             raise SettingsError(
-                f"the data folder {path} is in use by another hub; stop it, or choose another"
+                f"the data folder {path} is in use by another {owner}; stop it, or choose another"
                 " folder with --data"
             ) from None
 

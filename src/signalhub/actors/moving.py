@@ -1,0 +1,347 @@
+"""Moving an actor from one host to another, with everything it has.
+
+The old host: `asked` (the actor stands still, the hub is to give its place away) → `placed`
+(nothing more is accepted for it here; a mark is sent through the own mailbox) → `drained` (the mark
+came back, so all that was accepted before is here; the rows go in parts) → the new host says that it
+has arrived, and the rows are deleted. The new host: parts gather; when they are complete and the hub
+confirms the place, all rows are taken over in one transaction, before whatever came for the actor
+meanwhile.
+
+Every step is a row of `moves`; what it takes to get on is derived from that row, so a crash only
+repeats it.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from signalhub.actors import message as wire
+from signalhub.actors.effects import GiveAway, Send
+from signalhub.actors.events import Arrived, Moved, Place
+from signalhub.actors.message import NotReadable
+from signalhub.actors.parcel import Parcel, pack, unpack
+from signalhub.actors.places import Status
+
+if TYPE_CHECKING:
+    from signalhub.actors.kernel import Kernel
+
+log = logging.getLogger("signalhub.actors")
+
+PART_BYTES: Final = 384 * 1024
+_PAUSE_MS: Final = 2_000
+
+Step = Literal["asked", "placed", "drained", "parts", "arrived"]
+
+
+class Move(msgspec.Struct):
+    """A row of the table `moves`."""
+
+    actor: str
+    direction: Literal["leaving", "arriving"]
+    peer: str
+    step: Step
+    token: int
+    move_id: str
+
+
+class Part(msgspec.Struct):
+    """A piece of an actor on its way, or, without a body, word that it has arrived."""
+
+    v: int
+    move: str
+    actor: str
+    token: int = 0
+    number: int = 0
+    count: int = 0
+    body: str = ""
+
+
+class Mark(msgspec.Struct):
+    """What a host sends itself."""
+
+    move: str
+
+
+class CannotMove(ValueError):
+    """The move was not begun; the text says why."""
+
+
+_decode_part = msgspec.json.Decoder(Part).decode
+_decode_mark = msgspec.json.Decoder(Mark).decode
+
+
+class Moving:
+    """Moves under way from and to this host."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._execute = kernel.store.execute
+        self._moves: dict[str, Move] = {}
+        # Moves whose next step is under way, by the batch or the request that takes it.
+        self._trips: dict[str, str] = {}
+        self._next_part: dict[str, int] = {}
+        self._parcels: dict[str, list[bytes]] = {}
+        self._paused_until_ms: dict[str, int] = {}
+        # Why moves did not happen, for whoever asks.
+        self.failures: dict[str, str] = {}
+
+    def load(self) -> None:
+        rows = self._execute("SELECT actor, direction, peer, step, token, move_id FROM moves")
+        self._moves = {str(row[0]): Move(*row) for row in rows}
+        self._trips.clear()
+        self._next_part.clear()
+        self._parcels.clear()
+        self._paused_until_ms.clear()
+
+    def __len__(self) -> int:
+        return len(self._moves)
+
+    def find(self, actor: str) -> Move | None:
+        return self._moves.get(actor)
+
+    def next_due_ms(self) -> int | None:
+        waiting = set(self._moves) - set(self._trips.values())
+        return min(
+            (self._paused_until_ms[one] for one in waiting if one in self._paused_until_ms),
+            default=None,
+        )
+
+    # The old host.
+
+    def begin(self, actor: str, to: str) -> Move:
+        """Stop the actor and start its move; raises `CannotMove`."""
+        kernel = self._kernel
+        token = kernel.places.token_of(actor)
+        if actor in self._moves:
+            raise CannotMove(f"{actor} is on its way already")
+        if token is None:
+            raise CannotMove(f"{actor} does not live in {kernel.places.host}")
+        if to == kernel.places.host:
+            raise CannotMove(f"{actor} lives in {to} already")
+        self.failures.pop(actor, None)
+        kernel.places.put(actor, token, Status.LEAVING)
+        kernel.inbox.hold(actor)
+        kernel.outbox.freeze(actor)
+        kernel.instances.forget(actor)
+        move = Move(actor, "leaving", to, "asked", token, kernel.new_id())
+        self._put(move)
+        return move
+
+    def moved(self, event: Moved, now_ms: int) -> None:
+        """The hub's answer to giving the place away."""
+        move = self._moves.get(event.actor)
+        self._trips.pop(f"give-{event.actor}", None)
+        if move is None or move.step != "asked":
+            return
+        if event.token is not None:
+            move.step, move.token = "placed", event.token
+            self._put(move)
+        elif event.is_final:
+            self._stay(move, event.reason)
+        else:
+            self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
+
+    def _stay(self, move: Move, reason: str) -> None:
+        """The hub does not give the place away: the actor goes on here."""
+        kernel = self._kernel
+        log.error("%s stays here: %s", move.actor, reason)
+        self.failures[move.actor] = reason
+        kernel.places.put(move.actor, move.token, Status.HERE)
+        kernel.inbox.release(move.actor)
+        kernel.outbox.thaw(move.actor)
+        kernel.dispatch.wake_nowhere()
+        self._end(move.actor)
+
+    def marked(self, event: Arrived) -> None:
+        """The mark came out of the mailbox: everything before it is here."""
+        mark = _decode_mark(event.data)
+        for move in self._moves.values():
+            if move.move_id == mark.move and move.step == "placed":
+                move.step = "drained"
+                self._put(move)
+                return
+
+    def _arrived(self, part: Part) -> None:
+        """The new host has everything."""
+        move = self._moves.get(part.actor)
+        if move is None or move.move_id != part.move or move.direction != "leaving":
+            return
+        kernel = self._kernel
+        Parcel.delete(kernel.store, move.actor)
+        kernel.places.put(move.actor, move.token, Status.GONE)
+        kernel.places.learn(move.actor, move.peer, move.token)
+        kernel.inbox.recount()
+        self._end(move.actor)
+
+    # The new host.
+
+    def part_arrived(self, event: Arrived) -> None:
+        """A part of an actor, or word that one has arrived; raises `NotReadable`."""
+        try:
+            part = _decode_part(event.data)
+            if part.v != wire.ENVELOPE_VERSION:
+                raise NotReadable(f"a move of version {part.v}")
+            body = b64decode(part.body, validate=True)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise NotReadable(f"a part of a move that cannot be read: {error}") from error
+        if not part.count:
+            self._arrived(part)
+            return
+        self._store_part(part, body, event.sender)
+
+    def _store_part(self, part: Part, body: bytes, peer: str) -> None:
+        kernel = self._kernel
+        own = kernel.places.own(part.actor)
+        if own is not None and own.status is Status.HERE and own.token >= part.token:
+            # It was taken over before; whoever sent the part has not heard of it.
+            if part.actor not in self._moves:
+                self._put(Move(part.actor, "arriving", peer, "arrived", part.token, part.move))
+            return
+        move = self._moves.get(part.actor)
+        if move is not None and (move.direction == "leaving" or move.step == "arrived"):
+            return
+        if move is None or move.move_id != part.move:
+            self._put(Move(part.actor, "arriving", peer, "parts", part.token, part.move))
+            self._execute("DELETE FROM parts WHERE actor = ?", (part.actor,))
+        if own is None or own.status is not Status.ARRIVING:
+            kernel.places.put(part.actor, part.token, Status.ARRIVING)
+            kernel.inbox.hold(part.actor)
+        self._execute(
+            "INSERT OR IGNORE INTO parts VALUES (?, ?, ?, ?)",
+            (part.actor, part.move, part.number, body),
+        )
+        stored = self._execute(
+            "SELECT count(*) FROM parts WHERE actor = ? AND move_id = ?", (part.actor, part.move)
+        ).get
+        if stored == part.count:
+            # Only the hub's word makes an actor live here.
+            kernel.dispatch.doubt(part.actor)
+
+    def confirmed(self, place: Place, now_ms: int) -> None:
+        """The hub says that an arriving actor lives here: take it over if it is complete."""
+        move = self._moves.get(place.actor)
+        if move is None or move.step != "parts" or place.token != move.token:
+            return
+        rows: Iterable[tuple[Any, ...]] = self._execute(
+            "SELECT body FROM parts WHERE actor = ? AND move_id = ? ORDER BY number",
+            (move.actor, move.move_id),
+        ).fetchall()
+        try:
+            parcel = unpack(b"".join(bytes(row[0]) for row in rows))
+        except msgspec.MsgspecError:
+            return  # Not complete.
+        kernel = self._kernel
+        kernel.ids.seed(parcel.last_id)
+        held = Parcel.take_inbox(kernel.store, move.actor)
+        Parcel.delete(kernel.store, move.actor)
+        parcel.insert(kernel.store, kernel.new_id)
+        for row in held:
+            Parcel.put_inbox(kernel.store, row, kernel.new_id())
+        self._execute("DELETE FROM parts WHERE actor = ?", (move.actor,))
+        kernel.places.put(move.actor, place.token, Status.HERE)
+        kernel.inbox.release(move.actor)
+        kernel.outbox.thaw(move.actor)
+        kernel.adopted(move.actor)
+        move.step = "arrived"
+        self._put(move)
+        log.info("%s lives here now", move.actor)
+
+    # Getting on.
+
+    def run(self, now_ms: int) -> None:
+        """Take the next step of every move that is not waiting for an answer."""
+        for move in list(self._moves.values()):
+            if move.actor in self._trips.values():
+                continue
+            if self._paused_until_ms.get(move.actor, 0) > now_ms:
+                continue
+            self._step(move)
+
+    def _step(self, move: Move) -> None:
+        kernel = self._kernel
+        if move.step == "asked":
+            self._trips[f"give-{move.actor}"] = move.actor
+            kernel.effects.append(GiveAway(move.actor, move.token, move.peer))
+        elif move.step == "placed":
+            data = msgspec.json.encode(Mark(move.move_id))
+            self._send(move, f"mark-{move.move_id}", kernel.places.host, wire.MARK, data)
+        elif move.step == "drained":
+            self._send_part(move)
+        elif move.step == "arrived":
+            part = Part(wire.ENVELOPE_VERSION, move.move_id, move.actor)
+            data = msgspec.json.encode(part)
+            self._send(move, f"arrived-{move.move_id}", move.peer, wire.MOVE, data)
+
+    def _send_part(self, move: Move) -> None:
+        number = self._next_part.get(move.actor, 0)
+        pieces = self._parcels.get(move.actor)
+        if pieces is None:
+            data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
+            pieces = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
+            self._parcels[move.actor] = pieces
+        if number >= len(pieces):
+            return  # All are with the hub; the new host will say when it has them.
+        part = Part(
+            wire.ENVELOPE_VERSION,
+            move.move_id,
+            move.actor,
+            move.token,
+            number,
+            len(pieces),
+            b64encode(pieces[number]).decode(),
+        )
+        data = msgspec.json.encode(part)
+        self._send(move, f"part-{move.move_id}-{number}", move.peer, wire.MOVE, data)
+
+    def _send(self, move: Move, batch: str, to: str, type: str, data: bytes) -> None:
+        self._trips[batch] = move.actor
+        self._kernel.effects.append(Send(batch, to, type, data, {}))
+
+    def receipted(self, batch: str) -> bool:
+        """Was it a step of a move that the hub has now?"""
+        actor = self._trips.pop(batch, None)
+        move = None if actor is None else self._moves.get(actor)
+        if actor is None:
+            return False
+        if move is not None:
+            self._paused_until_ms.pop(move.actor, None)
+            if batch.startswith("part-"):
+                self._next_part[actor] = self._next_part.get(actor, 0) + 1
+            elif batch.startswith("mark-"):
+                # It comes by itself; only a restart sends another.
+                self._trips[f"marked-{move.move_id}"] = actor
+            elif batch.startswith("arrived-"):
+                self._end(actor)
+        return True
+
+    def refused(self, batch: str, now_ms: int) -> bool:
+        """Was it a step of a move? It is tried again."""
+        actor = self._trips.pop(batch, None)
+        if actor is None:
+            return False
+        self._paused_until_ms[actor] = now_ms + _PAUSE_MS
+        return True
+
+    def _put(self, move: Move) -> None:
+        self._moves[move.actor] = move
+        self._trips = {trip: actor for trip, actor in self._trips.items() if actor != move.actor}
+        self._execute(
+            "INSERT OR REPLACE INTO moves VALUES (?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(move)
+        )
+
+    def _end(self, actor: str) -> None:
+        self._moves.pop(actor, None)
+        self._next_part.pop(actor, None)
+        self._parcels.pop(actor, None)
+        self._paused_until_ms.pop(actor, None)
+        self._trips = {trip: one for trip, one in self._trips.items() if one != actor}
+        self._execute("DELETE FROM moves WHERE actor = ?", (actor,))
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Moves as people read them."""
+        return [msgspec.structs.asdict(move) for move in self._moves.values()]

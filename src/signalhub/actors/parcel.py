@@ -1,0 +1,136 @@
+"""All rows of one actor: taken out of one store, put into another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from signalhub.actors.outbox import FROZEN
+from signalhub.actors.schema import HELD_MS
+from signalhub.actors.state import table_prefix
+from signalhub.actors.store import Store
+
+# Tables with a column `actor` whose rows go along as they are.
+_PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
+_EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
+
+Columns = list[Any]
+
+
+class Table(msgspec.Struct):
+    """A table of the actor's own, made with `state.sql`."""
+
+    statements: list[str]
+    name: str
+    rows: list[Columns]
+
+
+class Parcel(msgspec.Struct):
+    """Everything an actor has."""
+
+    actor: str
+    last_id: str
+    plain: dict[str, list[Columns]]
+    inbox: list[Columns]
+    outbox: list[Columns]
+    done: list[Columns]
+    tables: list[Table]
+
+    @classmethod
+    def collect(cls, store: Store, actor: str, last_id: str) -> Parcel:
+        execute = store.execute
+        plain = {
+            table: [
+                list(row)
+                for row in execute(f"SELECT * FROM {table} WHERE actor = ?", (actor,))  # noqa: S608
+            ]
+            for table in _PLAIN
+        }
+        done = execute("SELECT actor, call_id, accepted_ms FROM done WHERE actor = ?", (actor,))
+        return cls(
+            actor,
+            last_id,
+            plain,
+            _rows(store, "inbox", actor, "arrival_id"),
+            _rows(store, "outbox", actor, "msg_id"),
+            [list(row) for row in done],
+            _tables(store, actor),
+        )
+
+    def insert(self, store: Store, new_id: Callable[[], str]) -> None:
+        for name in _PLAIN:
+            for row in self.plain.get(name, []):
+                marks = ", ".join("?" * len(row))
+                store.execute(f"INSERT OR REPLACE INTO {name} VALUES ({marks})", tuple(row))  # noqa: S608
+        for row in self.inbox:
+            self.put_inbox(store, row, new_id())
+        store.executemany(
+            "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(*row[:5], FROZEN, *row[6:]) for row in self.outbox],
+        )
+        store.executemany(
+            "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)",
+            [tuple(row) for row in self.done],
+        )
+        for table in self.tables:
+            for statement in table.statements:
+                store.execute(statement)
+            for row in table.rows:
+                marks = ", ".join("?" * len(row))
+                store.execute(f'INSERT INTO "{_quoted(table.name)}" VALUES ({marks})', tuple(row))  # noqa: S608
+
+    @staticmethod
+    def delete(store: Store, actor: str) -> None:
+        """Everything but what the host knows about the place of the actor."""
+        for name in _EVERY:
+            store.execute(f"DELETE FROM {name} WHERE actor = ?", (actor,))  # noqa: S608
+        for table in _tables(store, actor, with_rows=False):
+            store.execute(f'DROP TABLE "{_quoted(table.name)}"')
+
+    @staticmethod
+    def take_inbox(store: Store, actor: str) -> list[Columns]:
+        """What came for the actor while it was on its way, taken out, in order."""
+        rows = _rows(store, "inbox", actor, "arrival_id")
+        store.execute("DELETE FROM inbox WHERE actor = ?", (actor,))
+        return rows
+
+    @staticmethod
+    def put_inbox(store: Store, row: Columns, arrival_id: str) -> None:
+        """Behind everything that is there; what came twice stays once."""
+        actor, _, kind, call_id, sender, payload, attempts, _ = row
+        store.execute(
+            "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (actor, arrival_id, kind, call_id, sender, payload, attempts, HELD_MS),
+        )
+
+
+def _rows(store: Store, table: str, actor: str, order: str) -> list[Columns]:
+    found = store.execute(f"SELECT * FROM {table} WHERE actor = ? ORDER BY {order}", (actor,))  # noqa: S608
+    return [list(row) for row in found]
+
+
+def _tables(store: Store, actor: str, *, with_rows: bool = True) -> list[Table]:
+    prefix = table_prefix(actor)
+    found = store.execute(
+        "SELECT tbl_name, type, sql FROM sqlite_schema WHERE substr(tbl_name, 1, ?) = ?"
+        " AND sql IS NOT NULL ORDER BY type DESC",
+        (len(prefix), prefix),
+    ).fetchall()
+    tables: dict[str, Table] = {}
+    for name, _, sql in found:
+        tables.setdefault(str(name), Table([], str(name), [])).statements.append(str(sql))
+    if with_rows:
+        for table in tables.values():
+            rows = store.execute(f'SELECT * FROM "{_quoted(table.name)}"')  # noqa: S608
+            table.rows = [list(row) for row in rows]
+    return list(tables.values())
+
+
+def _quoted(name: str) -> str:
+    return name.replace('"', '""')
+
+
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder(Parcel).decode
