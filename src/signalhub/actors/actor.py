@@ -17,7 +17,7 @@ from signalhub.actors.deferring import Token
 from signalhub.actors.letters import DeadLetter
 from signalhub.actors.naming import Ref, kind_of, ref
 from signalhub.actors.operation import Continuation, Operation
-from signalhub.actors.running import UNSET, Running, Unset
+from signalhub.actors.running import UNSET, Running, Unset, is_async
 from signalhub.actors.state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +45,9 @@ def remote(function: F | None = None, *, guard: Guard | None = None) -> F | Call
         guard: Called with the actor and the call's context before the method; what it raises
             reaches the caller, and the method is not run.
     """
+
+    if is_async(guard):
+        raise TypeError("a guard is a plain function: an async one would let everybody pass")
 
     def mark(function: F) -> F:
         setattr(function, _MARK, RemoteMethod(guard))
@@ -250,8 +253,8 @@ class Actor:
 
 def _check_method(cls: type[Actor], name: str, function: Callable[..., Any]) -> None:
     mark = getattr(function, _MARK, None)
-    is_ours = function.__module__ != __name__
-    if is_ours and inspect.iscoroutinefunction(function) and mark is not None:
+    is_called = mark is not None or name in ("on_start", "on_before_call")
+    if is_called and is_async(function):
         raise TypeError(
             f"{cls.__name__}.{name} is async: handlers are plain functions; use self.offload for "
             "what has to wait"

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from signalhub.actors import schedules
-from signalhub.actors.operation import (
-    Continuation,
-    cont,
-    continuation_of,
-    decode_continuation,
-    encode_continuation,
-)
+from signalhub.actors.operation import Continuation, cont, decode_continuation
 from signalhub.actors.schedules import AlarmType, ScheduleError, Spec
 
 if TYPE_CHECKING:
@@ -140,43 +134,50 @@ class AlarmTable:
 
     def ran(self, row: AlarmRow, now_ms: int) -> None:
         """It succeeded; unless its handler has changed it, it goes on or ends."""
-        if self._is_changed(row):
-            return
-        self._go_on(row, now_ms)
+        current = self._unchanged(row)
+        if current is not None:
+            current.last_error = None
+            self._go_on(current, now_ms)
+
+    def postpone(self, row: AlarmRow, due_ms: int) -> None:
+        """It could not be tried, or does not want to be yet; that is no failure."""
+        current = self._unchanged(row)
+        if current is not None:
+            current.due_ms = due_ms
+            self.put(current)
 
     def failed(self, row: AlarmRow, error: str, now_ms: int) -> None:
         """It is tried again after a pause, or set aside."""
-        if self._is_changed(row):
+        current = self._unchanged(row)
+        if current is None:
             return
+        row = current
         row.attempts += 1
         row.last_error = error
-        row.generation = self._kernel.new_id()
         if row.attempts < row.max_attempts:
             row.due_ms = schedules.retry_due(row.attempts, now_ms)
             self.put(row)
             return
-        self._kernel.counters.skipped += 1
-        log.error("alarm %s of %s is skipped: %s", row.id, row.actor, error)
         if row.type in (AlarmType.CRON, AlarmType.INTERVAL):
             self._kernel.letters.bury(
                 row.actor, "alarm", row.id, msgspec.msgpack.encode(row), error, row.attempts, now_ms
             )
             self._go_on(row, now_ms)
             return
-        self.set_aside(row)
+        self.set_aside(row, error)
 
-    def set_aside(self, row: AlarmRow) -> None:
+    def set_aside(self, row: AlarmRow, error: str) -> None:
         """It is kept as evidence and runs no more."""
-        row.status = "skipped"
+        self._kernel.counters.skipped += 1
+        log.error("alarm %s of %s is skipped: %s", row.id, row.actor, error)
+        row.status, row.last_error = "skipped", error
         self.put(row)
 
     def _go_on(self, row: AlarmRow, now_ms: int) -> None:
         try:
             due_ms = schedules.next_due(Spec.decode(row.spec), row.occurrence_ms, now_ms)
         except ScheduleError as fault:
-            log.error("alarm %s of %s has no next time: %s", row.id, row.actor, fault)
-            row.last_error = str(fault)
-            self.set_aside(row)
+            self.set_aside(row, str(fault))
             return
         if due_ms is None:
             self.remove(row.actor, row.id)
@@ -186,11 +187,12 @@ class AlarmTable:
         row.generation = self._kernel.new_id()
         self.put(row)
 
-    def _is_changed(self, row: AlarmRow) -> bool:
+    def _unchanged(self, row: AlarmRow) -> AlarmRow | None:
+        """The row as it is now, unless another alarm was set in its place, or none is left."""
         now = self.find(row.actor, row.id)
-        return now is None or now.generation != row.generation
+        return None if now is None or now.generation != row.generation else now
 
-    def redrive(self, actor: str, data: bytes, now_ms: int) -> bool:
+    def redrive(self, actor: str, data: bytes, now_ms: int) -> None:
         """An occurrence that was given up runs once more, beside those to come."""
         row = msgspec.msgpack.decode(data, type=AlarmRow)
         again = AlarmRow(
@@ -207,7 +209,6 @@ class AlarmTable:
             self._kernel.new_id(),
         )
         self.put(again)
-        return True
 
     def retry_skipped(self, actor: str, alarm_id: str, now_ms: int) -> bool:
         """Run an alarm that was set aside."""
@@ -237,6 +238,8 @@ class Alarms:
         max_attempts: int | None = None,
     ) -> Schedule:
         """Have a method of this actor called later.
+
+        Set again with the same id, cron expression and zone, a recurring one goes on as it was.
 
         Args:
             when: A time, seconds or a timedelta from now (0 and less: as soon as this is
@@ -330,21 +333,17 @@ class Alarms:
             raise ValueError("max_attempts is a number from 1 on")
         if alarm_id is not None and not (isinstance(alarm_id, str) and 0 < len(alarm_id) <= 256):
             raise ValueError("the id of an alarm is a text of 1 to 256 characters")
-        given = cont(continuation, *args) if args else continuation
-        target = continuation_of(given, running.actor)
-        data = encode_continuation(
-            target,
-            max_args=config.max_args,
-            max_depth=config.max_depth,
-            max_bytes=config.max_payload_bytes,
-        )
+        data = running.stored(cont(continuation, *args), has_outcome=False)
+        tries = max_attempts or config.handler_max_attempts
         alarm_id = alarm_id or running.kernel.new_id()
-        before = self._table.find(running.address, alarm_id)
+        row = self._table.find(running.address, alarm_id)
         is_recurring = spec.type in (AlarmType.CRON, AlarmType.INTERVAL)
-        is_same = before is not None and is_recurring and before.status == "pending"
-        if before is not None and is_same and before.spec == spec.encode():
-            # Registered again: its rhythm stays, only what it does may have changed.
-            due_ms = before.due_ms
+        if row is not None and is_recurring and _is_same(row, spec):
+            # Registered again, as `on_start` does: its rhythm stays, and so does what is known
+            # about the occurrence that may be running; only what it does may have changed.
+            row.continuation, row.max_attempts = data, tries
+            self._table.put(row)
+            return row.shown()
         row = AlarmRow(
             running.address,
             alarm_id,
@@ -354,12 +353,16 @@ class Alarms:
             spec.encode(),
             data,
             0,
-            max_attempts or config.handler_max_attempts,
+            tries,
             "pending",
             running.kernel.new_id(),
         )
         self._table.put(row)
         return row.shown()
+
+
+def _is_same(row: AlarmRow, spec: Spec) -> bool:
+    return row.status == "pending" and row.spec == spec.encode()
 
 
 def _ms(when: datetime) -> int:

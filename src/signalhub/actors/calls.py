@@ -136,7 +136,8 @@ class Calls:
     def purge_keys(self, now_ms: int, limit: int) -> int:
         self._execute(
             "DELETE FROM keys WHERE (actor, idem_key) IN"
-            " (SELECT actor, idem_key FROM keys WHERE until_ms < ? LIMIT ?)",
+            " (SELECT actor, idem_key FROM keys WHERE until_ms < ? AND NOT EXISTS"
+            " (SELECT 1 FROM pending WHERE actor = keys.actor AND call_id = keys.call_id) LIMIT ?)",
             (now_ms, limit),
         )
         return self._kernel.store.connection.changes()
@@ -205,8 +206,7 @@ class Calls:
         self.ended(actor, call_id, outcome.of_error(error), now_ms)
 
     def ended(self, actor: str, call_id: str, body: bytes, now_ms: int) -> None:
-        message = Message("result", call_id, actor, msgspec.Raw(body))
-        self._kernel.inbox.put(Item(actor, "result", call_id, "", wire.encode(message)), now_ms)
+        self._kernel.inbox.put(_result(actor, call_id, body), now_ms)
 
     def undeliverable(self, row: Row, reason: str) -> None:
         """A request found no receiver; its call ends, or it becomes a dead letter."""
@@ -243,8 +243,8 @@ class Calls:
             row.actor, origin, row.call_id, evidence, reason, row.attempts, kernel.now_ms
         )
 
-    def restore(self, actor: str, call_id: str, evidence: Evidence, now_ms: int) -> None:
-        """A dead letter is tried again; without an outcome the call waits for one as before."""
+    def restore(self, actor: str, call_id: str, evidence: Evidence) -> Item | None:
+        """A dead letter is tried again: its outcome, without which the call waits as before."""
         waiting = Waiting(
             call_id,
             evidence.dest,
@@ -256,8 +256,14 @@ class Calls:
         )
         self.remove(actor, call_id)
         self.put(actor, waiting)
-        if evidence.outcome is not None:
-            self.ended(actor, call_id, evidence.outcome, now_ms)
+        if evidence.outcome is None:
+            return None
+        return _result(actor, call_id, evidence.outcome)
 
     def next_due_ms(self) -> int | None:
         return self._deadlines[0][0] if self._deadlines else None
+
+
+def _result(actor: str, call_id: str, body: bytes) -> Item:
+    message = Message("result", call_id, actor, msgspec.Raw(body))
+    return Item(actor, "result", call_id, "", wire.encode(message))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+from signalhub.actors import payload
 from signalhub.actors.store import Store
 
 
 class Token(msgspec.Struct, frozen=True):
-    """Stands for a call that is not answered yet. Its `id` may be stored."""
+    """Stands for a call that is not answered yet. It may be stored, and bound to continuations."""
 
     id: str
+
+
+payload.extend(
+    "token", Token, lambda token, packer: packer.pack_text(token.id), lambda id, _: Token(str(id))
+)
 
 
 class Deferred:

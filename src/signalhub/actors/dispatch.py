@@ -8,7 +8,9 @@ wait in the lane `NOWHERE` until the hub has said where it lives.
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -38,6 +40,7 @@ class Trip(msgspec.Struct):
 
     lane: Lane
     rows: list[Row]
+    sent_ms: int
 
 
 class Pause(msgspec.Struct):
@@ -60,9 +63,11 @@ class Dispatch:
         self._awake: set[Lane] = set()
         self._pauses: dict[Lane, Pause] = {}
         # Actors the hub has been asked about, and those it has to be asked about again.
-        self._asked: set[str] = set()
-        self._doubted: set[str] = set()
+        self._asked: dict[str, int] = {}
+        # In order, because every run of the same events must ask the same.
+        self._doubted: dict[str, None] = {}
         self._asking = Pause()
+        self._swept_ms = 0
 
     def load(self) -> None:
         """Forget what was under way: all of it is still in the table."""
@@ -72,13 +77,18 @@ class Dispatch:
         self._asked.clear()
         self._asking = Pause()
         self._awake = set(self._kernel.outbox.load())
-        self._doubted = set(self._kernel.places.with_status(Status.UNPLACED))
+        self._doubted = dict.fromkeys(self._kernel.places.with_status(Status.UNPLACED))
+        self._swept_ms = 0
 
     def connected(self) -> None:
-        """The hub is there (again): no reason to wait any longer."""
+        """The hub is there (again): no reason to wait any longer.
+
+        It may be one that has lost its memory, so it is told which actors live here.
+        """
         for pause in self._pauses.values():
             pause.until_ms = 0
         self._asking.until_ms = 0
+        self._doubted.update(dict.fromkeys(self._kernel.places.with_status(Status.HERE)))
 
     def wake(self, lane: Lane) -> None:
         self._awake.add(lane)
@@ -89,7 +99,7 @@ class Dispatch:
 
     def doubt(self, address: str) -> None:
         """Ask the hub where an actor lives."""
-        self._doubted.add(address)
+        self._doubted[address] = None
 
     def lane_for(self, dest: str, *, is_ordered: bool) -> Lane:
         """By which lane a message to an actor goes, as far as is known."""
@@ -109,11 +119,14 @@ class Dispatch:
         is_wanted = self._doubted or any(host == NOWHERE for host, _ in self._awake)
         if is_wanted and not self._asked:
             times.append(self._asking.until_ms)
+        if self._trips or self._asked:
+            times.append(self._swept_ms + self._kernel.config.sweep_interval_ms)
         return min(times, default=None)
 
     # One turn.
 
     def run(self, now_ms: int) -> None:
+        self._sweep(now_ms)
         for lane in sorted(self._awake - self._busy):
             if lane[0] in (NOWHERE, FROZEN):
                 continue
@@ -121,6 +134,21 @@ class Dispatch:
             if pause is None or pause.until_ms <= now_ms:
                 self._start(lane, now_ms)
         self._locate(now_ms)
+
+    def _sweep(self, now_ms: int) -> None:
+        """A net under the net: what got no answer of any kind counts as refused."""
+        config = self._kernel.config
+        if abs(now_ms - self._swept_ms) < config.sweep_interval_ms:
+            return
+        self._swept_ms = now_ms
+        oldest_ms = now_ms - 2 * config.outbound_timeout_ms - config.sweep_interval_ms
+        for batch, trip in list(self._trips.items()):
+            if not oldest_ms <= trip.sent_ms <= now_ms:
+                log.warning("a batch for %s got no answer at all", trip.lane[0])
+                self.refused(Refused(batch, "no answer"), now_ms)
+        for address, asked_ms in list(self._asked.items()):
+            if not oldest_ms <= asked_ms <= now_ms:
+                del self._asked[address]
 
     def _start(self, lane: Lane, now_ms: int) -> None:
         kernel = self._kernel
@@ -155,9 +183,9 @@ class Dispatch:
                 self.wake(new)
         if not chosen:
             return
-        kernel.outbox.sending(lane, chosen[-1].msg_id)
-        batch = f"{chosen[0].msg_id}-{len(chosen)}-{chosen[-1].msg_id}"
-        self._trips[batch] = Trip(lane, chosen)
+        kernel.outbox.sending(lane, chosen)
+        batch = _batch_id(chosen)
+        self._trips[batch] = Trip(lane, chosen, now_ms)
         self._busy.add(lane)
         kernel.effects.append(self._send(batch, lane, chosen, fences, now_ms))
 
@@ -267,13 +295,14 @@ class Dispatch:
     def _locate(self, now_ms: int) -> None:
         if self._asking.until_ms > now_ms:
             return
-        wanted = set(self._doubted)
+        wanted = [one for one in self._doubted if one not in self._asked]
         if any(host == NOWHERE for host, _ in self._awake):
-            wanted.update(self._kernel.outbox.dests(NOWHERE, LOCATE_MAX))
-        new = sorted(wanted - self._asked)[:LOCATE_MAX]
+            dests = self._kernel.outbox.dests(NOWHERE, LOCATE_MAX)
+            wanted += [one for one in dests if one not in self._asked]
+        new = list(islice(dict.fromkeys(wanted), LOCATE_MAX))
         if not new:
             return
-        self._asked.update(new)
+        self._asked.update(dict.fromkeys(new, now_ms))
         claims = {one: own.token for one in new if (own := self._claim(one)) is not None}
         self._kernel.effects.append(Locate(new, claims))
 
@@ -282,7 +311,8 @@ class Dispatch:
         return own if own is not None and own.status is Status.HERE else None
 
     def placing_failed(self, event: PlacingFailed, now_ms: int) -> None:
-        self._asked.difference_update(event.actors)
+        for address in event.actors:
+            self._asked.pop(address, None)
         self._lengthen(self._asking, now_ms)
 
     def placed(self, event: Placed, now_ms: int) -> None:
@@ -290,8 +320,8 @@ class Dispatch:
         kernel = self._kernel
         hosts: dict[str, str] = {}
         for place in event.places:
-            self._asked.discard(place.actor)
-            self._doubted.discard(place.actor)
+            self._asked.pop(place.actor, None)
+            self._doubted.pop(place.actor, None)
             hosts[place.actor] = place.host
             if place.host == kernel.places.host:
                 kernel.arriving.lives_here(place, now_ms)
@@ -301,7 +331,8 @@ class Dispatch:
             self.wake(lane)
         if not any(kernel.outbox.dests(NOWHERE, 1)):
             self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
-        self._asked.difference_update(event.unplaced)
+        for address in event.unplaced:
+            self._asked.pop(address, None)
         if event.unplaced:
             self._lengthen(self._asking, now_ms)
             address, reason = next(iter(event.unplaced.items()))
@@ -314,3 +345,9 @@ class Dispatch:
     def _elsewhere(self, place: Place, now_ms: int) -> None:
         self._kernel.places.learn(place.actor, place.host, place.token)
         self._kernel.arriving.lives_elsewhere(place, now_ms)
+
+
+def _batch_id(rows: list[Row]) -> str:
+    """The same for the same rows, so that the hub knows a batch it has; no other rows have it."""
+    digest = zlib.crc32("".join(row.msg_id for row in rows).encode())
+    return f"{rows[0].msg_id}-{len(rows)}-{digest:08x}"

@@ -26,7 +26,13 @@ from signalhub.actors.inbox import Item
 from signalhub.actors.letters import Evidence
 from signalhub.actors.message import Message
 from signalhub.actors.naming import parse_ref
-from signalhub.actors.operation import decode_continuation, decode_operation, place, run
+from signalhub.actors.operation import (
+    Continuation,
+    decode_continuation,
+    decode_operation,
+    place,
+    run,
+)
 from signalhub.actors.payload import PayloadError
 from signalhub.actors.running import Running
 from signalhub.actors.store import STORAGE_ERRORS, StorageFailed
@@ -38,7 +44,7 @@ log = logging.getLogger("signalhub.actors")
 
 _INSTANCES_MAX: Final = 10_000
 # How long an actor that cannot be started, or is of no kind known here, is left alone.
-_UNSTARTED_MS: Final = 10_000
+UNSTARTED_MS: Final = 10_000
 
 
 class NotStarted(Exception):
@@ -47,6 +53,10 @@ class NotStarted(Exception):
 
 class NotCallable(Exception):
     """There is no such method for others."""
+
+
+class Unrunnable(Exception):
+    """What is stored cannot be run, however often it is tried."""
 
 
 class Instances:
@@ -71,7 +81,16 @@ class Instances:
         if actor is not None:
             self._loaded.move_to_end(address)
             return actor
-        actor = self._start(address)
+        inbox, now_ms = self._kernel.inbox, self._kernel.now_ms
+        if inbox.refused_until_ms(address) > now_ms:
+            raise NotStarted(f"{address} is tried again later")
+        try:
+            actor = self._start(address)
+        except NotStarted as fault:
+            log.error("%s waits: %s", address, fault, exc_info=fault.__cause__)
+            inbox.not_started(address, now_ms + UNSTARTED_MS)
+            raise
+        inbox.started(address)
         self._loaded[address] = actor
         if len(self._loaded) > _INSTANCES_MAX:
             self._loaded.popitem(last=False)
@@ -89,7 +108,6 @@ class Instances:
         except (*STORAGE_ERRORS, StorageFailed):
             raise
         except Exception as error:
-            log.exception("%s cannot be started", address)
             raise NotStarted(f"on_start failed: {error!r}") from error
         return actor
 
@@ -108,11 +126,9 @@ class Executor:
                 self._request(item)
             else:
                 self._result(item)
-        except NotStarted as fault:
-            kernel = self._kernel
-            kernel.counters.unstarted += 1
-            log.error("%s waits: %s", item.actor, fault)
-            kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + _UNSTARTED_MS)
+        except NotStarted:
+            self._kernel.counters.unstarted += 1
+            self._kernel.inbox.refuse(item, self._kernel.now_ms)
 
     def attempt(
         self,
@@ -129,6 +145,7 @@ class Executor:
         running = Running(kernel, actor, kernel.kinds.config(actor.kind), context, kernel.now_ms)
         running.request = request
         kernel.store.begin()
+        kernel.inbox.begin()
         actor._running = running
         started = self._monotonic()
         try:
@@ -179,6 +196,9 @@ class Executor:
             operation = decode_operation(bytes(message.body))
 
             def finish(running: Running, value: Any) -> None:
+                if value != running.deferred and (running.deferred or isinstance(value, Token)):
+                    # It would be answered twice, or never.
+                    raise TypeError("a method returns the token that self.defer() gave it")
                 if not isinstance(value, Token):
                     config = running.config
                     running.answer(
@@ -188,8 +208,6 @@ class Executor:
                             value, max_depth=config.max_depth, max_bytes=config.max_payload_bytes
                         ),
                     )
-                elif value != running.deferred:
-                    raise TypeError("a method returns the token that self.defer() gave it")
 
             self.attempt(
                 actor,
@@ -241,6 +259,7 @@ class Executor:
     # Outcomes.
 
     def _result(self, item: Item) -> None:
+        """An outcome, if somebody still waits for it."""
         kernel = self._kernel
         body = bytes(wire.decode(item.payload).body)
         waiting = kernel.calls.find(item.actor, item.call_id)
@@ -252,7 +271,8 @@ class Executor:
         value = outcome.read(body, item.call_id)
         stored = self._continuation(waiting, value)
         if stored is None:
-            self._end(item)
+            kernel.calls.remove(item.actor, item.call_id)
+            kernel.inbox.done(item)
             if isinstance(value, CallError) and waiting.then is None and waiting.catch is None:
                 log.error(
                     "%s: %s of %s failed: %r", item.actor, waiting.method, waiting.dest, value
@@ -261,12 +281,16 @@ class Executor:
         try:
             self._continue(item, waiting, stored, value)
         except Retry as retry:
-            kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + retry.after_ms)
+            due_ms = kernel.now_ms + retry.after_ms
+            kernel.inbox.later(item, kernel.now_ms, due_ms, is_attempt=False)
         except (*STORAGE_ERRORS, StorageFailed, NotStarted):
             raise
         except Exception as error:
             log.exception("%s: the continuation of %s raised", item.actor, waiting.method)
             self._failed(item, waiting, body, error)
+        else:
+            kernel.counters.continuations += 1
+            kernel.inbox.done(item)
 
     def _continuation(self, waiting: Waiting, value: Any) -> bytes | None:
         if isinstance(value, CallError):
@@ -274,31 +298,28 @@ class Executor:
         return None if waiting.errors_only else waiting.then
 
     def _continue(self, item: Item, waiting: Waiting, stored: bytes, value: Any) -> None:
-        kernel = self._kernel
-        actor = kernel.instances.get(item.actor)
-        continuation = decode_continuation(stored)
-        name = method_of(type(actor), continuation.method)
-        if name is None:
-            raise LookupError(
-                f"{type(actor).__name__} has no method {continuation.method}; give the one it "
-                f"has become @alias({continuation.method!r}) and redrive"
-            )
+        calls = self._kernel.calls
+        actor = self._kernel.instances.get(item.actor)
+        continuation, method = _stored_method(actor, stored)
         args, kwargs = place(continuation, value)
-        context = CallContext.decode(waiting.context)
+        try:
+            context = CallContext.decode(waiting.context)
+        except PayloadError as error:
+            raise Unrunnable(f"the context of the call cannot be read: {error}") from error
         self.attempt(
-            actor, bound(actor, name), context, args, kwargs, finish=lambda *_: self._end(item)
+            actor,
+            method,
+            context,
+            args,
+            kwargs,
+            finish=lambda *_: calls.remove(item.actor, item.call_id),
         )
-
-    def _end(self, item: Item) -> None:
-        self._kernel.calls.remove(item.actor, item.call_id)
-        self._kernel.counters.continuations += 1
-        self._kernel.ended.append(item)
 
     def _failed(self, item: Item, waiting: Waiting, body: bytes, error: Exception) -> None:
         kernel = self._kernel
         attempts = item.attempts + 1
         limit = kernel.config_of(item.actor).handler_max_attempts
-        if attempts < limit and not isinstance(error, (LookupError, PayloadError)):
+        if attempts < limit and not isinstance(error, Unrunnable):
             kernel.inbox.later(item, kernel.now_ms, schedules.retry_due(attempts, kernel.now_ms))
             return
         evidence = Evidence(
@@ -324,28 +345,55 @@ class Executor:
 
     # Alarms.
 
-    def alarm(self, row: AlarmRow) -> None:
+    def alarm(self, found: AlarmRow) -> None:
+        """Run an alarm that was found to be due, unless something before it has changed that."""
         kernel = self._kernel
+        alarms, now_ms = kernel.alarms, kernel.now_ms
         try:
-            actor = kernel.instances.get(row.actor)
-            continuation = decode_continuation(row.continuation)
-            name = method_of(type(actor), continuation.method)
-            if name is None:
-                raise LookupError(f"{type(actor).__name__} has no method {continuation.method}")
+            actor = kernel.instances.get(found.actor)
+        except NotStarted:
+            # Not the alarm's fault.
+            alarms.postpone(found, now_ms + UNSTARTED_MS)
+            return
+        row = alarms.find(found.actor, found.id)
+        if row is None or row.generation != found.generation:
+            return  # `on_start` has changed or cancelled it.
+        try:
+            continuation, method = _stored_method(actor, row.continuation)
             self.attempt(
                 actor,
-                bound(actor, name),
+                method,
                 fresh(),
                 list(continuation.args),
                 dict(continuation.kwargs),
-                finish=lambda *_: kernel.alarms.ran(row, kernel.now_ms),
+                finish=lambda *_: alarms.ran(row, now_ms),
             )
             kernel.counters.alarms += 1
+        except Retry as retry:
+            alarms.postpone(row, now_ms + retry.after_ms)
         except (*STORAGE_ERRORS, StorageFailed):
             raise
+        except Unrunnable as error:
+            log.error("alarm %s of %s cannot be run: %s", row.id, row.actor, error)
+            alarms.set_aside(row, str(error))
         except Exception as error:
             log.exception("alarm %s of %s raised", row.id, row.actor)
-            kernel.alarms.failed(row, _text_of(error), kernel.now_ms)
+            alarms.failed(row, _text_of(error), now_ms)
+
+
+def _stored_method(actor: Actor, stored: bytes) -> tuple[Continuation, Callable[..., Any]]:
+    """What is to be run, and the method of the actor that does it; raises `Unrunnable`."""
+    try:
+        continuation = decode_continuation(stored)
+    except PayloadError as error:
+        raise Unrunnable(f"the continuation cannot be read: {error}") from error
+    name = method_of(type(actor), continuation.method)
+    if name is None:
+        raise Unrunnable(
+            f"{type(actor).__name__} has no method {continuation.method}; give the one it has "
+            f"become @alias({continuation.method!r}) and redrive"
+        )
+    return continuation, bound(actor, name)
 
 
 def _text_of(error: BaseException) -> str:

@@ -202,17 +202,16 @@ def rebuild(data: object) -> CallError:
     """The error described; of what makes no sense, whatever can be read. Never raises."""
     if not isinstance(data, dict):
         return RemoteError("Unreadable", f"no description of an error: {_repr(data)}")
-    error = _rebuilt(data)
-    error._is_delivered = True
+    error = outer = _rebuilt(data)
     error.traceback_text = _str(data.get("traceback"))
     error.call_id = _str(data.get("call_id")) or None
     causes = data.get("causes")
-    outer = error
     for cause in causes[:CAUSES_MAX] if isinstance(causes, list) else ():
         if isinstance(cause, dict):
-            inner = _rebuilt(cause)
+            inner = _rebuilt(cause | {"own": None})  # A cause is never this call's own timeout.
             outer.__cause__ = inner
             outer = inner
+    error._is_delivered = True
     return error
 
 
@@ -321,8 +320,7 @@ def _rebuilt(data: dict[Any, Any]) -> CallError:
     attrs = data.get("attrs")
     attrs = attrs if isinstance(attrs, dict) else {}
     if data.get("own") == "CallTimeout":
-        executed: Literal["no", "unknown"] = "no" if attrs.get("executed") == "no" else "unknown"
-        return CallTimeout(message, executed=executed)
+        return CallTimeout(message, executed="no" if attrs.get("executed") == "no" else "unknown")
     if data.get("own") == "CallUndeliverable":
         return CallUndeliverable(message)
     kinds = data.get("kinds")

@@ -109,6 +109,7 @@ class Host:
             raise
         self._turning = Turning(self.kernel, self._clock, self._committed)
         self._client: Client | None = None
+        self._session_id = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self.is_connected = asyncio.Event()
@@ -151,8 +152,8 @@ class Host:
         """Connect, however long it takes, and pass on what comes."""
         try:
             self._client = client = await self._connected()
+            self._notice_session(client)
             self.is_connected.set()
-            self.kernel_events([Connected()])
             async for message in client.messages():
                 self._received(message)
         except ClientError as error:
@@ -182,7 +183,15 @@ class Host:
             await asyncio.sleep(pause_s)
             pause_s = min(_CONNECT_S_MAX, pause_s * 2)
 
+    def _notice_session(self, client: Client) -> None:
+        """The client reconnects by itself; the kernel wants to know that it did."""
+        if client.session_id and client.session_id != self._session_id:
+            self._session_id = client.session_id
+            self.kernel_events([Connected()])
+
     def _received(self, message: Message) -> None:
+        if self._client is not None:
+            self._notice_session(self._client)
         if message.type == wire.CONTROL:
             self.kernel_events([_commanded(message)])
             return
@@ -233,6 +242,7 @@ class Host:
     async def _sent(self, effect: Send) -> Receipted | Refused:
         if self._client is None:
             return Refused(effect.batch, "there is no connection to the hub yet")
+        self._notice_session(self._client)
         try:
             await self._client.ask(
                 effect.to,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+from signalhub.actors.inbox import Item
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel import Kernel
@@ -103,8 +106,17 @@ class Letters:
         )
         return True
 
-    def redrive(self, actor: str, dead_id: str, now_ms: int) -> bool:
-        """Try it again; `False` if there is no such letter, or nothing to try it with."""
+    def redrive(
+        self,
+        actor: str,
+        dead_id: str,
+        now_ms: int,
+        deliver: Callable[[Item], None] | None = None,
+    ) -> bool:
+        """Try it again; `False` if there is no such letter, or nothing to try it with.
+
+        `deliver` takes what is for an actor here; a run that may still fail holds it back.
+        """
         found = self._execute(
             "SELECT origin, call_id, payload FROM dead WHERE actor = ? AND dead_id = ?",
             (actor, dead_id),
@@ -112,24 +124,32 @@ class Letters:
         if found is None:
             return False
         origin, call_id, data = found
-        if not self._again(actor, origin, call_id, data, now_ms):
+        kernel = self._kernel
+        item: Item | None = None
+        if origin == "continuation":
+            item = kernel.calls.restore(actor, call_id, _decode(data))
+        elif origin in ("send", "result"):
+            sent = _decode_message(data)
+            item = kernel.post(
+                actor,
+                sent.dest,
+                kernel.new_id(),
+                sent.kind,
+                call_id,
+                sent.payload,
+                is_held_back=True,
+            )
+        elif origin == "alarm":
+            kernel.alarms.redrive(actor, data, now_ms)
+        else:
             return False
         self.purge(actor, dead_id)
+        if item is not None:
+            if deliver is None:
+                kernel.inbox.put(item, now_ms)
+            else:
+                deliver(item)
         return True
-
-    def _again(self, actor: str, origin: str, call_id: str, data: bytes, now_ms: int) -> bool:
-        kernel = self._kernel
-        if origin == "continuation":
-            evidence = _decode(data)
-            kernel.calls.restore(actor, call_id, evidence, now_ms)
-            return True
-        if origin in ("send", "result"):
-            sent = _decode_message(data)
-            kernel.post(actor, sent.dest, kernel.new_id(), sent.kind, call_id, sent.payload)
-            return True
-        if origin == "alarm":
-            return kernel.alarms.redrive(actor, data, now_ms)
-        return False
 
     def purge(self, actor: str, dead_id: str) -> bool:
         """Throw a letter away for good."""

@@ -1,11 +1,11 @@
 """Moving an actor from one host to another, with everything it has.
 
 The old host: `asked` (the actor stands still, the hub is to give its place away) → `placed`
-(nothing more is accepted for it here; a mark is sent through the own mailbox) → `drained` (the mark
-came back, so all that was accepted before is here; the rows go in parts) → the new host says that it
-has arrived, and the rows are deleted. The new host: parts gather; when they are complete and the hub
-confirms the place, all rows are taken over in one transaction, before whatever came for the actor
-meanwhile.
+(nothing more is accepted for it here; a mark is sent through the own mailbox) → `drained` (the
+mark came back, so all that was accepted before is here; the rows go in parts) → the new host says
+that it has arrived, and the rows are deleted. The new host: parts gather; when they are complete
+and the hub confirms the place, all rows are taken over in one transaction, before whatever came for
+the actor meanwhile.
 
 Every step is a row of `moves`; what it takes to get on is derived from that row, so a crash only
 repeats it.
@@ -155,6 +155,7 @@ class Moving:
         kernel.inbox.release(move.actor)
         kernel.outbox.thaw(move.actor)
         kernel.dispatch.wake_nowhere()
+        kernel.calls.load()
         self._end(move.actor)
 
     def marked(self, event: Arrived) -> None:

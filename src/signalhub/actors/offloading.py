@@ -13,6 +13,22 @@ _DEPTH_MAX: Final = 50
 _BYTES_MAX: Final = 2**20
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """What an async function is stored by; raises `TypeError` if it could not be found again."""
+    if not inspect.iscoroutinefunction(function):
+        raise TypeError(f"offload runs async functions, not {function!r}")
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    try:
+        is_found = find(name) is function
+    except LookupError:
+        is_found = False
+    if not is_found:
+        raise TypeError(
+            f"{function!r} could not be found again after a crash: offload functions of a module"
+        )
+    return name
+
+
 def find(name: str) -> Callable[..., Any]:
     """The async function `module:qualified.name`; raises `LookupError`."""
     module, _, path = name.partition(":")
@@ -20,7 +36,7 @@ def find(name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise LookupError(f"there is no function {name} any more: {error}") from error
     if not inspect.iscoroutinefunction(found):
         raise LookupError(f"{name} is no async function any more")

@@ -53,7 +53,8 @@ class Outbox:
         return [(host, bool(is_ordered)) for host, is_ordered in rows]
 
     def add(self, row: Row, lane: Lane) -> None:
-        self._dests.add(row.dest)
+        if not row.dest.startswith("@"):
+            self._dests.add(row.dest)
         self._execute(
             "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -97,8 +98,9 @@ class Outbox:
         )
         return [dest for (dest,) in rows]
 
-    def sending(self, lane: Lane, last: str) -> None:
-        """Remember, before it happens, that rows up to this one leave the host."""
+    def sending(self, lane: Lane, rows: list[Row]) -> None:
+        """Remember, before it happens, that rows leave the host; only requests are taken back."""
+        last = max((row.msg_id for row in rows if row.kind == "request"), default="")
         if last > self._sent_to.get(lane, ""):
             self._sent_to[lane] = last
             self._execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (*lane, last))

@@ -371,6 +371,9 @@ def _write_moment(value: Any) -> list[Any]:
     zone = value.tzinfo
     if isinstance(zone, ZoneInfo) and zone.key is None:
         raise PayloadError("a ZoneInfo without a key cannot be sent; use ZoneInfo('Area/City')")
+    if zone is not None and (value.utcoffset() or dates.timedelta()).microseconds:
+        # `fromisoformat` takes an offset below a second for none.
+        raise PayloadError("an offset from UTC is whole seconds; use another timezone")
     return [value.isoformat(), zone.key if isinstance(zone, ZoneInfo) else None, value.fold]
 
 

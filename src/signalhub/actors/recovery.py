@@ -87,6 +87,8 @@ class Recovery:
         """A hundred of each, in a turn."""
         self._kernel.reached("recovery")
         limit = self._kernel.config.inbound_batch_size
+        for address in self._kernel.inbox.to_start(now_ms):
+            self._wake(address)
         for _ in range(min(limit, len(self._to_wake))):
             self._wake(self._to_wake.popleft())
         for _ in range(min(limit, len(self._to_check))):
@@ -101,8 +103,8 @@ class Recovery:
             return
         try:
             kernel.instances.get(address)
-        except NotStarted as fault:
-            log.error("%s is not woken: %s", address, fault)
+        except NotStarted:
+            pass  # That is in the log, and it is tried again.
 
     def _check(self, actor: str, call_id: str, now_ms: int) -> None:
         """A call whose continuation is gone becomes a dead letter, which waits for the outcome."""

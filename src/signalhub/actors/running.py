@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from signalhub.actors import message as wire
-from signalhub.actors import outcome, payload
+from signalhub.actors import offloading, outcome, payload
 from signalhub.actors.alarms import Alarms
 from signalhub.actors.calls import CallId, CancelOutcome, PendingCall, Waiting
 from signalhub.actors.config import DurableConfig, check_timeout
@@ -32,6 +32,7 @@ from signalhub.actors.operation import (
     encode_continuation,
     encode_operation,
     op,
+    place,
 )
 from signalhub.actors.state import State
 
@@ -47,6 +48,15 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
+
+
+def is_async(function: object) -> bool:
+    """Would calling it run nothing of it?"""
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
 
 
 class Running:
@@ -104,25 +114,24 @@ class Running:
                 return before
         call_id = CallId(self.kernel.new_id())
         deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
-        self.kernel.calls.put(
-            self.address,
-            Waiting(
-                call_id,
-                dest,
-                wanted.method,
-                continuation,
-                rescue,
-                errors_only,
-                self.context.encode(),
-                deadline_ms,
-                key,
-            ),
+        waiting = Waiting(
+            call_id,
+            dest,
+            wanted.method,
+            continuation,
+            rescue,
+            errors_only,
+            self.context.encode(),
+            deadline_ms,
+            key,
         )
+        # Nothing is stored before the last thing that can be wrong with the call.
+        context = self._context(call_id, is_new_chain=is_new_chain)
+        message = Message("request", call_id, dest, body, self.address, context)
+        self.kernel.calls.put(self.address, waiting)
         if key is not None:
             until_ms = self.now_ms + self.config.idempotency_ttl_ms
             self.kernel.calls.remember_key(self.address, key, call_id, until_ms)
-        context = self._context(call_id, is_new_chain=is_new_chain)
-        message = Message("request", call_id, dest, body, self.address, context)
         self._post(message, deadline_ms, is_ordered=is_ordered)
         return call_id
 
@@ -182,14 +191,25 @@ class Running:
     ) -> tuple[bytes | None, bytes | None]:
         if errors_only and then is None and catch is None:
             raise TypeError("errors_only needs a continuation that hears of the errors")
-        return self._stored(then), self._stored(catch)
+        return (
+            None if then is None else self.stored(then),
+            None if catch is None else self.stored(catch),
+        )
 
-    def _stored(self, continuation: Then | None) -> bytes | None:
-        if continuation is None:
-            return None
+    def stored(self, given: Then, *, has_outcome: bool = True) -> bytes:
+        """A continuation of this actor as it is kept; raises `TypeError` for what is none."""
         config = self.config
+        continuation = continuation_of(given, self.actor)
+        method = getattr(type(self.actor), continuation.method)
+        if is_async(method):
+            raise TypeError(
+                f"{continuation.method} is async and would never be run: continuations are plain "
+                "functions; use self.offload for what has to wait"
+            )
+        if not has_outcome and len(place(continuation, None)[0]) == len(continuation.args):
+            raise TypeError("RESULT stands for the outcome of a call; an alarm has none")
         return encode_continuation(
-            continuation_of(continuation, self.actor),
+            continuation,
             max_args=config.max_args,
             max_depth=config.max_depth,
             max_bytes=config.max_payload_bytes,
@@ -215,10 +235,15 @@ class Running:
             self.posted.append(item)
 
     def cancel_call(self, call_id: str) -> CancelOutcome:
-        before = len(self.posted)
-        self.posted = [item for item in self.posted if item.call_id != call_id]
         found = self.kernel.calls.cancel(self.address, call_id)
-        return CancelOutcome.WITHDRAWN if len(self.posted) < before else found
+        if found is not CancelOutcome.SUPPRESSED:
+            return found
+        # It may have been made in this very run, and so never have left it.
+        posted = [item for item in self.posted if (item.kind, item.call_id) != ("request", call_id)]
+        effects = [one for one in self.effects if getattr(one, "call_id", None) != call_id]
+        is_withdrawn = len(posted) < len(self.posted) or len(effects) < len(self.effects)
+        self.posted, self.effects = posted, effects
+        return CancelOutcome.WITHDRAWN if is_withdrawn else found
 
     def pending_calls(self) -> list[PendingCall]:
         return self.kernel.calls.of(self.address)
@@ -227,7 +252,7 @@ class Running:
         return self.kernel.letters.of(self.address)
 
     def redrive(self, dead_id: str) -> bool:
-        return self.kernel.letters.redrive(self.address, dead_id, self.now_ms)
+        return self.kernel.letters.redrive(self.address, dead_id, self.now_ms, self.posted.append)
 
     # Answers that come later.
 
@@ -240,6 +265,9 @@ class Running:
         return self.deferred
 
     def resolve(self, token: Token, value: Any) -> bool:
+        if isinstance(value, BaseException):
+            # As a continuation, `partial(self.resolve, token)` gets errors as well.
+            return self.reject(token, value)
         config = self.config
         body = outcome.of_value(
             value, max_depth=config.max_depth, max_bytes=config.max_payload_bytes
@@ -265,7 +293,7 @@ class Running:
         message = Message("result", call_id, caller, msgspec.Raw(body), self.address)
         if caller.startswith("@"):
             # Outside, the id is known without the address that was put before it here.
-            message.call = call_id.partition("#")[2]
+            message.call = call_id.removeprefix(f"{caller}#")
         item = self.kernel.post(
             self.address,
             caller,
@@ -289,13 +317,7 @@ class Running:
         catch: Then | None,
         timeout: float | timedelta | None,
     ) -> CallId:
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"offload runs async functions, not {function!r}")
-        name = f"{function.__module__}:{function.__qualname__}"
-        if "<" in name:
-            raise TypeError(
-                f"{name} cannot be found again after a crash: offload functions of a module"
-            )
+        name = offloading.name_of(function)
         config = self.config
         arguments = payload.encode(
             list(args), max_depth=config.max_depth, max_bytes=config.max_payload_bytes

@@ -18,7 +18,7 @@ _FORBIDDEN = re.compile(
     re.IGNORECASE,
 )
 
-_MISSING: Any = object()
+_SPECIAL = re.compile("[A-Z:^]")
 
 
 Rows = list[tuple[Any, ...]]
@@ -26,11 +26,16 @@ Rows = list[tuple[Any, ...]]
 
 def table_of(actor: str, name: str) -> str:
     """The name of an actor's table in the host's file."""
-    return f"state:{actor}:{name.lower()}"
+    return f"{table_prefix(actor)}{name.lower()}"
 
 
 def table_prefix(actor: str) -> str:
-    return f"state:{actor}:"
+    """How the names of an actor's tables begin, and of no other's.
+
+    SQLite does not tell upper from lower case in names, but keys of actors do; and a key may hold
+    a colon.
+    """
+    return f"state:{_SPECIAL.sub(lambda found: f'^{found[0].lower()}', actor)}:"
 
 
 class State:
@@ -114,7 +119,8 @@ class State:
         """Tables, and indexes on them, must be the actor's own."""
         if operation in _ON_TABLES:
             prefix = table_prefix(self._actor)
-            names = [first] if operation not in _ON_INDEXES else [second]
+            # The name of an index is one of the file, too.
+            names = [first, second] if operation in _ON_INDEXES else [first]
             for name in names:
                 if name and not name.startswith((prefix, "sqlite_")):
                     return apsw.SQLITE_DENY
