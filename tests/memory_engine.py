@@ -17,6 +17,7 @@ from signalhub.core import refusals
 from signalhub.core.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
 from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located, Match
 from signalhub.core.hub import Hub
+from signalhub.core.placements import Row
 from signalhub.core.recovery import Snapshot
 from signalhub.engine.local import LocalEngine
 from signalhub.engine.port import Outcomes
@@ -272,6 +273,7 @@ class Shelf:
         self._rooms: dict[str, bytes] = {}
         self._room_ids: list[Remembered] = []
         self._replays: bytes | None = None
+        self._placements: dict[str, Row] = {}
 
     def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int) -> None:
         self._head = (epoch, snapshot.offset, seen_from, snapshot.next_id)
@@ -298,6 +300,7 @@ class Shelf:
             self._room_ids.append(snapshot.room_ids)
         if snapshot.replays is not None:
             self._replays = snapshot.replays
+        self._placements |= {row[0]: row for row in snapshot.placements}
 
     def load_snapshot(self, now_ms: int, window: Window) -> SnapshotRow | None:
         if self._head is None:
@@ -306,8 +309,16 @@ class Shelf:
         recent = [one for one in self._remembered if one.newest_ms >= now_ms - window.ids_ms]
         oldest_ms = now_ms - window.room_ids_ms
         room_ids = [one for one in self._room_ids if one.newest_ms >= oldest_ms]
+        placements = sorted(self._placements.values(), key=lambda row: row[-1])
         return SnapshotRow(
-            *self._head, streams, subscriptions, recent, self._rooms, room_ids, self._replays
+            *self._head,
+            streams,
+            subscriptions,
+            recent,
+            self._rooms,
+            room_ids,
+            self._replays,
+            placements,
         )
 
     def recall(self, key: bytes, oldest_ms: int) -> int:
@@ -326,6 +337,7 @@ class Shelf:
         self._rooms.clear()
         self._room_ids.clear()
         self._replays = None
+        self._placements.clear()
 
     def copy(self) -> Shelf:
         """What is on it now."""
@@ -337,6 +349,7 @@ class Shelf:
         other._rooms = dict(self._rooms)
         other._room_ids = list(self._room_ids)
         other._replays = self._replays
+        other._placements = dict(self._placements)
         return other
 
 

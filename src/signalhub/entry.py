@@ -19,6 +19,9 @@ T = TypeVar("T")
 PSEUDONYM_PREFIX: Final = "erased."
 PSEUDONYM: Final = r"^erased\.[0-9a-f]{32}$"
 
+# A durable actor is named by its kind and its key; only the first slash separates them.
+ACTOR: Final = r"^[a-z][a-z0-9_-]{0,63}/[^\x00-\x1f\x7f-\x9f]{1,256}\Z"
+
 
 class Kind(IntEnum):
     """Everything an entry can be. Numbers are never used again for something else."""
@@ -42,6 +45,7 @@ class Kind(IntEnum):
     INBOX_KEY = 17  # Which key hashes the names of rooms and inboxes; its stream is empty.
     ERASED = 18  # Entries lose their content on purpose.
     REPLAYS_STAND = 19  # How far replays have come, written again because the log was to be cut.
+    PLACED = 20  # A durable actor has its place, or another one; its stream is empty.
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -195,6 +199,8 @@ class StreamDefinition(Body):
     # Where the stream stood when its definition was written again, because the log was to be cut.
     first: int = 1
     head: int = 0
+    # Of a host's mailbox: the kinds of durable actors it serves.
+    kinds: tuple[str, ...] | None = None
 
 
 class SubscriptionDefinition(Body):
@@ -315,6 +321,14 @@ class ReplaysStand(Body):
     last: list[Replay]
     forgotten_epoch: int
     forgotten_offset: int
+
+
+class Placed(Body):
+    """Body of PLACED: the host's address, and the token that messages for the actor must have."""
+
+    actor: str
+    host: str
+    token: int
 
 
 _encode = msgspec.msgpack.Encoder().encode

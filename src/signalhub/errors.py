@@ -24,6 +24,7 @@ class Code(StrEnum):
     """The stable codes of `hub:error`."""
 
     ACTOR_RECONNECTING = "actor_reconnecting"
+    DUPLICATE_HOST = "duplicate_host"
     INTERNAL_ERROR = "internal_error"
     INVALID_TOKEN = "invalid_token"  # noqa: S105
     LIMIT_EXCEEDED = "limit_exceeded"
@@ -31,12 +32,14 @@ class Code(StrEnum):
     MESSAGE_EXPIRED = "message_expired"
     MESSAGE_TOO_LARGE = "message_too_large"
     NOT_A_CONSUMER = "not_a_consumer"
+    NO_HOST = "no_host"
     NO_MAILBOX = "no_mailbox"
     QUEUE_FULL = "queue_full"
     RATE_LIMITED = "rate_limited"
     REGISTRY_FULL = "registry_full"
     REPLAY_CONFLICT = "replay_conflict"
     REPLAY_FORGOTTEN = "replay_forgotten"
+    STALE_PLACEMENT = "stale_placement"
     STORAGE_FAILED = "storage_failed"
     STORAGE_FULL = "storage_full"
     SUBSCRIPTION_BUSY = "subscription_busy"

@@ -125,6 +125,14 @@ class Mailbox(Group, frozen=True, kw_only=True):
     backoff_cap_ms: Annotated[Count, _about("The longest pause between attempts.")] = 60_000
 
 
+class Actors(Group, frozen=True, kw_only=True):
+    """Durable actors, which live in hosts: the mailboxes of hosts, and where each actor lives."""
+
+    mailbox_limit: Annotated[Count, _about("Messages kept for one host that is away.")] = 100_000
+    window: Annotated[Window, _about("Messages in flight to a host that acknowledges.")] = 1_024
+    limit: Annotated[Count, _about("Actors whose place the hub remembers.")] = 1_000_000
+
+
 class Topics(Group, frozen=True, kw_only=True):
     """Durable topics."""
 
@@ -335,6 +343,7 @@ class Settings(Group, frozen=True, kw_only=True):
     dedup: Dedup = Dedup()
     log: Log = Log()
     mailbox: Mailbox = Mailbox()
+    actors: Actors = Actors()
     topics: Topics = Topics()
     dispatch: Dispatch = Dispatch()
     rooms: Rooms = Rooms()

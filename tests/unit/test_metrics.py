@@ -144,6 +144,9 @@ class Readings:
     def mailbox_waiting(self) -> int:
         return 33
 
+    def placements(self) -> int:
+        return 12
+
     def subscriptions(self) -> list[Reading]:
         return self.readings
 

@@ -299,7 +299,7 @@ def test_look_ups_see_every_snapshot_handed_over_before_them(store: Store) -> No
 def test_a_store_of_the_version_before_rooms_is_brought_up_to_date(path: Path) -> None:
     Store(path).close()
     connection = apsw.Connection(str(path))
-    later = ("room_id", "room_state", "replay")
+    later = ("room_id", "room_state", "replay", "placement")
     connection.execute("".join(f"DROP TABLE {name};" for name in later))
     connection.execute("PRAGMA user_version = 2")
     connection.close()

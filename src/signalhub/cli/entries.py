@@ -25,6 +25,7 @@ _BODIES: Final[dict[int, type[entry.Body]]] = {
     Kind.REMOVED: entry.Removed,
     Kind.LOST: entry.Lost,
     Kind.ERASED: entry.Erased,
+    Kind.PLACED: entry.Placed,
 }
 
 

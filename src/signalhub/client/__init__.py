@@ -5,6 +5,7 @@ from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumer import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
 from signalhub.client.erasures import Erased
+from signalhub.client.hosting import Place, Placements, Unplaced
 from signalhub.client.inbox_access import InboxAccess, InboxMessages
 from signalhub.client.message import (
     Actor,
@@ -61,6 +62,8 @@ __all__ = [
     "Missed",
     "Original",
     "OriginalPosition",
+    "Place",
+    "Placements",
     "Published",
     "QueueStats",
     "Receipt",
@@ -82,6 +85,7 @@ __all__ = [
     "SubscriptionPage",
     "Topic",
     "TopicPage",
+    "Unplaced",
     "connect",
     "hub",
     "new_message_id",

@@ -13,8 +13,8 @@ import msgspec
 from signalhub.client.arguments import checked_capabilities, checked_url
 from signalhub.client.backoff import Backoff, Reconnect
 from signalhub.client.closing import Closing
-from signalhub.client.durable import DurableCalls
 from signalhub.client.effects import Instant
+from signalhub.client.hosting import HostCalls
 from signalhub.client.inbox import INBOX_MAX, Inbox
 from signalhub.client.inbox_access import InboxAccess
 from signalhub.client.incoming import answer_of
@@ -118,7 +118,7 @@ def connect(
 Connecting = Opening["Client"]
 
 
-class Client(DurableCalls, Closing):
+class Client(HostCalls, Closing):
     """One actor's connection to a hub, which mends itself.
 
     Every method may be called while the connection is down: it waits for the next one. Errors:
@@ -198,6 +198,7 @@ class Client(DurableCalls, Closing):
         metadata: Mapping[str, Any] | None = None,
         sender: str | None = None,
         message_id: str | None = None,
+        fences: Mapping[str, int] | None = None,
         timeout_s: float = 30.0,
         attempts: int = 3,
     ) -> Receipt:
@@ -206,6 +207,8 @@ class Client(DurableCalls, Closing):
         Args:
             message_id: An id of your own. Sent again, even by another run of the program, the
                 message gets the same receipt and is not stored twice.
+            fences: Durable actors and the tokens they must have, else it is refused with the code
+                `stale_placement`.
             timeout_s: How long each attempt waits for the receipt.
             attempts: How often to try; the pauses between them grow by a second each.
 
@@ -224,6 +227,7 @@ class Client(DurableCalls, Closing):
             metadata=metadata,
             sender=sender,
             message_id=message_id,
+            fences=fences,
             timeout_s=timeout_s,
             attempts=attempts,
         )

@@ -28,6 +28,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     attempt: int = 1
     redelivered: bool = False
     published_at: int | None = None  # Milliseconds since the epoch.
+    accepted_at: int | None = None  # The same; set for the mailbox of a host.
     id: str | None = None  # Names this attempt.
 
 

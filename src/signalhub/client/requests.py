@@ -141,6 +141,7 @@ class Composer:
         metadata: Mapping[str, Any] | None = None,
         sender: str | None = None,
         message_id: str | None = None,
+        fences: Mapping[str, int] | None = None,
         timeout_s: float,
         attempts: int,
     ) -> Request:
@@ -155,6 +156,7 @@ class Composer:
             metadata=metadata,
             sender=sender,
             message_id=checked_message_id(message_id),
+            fences=fences,
             answer="hub:delivery_ack",
             timeout_s=timeout_s,
             attempts=attempts,
@@ -278,11 +280,15 @@ class Composer:
         metadata: Mapping[str, Any] | None,
         sender: str | None,
         message_id: str | None = None,
+        fences: Mapping[str, int] | None = None,
         answer: str | None = None,
         timeout_s: float = REQUEST_S,
         attempts: int = 1,
     ) -> Request:
-        content = {"to": checked_address(to), "type": checked_type(type), "data": payload}
+        content: dict[str, Any] = {"to": checked_address(to), "type": checked_type(type)}
+        content["data"] = payload
+        if fences:
+            content["fences"] = dict(fences)
         return self._frames.request(
             "hub:send",
             content,

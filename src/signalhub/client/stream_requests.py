@@ -204,6 +204,22 @@ class StreamComposer:
         payload |= {} if pseudonym is None else {"pseudonym": pseudonym}
         return self._frames.request("hub:erase", payload, now_ms, answer="hub:erased")
 
+    def place(
+        self,
+        actors: Sequence[str],
+        host: str | None,
+        tokens: Mapping[str, int] | None,
+        now_ms: int,
+    ) -> Request:
+        """Where durable actors live; asked twice the answer is the same."""
+        payload = _given(actors=actors, host=host, tokens=tokens)
+        return self._frames.request("hub:place", payload, now_ms, answer="hub:placed")
+
+    def move(self, actor: str, token: int, to: str, now_ms: int) -> Request:
+        """Give an actor to another host; the hub knows a repeat by the token."""
+        payload = {"actor": actor, "token": token, "to": checked_address(to)}
+        return self._frames.request("hub:move", payload, now_ms, answer="hub:moved")
+
     def _settlement(
         self,
         verb: Verb,

@@ -52,10 +52,7 @@ def accept(
         if hub.registry.find(target, now) is None:
             return _unknown(hub, session, message, target, now)
     elif not mailbox.subscription.consumers:
-        waiting, limit = waiting_in(hub, mailbox, now), hub.settings.mailbox.limit
-        if waiting >= limit:
-            hub.tally.mailbox_full += 1
-            raise refusals.mailbox_full(target, waiting, limit)
+        check_room(hub, mailbox, 1, now)
     hub.check_storage()
     stored = Message(
         message.id,
@@ -131,6 +128,17 @@ def waiting_in(hub: Hub, mailbox: Mailbox, now: int) -> int:
     return waiting
 
 
+def check_room(hub: Hub, mailbox: Mailbox, count: int, now: int) -> None:
+    """A mailbox whose owner is away takes only so much; an empty one takes what comes."""
+    limit, setting = hub.settings.mailbox.limit, "mailbox.limit"
+    if mailbox.is_host:
+        limit, setting = hub.settings.actors.mailbox_limit, "actors.mailbox_limit"
+    waiting = waiting_in(hub, mailbox, now)
+    if waiting and waiting + count > limit:
+        hub.tally.mailbox_full += 1
+        raise refusals.mailbox_full(mailbox.name, waiting, limit, setting)
+
+
 # The order of what follows an ask.
 
 
@@ -189,7 +197,7 @@ def committed(hub: Hub, receipt: Receipt, offset: int, now: int) -> list[Effect]
     held = Held(receipt.seq, offset, receipt.received_at_ms, stored, size_of(stored))
     mailbox.committed(receipt.seq)
     if receipt.expires_at is not None:
-        mailbox.expiries[receipt.seq] = (receipt.expires_at, offset)
+        mailbox.expires(receipt.seq, receipt.expires_at, offset)
     hub.streams.keep(mailbox, held)
     if not mailbox.subscription.consumers:
         return [*queued(hub, receipt, now), *_release(receipt)]

@@ -80,13 +80,15 @@ def _topic_metadata(subscription: Subscription, held: Held, attempt: int) -> byt
 
 
 def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
-    delivery = {
+    delivery: dict[str, object] = {
         "stream": mailbox.name,
         "epoch": mailbox.epoch,
         "seq": held.seq,
         "attempt": attempt,
         "redelivered": attempt > 1,
     }
+    if mailbox.is_host:
+        delivery["acceptedAt"] = held.at_ms
     message = held.message
     start = wire.forwarded_metadata(message.metadata, message.id)
     more = b"" if message.replay is None else _added(message)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from signalhub import envelope as wire
-from signalhub.core import asks, mailbox, refusals, requests
+from signalhub.core import asks, journal, mailbox, refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
 from signalhub.core.registry import Registration
 from signalhub.core.session import Session, State
@@ -39,8 +39,16 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         hub.tally.registry_refused += 1
         raise refusals.registry_full(len(hub.registry), hub.registry.limit)
 
-    if request.durable and address not in hub.streams.mailboxes:
+    kinds = mailbox.kinds_in(request.capabilities)
+    if kinds is not None and known is not None and known.session is not session:
+        _check_other_host(known, metadata, now)
+    box = hub.streams.mailboxes.get(address)
+    if box is None and request.durable:
         _check_room_for_mailbox(hub)
+    elif box is not None:
+        kinds = mailbox.kinds_after(hub, box, kinds)
+        if box.kinds != kinds and request.durable is not False:
+            hub.check_storage()
 
     version = hub.registry.next_version(address)
     if version > 1 and (known is None or known.session is not session):
@@ -63,14 +71,16 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         version=version,
         now_ms=now,
     )
-    box = hub.streams.mailboxes.get(address)
     made: Append | None = None
+    defined: Append | None = None
     if request.durable is False and box is not None:
         effects.extend(mailbox.drop(hub, box, now))
         box = None
     elif request.durable and box is None:
-        made = mailbox.open_mailbox(hub, address, now)
+        made = mailbox.open_mailbox(hub, address, kinds, now)
         box = hub.streams.mailboxes[address]
+    elif box is not None and box.kinds != kinds:
+        defined = mailbox.define(hub, box, kinds, now)
     hub.registry.put(registration)
     hub.identities.assign(session, address)
     hub.tally.registrations += 1
@@ -79,6 +89,9 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         box.joiners = [welcome]
         made.receipt = MailboxMade(box)
         return [*effects, Persist(registration), made]
+    if defined is not None:
+        defined.receipt = journal.Waited(defined.receipt, [welcome])
+        return [*effects, Persist(registration), defined]
     if box is not None and box.joiners is not None:
         # The mailbox is on its way to the log, and so is the answer.
         box.joiners.append(welcome)
@@ -95,13 +108,32 @@ def _check_room_for_mailbox(hub: Hub) -> None:
         raise refusals.registry_full(count, limit)
 
 
+class _Profile(msgspec.Struct, gc=False):
+    """What a host says about itself in its metadata."""
+
+    instance: Any = None
+
+
+_instance = msgspec.json.Decoder(_Profile).decode
+
+
+def _check_other_host(known: Registration, metadata: bytes, now: int) -> None:
+    """The last to register wins, but not against another living instance of a host."""
+    is_host = mailbox.HOST in known.capabilities and known.is_live(now)
+    if is_host and _instance(known.metadata) != _instance(metadata):
+        raise refusals.duplicate_host(known.address)
+
+
 class Welcome(msgspec.Struct):
-    """The answer to a registration, which waits for the mailbox to be on disk if it is new."""
+    """The answer to a registration, which waits for what is new of its mailbox to be on disk."""
 
     session: Session
     message: Envelope
     registration: Registration
     box: Mailbox | None
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return self.answer(hub, now)
 
     def answer(self, hub: Hub, now: int) -> list[Effect]:
         """What holds now, and from now on what is in the mailbox."""
@@ -139,7 +171,7 @@ class Welcome(msgspec.Struct):
             mailbox.attach(hub, self.session, box, now)
         return [reply]
 
-    def refuse(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
         """Without its mailbox the address is not registered either."""
         address = self.registration.address
         effects: list[Effect] = []
@@ -168,7 +200,7 @@ class MailboxMade(msgspec.Struct):
             del hub.streams.mailboxes[self.box.name]
         effects: list[Effect] = []
         for welcome in self._joiners():
-            effects += welcome.refuse(hub, refusal, now)
+            effects += welcome.refused(hub, refusal, now)
         return effects
 
     def _joiners(self) -> list[Welcome]:

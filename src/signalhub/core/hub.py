@@ -25,6 +25,7 @@ from signalhub.core.flight import Attempt
 from signalhub.core.handlers import HANDLERS, UNLIMITED
 from signalhub.core.limits import TokenBucket
 from signalhub.core.period import Period
+from signalhub.core.placements import Placements
 from signalhub.core.receipts import FanReceipt, Orphan, PublishReceipt, Receipt
 from signalhub.core.registry import Registration, Registry
 from signalhub.core.replays import Replays
@@ -79,6 +80,7 @@ class Hub:
         self.dispatcher = Dispatcher(self)
         self.rooms = Rooms(self)
         self.replays = Replays()
+        self.placements = Placements()
         self.erasures = Erasures()
         # Settlements of asks to actors without a mailbox, written once per turn.
         self.loose: list[Settlement] = []

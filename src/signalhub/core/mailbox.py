@@ -3,11 +3,14 @@
 A mailbox belongs to an address. Whoever registers the address is attached to it and gets what waits
 there; while nobody is, messages gather up to a limit. It goes when its owner says so, or after a
 long time alone.
+
+The mailbox of a host is for all the durable actors that live there: it holds more, stays as long as
+they do, and delivers again at once and for ever, because nobody else could take the messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from signalhub.core import asks, journal, subscribing
@@ -16,7 +19,7 @@ from signalhub.core.effects import Append, Effect
 from signalhub.core.session import Session
 from signalhub.core.streams import Mailbox
 from signalhub.core.subscription import Subscription
-from signalhub.entry import Body, Kind, StreamDefinition, SubscriptionDefinition
+from signalhub.entry import Body, Entry, Kind, StreamDefinition, SubscriptionDefinition
 from signalhub.names import Pattern
 
 if TYPE_CHECKING:
@@ -25,43 +28,113 @@ if TYPE_CHECKING:
 # Mailboxes are many; their watchdog looks so many times less often.
 HEARTBEAT_FACTOR = 10
 UNBOUNDED = 10**9
+HOST = "actor-host"
+KIND_PREFIX = "actor:"
+
+Kinds = tuple[str, ...] | None
 
 
-def open_mailbox(hub: Hub, address: str, now: int) -> Append:
-    mailbox = make(hub, address, hub.streams.take_id(), now)
-    entry = journal.entry(Kind.STREAM_CREATED, mailbox, StreamDefinition(False), now)
-    return Append(entry, journal.UNWATCHED)
+def open_mailbox(hub: Hub, address: str, kinds: Kinds, now: int) -> Append:
+    mailbox = make(hub, address, hub.streams.take_id(), now, kinds)
+    return Append(_definition_entry(mailbox, now), journal.UNWATCHED)
 
 
-def make(hub: Hub, address: str, stream_id: int, now: int) -> Mailbox:
+def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
+    definition = StreamDefinition(False, kinds=mailbox.kinds)
+    return journal.entry(Kind.STREAM_CREATED, mailbox, definition, now)
+
+
+def make(hub: Hub, address: str, stream_id: int, now: int, kinds: Kinds = None) -> Mailbox:
     """An empty mailbox that nobody is attached to."""
-    settings = hub.settings.mailbox
     mailbox = Mailbox(address, stream_id, hub.streams.log_epoch, now)
-    definition = SubscriptionDefinition(
-        "",
-        EXCLUSIVE,
-        settings.window,
-        False,
-        settings.ack_timeout_ms,
-        settings.max_deliveries,
-        settings.backoff_ms,
-        settings.backoff_cap_ms,
-        None,
-        False,
-    )
     heartbeat_ms = hub.settings.dispatch.heartbeat_ms * HEARTBEAT_FACTOR
+    definition = _definition(hub, kinds)
     mailbox.subscription = Subscription(mailbox, definition, heartbeat_ms, now)
     mailbox.subscription.stats = hub.tally.mailboxes
     hub.streams.mailboxes[address] = mailbox
+    if kinds is not None:
+        stored(hub, mailbox, kinds, now)
     return mailbox
+
+
+def _definition(hub: Hub, kinds: Kinds) -> SubscriptionDefinition:
+    settings = hub.settings.mailbox
+    is_host = kinds is not None
+    return SubscriptionDefinition(
+        "",
+        EXCLUSIVE,
+        hub.settings.actors.window if is_host else settings.window,
+        False,
+        settings.ack_timeout_ms,
+        UNBOUNDED if is_host else settings.max_deliveries,
+        0 if is_host else settings.backoff_ms,
+        0 if is_host else settings.backoff_cap_ms,
+        None,
+        False,
+    )
+
+
+# Hosts.
+
+
+def kinds_in(capabilities: Iterable[str]) -> Kinds:
+    """The kinds of durable actors that somebody hosts; `None` for nobody's host."""
+    words = set(capabilities)
+    if HOST not in words:
+        return None
+    return tuple(sorted(one[len(KIND_PREFIX) :] for one in words if one.startswith(KIND_PREFIX)))
+
+
+def kinds_after(hub: Hub, box: Mailbox, kinds: Kinds) -> Kinds:
+    """What it serves once somebody who serves `kinds` has registered its address.
+
+    While actors live there it stays a host's, because it must not lose what comes for them.
+    """
+    return box.kinds if kinds is None and hub.placements.are_on(box.name) else kinds
+
+
+def define(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> Append:
+    """It serves other kinds than before, at once, and for good when the entry is on disk."""
+    before = box.kinds
+    _serve(hub, box, kinds, now)
+
+    def done(later: int) -> list[Effect]:
+        box.stored_kinds = kinds
+        box.is_dirty = True
+        return []
+
+    def undo(later: int) -> None:
+        _serve(hub, box, before, later)
+
+    return Append(_definition_entry(box, now), journal.Once(done, refused=undo))
+
+
+def stored(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> None:
+    """What the log says about the kinds it serves."""
+    _serve(hub, box, kinds, now)
+    box.stored_kinds = kinds
+    if kinds is not None:
+        box.capabilities = (HOST, *(KIND_PREFIX + kind for kind in kinds))
+
+
+def _serve(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> None:
+    hub.streams.serve(box, kinds)
+    box.subscription.redefine(_definition(hub, kinds), now)
+
+
+# Owners.
 
 
 def attach(hub: Hub, session: Session, mailbox: Mailbox, now: int) -> None:
     """From now on this session gets what is in the mailbox, and nobody else."""
     subscription = mailbox.subscription
+    # A write settles at once where the session does not; then only bytes bound it.
+    window = subscription.definition.window if session.settles_mail else UNBOUNDED
     for other in list(subscription.consumers):
         if other.session is session and other.auto_ack is not session.settles_mail:
             # It registers again, and keeps what it has.
+            other.window = window
+            hub.dispatcher.wake(subscription)
             return
         detach(hub, other, now)
     consumer = Consumer(
@@ -70,8 +143,7 @@ def attach(hub: Hub, session: Session, mailbox: Mailbox, now: int) -> None:
         session,
         mailbox.name,
         subscription,
-        # A write settles at once where the session does not; then only bytes bound it.
-        window=hub.settings.mailbox.window if session.settles_mail else UNBOUNDED,
+        window=window,
         bytes_max=hub.settings.dispatch.window_bytes,
         auto_ack=not session.settles_mail,
     )
@@ -98,12 +170,14 @@ def detach_from(hub: Hub, session: Session, address: str, now: int) -> None:
 
 
 def expire(hub: Hub, now: int) -> list[Effect]:
-    """Drop the mailboxes nobody has come back to for too long."""
+    """Drop the mailboxes nobody has come back to for too long, and no durable actor lives in."""
     oldest_ms = now - hub.settings.mailbox.idle_s * 1000
     idle = [
         mailbox
         for mailbox in hub.streams.mailboxes.values()
-        if mailbox.attached_at_ms < oldest_ms and not mailbox.subscription.consumers
+        if mailbox.attached_at_ms < oldest_ms
+        and not mailbox.subscription.consumers
+        and not hub.placements.are_on(mailbox.name)
     ]
     effects: list[Effect] = []
     for mailbox in idle:

@@ -6,12 +6,14 @@ harmless, so a snapshot needs to be no more exact than "not newer than what was 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from signalhub.core import mailbox
 from signalhub.core.dedup import Ack, Remembered
+from signalhub.core.placements import Row
 from signalhub.core.ranges import Ranges
 from signalhub.core.receipts import Orphan
 from signalhub.core.rooms import keeping
@@ -27,6 +29,7 @@ from signalhub.entry import (
     Lost,
     Message,
     Outcome,
+    Placed,
     Range,
     Removed,
     Settled,
@@ -84,6 +87,8 @@ class Snapshot(msgspec.Struct):
     room_ids: Remembered = Remembered(0, b"", {})
     # How far replays have come, if that changed.
     replays: bytes | None = None
+    # Where durable actors live: actor, host, token, offset.
+    placements: list[Row] = []
 
 
 class Recovery:
@@ -110,6 +115,7 @@ class Recovery:
         rooms: dict[str, bytes],
         room_ids: list[Remembered],
         replays: bytes | None = None,
+        placements: Iterable[Row] = (),
     ) -> None:
         """Begin with a snapshot; raises `msgspec.MsgspecError`, and then nothing has begun."""
         states = [decode_body(StreamState, body) for body in streams]
@@ -118,6 +124,7 @@ class Recovery:
             self._hub.replays.restore(replays)
             self._hub.replays.is_dirty = False
         keeping.restore(self._hub.rooms, rooms)
+        self._hub.placements.restore(placements)
         self._hub.rooms.ids.load(room_ids)
         self._hub.dedup.load(remembered)
         self._noted_ms = max((one.newest_ms for one in remembered), default=0)
@@ -142,9 +149,11 @@ class Recovery:
             stream.bytes = state.bytes
             stream.bytes_marks.extend(state.bytes_marks)
         else:
-            stream = mailbox.make(self._hub, state.name, state.id, self._now)
+            kinds = state.definition.kinds
+            stream = mailbox.make(self._hub, state.name, state.id, self._now, kinds)
             stream.attached_at_ms = state.attached_at_ms or self._now
-            stream.expiries = dict(state.expiries)
+            for seq, (at_ms, offset) in state.expiries.items():
+                stream.expires(seq, at_ms, offset)
         stream.head = state.head
         stream.next_seq = state.head + 1
         stream.first = state.first
@@ -174,6 +183,9 @@ class Recovery:
             self._broadcast(entry)
         elif kind == Kind.REPLAYS_STAND:
             self._hub.replays.restore(entry.body, entry.offset)
+        elif kind == Kind.PLACED:
+            placed = decode_body(Placed, entry.body)
+            self._hub.placements.note(placed.actor, placed.host, placed.token, entry.offset)
         elif kind == Kind.ERASED:
             self._erased(entry)
         elif kind in keeping.ROOM_KINDS:
@@ -252,6 +264,7 @@ class Recovery:
             if box is None or box.id != entry.stream_epoch:
                 make = mailbox.make
                 box = make(self._hub, entry.stream, entry.stream_epoch, entry.at_ms)
+            mailbox.stored(self._hub, box, definition.kinds, entry.at_ms)
             stream = box
         stream.is_dirty = True
         stream.first = max(stream.first, anchor.first)
@@ -283,7 +296,7 @@ class Recovery:
         self._remember(entry, message)
         stream = self._grown(entry)
         if isinstance(stream, Mailbox) and message.expires_at is not None:
-            stream.expiries[entry.seq] = (message.expires_at, entry.offset)
+            stream.expires(entry.seq, message.expires_at, entry.offset)
 
     def _grown(self, entry: Stored) -> Topic | Mailbox | None:
         """The stream whose next message this is; `None` if it is none."""
@@ -459,6 +472,7 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         keeping.take_states(hub.rooms, is_whole=is_whole),
         hub.rooms.ids.take_fresh(offset),
         hub.replays.take_state(is_whole=is_whole),
+        hub.placements.take_rows(is_whole=is_whole),
     )
 
 
@@ -469,22 +483,13 @@ def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:
 
 
 def _stream_state(stream: Topic | Mailbox) -> StreamState:
-    removed = list(stream.removed)
+    head, first, removed = stream.head, stream.first, list(stream.removed)
     if isinstance(stream, Topic):
-        definition, first = stream.stored_definition, stream.first
-        state = StreamState(
-            stream.name, stream.id, definition, stream.head, first, stream.bytes, removed
-        )
+        definition, size = stream.stored_definition, stream.bytes
+        state = StreamState(stream.name, stream.id, definition, head, first, size, removed)
         state.bytes_marks = list(stream.bytes_marks)
-        return state
-    return StreamState(
-        stream.name,
-        stream.id,
-        StreamDefinition(False),
-        stream.head,
-        stream.first,
-        0,
-        removed,
-        stream.attached_at_ms,
-        stream.expiries,
-    )
+    else:
+        definition = StreamDefinition(False, kinds=stream.stored_kinds)
+        state = StreamState(stream.name, stream.id, definition, head, first, 0, removed)
+        state.attached_at_ms, state.expiries = stream.attached_at_ms, stream.expiries
+    return state

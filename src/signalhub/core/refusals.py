@@ -201,12 +201,12 @@ def failed() -> Refusal:
     )
 
 
-def mailbox_full(address: str, waiting: int, limit: int) -> Refusal:
+def mailbox_full(address: str, waiting: int, limit: int, setting: str) -> Refusal:
     """The actor is away and enough waits for it already."""
     return Refusal(
         Code.QUEUE_FULL,
         f"{address} is away and {waiting} messages already wait for it.",
-        "Try again later with the same id, or raise mailbox.limit.",
+        f"Try again later with the same id, or raise {setting}.",
         retryable=True,
         details={"limit": limit, "waiting": waiting},
     )
@@ -361,4 +361,57 @@ def not_a_consumer(what: str) -> Refusal:
         f"This session is not a consumer of {what}.",
         "Subscribe first (for a mailbox: register the address), then settle what is received.",
         details={"name": what},
+    )
+
+
+def duplicate_host(address: str) -> Refusal:
+    """Two instances under one address would take the same actors for their own."""
+    return Refusal(
+        Code.DUPLICATE_HOST,
+        f"Another instance of the host {address} is connected.",
+        "Stop one of them, or give this one an address of its own. If the other is gone, try again"
+        " when its lease has ended.",
+        retryable=True,
+        details={"actorAddress": address},
+    )
+
+
+def no_host(kind: str) -> Refusal:
+    """Nobody could serve the actor."""
+    return Refusal(
+        Code.NO_HOST,
+        f"There is no host for durable actors of the kind {kind!r}.",
+        "Start a host that serves the kind, and ask again.",
+        retryable=True,
+        details={"kind": kind},
+    )
+
+
+def too_many_actors(limit: int) -> Refusal:
+    """No room for another place."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"The hub knows the places of {limit} durable actors, which is the limit.",
+        "Raise actors.limit.",
+        details={"limit": limit},
+    )
+
+
+def stale_placement(details: dict[str, object]) -> Refusal:
+    """The sender, or whoever moves an actor, knows an earlier place; `stale` says the present."""
+    return Refusal(
+        Code.STALE_PLACEMENT,
+        "A durable actor does not live where the message takes it to be.",
+        "Look at details.stale, or ask hub:place, and send a new message.",
+        details=details,
+    )
+
+
+def not_its_host(actor: str, host: str) -> Refusal:
+    """Only the host an actor lives on gives it away."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        f"The actor {actor} lives on {host}, which this session has not registered.",
+        "Let the host it lives on move it.",
+        details={"action": "move", "target": actor},
     )

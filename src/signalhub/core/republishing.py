@@ -143,14 +143,11 @@ def _check(request: requests.Republish, size: int) -> None:
 
 
 def _check_room(hub: Hub, target: Target, count: int, now: int) -> None:
-    """A mailbox whose owner is away takes only so much, as from any sender."""
+    """While its owner is away, a mailbox takes as much as from any sender."""
     box = target.stream
     if not isinstance(box, Mailbox) or box.subscription.consumers:
         return
-    waiting, limit = asks.waiting_in(hub, box, now), hub.settings.mailbox.limit
-    if waiting and waiting + count > limit:
-        hub.tally.mailbox_full += 1
-        raise refusals.mailbox_full(box.name, waiting, limit)
+    asks.check_room(hub, box, count, now)
 
 
 # Appending.

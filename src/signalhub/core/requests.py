@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from signalhub.core import refusals
-from signalhub.entry import PSEUDONYM
+from signalhub.entry import ACTOR, PSEUDONYM
 from signalhub.envelope import NULL, Address, Envelope, Id, Number
 from signalhub.names import TYPE_CHARS_MAX
 
@@ -25,10 +25,14 @@ _ABSENT = Raw(b"")
 
 SEQS_MAX = 10_000
 JOB_CHARS_MAX = 128
+ACTORS_MAX = 1_000
+FENCES_MAX = 2_000
 Position = Annotated[int, Meta(ge=1, le=2**53)]
 LogNumber = Annotated[int, Meta(ge=0, le=2**53)]
 Duration = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
 Poison = Literal["block", "drop", "dead_letter"]
+Actor = Annotated[str, Meta(pattern=ACTOR)]
+Token = Annotated[int, Meta(ge=1, le=2**53)]
 _DAY_MS = 86_400_000
 
 
@@ -94,6 +98,7 @@ class Send(Request):
     type: Type
     to: str | None = None
     data: Raw = NULL
+    fences: Annotated[dict[str, Token], Meta(max_length=FENCES_MAX)] | None = None
 
 
 class Broadcast(Request):
@@ -288,6 +293,22 @@ class Republish(Request):
     until: LogPosition
     to: Destination
     messages: list[Original] = []
+
+
+class Place(Request):
+    """Payload of `hub:place`; a host that names itself claims the actors, with what it knows."""
+
+    actors: Annotated[list[Actor], Meta(min_length=1, max_length=ACTORS_MAX)]
+    host: str | None = None
+    tokens: Annotated[dict[str, Token], Meta(max_length=ACTORS_MAX)] | None = None
+
+
+class Move(Request):
+    """Payload of `hub:move`."""
+
+    actor: Actor
+    token: Token
+    to: str
 
 
 class Erase(Request):

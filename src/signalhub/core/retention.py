@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from signalhub.core import journal, letters, republishing
+from signalhub.core import journal, letters, placing, republishing
 from signalhub.core.effects import Append, Effect, FindTime
 from signalhub.core.rooms import keeping
 from signalhub.core.streams import Mailbox, Stream, Topic
@@ -64,8 +64,8 @@ def anchored(hub: Hub) -> int:
     first = min((one.defined_at for one in streams(hub)), default=NOTHING_DEFINED)
     if hub.replays.is_known:
         first = min(first, hub.replays.defined_at)
-    of_rooms = keeping.anchored(hub.rooms)
-    return first if of_rooms is None else min(first, of_rooms)
+    others = (hub.placements.defined_at, keeping.anchored(hub.rooms))
+    return min([first, *(one for one in others if one is not None)])
 
 
 def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
@@ -80,15 +80,17 @@ def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
         anchors[-1].receipt = journal.Waited(anchors[-1].receipt, [Anchored(stream, len(anchors))])
         effects += anchors
     effects += republishing.anchor(hub, end, now)
+    effects += placing.anchor(hub, end, now)
     return effects + keeping.anchor(hub.rooms, end, now)
 
 
 def _anchors(stream: Topic | Mailbox, now: int) -> list[Append]:
-    definition = StreamDefinition(False)
     subscriptions: list[Subscription] = []
     if isinstance(stream, Topic):
         definition = stream.definition
         subscriptions = [one for one in stream.subscriptions.values() if not one.is_deleting]
+    else:
+        definition = StreamDefinition(False, kinds=stream.kinds)
     definition = replace(definition, first=stream.first, head=stream.head)
     entries = [journal.entry(Kind.STREAM_CREATED, stream, definition, now)]
     if stream.removed:

@@ -1,9 +1,9 @@
 """Messages between actors: send, broadcast, publish and subscribe.
 
 Order of the checks: may the session speak as `from`, may it do this, was this ask accepted before,
-has it expired, is the target there. Only what was accepted is remembered for de-duplication, so
-that a refused message may be sent again with the same id. Asks go on in `asks.py`, durable
-topics in `publishing.py`, durable subscriptions in `subscribing.py`.
+has it expired, do its fences hold, is the target there. Only what was accepted is remembered for
+de-duplication, so that a refused message may be sent again with the same id. Asks go on in
+`asks.py`, durable topics in `publishing.py`, durable subscriptions in `subscribing.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from signalhub import entry
 from signalhub import envelope as wire
-from signalhub.core import asks, catalog, publishing, refusals, requests, subscribing
+from signalhub.core import asks, catalog, placing, publishing, refusals, requests, subscribing
 from signalhub.core.consumers import Consumer
 from signalhub.core.dedup import Ack, fingerprint
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
@@ -62,6 +62,8 @@ def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
     expires_at = _deadline(session, message)
     if expires_at is not None and expires_at < now:
         return _expired(hub, message, is_ask)
+    if request.fences:
+        placing.check_fences(hub, request.fences)
     if is_ask:
         return asks.accept(hub, session, message, request, target, key, expires_at, now)
     registration = hub.registry.find(target, now)

@@ -9,6 +9,7 @@ The newest messages of all streams are kept in memory within one budget; older o
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MAILBOX_LETTERS = "dead.mailboxes"
 LETTERS_SUFFIX = ".dlq"
 _BYTES_MARK = 2**20
+_SPARE_DUES = 64
 
 
 class Held(msgspec.Struct, gc=False):
@@ -160,7 +162,17 @@ class Topic(Stream):
 class Mailbox(Stream):
     """What waits for one durable actor; its one subscription delivers it."""
 
-    __slots__ = ("attached_at_ms", "capabilities", "expiries", "fresh", "joiners", "subscription")
+    __slots__ = (
+        "_dues",
+        "attached_at_ms",
+        "capabilities",
+        "expiries",
+        "fresh",
+        "joiners",
+        "kinds",
+        "stored_kinds",
+        "subscription",
+    )
 
     subscription: Subscription
 
@@ -172,10 +184,28 @@ class Mailbox(Stream):
         self.joiners: list[Welcome] | None = None
         # What its owner could do when it was last there.
         self.capabilities: tuple[str, ...] = ()
+        # Of a host: the kinds of durable actors it serves, and what is on disk of that.
+        self.kinds: tuple[str, ...] | None = None
+        self.stored_kinds: tuple[str, ...] | None = None
         # When waiting messages expire, and their offsets; most have no such time.
         self.expiries: dict[int, tuple[float, int]] = {}
+        # The same, the earliest first, with some that are settled.
+        self._dues: list[tuple[float, int]] = []
         # Asks just committed, whose senders are told after the next pass: sent, or waiting?
         self.fresh: dict[int, Receipt] = {}
+
+    @property
+    def is_host(self) -> bool:
+        """Do durable actors live behind it?"""
+        return self.kinds is not None
+
+    def expires(self, seq: int, at_ms: float, offset: int) -> None:
+        """A message is worth delivering only until then."""
+        self.expiries[seq] = (at_ms, offset)
+        heapq.heappush(self._dues, (at_ms, seq))
+        if len(self._dues) > 2 * len(self.expiries) + _SPARE_DUES:
+            self._dues = [(one[0], seq) for seq, one in self.expiries.items()]
+            heapq.heapify(self._dues)
 
     def waiting(self, now_ms: int) -> int:
         """Messages accepted and not settled; those whose time has passed are settled first."""
@@ -184,13 +214,19 @@ class Mailbox(Stream):
         return self.next_seq - 1 - self.head + self.subscription.lag
 
     def _expire(self, now_ms: int) -> None:
-        position = self.subscription.position
-        for seq in list(self.expiries):
-            expires_at, offset = self.expiries[seq]
-            if position.is_settled(seq) or (
-                expires_at < now_ms and self.subscription.expire(seq, offset)
-            ):
+        position, busy = self.subscription.position, []
+        while self._dues and self._dues[0][0] < now_ms:
+            due = heapq.heappop(self._dues)
+            seq = due[1]
+            found = self.expiries.get(seq)
+            if found is None:
+                continue
+            if position.is_settled(seq) or self.subscription.expire(seq, found[1]):
                 self.expiries.pop(seq, None)
+            else:
+                busy.append(due)
+        for due in busy:
+            heapq.heappush(self._dues, due)
 
 
 class Streams:
@@ -200,6 +236,8 @@ class Streams:
         self.log_epoch = log_epoch
         self.topics: dict[str, Topic] = {}
         self.mailboxes: dict[str, Mailbox] = {}
+        # Those of them that were hosts' when they were last defined; some may be gone.
+        self._hosts: dict[str, Mailbox] = {}
         self.next_id = 1
         # Ids of streams that were deleted since the last snapshot, and subscriptions of others.
         self.forgotten: set[int] = set()
@@ -207,6 +245,26 @@ class Streams:
         self._tail: deque[tuple[Stream, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
+
+    def serve(self, box: Mailbox, kinds: tuple[str, ...] | None) -> None:
+        """The mailbox is a host's for these kinds of actors, or no host's."""
+        box.kinds = kinds
+        if kinds is None:
+            self._hosts.pop(box.name, None)
+        else:
+            self._hosts[box.name] = box
+
+    def host(self, address: str) -> Mailbox | None:
+        """The mailbox of a host, which may be away."""
+        box = self.mailboxes.get(address)
+        return box if box is not None and box.is_host else None
+
+    def hosts(self) -> list[Mailbox]:
+        """The mailboxes of all hosts."""
+        gone = [name for name, box in self._hosts.items() if self.mailboxes.get(name) is not box]
+        for name in gone:
+            del self._hosts[name]
+        return list(self._hosts.values())
 
     def epoch_of(self, stream_id: int) -> str:
         """The epoch of a stream, which may be gone."""

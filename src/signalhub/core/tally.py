@@ -182,6 +182,9 @@ class Tally:
     queued_asks: int = 0  # Answered as waiting in a mailbox.
     mailbox_full: int = 0
     mailbox_dropped: int = 0  # Messages that went with their mailbox.
+    actors_placed: int = 0  # Durable actors that got their first place.
+    actors_moved: int = 0
+    stale_fences: int = 0  # Messages refused for them.
     lost: int = 0  # Removed by retention before they were settled.
     loss_events: int = 0
     appended: int = 0  # Entries committed to the log.

@@ -143,6 +143,14 @@ _LOG: Final = (
     _gauge("mailbox_waiting", "mailbox_waiting", "Messages in mailboxes that are not settled."),
     _counter("mailbox_full", "mailbox_full", "Asks refused: the mailbox was full."),
     _counter("mailbox_dropped", "mailbox_dropped", "Messages that went with their mailbox."),
+    _gauge("placements", "placements", "Durable actors whose place the hub knows."),
+    _counter("actors_placed", "actors_placed", "Durable actors that got their first place."),
+    _counter("actors_moved", "actors_moved", "Durable actors that moved to another host."),
+    _counter(
+        "stale_fences",
+        "stale_fences",
+        "Messages refused: a durable actor does not live where their sender believed.",
+    ),
 )
 
 _ROOMS: Final = (

@@ -46,6 +46,7 @@ _DEFINITIONS: Final = frozenset(
         Kind.INBOX_KEY,
         Kind.ERASED,
         Kind.REPLAYS_STAND,
+        Kind.PLACED,
     )
 )
 _CONTENT: Final = tuple(sorted(one.name.lower() for one in Kind if one not in _DEFINITIONS))

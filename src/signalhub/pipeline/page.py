@@ -31,6 +31,7 @@ _KINDS: Final = {
     Kind.INBOX_KEY: "which key hashes the names of rooms and inboxes",
     Kind.ERASED: "which entries were erased",
     Kind.REPLAYS_STAND: "how far replays have come, written again before the log was cut",
+    Kind.PLACED: "a durable actor has its place on a host, or another one",
 }
 _OUTCOMES: Final = {
     Outcome.ACKED: "the recipient acknowledged it",

@@ -129,6 +129,9 @@ class Gauges:
     def mailbox_waiting(self) -> int:
         return self._mailbox_waiting
 
+    def placements(self) -> int:
+        return len(self._hub.placements)
+
     def rooms(self) -> int:
         return len(self._hub.rooms.rooms)
 

@@ -103,6 +103,7 @@ def _begin(recovery: Recovery, snapshot: SnapshotRow, engine: LocalEngine) -> bo
             snapshot.rooms,
             snapshot.room_ids,
             snapshot.replays,
+            snapshot.placements,
         )
     except msgspec.MsgspecError as error:
         log.warning("the snapshot cannot be read", extra={"reason": str(error)})

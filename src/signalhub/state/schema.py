@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
-VERSION: Final = 4
+VERSION: Final = 5
 
 # Actors renew their registrations, so a power cut may cost the last moments of them; a killed
 # process costs none that were committed.
@@ -66,6 +66,16 @@ _REPLAY: Final = """
     ) STRICT;
 """
 
+# Where durable actors live.
+_PLACEMENT: Final = """
+    CREATE TABLE placement (
+        actor TEXT NOT NULL PRIMARY KEY,
+        host TEXT NOT NULL,
+        token INTEGER NOT NULL,
+        log_offset INTEGER NOT NULL     -- Where the log says so.
+    ) STRICT, WITHOUT ROWID;
+"""
+
 CREATE: Final = f"""
     CREATE TABLE registration (
         address TEXT NOT NULL PRIMARY KEY,
@@ -79,6 +89,7 @@ CREATE: Final = f"""
     {_SNAPSHOT}
     {_ROOMS}
     {_REPLAY}
+    {_PLACEMENT}
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {VERSION};
 """
@@ -110,6 +121,7 @@ MIGRATIONS: Final = {
     1: f"{_SNAPSHOT} PRAGMA user_version = 2;",
     2: f"{_ROOMS} PRAGMA user_version = 3;",
     3: f"{_REPLAY} PRAGMA user_version = 4;",
+    4: f"{_PLACEMENT} PRAGMA user_version = 5;",
 }
 
 PUT_STREAM: Final = "INSERT OR REPLACE INTO stream VALUES (?, ?)"
@@ -130,9 +142,12 @@ FORGET_SNAPSHOT: Final = """
     DELETE FROM subscription;
     DELETE FROM room_state;
     DELETE FROM replay;
+    DELETE FROM placement;
 """
 PUT_REPLAY: Final = "INSERT OR REPLACE INTO replay VALUES (1, ?)"
 LOAD_REPLAY: Final = "SELECT state FROM replay"
+PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?)"
+LOAD_PLACEMENTS: Final = "SELECT actor, host, token, log_offset FROM placement ORDER BY log_offset"
 PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"
 DROP_ROOM_STATE: Final = "DELETE FROM room_state WHERE name = ?"
 LOAD_ROOM_STATES: Final = "SELECT name, state FROM room_state"

@@ -65,6 +65,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     rooms: dict[str, bytes]
     room_ids: list[Remembered]
     replays: bytes | None = None
+    placements: list[tuple[str, str, int, int]] = []
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -160,6 +161,7 @@ class Store:
                 rooms,
                 room_ids,
                 execute(schema.LOAD_REPLAY).get,
+                [_place(*columns) for columns in execute(schema.LOAD_PLACEMENTS)],
             )
 
         try:
@@ -272,6 +274,7 @@ class Store:
             self._save_rooms(snapshot, window)
             if snapshot.replays is not None:
                 self._connection.execute(schema.PUT_REPLAY, (snapshot.replays,))
+            execute(schema.PUT_PLACEMENT, snapshot.placements)
 
     def _save_rooms(self, snapshot: Snapshot, window: Window) -> None:
         states = snapshot.rooms.items()
@@ -407,6 +410,10 @@ def _unusable(path: str, reason: str) -> SettingsError:
         f"{path} cannot be used: {reason}. It was left as it is; move it away to start with an "
         "empty registry, or choose another data folder"
     )
+
+
+def _place(actor: str, host: str, token: int, offset: int) -> tuple[str, str, int, int]:
+    return (actor, host, token, offset)
 
 
 def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:

@@ -1,0 +1,461 @@
+"""The mailboxes of hosts: larger, patient, in order, and kept as long as actors live there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from signalhub.core import refusals, retention
+from signalhub.settings import Actors, Mailbox, Settings
+from tests.memory_engine import Shelf
+from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.unit.core.hosts_scene import ACTOR, A, B, cut, host, place, register, send
+from tests.unit.core.scene import attempts, code_of, commit_all, mailbox_of
+
+SMALL = Settings(
+    mailbox=Mailbox(limit=2, idle_s=3_600.0, max_deliveries=2),
+    actors=Actors(mailbox_limit=5),
+    message_rate=0.0,
+)
+OF_HOST = ["actor-host", "actor:order"]
+
+
+def fill(sender: Peer, count: int, to: str = A, **members: Any) -> list[str]:
+    """Ask so often; what became of each."""
+    replies = [send(sender, to, **members) for _ in range(count)]
+    return [
+        one["payload"]["code"] if one["type"] == "hub:error" else one["payload"]["status"]
+        for one in replies
+    ]
+
+
+def age(shell: MemoryShell, hours: int) -> None:
+    for _ in range(hours * 60):
+        shell.clock.advance(60)
+        shell.tick()
+
+
+def is_host(shell: MemoryShell, address: str = A) -> bool:
+    box = shell.hub.streams.mailboxes.get(address)
+    return box is not None and box.is_host
+
+
+# How much they hold.
+
+
+def test_a_host_that_is_away_is_kept_more_than_another_actor() -> None:
+    shell = MemoryShell(SMALL)
+    sender = shell.connect("@(a/sender)")
+    host(shell).drop()
+    shell.join("@(a/plain)", durable=True).drop()
+
+    assert fill(sender, 4, "@(a/plain)") == ["queued"] * 2 + ["queue_full"] * 2
+    assert fill(sender, 6) == ["queued"] * 5 + ["queue_full"]
+    refused = send(sender)["payload"]
+    assert refused["details"] == {"limit": 5, "waiting": 5}
+    assert "actors.mailbox_limit" in refused["resolution"]
+
+
+def test_a_host_that_is_there_has_no_such_limit() -> None:
+    shell = MemoryShell(SMALL)
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    assert fill(sender, 20) == ["delivered"] * 20
+    assert len(owner.heard()) == 20
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_a_host_is_still_one_after_a_restart(has_snapshot: bool) -> None:
+    shell = MemoryShell(SMALL)
+    host(shell, A, "order", "stock")
+    if has_snapshot:
+        shell.save_snapshot()
+
+    again = shell.restarted()
+
+    assert mailbox_of(again, A).kinds == ("order", "stock")
+    assert fill(again.connect("@(a/sender)"), 5) == ["queued"] * 5
+    assert mailbox_of(cut(again), A).kinds == ("order", "stock")
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_the_kinds_registered_last_are_known_after_a_restart(has_snapshot: bool) -> None:
+    shell = MemoryShell()
+    owner = shell.join(A, durable=True)
+    register(owner, "order")
+    shell.save_snapshot()
+    register(owner, "stock")
+    if has_snapshot:
+        shell.save_snapshot()
+
+    assert mailbox_of(shell.restarted(), A).kinds == ("stock",)
+
+
+def test_hosts_that_are_away_are_found_by_what_they_serve_after_a_restart_too() -> None:
+    shell = MemoryShell()
+    host(shell)
+    again = shell.restarted()
+    caller = again.connect("@(a/caller)")
+
+    reply = caller.ask(
+        "hub:discover", {"pattern": "*", "capability": "actor:order", "includeAway": True}
+    )
+
+    assert reply["payload"]["actors"] == [{"address": A, "capabilities": OF_HOST, "away": True}]
+
+
+def test_a_mailbox_that_is_no_hosts_any_more_is_like_any_other() -> None:
+    shell = MemoryShell(SMALL)
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+
+    owner.register(durable=True)
+    owner.drop()
+
+    assert fill(sender, 3) == ["queued", "queued", "queue_full"]
+    assert not is_host(shell.restarted())
+
+
+def test_a_mailbox_stays_a_hosts_while_actors_live_there() -> None:
+    shell = MemoryShell(SMALL)
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    place(caller)
+
+    owner.register(capabilities=[])
+    reply = caller.ask("hub:place", {"actors": ["order/18"]})
+    owner.drop()
+
+    assert reply["payload"]["unplaced"][0]["code"] == "no_host"
+    assert fill(caller, 5) == ["queued"] * 5
+    assert mailbox_of(shell.restarted(), A).kinds == ("order",)
+
+
+# How they deliver.
+
+
+def test_what_a_host_refuses_comes_again_at_once_and_never_becomes_a_dead_letter() -> None:
+    shell = MemoryShell(SMALL)
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    send(sender)
+
+    for _ in range(50):
+        owner.ask("hub:nack", {"stream": A, "seq": 1, "delayMs": 60_000})
+
+    assert attempts(owner) == [(1, number) for number in range(1, 52)]
+    assert not shell.hub.streams.topics
+    assert mailbox_of(shell, A).subscription.lag == 1
+
+
+def test_what_a_host_does_not_settle_in_time_comes_again_in_order_and_for_ever() -> None:
+    shell = MemoryShell(SMALL)
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    for _ in range(3):
+        send(sender)
+    assert attempts(owner) == [(1, 1), (2, 1), (3, 1)]
+
+    for attempt in range(2, 12):
+        shell.pass_time(15)
+        owner.ask("hub:heartbeat")
+        shell.pass_time(15)
+        assert attempts(owner) == [(seq, attempt) for seq in (1, 2, 3)]
+    assert not shell.hub.streams.topics
+
+
+def test_what_a_host_had_comes_again_in_order_when_it_is_back() -> None:
+    shell = MemoryShell()
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    for _ in range(3):
+        send(sender)
+    owner.ask("hub:ack", {"stream": A, "seq": 2})
+    owner.drop()
+    send(sender)
+
+    again = shell.connect(A, metadata=SETTLING_HELLO)
+    register(again, "order")
+    assert attempts(again) == [(1, 2), (3, 2), (4, 1)]
+
+    shell = shell.restarted()
+    again = shell.connect(A, metadata=SETTLING_HELLO)
+    register(again, "order")
+    assert [seq for seq, _ in attempts(again)] == [1, 3, 4]
+
+
+def test_failures_from_before_a_restart_do_not_count_against_a_message() -> None:
+    shell = MemoryShell(SMALL)
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    send(sender)
+    for _ in range(5):
+        owner.ask("hub:nack", {"stream": A, "seq": 1})
+
+    shell = shell.restarted()
+    owner = host(shell)
+    owner.ask("hub:nack", {"stream": A, "seq": 1})
+
+    assert mailbox_of(shell, A).subscription.lag == 1
+    assert not shell.hub.streams.topics
+
+
+def test_a_host_may_still_give_a_message_up() -> None:
+    shell = MemoryShell()
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    send(sender)
+
+    owner.ask("hub:term", {"stream": A, "seq": 1, "reason": "unreadable"})
+
+    assert list(shell.hub.streams.topics) == ["dead.mailboxes"]
+
+
+def test_a_host_has_a_window_of_its_own_also_if_it_becomes_one_later() -> None:
+    shell = MemoryShell(
+        Settings(mailbox=Mailbox(window=2), actors=Actors(window=4), message_rate=0.0)
+    )
+    sender = shell.connect("@(a/sender)")
+    owner = shell.connect(A, metadata=SETTLING_HELLO)
+    owner.register(durable=True)
+    fill(sender, 6)
+    assert len(owner.heard()) == 2
+
+    register(owner, "order")
+
+    assert len(owner.heard()) == 2
+    assert mailbox_of(shell, A).subscription.lag == 6
+
+
+def test_copies_for_a_host_say_when_the_hub_accepted_them() -> None:
+    shell = MemoryShell()
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    accepted = shell.now
+    send(sender)
+    shell.pass_time(5)
+    owner.ask("hub:nack", {"stream": A, "seq": 1})
+    first, second = owner.heard()
+
+    shell = shell.restarted()
+    shell.pass_time(5)
+    owner = shell.connect(A, metadata=SETTLING_HELLO)
+    register(owner, "order")
+    (third,) = owner.heard()
+
+    deliveries = [one["metadata"]["delivery"] for one in (first, second, third)]
+    assert [one["acceptedAt"] for one in deliveries] == [accepted] * 3
+    assert [one["redelivered"] for one in deliveries] == [False, True, True]
+    assert {(one["stream"], one["seq"]) for one in deliveries} == {(A, 1)}
+
+
+def test_copies_for_others_say_nothing_new() -> None:
+    shell = MemoryShell()
+    plain = shell.join("@(a/plain)", durable=True)
+    send(shell.connect("@(a/sender)"), "@(a/plain)")
+
+    (message,) = plain.heard()
+
+    assert "acceptedAt" not in message["metadata"]["delivery"]
+
+
+# How long they live.
+
+
+def test_a_host_that_stays_away_keeps_its_mailbox_while_actors_live_there() -> None:
+    shell = MemoryShell(SMALL)
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    host(shell, B).drop()
+    place(caller)
+    owner.drop()
+    send(caller)
+
+    age(shell, 3)
+
+    assert is_host(shell)
+    assert not is_host(shell, B)
+    assert (mailbox_of(shell, A).subscription.lag, shell.tally.mailbox_dropped) == (1, 0)
+
+
+def test_a_host_whose_actors_have_moved_away_is_given_up_in_the_end() -> None:
+    shell = MemoryShell(SMALL)
+    owner = host(shell)
+    host(shell, B)
+    place(owner, host=A)
+    owner.ask("hub:move", {"actor": ACTOR, "token": 1, "to": B})
+    owner.drop()
+
+    age(shell, 3)
+
+    assert not is_host(shell)
+    assert is_host(shell, B)
+    assert [box.name for box in shell.hub.streams.hosts()] == [B]
+
+
+def test_a_host_that_gives_its_mailbox_up_is_none_until_it_registers_again() -> None:
+    shell = MemoryShell()
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    place(caller)
+
+    owner.ask("hub:unregister")
+    gone = caller.ask("hub:place", {"actors": ["order/18"]})["payload"]["unplaced"]
+    host(shell)
+
+    assert [one["code"] for one in gone] == ["no_host"]
+    assert place(caller, ACTOR, "order/18") == {ACTOR: (A, 1), "order/18": (A, 1)}
+
+
+# Lifetimes of what waits.
+
+
+def test_what_expires_in_a_large_mailbox_makes_room_in_the_order_it_expires() -> None:
+    shell = MemoryShell(SMALL)
+    sender = shell.connect("@(a/sender)")
+    host(shell).drop()
+    for ttl in (30_000, 10_000, 20_000):
+        assert fill(sender, 1, ttl=ttl) == ["queued"]
+    assert fill(sender, 3) == ["queued", "queued", "queue_full"]
+
+    shell.pass_time(11)
+    assert fill(sender, 2) == ["queued", "queue_full"]
+    shell.pass_time(10)
+    assert fill(sender, 2) == ["queued", "queue_full"]
+    assert sorted(mailbox_of(shell, A).expiries) == [1]
+
+    again = shell.restarted()
+    again.pass_time(10)
+    assert fill(again.connect("@(a/sender)"), 2) == ["queued", "queue_full"]
+
+
+def test_what_is_at_a_host_expires_only_when_it_comes_back() -> None:
+    shell = MemoryShell()
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+    send(sender, ttl=1_000)
+    shell.pass_time(5)
+
+    busy = mailbox_of(shell, A).waiting(shell.now)
+    owner.drop()
+
+    assert busy == 1
+    assert mailbox_of(shell, A).waiting(shell.now) == 0
+
+
+def test_times_of_settled_messages_do_not_gather() -> None:
+    shell = MemoryShell(Settings(message_rate=0.0))
+    sender, owner = shell.connect("@(a/sender)"), host(shell)
+
+    for number in range(1, 501):
+        send(sender, ttl=3_600_000)
+        owner.ask("hub:ack", {"stream": A, "seq": number})
+
+    assert len(mailbox_of(shell, A)._dues) < 100
+
+
+# Registering.
+
+
+def test_the_answer_to_a_host_waits_until_its_kinds_are_on_disk() -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    shell.engine.is_prompt = False
+
+    capabilities = ["actor-host", "actor:stock"]
+    payload = {"actorAddress": A, "capabilities": capabilities, "durable": True}
+    early = owner.request("hub:register", payload)
+    commit_all(shell)
+
+    assert early == []
+    assert [one["type"] for one in owner.take()] == ["hub:registered"]
+    assert mailbox_of(shell.restarted(), A).kinds == ("stock",)
+
+
+def test_a_snapshot_holds_no_kinds_that_are_not_on_disk() -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    shell.engine.is_prompt = False
+    owner.request("hub:register", {"actorAddress": A, "capabilities": [], "durable": True})
+    shell.save_snapshot()
+
+    assert mailbox_of(shell.restarted(), A).kinds == ("order",)
+
+
+def test_kinds_the_log_refuses_are_not_served() -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    shell.engine.is_prompt = False
+    payload = {"actorAddress": A, "capabilities": [], "durable": True}
+    owner.request("hub:register", payload)
+    owner.request("hub:register", payload | {"capabilities": ["actor-host", "actor:stock"]})
+
+    shell.engine.refuse(refusals.storage_full())
+    shell.engine.is_prompt = True
+
+    assert [code_of(one) for one in owner.take()] == ["storage_full"] * 2
+    assert mailbox_of(shell, A).kinds == ("order",)
+    assert register(owner, "order")["type"] == "hub:registered"
+
+
+def test_a_failed_log_refuses_other_kinds_and_leaves_the_host_as_it_is() -> None:
+    shell = MemoryShell()
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    place(caller)
+    shell.engine.refuse(refusals.storage_failed(), is_final=True)
+
+    assert code_of(register(owner, "stock")) == "storage_failed"
+    assert register(owner, "order")["type"] == "hub:registered"
+
+
+def test_registering_the_same_again_writes_nothing() -> None:
+    shell = MemoryShell()
+    owner = host(shell, A, "order", "stock")
+    before = len(shell.engine.entries)
+
+    register(owner, "stock", "order", "stock")
+
+    assert len(shell.engine.entries) == before
+
+
+def test_another_instance_of_a_host_that_is_there_is_refused() -> None:
+    shell = MemoryShell()
+    owner = host(shell, metadata={"instance": "one"})
+    other = shell.connect("@(a/other)", metadata=SETTLING_HELLO)
+    payload = {"actorAddress": A, "capabilities": OF_HOST, "durable": True}
+
+    refused = other.ask("hub:register", payload | {"metadata": {"instance": "two"}})
+    nameless = other.ask("hub:register", payload)
+
+    assert (code_of(refused), code_of(nameless)) == ("duplicate_host", "duplicate_host")
+    assert refused["payload"]["retryable"] is True
+    assert owner.closed is None
+    assert send(shell.connect("@(a/sender)"))["payload"]["status"] == "delivered"
+
+
+def test_the_same_instance_takes_over_from_its_broken_connection() -> None:
+    shell = MemoryShell()
+    owner = host(shell, metadata={"instance": "one"})
+
+    host(shell, metadata={"instance": "one"})
+
+    assert owner.closed == (1000, "duplicate_connection")
+
+
+def test_another_instance_may_come_when_the_first_is_gone() -> None:
+    shell = MemoryShell()
+    host(shell, metadata={"instance": "one"}).drop()
+    second = host(shell, metadata={"instance": "two"})
+    # Silent for so long that its lease has ended, though its socket is open.
+    shell.clock.advance(3_600)
+    third = host(shell, metadata={"instance": "three"})
+
+    assert (second.closed, third.closed) == ((1000, "duplicate_connection"), None)
+
+
+def test_other_actors_are_replaced_by_the_last_to_register_as_before() -> None:
+    shell = MemoryShell()
+    first = shell.join(A, durable=True, metadata={"instance": "one"})
+    host(shell, metadata={"instance": "two"})
+
+    assert first.closed == (1000, "duplicate_connection")
+
+
+def test_anchors_define_a_host_again_with_its_kinds() -> None:
+    shell = MemoryShell()
+    host(shell)
+    end = shell.engine.head
+    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    shell.engine.cut(retention.anchored(shell.hub))
+    shell.shelf = Shelf()
+
+    assert mailbox_of(shell.restarted(), A).kinds == ("order",)

@@ -1,0 +1,504 @@
+"""Where durable actors get their places, that they keep them, and what hosts may claim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from signalhub.core import placing, refusals, retention
+from signalhub.core.placements import Place, Placements, number_of, preferred
+from signalhub.core.policy import Allowance, Permissions
+from signalhub.entry import Kind, Placed, decode_body
+from signalhub.settings import Actors, Settings
+from tests.memory_shell import MemoryShell
+from tests.unit.core.hosts_scene import (
+    ACTOR,
+    A,
+    B,
+    cut,
+    host,
+    move,
+    place,
+    places,
+    register,
+    unplaced,
+    where,
+)
+from tests.unit.core.scene import code_of, commit_all
+
+ORDERS = [f"order/{number}" for number in range(300)]
+
+
+def placed_entries(shell: MemoryShell) -> list[tuple[str, str, int]]:
+    found = [one for one in shell.engine.entries if one.kind == Kind.PLACED]
+    bodies = [decode_body(Placed, one.body) for one in found]
+    return [(one.actor, one.host, one.token) for one in bodies]
+
+
+def test_an_actor_gets_a_place_on_a_host_of_its_kind_and_it_is_on_disk() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell, A, "order")
+    host(shell, B, "stock", "cart")
+
+    found = place(caller, "order/17", "stock/a/b c", "cart/ü")
+
+    assert found == {"order/17": (A, 1), "stock/a/b c": (B, 1), "cart/ü": (B, 1)}
+    assert placed_entries(shell) == [
+        ("order/17", A, 1),
+        ("stock/a/b c", B, 1),
+        ("cart/ü", B, 1),
+    ]
+
+
+def test_first_places_are_spread_over_the_hosts_and_stay_when_hosts_come_and_go() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    hosts = [host(shell, f"@(h/{number})") for number in range(3)]
+
+    first = place(caller, *ORDERS)
+    host(shell, "@(h/3)")
+    hosts[0].drop()
+    again = place(caller, *ORDERS)
+
+    spread = Counter(address for address, _ in first.values())
+    assert len(spread) == 3
+    assert min(spread.values()) > 70
+    assert again == first
+    assert len(placed_entries(shell)) == len(ORDERS)
+
+
+def test_where_a_host_is_missing_only_its_actors_would_choose_otherwise() -> None:
+    hosts = [(number_of(name), name) for name in ("@(h/0)", "@(h/1)", "@(h/2)", "@(h/3)")]
+
+    moved = {
+        preferred(actor, hosts)
+        for actor in ORDERS
+        if preferred(actor, hosts) != preferred(actor, hosts[1:])
+    }
+
+    assert moved == {"@(h/0)"}
+    assert preferred(ACTOR, []) is None
+
+
+def test_without_a_host_that_is_there_an_actor_waits_for_one() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    shell.join("@(h/plain)", capabilities=["actor-host", "actor:order"])
+    shell.join("@(h/other)", capabilities=["actor:order"], durable=True)
+    host(shell, B, "stock")
+    host(shell, A).drop()
+
+    reply = caller.ask("hub:place", {"actors": [ACTOR, "stock/1"]})
+
+    assert unplaced(reply) == {ACTOR: "no_host"}
+    assert places(reply) == {"stock/1": (B, 1)}
+    host(shell, A)
+    assert place(caller) == {ACTOR: (A, 1)}
+
+
+def test_a_host_whose_lease_has_ended_gets_no_new_actors_and_keeps_its_own() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell)
+    place(caller)
+    shell.clock.advance(3_600)
+
+    reply = caller.ask("hub:place", {"actors": [ACTOR, "order/18"]})
+
+    assert (places(reply), unplaced(reply)) == ({ACTOR: (A, 1)}, {"order/18": "no_host"})
+
+
+def test_a_place_is_told_when_it_is_on_disk_to_everybody_who_asked_meanwhile() -> None:
+    shell = MemoryShell()
+    first, second = shell.connect("@(a/1)"), shell.connect("@(a/2)")
+    host(shell)
+    place(first, "order/old")
+    first.take()
+    second.take()
+    shell.engine.is_prompt = False
+
+    early = first.request("hub:place", {"actors": [ACTOR, "order/old"]}, id="p1")
+    early += second.request("hub:place", {"actors": [ACTOR]}, id="p2")
+    known = place(second, "order/old")
+    second.take()
+    commit_all(shell)
+
+    assert (early, known) == ([], {"order/old": (A, 1)})
+    assert [places(one) for one in first.take()] == [{ACTOR: (A, 1), "order/old": (A, 1)}]
+    assert [places(one) for one in second.take()] == [{ACTOR: (A, 1)}]
+    assert len(placed_entries(shell)) == 2
+    assert shell.tally.actors_placed == 2
+
+
+def test_who_asks_for_several_places_on_their_way_waits_for_the_last_of_them() -> None:
+    shell = MemoryShell()
+    caller, other = shell.connect("@(a/1)"), shell.connect("@(a/2)")
+    host(shell)
+    shell.engine.is_prompt = False
+    other.request("hub:place", {"actors": ["order/2"]})
+    other.request("hub:place", {"actors": ["order/1"]})
+    caller.take()
+
+    caller.request("hub:place", {"actors": ["order/1", "order/2"]})
+    shell.engine.commit(1)
+    half = caller.take()
+    commit_all(shell)
+
+    assert half == []
+    assert [places(one) for one in caller.take()] == [{"order/1": (A, 1), "order/2": (A, 1)}]
+
+
+def test_a_place_the_log_refuses_was_never_given() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell)
+    shell.engine.is_prompt = False
+    caller.take()
+
+    caller.request("hub:place", {"actors": [ACTOR]})
+    caller.request("hub:place", {"actors": [ACTOR]})
+    shell.engine.refuse(refusals.storage_full())
+
+    assert [code_of(one) for one in caller.take()] == ["storage_full"] * 2
+    assert where(shell) is None
+    shell.engine.is_prompt = True
+    host(shell, B)
+    assert place(caller).keys() == {ACTOR}
+    assert where(shell.restarted()) == where(shell)
+
+
+def test_a_log_that_has_failed_still_tells_known_places() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell)
+    place(caller)
+    shell.engine.refuse(refusals.storage_failed(), is_final=True)
+
+    assert place(caller) == {ACTOR: (A, 1)}
+    assert code_of(caller.ask("hub:place", {"actors": [ACTOR, "order/18"]})) == "storage_failed"
+    assert where(shell, "order/18") is None
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_places_survive_a_restart_with_and_without_a_snapshot(has_snapshot: bool) -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    owner = host(shell)
+    host(shell, B)
+    place(owner, ACTOR, host=A)
+    place(caller, *ORDERS[:50])
+    if has_snapshot:
+        shell.save_snapshot()
+    move(owner)
+    if has_snapshot:
+        shell.save_snapshot()
+    place(caller, *ORDERS)
+
+    again = shell.restarted()
+
+    assert {one: where(again, one) for one in ORDERS} == {one: where(shell, one) for one in ORDERS}
+    assert where(again) == (B, 2)
+    assert len(again.hub.placements) == len(shell.hub.placements) == len(ORDERS)
+
+
+def test_a_snapshot_holds_no_place_that_is_not_on_disk() -> None:
+    shell = MemoryShell()
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    host(shell, B)
+    place(owner, ACTOR, host=A)
+    shell.engine.is_prompt = False
+
+    owner.request("hub:move", {"actor": ACTOR, "token": 1, "to": B})
+    caller.request("hub:place", {"actors": ["order/18"]})
+    shell.save_snapshot()
+    again = shell.restarted()
+
+    assert (where(again), where(again, "order/18")) == ((A, 1), None)
+
+
+def test_what_had_reached_the_disk_unreported_counts_after_a_crash() -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    host(shell, B)
+    place(owner, ACTOR, host=A)
+    shell.engine.is_prompt = False
+    owner.request("hub:move", {"actor": ACTOR, "token": 1, "to": B})
+
+    again = shell.restarted(written=1)
+    again.engine.is_prompt = True
+
+    assert where(again) == (B, 2)
+    assert move(host(again))["payload"] == {"actor": ACTOR, "host": B, "token": 2}
+
+
+@pytest.mark.parametrize("keeps_snapshot", [True, False])
+def test_places_survive_that_the_log_is_cut(keeps_snapshot: bool) -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    host(shell, B)
+    place(owner, *ORDERS[:20], host=A)
+    move(owner, actor=ORDERS[3])
+    if keeps_snapshot:
+        shell.save_snapshot()
+    first = shell.engine.head
+
+    again = cut(shell, keeps_snapshot=keeps_snapshot)
+
+    assert again.engine.first >= first
+    found = [where(again, actor) for actor in ORDERS[:20]]
+    assert found == [(B, 2) if number == 3 else (A, 1) for number in range(20)]
+    assert [box.name for box in again.hub.streams.hosts()] == [A, B]
+    assert cut(again).hub.placements.find(ORDERS[0]) is not None
+
+
+def test_after_a_restart_only_places_from_before_the_cut_are_written_again() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell)
+    place(caller, "order/1")
+    middle = shell.engine.head
+    place(caller, "order/2")
+    shell.save_snapshot()
+    again = shell.restarted()
+
+    again.perform(retention.anchor(again.hub, middle, again.now))
+
+    assert [actor for actor, _, _ in placed_entries(again)] == ["order/1", "order/2", "order/1"]
+
+
+def test_many_places_are_written_again_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "ANCHORS_MAX", 7)
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell)
+    place(caller, *ORDERS[:20])
+    end = shell.engine.head
+
+    steps = 0
+    while retention.anchored(shell.hub) < end:
+        shell.perform(retention.anchor(shell.hub, end, shell.now))
+        steps += 1
+
+    assert steps == 3
+    assert len(placed_entries(shell)) == 40
+
+
+def test_a_move_behind_an_anchor_is_the_last_word() -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    host(shell, B)
+    place(owner, ACTOR, "order/18", host=A)
+    shell.engine.is_prompt = False
+    owner.request("hub:move", {"actor": "order/18", "token": 1, "to": B})
+    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    owner.request("hub:move", {"actor": ACTOR, "token": 1, "to": B})
+    commit_all(shell)
+    shell.engine.is_prompt = True
+
+    assert (where(shell), where(shell, "order/18")) == ((B, 2), (B, 2))
+    again = cut(shell)
+    assert (where(again), where(again, "order/18")) == ((B, 2), (B, 2))
+
+
+# Claims.
+
+
+def test_a_host_gets_what_it_claims_unless_it_lives_elsewhere() -> None:
+    shell = MemoryShell()
+    caller, one, other = shell.connect("@(a/caller)"), host(shell), host(shell, B)
+    theirs = next(actor for actor in ORDERS if place(caller, actor)[actor][0] == B)
+
+    assert place(one, theirs, "order/new", host=A) == {theirs: (B, 1), "order/new": (A, 1)}
+    assert place(other, "order/new", host=B) == {"order/new": (A, 1)}
+
+
+def test_a_claim_brings_back_what_a_new_hub_has_forgotten() -> None:
+    shell = MemoryShell()
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    place(caller, "order/2")
+
+    tokens = {"order/1": 4, "order/2": 7, "order/4": 9}
+    found = place(owner, "order/1", "order/2", "order/3", host=A, tokens=tokens)
+
+    assert found == {"order/1": (A, 4), "order/2": (A, 7), "order/3": (A, 1)}
+    # What the hub knows better stays, and what was not asked for is not placed.
+    assert place(owner, "order/2", host=A, tokens={"order/2": 3}) == {"order/2": (A, 7)}
+    assert where(shell.restarted(), "order/2") == (A, 7)
+    assert where(shell, "order/4") is None
+
+
+def test_a_claim_with_a_token_takes_nothing_from_another_host() -> None:
+    shell = MemoryShell()
+    one, other = host(shell), host(shell, B)
+    place(one, ACTOR, host=A)
+
+    assert place(other, ACTOR, host=B, tokens={ACTOR: 5}) == {ACTOR: (A, 1)}
+
+
+def test_only_a_host_claims_and_only_for_itself_and_its_kinds() -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    plain = shell.join("@(h/plain)", durable=True)
+    claim = {"actors": [ACTOR], "host": A}
+
+    assert code_of(plain.ask("hub:place", claim)) == "unauthorized"
+    assert code_of(plain.ask("hub:place", claim | {"host": "@(h/plain)"})) == "internal_error"
+    assert code_of(owner.ask("hub:place", {"actors": [ACTOR], "tokens": {}})) == "internal_error"
+    assert unplaced(owner.ask("hub:place", claim | {"actors": ["stock/1"]})) == {
+        "stock/1": "no_host"
+    }
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(
+    "actors",
+    [
+        [],
+        ["order"],
+        ["order/"],
+        ["/17"],
+        ["Order/17"],
+        ["0rder/17"],
+        ["order/a\nb"],
+        ["order/ab\n"],
+        ["order/\x9f"],
+        ["o" * 65 + "/1"],
+        ["order/" + "k" * 257],
+        [17],
+        [f"order/{number}" for number in range(1_001)],
+    ],
+)
+def test_what_is_no_list_of_actors_is_refused(actors: list[Any]) -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell)
+
+    assert code_of(caller.ask("hub:place", {"actors": actors})) == "internal_error"
+    assert len(shell.hub.placements) == 0
+
+
+def test_the_longest_names_and_lists_are_taken() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    kind = "k" * 64
+    host(shell, A, "order", kind)
+    longest = f"{kind}/{'x' * 256}"
+
+    assert place(caller, longest) == {longest: (A, 1)}
+    assert len(place(caller, *(f"order/{number}" for number in range(1_000)))) == 1_000
+
+
+@pytest.mark.parametrize("token", [0, -1, 1.5, "1", 2**53 + 1])
+def test_a_token_is_a_whole_number_from_one(token: Any) -> None:
+    shell = MemoryShell()
+    owner = host(shell)
+    claim = {"actors": [ACTOR], "host": A, "tokens": {ACTOR: token}}
+    fenced = {"to": A, "type": "call", "fences": {ACTOR: token}}
+
+    assert code_of(owner.ask("hub:place", claim)) == "internal_error"
+    assert code_of(owner.ask("hub:send", fenced)) == "internal_error"
+
+
+def test_the_hub_remembers_only_so_many_places() -> None:
+    shell = MemoryShell(Settings(actors=Actors(limit=2)))
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    place(caller, "order/1")
+
+    actors = ["order/1", "order/2", "order/2", "order/3", "stock/1"]
+    reply = caller.ask("hub:place", {"actors": actors})
+
+    assert places(reply) == {"order/1": (A, 1), "order/2": (A, 1)}
+    assert unplaced(reply) == {"order/3": "limit_exceeded", "stock/1": "no_host"}
+    # Those that have a place may change it.
+    assert place(owner, "order/1", host=A, tokens={"order/1": 2}) == {"order/1": (A, 2)}
+
+
+def test_nobody_gets_a_place_where_the_asker_may_not_send() -> None:
+    shell = MemoryShell()
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    caller.session.allowance = Allowance("@(a/caller)", Permissions(send=("other/*",)))
+
+    assert unplaced(caller.ask("hub:place", {"actors": [ACTOR]})) == {ACTOR: "unauthorized"}
+    place(owner, host=A)
+    assert place(caller) == {ACTOR: (A, 1)}
+
+
+def test_a_tell_is_answered_like_an_ask() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell)
+
+    (reply,) = caller.tell("hub:place", {"actors": [ACTOR]})
+
+    assert places(reply) == {ACTOR: (A, 1)}
+
+
+# The table itself.
+
+
+def test_the_table_knows_on_which_hosts_actors_live() -> None:
+    table = Placements()
+    table.note("order/1", A, 1, 10)
+    coming = table.send("order/2", Place(B, 1))
+
+    assert (table.are_on(A), table.are_on(B), len(table)) == (True, True, 2)
+    table.refused(coming)
+    assert (table.are_on(B), len(table)) == (False, 1)
+    table.note("order/1", B, 2, 20)
+    assert (table.are_on(A), table.are_on(B)) == (False, True)
+    assert table.defined_at == 20
+
+
+def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
+    table = Placements()
+    assert table.defined_at is None
+    table.note("order/1", A, 1, 10)
+    table.note("order/2", A, 1, 11)
+    whole = table.take_rows(is_whole=True)
+    table.note("order/1", B, 2, 12)
+    table.send("order/3", Place(B, 1))
+
+    changed = table.take_rows(is_whole=False)
+    again = Placements()
+    again.restore(whole[1:] + changed)
+
+    assert changed == [("order/1", B, 2, 12)]
+    assert table.take_rows(is_whole=False) == again.take_rows(is_whole=False) == []
+    assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11), ("order/1", B, 2, 12)]
+    assert (again.defined_at, again.find("order/1")) == (11, Place(B, 2, 12))
+
+
+def test_registering_again_keeps_a_host_where_its_actors_are() -> None:
+    shell = MemoryShell()
+    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    place(caller)
+
+    register(owner, "stock")
+
+    assert place(caller) == {ACTOR: (A, 1)}
+    assert unplaced(caller.ask("hub:place", {"actors": ["order/18"]})) == {"order/18": "no_host"}
+    assert place(caller, "stock/1") == {"stock/1": (A, 1)}
+
+
+def test_the_table_counts_every_actor_once_whatever_is_on_its_way() -> None:
+    table = Placements()
+    first = table.send("order/1", Place(A, 1))
+    second = table.send("order/1", Place(B, 2))
+    other = table.send("order/2", Place(A, 1))
+    assert len(table) == 2
+
+    table.took(first, 1)
+    assert len(table) == 2
+    table.refused(other)
+    table.refused(second)
+    assert (len(table), table.find("order/1")) == (1, Place(A, 1, 1))
+
+    again = [table.send("order/3", Place(A, token)) for token in (1, 2)]
+    for one in reversed(again):
+        table.refused(one)
+    assert len(table) == 1
