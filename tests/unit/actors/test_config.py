@@ -24,23 +24,26 @@ class Silent(Child):
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    assert DEFAULTS == DurableConfig(
-        outbound_batch_size=100,
-        outbound_timeout_ms=5000,
-        inbound_batch_size=100,
-        call_timeout_ms=30_000,
-        sweep_interval_ms=5000,
-        retry_base_ms=1000,
-        retry_cap_ms=10_000,
-        max_request_age_ms=1_800_000,
-        handler_max_attempts=5,
-        max_args=100,
-        max_depth=50,
-        max_payload_bytes=1 << 20,
-        tombstone_ttl_ms=86_400_000,
-        durability="power",
-        idempotency_ttl_ms=86_400_000,
-        handler_warn_ms=1000,
+    assert (
+        DurableConfig(
+            outbound_batch_size=100,
+            outbound_timeout_ms=5000,
+            inbound_batch_size=100,
+            call_timeout_ms=30_000,
+            sweep_interval_ms=5000,
+            retry_base_ms=1000,
+            retry_cap_ms=10_000,
+            max_request_age_ms=1_800_000,
+            handler_max_attempts=5,
+            max_args=100,
+            max_depth=50,
+            max_payload_bytes=1 << 20,
+            tombstone_ttl_ms=86_400_000,
+            durability="power",
+            idempotency_ttl_ms=86_400_000,
+            handler_warn_ms=1000,
+        )
+        == DEFAULTS
     )
 
 
@@ -57,7 +60,7 @@ def test_without_overrides_the_base_holds() -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(TypeError, match=r"Order: .*'max_arg'; did you mean 'max_args'\?.*durabil"):
+    with pytest.raises(TypeError, match=r"Order: .*'max_arg'\. Did you mean 'max_args'\?.*durabil"):
         merged(DEFAULTS, {"max_arg": 1}, where="Order")
 
 
@@ -135,7 +138,7 @@ def test_a_timeout_is_a_number(timeout: Any) -> None:
         check_timeout(DEFAULTS, timeout)
 
 
-@pytest.mark.parametrize("timeout", [86_400, 10**9, 10**400])
+@pytest.mark.parametrize("timeout", [86_400, 10**9, 1e308, 10**400])
 def test_a_timeout_is_shorter_than_ids_are_remembered(timeout: float) -> None:
     with pytest.raises(ValueError, match="tombstone_ttl_ms = 86400000 only"):
         check_timeout(DEFAULTS, timeout)

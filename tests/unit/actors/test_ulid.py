@@ -48,9 +48,9 @@ def test_a_clock_that_steps_back_does_not_break_the_order() -> None:
 
 
 def test_counting_carries_into_the_characters_in_front() -> None:
-    ids = Ulids(zeros, last="01ARYZ6S410000000000001ZZZ"[:22] + "ZZZZ")
+    ids = Ulids(zeros, last="01ARYZ6S4100000000001ZZZZZ")
 
-    assert ids.next(0) == "01ARYZ6S4100000000000" + "2" + "0000"
+    assert ids.next(0) == "01ARYZ6S410000000000200000"
 
 
 def test_where_counting_ends_the_time_goes_on() -> None:
@@ -93,12 +93,11 @@ def test_ids_grow_whatever_the_clock_says(times: list[int], chance: bytes) -> No
 
     assert made == sorted(set(made))
     assert all(map(is_ulid, made))
-    assert [time_of(one) >= now for one, now in zip(made, times, strict=True)]
+    assert all(time_of(one) >= now for one, now in zip(made, times, strict=True))
 
 
 @given(st.integers(0, TIME_MAX))
 def test_the_time_can_be_read_from_an_id(now: int) -> None:
-    # Before anything was made the last id is the smallest; its own time has passed, too.
     assert time_of(Ulids(zeros).next(now)) == now
 
 

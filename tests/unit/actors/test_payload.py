@@ -1,0 +1,499 @@
+"""Values by copy: what goes in comes out, and what cannot is named."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from signalhub.actors import payload
+from signalhub.actors.naming import Ref
+from signalhub.actors.payload import PayloadError, decode, encode
+from signalhub.errors import SignalHubError
+
+
+@payload.register("test.Item")
+@dataclass(frozen=True)
+class Item:
+    sku: str
+    price: Any = None
+
+
+@payload.register(name="test.Basket")
+@dataclass
+class Basket:
+    items: list[Any]
+    total: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = len(self.items)
+
+
+@payload.register
+class PointUnderTest(msgspec.Struct, frozen=True):
+    x: int
+    y: Any = 0
+
+
+@payload.register("test.Colour")
+class Colour(enum.StrEnum):
+    RED = "r"
+
+
+@payload.register("test.Rights")
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@payload.register("test.Picky")
+@dataclass(frozen=True)
+class Picky:
+    value: int
+
+    def __post_init__(self) -> None:
+        if self.value < 0:
+            raise RuntimeError("never below zero")
+
+
+Pair = namedtuple("Pair", "a b")
+BERLIN = ZoneInfo("Europe/Berlin")
+
+surrogates: Any = ["Cs"]
+texts = st.text(st.characters(exclude_categories=surrogates), max_size=10)
+zones: st.SearchStrategy[tzinfo | None] = st.one_of(
+    st.none(),
+    st.just(UTC),
+    st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kathmandu", "UTC"]).map(ZoneInfo),
+    st.integers(-86_399, 86_399).map(lambda seconds: timezone(timedelta(seconds=seconds))),
+)
+scalars: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**200), 2**200),
+    st.floats(allow_nan=False),
+    texts,
+    st.binary(max_size=20),
+    st.datetimes(timezones=zones, allow_imaginary=True),
+    st.dates(),
+    st.times(timezones=zones),
+    st.timedeltas(),
+    st.decimals(allow_nan=False),
+    st.uuids(),
+    st.sampled_from(list(Colour)),
+    st.sampled_from([Rights.READ, Rights.READ | Rights.WRITE, Rights(0)]),
+    st.just(Ref("stock", "blue-mug")),
+)
+keys: st.SearchStrategy[Any] = st.one_of(
+    scalars, st.tuples(scalars, scalars), st.frozensets(scalars, max_size=3)
+)
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(texts | st.just("$"), inner, max_size=4),
+        st.dictionaries(keys, inner, max_size=4),
+        st.sets(keys, max_size=4),
+        st.builds(Item, texts, inner),
+        st.builds(Basket, st.lists(inner, max_size=2)),
+        st.builds(PointUnderTest, st.integers(), inner),
+    )
+
+
+values = st.recursive(scalars, containers, max_leaves=15)
+plain = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+        texts,
+    ),
+    lambda inner: st.lists(inner) | st.dictionaries(texts.filter("$".__ne__), inner),
+    max_leaves=15,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, of the same type throughout, and equal in what equality overlooks."""
+    if type(one) is not type(other) or one != other:
+        return False
+    if isinstance(one, list | tuple):
+        return all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(map(type, one)) == list(map(type, other)) and all(
+            map(same, one.values(), other.values())
+        )
+    if isinstance(one, datetime | time):
+        is_zone = isinstance(one.tzinfo, ZoneInfo)
+        in_zone = one.tzinfo is other.tzinfo if is_zone else one.utcoffset() == other.utcoffset()
+        return (
+            in_zone
+            and one.replace(tzinfo=None) == other.replace(tzinfo=None)
+            and (one.fold == other.fold)
+        )
+    if isinstance(one, float | Decimal):
+        return math.copysign(1, one) == math.copysign(1, other) and str(one) == str(other)
+    return True
+
+
+@given(values)
+@settings(max_examples=300)
+def test_what_goes_in_comes_out(value: Any) -> None:
+    assert same(decode(encode(value)), value)
+
+
+@given(values)
+def test_equal_values_are_equal_bytes_once_they_were_copied(value: Any) -> None:
+    data = encode(value)
+
+    assert encode(decode(data)) == data
+
+
+@given(plain)
+def test_plain_values_are_plain_json(value: Any) -> None:
+    assert same(msgspec.json.decode(encode(value)), value)
+    assert same(decode(encode(value)), value)
+
+
+@given(st.binary(max_size=50))
+def test_bytes_are_a_payload_or_refused(data: bytes) -> None:
+    with suppress(PayloadError):
+        decode(data)
+
+
+tags = st.sampled_from([*payload._READERS, "none"])
+contents = st.recursive(
+    st.none() | st.integers() | texts | st.sampled_from(["test.Item", "Europe/Berlin", "a/b"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(texts, inner, max_size=2),
+        st.builds(lambda tag, content: {"$": tag, "v": content}, tags, inner),
+    ),
+    max_leaves=10,
+)
+
+
+@given(tags, contents)
+@settings(max_examples=300)
+def test_tags_with_any_content_are_read_or_refused(tag: str, content: Any) -> None:
+    data = msgspec.json.encode({"$": tag, "v": content})
+    with suppress(PayloadError):
+        decode(data)
+
+
+@pytest.mark.parametrize("value", [float("nan"), Decimal("NaN"), Decimal("sNaN")])
+def test_what_is_not_a_number_comes_out_as_such(value: Any) -> None:
+    assert str(decode(encode([value]))[0]) == str(value)
+
+
+def test_numbers_have_no_limits() -> None:
+    numbers = [math.inf, -math.inf, -0.0, 5e-324, 2**63, -(2**63) - 1, 10**5000]
+
+    assert same(decode(encode({"x": numbers})), {"x": numbers})
+
+
+def test_a_repeated_hour_is_the_same_hour_again() -> None:
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
+    second = first.replace(fold=1)
+
+    assert decode(encode(first)).utcoffset() == timedelta(hours=2)
+    assert decode(encode(second)).utcoffset() == timedelta(hours=1)
+    assert decode(encode(second)).tzinfo is BERLIN
+
+
+def test_where_a_zone_has_other_rules_the_instant_counts() -> None:
+    data = encode(datetime(2026, 7, 1, 12, tzinfo=BERLIN)).replace(b"+02:00", b"+03:00")
+
+    assert decode(data) == datetime(2026, 7, 1, 9, tzinfo=UTC)
+    assert decode(data).hour == 11
+
+
+def test_arguments_are_copied_and_aliases_become_copies() -> None:
+    inner = [1]
+    copy = decode(encode([inner, inner]))
+    copy[0].append(2)
+
+    assert copy == [[1, 2], [1]]
+    assert inner == [1]
+
+
+def test_the_stored_form_can_be_read_without_us() -> None:
+    assert encode({"a": [1, "x", None]}) == b'{"a":[1,"x",null]}'
+    assert encode((1, 2)) == b'{"$":"tuple","v":[1,2]}'
+    assert encode({1: 2}) == b'{"$":"dict","v":[[1,2]]}'
+    assert encode({"$": 1}) == b'{"$":"dict","v":[["$",1]]}'
+    assert encode(Item("a")) == b'{"$":"class","v":["test.Item",{"sku":"a","price":null}]}'
+    assert encode(Colour.RED) == b'{"$":"class","v":["test.Colour","RED"]}'
+    assert encode(Rights.READ | Rights.WRITE) == b'{"$":"class","v":["test.Rights",3]}'
+    assert encode(Ref("a", "b/c")) == b'{"$":"ref","v":"a/b/c"}'
+    assert encode(UUID(int=1)) == b'{"$":"uuid","v":"00000000-0000-0000-0000-000000000001"}'
+    assert encode(2**64) == b'{"$":"int","v":"0x10000000000000000"}'
+    assert encode({"b", "a"}) == b'{"$":"set","v":["a","b"]}'
+    assert encode(date(2026, 1, 2)) == b'{"$":"date","v":"2026-01-02"}'
+
+
+def test_the_mark_of_a_tag_is_seen_however_it_is_spelled() -> None:
+    assert decode(b'{"\\u0024":"tuple","v":[1]}') == (1,)
+    assert decode(b'{ "v" : [1] , "$" : "tuple" }') == (1,)
+    assert decode(b'["$"]') == ["$"]
+
+
+def test_a_view_of_bytes_is_read_as_bytes_are() -> None:
+    assert decode(memoryview(b"[1]")) == [1]
+
+
+class Lonely:
+    pass
+
+
+@dataclass
+class Unregistered:
+    x: int = 1
+
+
+class Plain(enum.Enum):
+    A = 1
+
+
+class SubItem(Item):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (Lonely(), "Lonely cannot be sent; turn it into plain values or a registered dataclass"),
+        (Unregistered(), "put @payload.register above the class"),
+        (SubItem("a"), "put @payload.register above the class"),
+        (Plain.A, "put @payload.register above the class"),
+        (Pair(1, 2), "Pair cannot be sent; turn it into tuple"),
+        (OrderedDict(), "OrderedDict cannot be sent; turn it into dict"),
+        (bytearray(), "turn it into bytes"),
+        (lambda: 1, "name a method instead"),
+        (Lonely, "name a method instead"),
+        (ValueError("x"), "ValueError is an error and no value"),
+        (Ref("No Kind", "x"), "is no kind"),
+        (time(1, tzinfo=timezone(timedelta(microseconds=1))), "whole seconds"),
+        ("\ud800", "lone surrogates"),
+        ({"\ud800": 1}, "lone surrogates"),
+        ({1: "\ud800"}, "lone surrogates"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_with_advice(value: Any, advice: str) -> None:
+    with pytest.raises(PayloadError, match=advice):
+        encode(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda bad: {"items": [1, 2, 3, {"price": bad}]}, "items[3].price: "),
+        (lambda bad: [Item("a", (0, bad))], "[0].price[1]: "),
+        (lambda bad: {"a b": bad}, "['a b']: "),
+        (lambda bad: {1: {2: bad}}, "[1][2]: "),
+        (lambda bad: {frozenset([bad]): 1}, "[…][…]: "),
+        (lambda bad: bad, "Lonely cannot"),
+    ],
+)
+def test_the_error_says_where(make: Callable[[Any], Any], path: str) -> None:
+    with pytest.raises(PayloadError) as caught:
+        encode(make(Lonely()))
+
+    assert str(caught.value).startswith(path)
+
+
+def test_a_surrogate_deep_within_plain_values_is_found() -> None:
+    with pytest.raises(PayloadError, match=r"^a\[1\]\.b: text with lone surrogates"):
+        encode({"a": [1, {"b": "x\udfff"}]})
+
+
+def test_the_error_is_ours_and_one_of_types_and_values() -> None:
+    for kind in (SignalHubError, TypeError, ValueError):
+        with pytest.raises(kind):
+            encode(Lonely())
+
+
+def test_a_value_that_contains_itself_is_refused_where_it_does() -> None:
+    value: dict[str, Any] = {"a": [0]}
+    value["a"].append(value)
+
+    with pytest.raises(PayloadError, match=r"^a\[1\]: the value contains itself"):
+        encode(value)
+    basket = Basket([])
+    basket.items.append(basket)
+    with pytest.raises(PayloadError, match=r"^items\[0\]: the value contains itself"):
+        encode(basket)
+
+
+def nested(levels: int, wrap: Callable[[Any], Any] = lambda value: [value]) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = wrap(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda value: [value],
+        lambda value: {"x": value},
+        lambda value: (value,),
+        lambda value: {1: value},
+        lambda value: Item("a", value),
+    ],
+)
+def test_values_are_as_deep_as_allowed_and_no_deeper(wrap: Callable[[Any], Any]) -> None:
+    deepest = nested(payload.DEPTH_MAX, wrap)
+
+    assert decode(encode(nested(50, wrap))) == nested(50, wrap)
+    assert decode(encode(deepest, max_depth=1000)) == deepest
+    assert encode(nested(3, wrap), max_depth=3)
+    for value, limit in [(nested(51, wrap), 50), (wrap(deepest), 1000), (nested(1, wrap), 0)]:
+        with pytest.raises(PayloadError, match="nested too deeply"):
+            encode(value, max_depth=limit)
+
+
+def test_leaves_are_no_level() -> None:
+    assert encode([Decimal(1), UTC.utcoffset(None)], max_depth=1)
+
+
+@pytest.mark.parametrize("value", ["x" * 98, "x" * 97 + "é", [0] * 50, b"x" * 100, {"x" * 100: 1}])
+def test_values_are_as_large_as_allowed_and_no_larger(value: Any) -> None:
+    size = len(encode(value))
+
+    assert encode(value, max_bytes=size)
+    with pytest.raises(PayloadError, match=f"^this takes more than {size - 1} bytes"):
+        encode(value, max_bytes=size - 1)
+
+
+def test_aliases_cannot_multiply_without_end() -> None:
+    with pytest.raises(PayloadError, match="takes more than"):
+        encode(nested(45, lambda value: [value, value]))
+    with pytest.raises(PayloadError, match="takes more than"):
+        encode(nested(45, lambda value: (value, value)))
+    with pytest.raises(PayloadError, match="takes more than"):
+        encode(["x" * 100_000] * 1_000_000)
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"$":"tuple","v":['])
+@pytest.mark.parametrize("levels", [600, 100_000])
+def test_bytes_that_are_nested_too_deeply_are_refused(opening: bytes, levels: int) -> None:
+    closing = {b"[": b"]", b'{"a":': b"}"}.get(opening, b"]}")
+
+    with pytest.raises(PayloadError):
+        decode(opening * levels + b"1" * (opening == b'{"a":') + closing * levels)
+
+
+def test_many_values_side_by_side_are_not_deep() -> None:
+    assert decode(encode([[]] * 5000)) == [[]] * 5000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"nonsense",
+        b"[1",
+        b"\xff",
+        b'"\xed\xa0\x80"',
+        b'{"$":"os.system","v":"true"}',
+        b'{"$":"class","v":["os.system",{}]}',
+        b'{"$":"class","v":["test.Item",{"nonsense":1}]}',
+        b'{"$":"class","v":["test.Item",{}]}',
+        b'{"$":"class","v":["test.Item",5]}',
+        b'{"$":"class","v":["test.Picky",{"value":-1}]}',
+        b'{"$":"class","v":["test.Colour","BLUE"]}',
+        b'{"$":"class","v":["test.Colour","__class__"]}',
+        b'{"$":"class","v":["test.Rights",64]}',
+        b'{"$":"class","v":[["test.Item"],{}]}',
+        b'{"$":"class","v":5}',
+        b'{"$":["tuple"],"v":[]}',
+        b'{"$":"tuple"}',
+        b'{"$":"tuple","v":[],"more":1}',
+        b'{"$":"tuple","v":5}',
+        b'{"$":"set","v":[[1]]}',
+        b'{"$":"dict","v":[[[1],1]]}',
+        b'{"$":"dict","v":[[1]]}',
+        b'{"$":"int","v":"x"}',
+        b'{"$":"bytes","v":"?"}',
+        b'{"$":"datetime","v":["2026-01-01","../../etc/passwd",0]}',
+        b'{"$":"datetime","v":["2026-01-01","Nowhere/Here",0]}',
+        b'{"$":"datetime","v":["2026-01-01",null,7]}',
+        b'{"$":"time","v":["25:00",null,0]}',
+        b'{"$":"timedelta","v":[9999999999,0,0]}',
+        b'{"$":"decimal","v":"x"}',
+        b'{"$":"uuid","v":"x"}',
+        b'{"$":"ref","v":"x"}',
+    ],
+)
+def test_what_was_never_written_is_refused(data: bytes) -> None:
+    with pytest.raises(PayloadError):
+        decode(data)
+
+
+def test_a_class_nobody_registered_here_is_not_searched_for() -> None:
+    with pytest.raises(PayloadError, match=r"'gone\.Class' is not known here"):
+        decode(b'{"$":"class","v":["gone.Class",{}]}')
+
+
+def test_a_field_added_later_has_its_default_in_what_was_stored_before() -> None:
+    assert decode(b'{"$":"class","v":["test.Item",{"sku":"a"}]}') == Item("a", None)
+
+
+def test_fields_no_constructor_takes_are_kept() -> None:
+    basket = Basket([1])
+    basket.total = 77
+
+    assert decode(encode(basket)).total == 77
+
+
+def test_a_field_that_is_not_set_is_named() -> None:
+    basket = Basket([1])
+    del basket.total
+
+    with pytest.raises(PayloadError, match=r"a field is not set: .*total"):
+        encode([basket])
+
+
+def test_a_name_belongs_to_one_class_and_a_class_has_one_name() -> None:
+    assert payload.register("test.Item")(Item) is Item
+
+    @dataclass
+    class Other:
+        pass
+
+    with pytest.raises(ValueError, match=r"Item is registered as 'test.Item' already"):
+        payload.register("test.Item")(Other)
+    with pytest.raises(ValueError, match="under another name"):
+        payload.register(Item)
+
+
+@pytest.mark.parametrize(
+    ("cls", "advice"),
+    [
+        (Lonely, "put @register above @dataclass"),
+        (SubItem, "put @register above @dataclass"),
+        (int, "is no dataclass"),
+        (KeyError, "use failures.register_error"),
+    ],
+)
+def test_only_classes_with_named_fields_can_be_registered(cls: type, advice: str) -> None:
+    with pytest.raises(TypeError, match=advice):
+        payload.register(cls)
