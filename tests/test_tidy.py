@@ -78,6 +78,8 @@ MAY_IMPORT = {
         "signalhub.state",
         "signalhub.websocket",
     },
+    "signalhub.actors": VOCABULARY
+    | {"signalhub.actors", "signalhub.client", "signalhub.state.folder"},
     "signalhub.pipeline": VOCABULARY
     | {
         "signalhub.client",
@@ -91,6 +93,11 @@ PURE = tuple(
     f"signalhub.{name}"
     for name in ("capability", "core", "entry", "envelope", "errors", "names", "settings", "tokens")
 )
+# A host's shell: it alone knows of event loops, threads and the hub's client.
+ACTORS_SHELL = tuple(
+    f"signalhub.actors.{name}" for name in ("host", "outside", "turning", "offloading")
+)
+LOOPS = {"asyncio", "concurrent", "threading", "socket", "select", "selectors", "signal"}
 WITHOUT_SOCKETS = (
     "signalhub.websocket",
     *(f"signalhub.client.{name}" for name in ("protocol", "room_protocol", "room_catchup")),
@@ -184,8 +191,12 @@ def test_imports_point_in_the_agreed_direction(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_what_does_no_io_cannot_even_reach_for_it(path: Path) -> None:
     name = name_of(path)
-    outside = {found.split(".")[0] for found in imports(tree_of(path), KNOWN)}
+    found = imports(tree_of(path), KNOWN)
+    outside = {one.split(".")[0] for one in found}
 
+    if is_within(name, "signalhub.actors") and name not in ACTORS_SHELL:
+        assert not outside & LOOPS, f"{name} must not import {sorted(outside & LOOPS)}"
+        assert not {one for one in found if is_within(one, "signalhub.client")}
     if any(is_within(name, package) for package in PURE):
         assert not outside & IMPURE, f"{name} must not import {sorted(outside & IMPURE)}"
     if name in WITHOUT_SOCKETS:
