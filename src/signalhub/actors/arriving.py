@@ -167,6 +167,8 @@ class Arriving:
             " RETURNING arrival_id, kind, call_id, sender, payload",
             (place.actor,),
         ).fetchall()
+        # It was not taken here: if the actor comes, what was sent on must not count as a copy.
+        kernel.store.execute("DELETE FROM done WHERE actor = ?", (place.actor,))
         found: list[Any] = sorted(rows)
         for _, kind, call_id, sender, payload in found:
             row = Row(sender, place.actor, kernel.new_id(), kind, call_id, payload)

@@ -100,7 +100,12 @@ class Calls:
             f"SELECT {_COLUMNS} FROM pending WHERE actor = ? AND call_id = ?",  # noqa: S608
             (actor, call_id),
         ).fetchone()
-        return None if row is None else Waiting(*row)
+        if row is None:
+            return None
+        waiting = Waiting(*row)
+        # SQLite has no truth values, and a letter that holds a number cannot be read again.
+        waiting.errors_only = bool(waiting.errors_only)
+        return waiting
 
     def remove(self, actor: str, call_id: str) -> bool:
         self._execute("DELETE FROM pending WHERE actor = ? AND call_id = ?", (actor, call_id))

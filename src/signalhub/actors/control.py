@@ -1,101 +1,158 @@
-"""What people ask of a running host: to show something, to redrive, to move an actor."""
+"""What people ask of a running host: to show something, to redrive, to move an actor.
+
+Anybody may ask who may send to the host, and whatever they send, the host goes on.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from signalhub.actors import views
+from signalhub import names
+from signalhub.actors import letters, views
 from signalhub.actors.effects import Answer
 from signalhub.actors.events import Commanded
 from signalhub.actors.moving import CannotMove
+from signalhub.actors.store import Store
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel import Kernel
 
 log = logging.getLogger("signalhub.actors")
 
+# An answer is one message, and hubs take up to a mebibyte unless set otherwise.
+ANSWER_BYTES_MAX: Final = 256 * 1024
+CUT_CHARS: Final = 1_000
+
 Arguments = dict[str, Any]
+Rows = list[views.View]
 
 
 class BadCommand(ValueError):
-    """A command that is not known or lacks an argument."""
+    """A command that is not known or has a wrong argument."""
 
 
 def obey(kernel: Kernel, event: Commanded) -> None:
     """Carry a command out within the turn, and answer when that is committed."""
     try:
-        command = COMMANDS.get(event.name)
-        if command is None:
-            raise BadCommand(f"no command {event.name!r}; there are {', '.join(sorted(COMMANDS))}")
-        result = {"result": command(kernel, event.arguments)}
+        result = {"result": _carried_out(kernel, event.name, event.arguments)}
     except (BadCommand, CannotMove) as refusal:
         result = {"error": str(refusal)}
     kernel.effects.append(Answer(event.answer, result))
 
 
-def _text(arguments: Arguments, name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, str) or not value:
-        raise BadCommand(f"the argument {name!r} is missing")
-    return value
-
-
-def _optional(arguments: Arguments, *names: str) -> Arguments:
-    return {name: arguments[name] for name in names if arguments.get(name) is not None}
-
-
-def _actors(kernel: Kernel, arguments: Arguments) -> Any:
-    return views.actors(kernel.store, **_optional(arguments, "kind", "limit"))
-
-
-def _actor(kernel: Kernel, arguments: Arguments) -> Any:
-    found = views.actor(kernel.store, _text(arguments, "actor"))
-    if found is not None:
-        move = kernel.moving.find(found["actor"])
-        found["move"] = None if move is None else msgspec.structs.asdict(move)
+def _carried_out(kernel: Kernel, name: str, arguments: Arguments) -> Any:
+    if (command := COMMANDS.get(name)) is not None:
+        return command(kernel, arguments)
+    found = look(kernel.store, name, arguments)
+    if name == "actor" and found is not None:
         found["moveFailed"] = kernel.moving.failures.get(found["actor"])
     return found
 
 
-def _calls(kernel: Kernel, arguments: Arguments) -> Any:
-    return views.calls(kernel.store, **_optional(arguments, "address", "limit"))
+def look(store: Store, name: str, arguments: Arguments) -> Any:
+    """What only needs to be read; raises `BadCommand`."""
+    view = LOOKS.get(name)
+    if view is None:
+        known = ", ".join(sorted([*LOOKS, *COMMANDS]))
+        raise BadCommand(f"no command {name!r:.100}; there are {known}")
+    return view(store, arguments)
 
 
-def _call(kernel: Kernel, arguments: Arguments) -> Any:
-    return views.call(kernel.store, _text(arguments, "call"))
+def _text(arguments: Arguments, name: str, *, may_be_empty: bool = False) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str) or not (value or may_be_empty):
+        raise BadCommand(f"the argument {name!r} is missing, or no text")
+    return value
 
 
-def _alarms(kernel: Kernel, arguments: Arguments) -> Any:
-    return views.alarms(kernel.store, **_optional(arguments, "address", "status", "limit"))
+def _optional(arguments: Arguments, *wanted: str) -> Arguments:
+    given = {name: arguments[name] for name in wanted if arguments.get(name) is not None}
+    for name, value in given.items():
+        if type(value) is not (int if name in ("limit", "offset") else str):
+            raise BadCommand(f"the argument {name!r} is of the wrong type")
+    return given
 
 
-def _dead(kernel: Kernel, arguments: Arguments) -> Any:
-    return views.dead(kernel.store, **_optional(arguments, "address", "limit"))
+def _fitting(rows: Rows, bytes_max: int = ANSWER_BYTES_MAX) -> Rows:
+    """As many as one answer holds; whoever wants more asks again, with an offset."""
+    size = 0
+    for index, row in enumerate(rows):
+        size += len(msgspec.json.encode(row))
+        if size > bytes_max:
+            return rows[:index] or [_cut(row, CUT_CHARS)]
+    return rows
 
 
-def _letter(kernel: Kernel, arguments: Arguments) -> Any:
-    return kernel.letters.contents(_text(arguments, "actor"), _text(arguments, "id"))
+def _cut(row: views.View, chars_max: int) -> views.View:
+    return {
+        name: f"{value[:chars_max]}…"
+        if isinstance(value, str) and len(value) > chars_max
+        else value
+        for name, value in row.items()
+    }
+
+
+def _actors(store: Store, arguments: Arguments) -> Any:
+    return _fitting(views.actors(store, **_optional(arguments, "kind", "limit", "offset")))
+
+
+def _actor(store: Store, arguments: Arguments) -> Any:
+    found = views.actor(store, _text(arguments, "actor"))
+    if found is not None:
+        parts = ("calls", "alarmList", "deadLetters")
+        found |= {name: _fitting(found[name], ANSWER_BYTES_MAX // 4) for name in parts}
+    return found
+
+
+def _calls(store: Store, arguments: Arguments) -> Any:
+    return _fitting(views.calls(store, **_optional(arguments, "address", "id", "limit", "offset")))
+
+
+def _call(store: Store, arguments: Arguments) -> Any:
+    return views.call(store, _text(arguments, "call"))
+
+
+def _alarms(store: Store, arguments: Arguments) -> Any:
+    wanted = _optional(arguments, "address", "id", "status", "limit", "offset")
+    return _fitting(views.alarms(store, **wanted))
+
+
+def _dead(store: Store, arguments: Arguments) -> Any:
+    return _fitting(views.dead(store, **_optional(arguments, "address", "id", "limit", "offset")))
+
+
+def _letter(store: Store, arguments: Arguments) -> Any:
+    actor = _text(arguments, "actor", may_be_empty=True)
+    found = letters.contents(store, actor, _text(arguments, "id"))
+    return None if found is None else _cut(found, ANSWER_BYTES_MAX // 8)
 
 
 def _redrive(kernel: Kernel, arguments: Arguments) -> Any:
     """A dead letter, or an alarm that was skipped."""
     actor, one = _text(arguments, "actor"), _text(arguments, "id")
+    if not kernel.places.is_here(actor):
+        # Its rows are packed, or elsewhere.
+        raise BadCommand(f"{actor} does not live here now; try again where it is, or when it is")
     return kernel.letters.redrive(actor, one, kernel.now_ms) or kernel.alarms.retry_skipped(
         actor, one, kernel.now_ms
     )
 
 
 def _purge(kernel: Kernel, arguments: Arguments) -> Any:
-    return kernel.letters.purge(_text(arguments, "actor"), _text(arguments, "id"))
+    """A dead letter; those of no actor are such that could not be read."""
+    actor = _text(arguments, "actor", may_be_empty=True)
+    return kernel.letters.purge(actor, _text(arguments, "id"))
 
 
 def _move(kernel: Kernel, arguments: Arguments) -> Any:
-    move = kernel.moving.begin(_text(arguments, "actor"), _text(arguments, "to"))
-    return msgspec.structs.asdict(move)
+    actor, to = _text(arguments, "actor"), _text(arguments, "to")
+    if not names.is_address(to):
+        raise CannotMove(f"{to!r:.100} is no address of a host")
+    return msgspec.structs.asdict(kernel.moving.begin(actor, to))
 
 
 def _stats(kernel: Kernel, arguments: Arguments) -> Any:
@@ -107,7 +164,7 @@ def _stats(kernel: Kernel, arguments: Arguments) -> Any:
     }
 
 
-COMMANDS: dict[str, Callable[[Kernel, Arguments], Any]] = {
+LOOKS: dict[str, Callable[[Store, Arguments], Any]] = {
     "actors": _actors,
     "actor": _actor,
     "calls": _calls,
@@ -115,6 +172,8 @@ COMMANDS: dict[str, Callable[[Kernel, Arguments], Any]] = {
     "alarms": _alarms,
     "dead": _dead,
     "letter": _letter,
+}
+COMMANDS: dict[str, Callable[[Kernel, Arguments], Any]] = {
     "redrive": _redrive,
     "purge": _purge,
     "move": _move,

@@ -77,7 +77,12 @@ class Dispatch:
         self._asked.clear()
         self._asking = Pause()
         self._awake = set(self._kernel.outbox.load())
-        self._doubted = dict.fromkeys(self._kernel.places.with_status(Status.UNPLACED))
+        # What is arriving may be complete, and only wait for the hub's word.
+        self._doubted = dict.fromkeys(
+            address
+            for status in (Status.UNPLACED, Status.ARRIVING)
+            for address in self._kernel.places.with_status(status)
+        )
         self._swept_ms = 0
 
     def connected(self) -> None:
@@ -106,15 +111,18 @@ class Dispatch:
         if dest.startswith("@"):
             return dest, is_ordered
         own = self._kernel.places.own(dest)
-        if own is not None and own.status not in (Status.GONE, Status.LEAVING):
+        if own is not None and own.status in (Status.HERE, Status.ARRIVING):
             return self._kernel.places.host, is_ordered
         found = self._kernel.places.find(dest)
         return (NOWHERE if found is None else found.host), is_ordered
 
     def next_due_ms(self) -> int | None:
         """When a pause ends."""
+        # A lane whose first rows were not sent after all goes on at once.
         times = [
-            self._pauses[lane].until_ms for lane in self._awake - self._busy if lane in self._pauses
+            self._pauses[lane].until_ms if lane in self._pauses else 0
+            for lane in self._awake - self._busy
+            if lane[0] not in (NOWHERE, FROZEN)
         ]
         is_wanted = self._doubted or any(host == NOWHERE for host, _ in self._awake)
         if is_wanted and not self._asked:
@@ -149,6 +157,10 @@ class Dispatch:
         for address, asked_ms in list(self._asked.items()):
             if not oldest_ms <= asked_ms <= now_ms:
                 del self._asked[address]
+        for is_ordered in (True, False):
+            # Nobody sends these, so nobody else notices that they are too old.
+            for row in self._kernel.outbox.head((NOWHERE, is_ordered), config.outbound_batch_size):
+                self._is_over(row, now_ms)
 
     def _start(self, lane: Lane, now_ms: int) -> None:
         kernel = self._kernel
@@ -224,7 +236,11 @@ class Dispatch:
         if row.expires_ms is None and time_of(row.msg_id) + age_max <= now_ms:
             self._kernel.calls.undeliverable(row, f"no receipt within {age_max / 1000:.0f} s")
             return True
-        return row.expires_ms is not None and row.expires_ms <= now_ms
+        if row.expires_ms is None or row.expires_ms > now_ms:
+            return False
+        # Its call has ended, by a timeout or by a result that came before the receipt.
+        self._kernel.outbox.remove([row])
+        return True
 
     def _come_home(self, rows: list[Row], now_ms: int) -> None:
         """Their destination lives here by now."""
@@ -299,6 +315,9 @@ class Dispatch:
         if any(host == NOWHERE for host, _ in self._awake):
             dests = self._kernel.outbox.dests(NOWHERE, LOCATE_MAX)
             wanted += [one for one in dests if one not in self._asked]
+            if not dests:
+                # The handler that made the call has failed, or the call was withdrawn.
+                self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
         new = list(islice(dict.fromkeys(wanted), LOCATE_MAX))
         if not new:
             return

@@ -137,7 +137,7 @@ class Executor:
         context: CallContext,
         args: list[Any] | tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-        finish: Callable[[Running, Any], None] | None = None,
+        finish: Callable[[Running, Any], object] | None = None,
         request: tuple[str, str] | None = None,
     ) -> Any:
         """Run a method in a savepoint; what it raises is raised once its effects are taken back."""

@@ -112,6 +112,7 @@ class Host:
         self._session_id = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
+        self._is_closed = False
         self.is_connected = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -136,6 +137,9 @@ class Host:
 
     async def close(self) -> None:
         """Finish the running turn and leave. Everything else goes on with the next start."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         await asyncio.to_thread(self._turning.stop)
         for task in list(self._tasks):
             task.cancel()

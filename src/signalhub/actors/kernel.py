@@ -97,8 +97,6 @@ class Kernel:
         self.reached = reached
         self.now_ms = 0
         self.effects: list[Effect] = []
-        # Items whose continuation has run, to be removed once its savepoint is released.
-        self.ended: list[Item] = []
         self.places = Places(store, host)
         self.inbox = Inbox(store, self.ids)
         self.outbox = Outbox(store)
@@ -141,9 +139,10 @@ class Kernel:
                 self.recovery.step(now_ms)
                 self.calls.expire(now_ms)
                 self._work(now_ms)
-                self.inbox.flush(now_ms)
                 self.moving.run(now_ms)
                 self.dispatch.run(now_ms)
+                # Last, because what comes home or could not be sent goes into the mailbox, too.
+                self.inbox.flush(now_ms)
                 self.arriving.write()
                 self.recovery.end_turn()
                 self.reached("commit")
@@ -181,6 +180,8 @@ class Kernel:
                 control.obey(self, event)
 
     def _offload_ended(self, event: Ended) -> None:
+        if not self.places.is_here(event.actor):
+            return  # It is on its way, perhaps packed already, and does the work anew.
         self.store.execute(
             "DELETE FROM offloads WHERE actor = ? AND call_id = ?", (event.actor, event.call_id)
         )
@@ -188,26 +189,23 @@ class Kernel:
             self.calls.ended(event.actor, event.call_id, event.outcome, self.now_ms)
 
     def _work(self, now_ms: int) -> None:
-        """Alarms and what was stored first, then what this turn has brought."""
+        """What was stored first, what this turn has brought, and alarms; each has its share."""
         budget = self.config.inbound_batch_size
-        for row in self.alarms.due(now_ms, self.alarms.share(budget)):
-            # A handler before it may have changed or cancelled it.
-            current = self.alarms.find(row.actor, row.id)
-            if current is not None and current.generation == row.generation:
-                self.executor.alarm(row)
-            budget -= 1
+        due = self.alarms.due(now_ms, self.alarms.share(budget))
+        budget = max(1, budget - len(due))
         for item in self.inbox.take(now_ms, budget):
-            self._run(item)
+            self.executor.item(item)
             budget -= 1
-        while self.inbox.fresh and budget > 0:
-            self._run(self.inbox.fresh.popleft())
-            budget -= 1
+        budget = self._fresh(budget)
+        for row in due:
+            self.executor.alarm(row)
+        self._fresh(budget)
 
-    def _run(self, item: Item) -> None:
-        self.executor.item(item)
-        for one in self.ended:
-            self.inbox.done(one)
-        self.ended.clear()
+    def _fresh(self, budget: int) -> int:
+        while self.inbox.fresh and budget > 0:
+            self.executor.item(self.inbox.fresh.popleft())
+            budget -= 1
+        return budget
 
     @property
     def has_work(self) -> bool:
@@ -269,7 +267,10 @@ class Kernel:
         return None
 
     def post_row(self, row: Row, *, is_ordered: bool) -> None:
-        lane = self.dispatch.lane_for(row.dest, is_ordered=is_ordered)
+        # Behind what waits already, even if its destination is known to live elsewhere by now.
+        lane = self.outbox.lane_of(row.actor, row.dest, is_ordered=is_ordered)
+        if lane is None:
+            lane = self.dispatch.lane_for(row.dest, is_ordered=is_ordered)
         self.outbox.add(row, lane)
         self.dispatch.wake(lane)
 

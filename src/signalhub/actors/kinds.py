@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from signalhub.actors.actor import Actor, remote_method
 from signalhub.actors.config import DurableConfig, config_of
@@ -33,7 +33,7 @@ class Kinds:
             self._classes[cls.kind] = cls
             self._configs[cls.kind] = config_of(cls, base)
 
-    def __iter__(self) -> Iterable[str]:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._classes)
 
     @property

@@ -11,6 +11,7 @@ from signalhub.actors.inbox import Item
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel import Kernel
+    from signalhub.actors.store import Store
 
 Origin = Literal["continuation", "alarm", "send", "result", "unreadable"]
 
@@ -156,21 +157,27 @@ class Letters:
         self._execute("DELETE FROM dead WHERE actor = ? AND dead_id = ?", (actor, dead_id))
         return bool(self._kernel.store.connection.changes())
 
-    def contents(self, actor: str, dead_id: str) -> dict[str, Any] | None:
-        """A letter as people read it."""
-        found = self._execute(
-            "SELECT origin, payload FROM dead WHERE actor = ? AND dead_id = ?", (actor, dead_id)
-        ).fetchone()
-        if found is None:
-            return None
-        origin, data = found
-        if origin == "continuation":
-            evidence = _decode(data)
-            return {
-                name: value.decode() if isinstance(value, bytes) else value
-                for name, value in msgspec.structs.asdict(evidence).items()
-            }
-        if origin in ("send", "result"):
-            sent = _decode_message(data)
-            return {"dest": sent.dest, "kind": sent.kind, "message": sent.payload.decode()}
-        return {"data": bytes(data).decode("utf-8", "replace")}
+
+def contents(store: Store, actor: str, dead_id: str) -> dict[str, Any] | None:
+    """A letter as people read it; `None` if there is no such letter."""
+    found = store.execute(
+        "SELECT origin, payload FROM dead WHERE actor = ? AND dead_id = ?", (actor, dead_id)
+    ).fetchone()
+    if found is None:
+        return None
+    origin, data = found
+    if origin == "continuation":
+        return _readable(msgspec.structs.asdict(_decode(data)))
+    if origin in ("send", "result"):
+        sent = _decode_message(data)
+        return {"dest": sent.dest, "kind": sent.kind, "message": sent.payload.decode()}
+    if origin == "alarm":
+        return _readable(msgspec.msgpack.decode(data))
+    return {"data": bytes(data).decode("utf-8", "replace")}
+
+
+def _readable(members: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in members.items()
+    }

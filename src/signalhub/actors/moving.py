@@ -125,6 +125,8 @@ class Moving:
             raise CannotMove(f"{actor} lives in {to} already")
         self.failures.pop(actor, None)
         kernel.places.put(actor, token, Status.LEAVING)
+        # What this turn has brought for it must not run any more, either.
+        kernel.inbox.flush(kernel.now_ms)
         kernel.inbox.hold(actor)
         kernel.outbox.freeze(actor)
         kernel.instances.forget(actor)
@@ -153,10 +155,14 @@ class Moving:
         self.failures[move.actor] = reason
         kernel.places.put(move.actor, move.token, Status.HERE)
         kernel.inbox.release(move.actor)
-        kernel.outbox.thaw(move.actor)
-        kernel.dispatch.wake_nowhere()
+        self._thaw(move.actor)
         kernel.calls.load()
+        kernel.recovery.adopt(move.actor)
         self._end(move.actor)
+
+    def _thaw(self, actor: str) -> None:
+        for lane in self._kernel.outbox.thaw(actor):
+            self._kernel.dispatch.wake(lane)
 
     def marked(self, event: Arrived) -> None:
         """The mark came out of the mailbox: everything before it is here."""
@@ -237,16 +243,21 @@ class Moving:
         except msgspec.MsgspecError:
             return  # Not complete.
         kernel = self._kernel
-        kernel.ids.seed(parcel.last_id)
+        kernel.ids.overtake(parcel.last_id)
         held = Parcel.take_inbox(kernel.store, move.actor)
+        remembered = Parcel.done_of(kernel.store, move.actor)
         Parcel.delete(kernel.store, move.actor)
         parcel.insert(kernel.store, kernel.new_id)
+        # What came here meanwhile may be a copy of what the actor has taken before.
+        taken = {call_id for _, call_id, _ in parcel.done}
         for row in held:
-            Parcel.put_inbox(kernel.store, row, kernel.new_id())
+            if row[2] != "request" or row[3] not in taken:
+                Parcel.put_inbox(kernel.store, row, kernel.new_id())
+        Parcel.put_done(kernel.store, remembered)
         self._execute("DELETE FROM parts WHERE actor = ?", (move.actor,))
         kernel.places.put(move.actor, place.token, Status.HERE)
         kernel.inbox.release(move.actor)
-        kernel.outbox.thaw(move.actor)
+        self._thaw(move.actor)
         kernel.adopted(move.actor)
         move.step = "arrived"
         self._put(move)

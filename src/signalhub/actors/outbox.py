@@ -82,6 +82,17 @@ class Outbox:
             is not None
         )
 
+    def lane_of(self, actor: str, dest: str, *, is_ordered: bool) -> Lane | None:
+        """The lane in which the newest message from one to the other waits, if there is any."""
+        if dest not in self._dests:
+            return None
+        host: str | None = self._execute(
+            "SELECT host FROM outbox WHERE actor = ? AND dest = ? AND is_ordered = ?"
+            " ORDER BY msg_id DESC LIMIT 1",
+            (actor, dest, is_ordered),
+        ).get
+        return None if host is None else (host, is_ordered)
+
     def head(self, lane: Lane, limit: int) -> list[Row]:
         """The oldest rows of a lane."""
         rows = self._execute(
@@ -135,11 +146,15 @@ class Outbox:
                 (FROZEN, attempts or int(was_sent), actor, msg_id),
             )
 
-    def thaw(self, actor: str) -> None:
-        """The actor stays, or has come here: its rows are to be sent from now on."""
-        self._execute(
-            "UPDATE outbox SET host = ? WHERE actor = ? AND host = ?", (NOWHERE, actor, FROZEN)
-        )
+    def thaw(self, actor: str) -> set[Lane]:
+        """The actor stays, or has come here: its rows go on from the lanes that are returned."""
+        rows: list[Any] = self._execute(
+            "UPDATE outbox SET host = iif(substr(dest, 1, 1) = '@', dest, ?)"
+            " WHERE actor = ? AND host = ? RETURNING dest, host, is_ordered",
+            (NOWHERE, actor, FROZEN),
+        ).fetchall()
+        self._dests.update(dest for dest, _, _ in rows if not dest.startswith("@"))
+        return {(host, bool(is_ordered)) for _, host, is_ordered in rows}
 
     def rehost(self, before: str, hosts: Mapping[str, str]) -> set[Lane]:
         """Destinations live elsewhere than was thought; returns the lanes that have rows now."""

@@ -48,14 +48,13 @@ class Parcel(msgspec.Struct):
             ]
             for table in _PLAIN
         }
-        done = execute("SELECT actor, call_id, accepted_ms FROM done WHERE actor = ?", (actor,))
         return cls(
             actor,
             last_id,
             plain,
             _rows(store, "inbox", actor, "arrival_id"),
             _rows(store, "outbox", actor, "msg_id"),
-            [list(row) for row in done],
+            cls.done_of(store, actor),
             _tables(store, actor),
         )
 
@@ -70,10 +69,7 @@ class Parcel(msgspec.Struct):
             "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [(*row[:5], FROZEN, *row[6:]) for row in self.outbox],
         )
-        store.executemany(
-            "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)",
-            [tuple(row) for row in self.done],
-        )
+        self.put_done(store, self.done)
         for table in self.tables:
             for statement in table.statements:
                 store.execute(statement)
@@ -95,6 +91,21 @@ class Parcel(msgspec.Struct):
         rows = _rows(store, "inbox", actor, "arrival_id")
         store.execute("DELETE FROM inbox WHERE actor = ?", (actor,))
         return rows
+
+    @staticmethod
+    def done_of(store: Store, actor: str) -> list[Columns]:
+        """Which requests the actor has taken."""
+        rows = store.execute(
+            "SELECT actor, call_id, accepted_ms FROM done WHERE actor = ?", (actor,)
+        )
+        return [list(row) for row in rows]
+
+    @staticmethod
+    def put_done(store: Store, rows: list[Columns]) -> None:
+        store.executemany(
+            "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)",
+            [tuple(row) for row in rows],
+        )
 
     @staticmethod
     def put_inbox(store: Store, row: Columns, arrival_id: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from signalhub.actors import letters
@@ -101,10 +102,9 @@ class Recovery:
         kernel = self._kernel
         if not kernel.places.is_here(address):
             return
-        try:
+        # Why it cannot be started is in the log by then, and it is tried again.
+        with suppress(NotStarted):
             kernel.instances.get(address)
-        except NotStarted:
-            pass  # That is in the log, and it is tried again.
 
     def _check(self, actor: str, call_id: str, now_ms: int) -> None:
         """A call whose continuation is gone becomes a dead letter, which waits for the outcome."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
+from urllib.parse import quote
 
 import apsw
 
@@ -46,8 +47,22 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "power") -> None:
         self.path = os.fspath(path)
         self.connection = _open(self.path, durability)
+        # After a failure that rolled a transaction back, SQLite would commit every statement by
+        # itself; a handler that took no notice of the failure must not get that far.
+        self._is_commit_refused = False
+        self.connection.set_commit_hook(lambda: self._is_commit_refused)
         self.execute = self.connection.execute
         self.executemany = self.connection.executemany
+
+    @classmethod
+    def read_only(cls, path: str | os.PathLike[str]) -> Self:
+        """The file of a host that runs or is stopped, only to be looked at."""
+        store = cls.__new__(cls)
+        store.path = os.fspath(path)
+        store.connection = _open_read_only(store.path)
+        store.execute = store.connection.execute
+        store.executemany = store.connection.executemany
+        return store
 
     def close(self) -> None:
         self.connection.close()
@@ -60,13 +75,17 @@ class Store:
         except STORAGE_ERRORS as error:
             raise StorageFailed(f"{self.path}: {error}") from error
         try:
+            self._is_commit_refused = True
             yield
+            self._is_commit_refused = False
             self.execute("COMMIT")
         except BaseException as error:
             self._roll_back()
             if isinstance(error, STORAGE_ERRORS):
                 raise StorageFailed(f"{self.path}: {error}") from error
             raise
+        finally:
+            self._is_commit_refused = False
 
     def _roll_back(self) -> None:
         # Some failures, such as a full disk, have rolled back already.
@@ -79,18 +98,22 @@ class Store:
 
     def keep(self) -> None:
         """The message's changes are part of the turn."""
+        self._check_transaction()
         self.execute("RELEASE message")
 
     def undo(self) -> None:
-        """Take the message's changes back.
+        """Take the message's changes back."""
+        self._check_transaction()
+        self.execute("ROLLBACK TO message")
+        self.execute("RELEASE message")
 
-        A failure that rolled the whole transaction back has taken the savepoint with it; then the
-        turn is over, whatever the failing statement was.
+    def _check_transaction(self) -> None:
+        """A failure may have rolled the whole transaction back, and the savepoint with it.
+
+        Then the turn is over, even if the handler that met the failure took no notice.
         """
         if not self.connection.in_transaction:
             raise StorageFailed(f"{self.path}: the transaction was rolled back")
-        self.execute("ROLLBACK TO message")
-        self.execute("RELEASE message")
 
     def get_meta(self, key: str) -> Any:
         return self.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
@@ -123,12 +146,39 @@ def _open(path: str, durability: Durability) -> apsw.Connection:
     return connection
 
 
+def _open_read_only(path: str) -> apsw.Connection:
+    # Without a write-ahead log nobody has it open. Then nothing may be left beside it, either.
+    is_at_rest = not os.path.exists(f"{path}-wal")
+    options = "immutable=1" if is_at_rest else "mode=ro"
+    try:
+        connection = apsw.Connection(
+            f"file:{quote(os.path.abspath(path))}?{options}",
+            flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
+        )
+    except apsw.Error as error:
+        raise _unusable(path, str(error)) from error
+    try:
+        connection.set_busy_timeout(BUSY_MS)
+        _check_owner(connection, path)
+    except apsw.Error as error:
+        connection.close()
+        raise _unusable(path, str(error)) from error
+    except SettingsError:
+        connection.close()
+        raise
+    return connection
+
+
 def _check(connection: apsw.Connection, path: str) -> None:
     """Make sure the file is ours, or make it ours if it is new."""
     if not connection.execute("SELECT count(*) FROM sqlite_schema").get:
         with connection:
             connection.execute(schema.CREATE)
         return
+    _check_owner(connection, path)
+
+
+def _check_owner(connection: apsw.Connection, path: str) -> None:
     if connection.pragma("application_id") != schema.APPLICATION_ID:
         raise _unusable(path, "it is a database of another program")
     version = connection.pragma("user_version")

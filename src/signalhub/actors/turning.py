@@ -88,9 +88,10 @@ class Turning:
         try:
             effects = self._kernel.turn(events, self._clock.now_ms())
         except StorageFailed as failure:
-            # None of it has happened: what was delivered comes again, what was sent is sent again.
+            # None of it has happened. What was delivered must not be overtaken by what comes next.
             log.error("%s; trying again in %.0f s", failure, _FAILED_S)
             with self._changed:
+                self._events[:0] = events
                 self._changed.wait_for(lambda: self._is_stopping, _FAILED_S)
             return
         if effects:

@@ -48,6 +48,11 @@ class Ulids:
             number = _number(last)
             self._set(number >> 80, number & ((1 << 80) - 1))
 
+    def overtake(self, last: str) -> None:
+        """Make only ids greater than one of another host, and none that it will make next."""
+        if last > self.last:
+            self._set(time_of(last) + 1, int.from_bytes(self._randomness(10), "big"))
+
     def next(self, now_ms: int) -> str:
         """A new id. In the same or an earlier millisecond it is the last one plus one."""
         if now_ms > self._time_ms:

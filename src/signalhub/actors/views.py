@@ -11,15 +11,19 @@ from signalhub.actors.schema import HELD_MS
 from signalhub.actors.store import Store
 
 LIMIT_MAX: Final = 10_000
+# Of each list that is part of the view of one actor.
+PART_MAX: Final = 100
 View = dict[str, Any]
 
 
-def actors(store: Store, *, kind: str | None = None, limit: int = 1_000) -> list[View]:
+def actors(
+    store: Store, *, kind: str | None = None, limit: int = 1_000, offset: int = 0
+) -> list[View]:
     """The actors of a host, and what waits for each."""
     rows = store.execute(
         "SELECT address, token, status FROM actors WHERE address >= ? AND address < ?"
-        " ORDER BY address LIMIT ?",
-        (*_range(kind), _limited(limit)),
+        " ORDER BY address LIMIT ? OFFSET ?",
+        (*_range(kind), *_page(limit, offset)),
     ).fetchall()
     return [
         {"actor": address, "token": token, "status": status, **_counts(store, str(address))}
@@ -34,17 +38,36 @@ def actor(store: Store, address: str) -> View | None:
     ).fetchone()
     if found is None:
         return None
-    keys = store.execute("SELECT key, length(value) FROM state WHERE actor = ?", (address,))
+    keys = store.execute(
+        "SELECT key, length(value) FROM state WHERE actor = ? ORDER BY key LIMIT ?",
+        (address, PART_MAX),
+    )
+    count, size = store.execute(
+        "SELECT count(*), coalesce(sum(length(value)), 0) FROM state WHERE actor = ?", (address,)
+    ).fetchall()[0]
     return {
         "actor": address,
         "token": found[0],
         "status": found[1],
         **_counts(store, address),
+        "stateKeys": count,
+        "stateBytes": size,
         "state": {key: size for key, size in keys},
-        "calls": calls(store, address=address),
-        "alarmList": alarms(store, address=address),
-        "deadLetters": dead(store, address=address),
+        "calls": calls(store, address=address, limit=PART_MAX),
+        "alarmList": alarms(store, address=address, limit=PART_MAX),
+        "deadLetters": dead(store, address=address, limit=PART_MAX),
+        "move": move(store, address),
     }
+
+
+def move(store: Store, address: str) -> View | None:
+    """How far an actor is on its way from or to this host; `None` if it is not moving."""
+    found = store.execute(
+        "SELECT direction, peer, step, token, move_id FROM moves WHERE actor = ?", (address,)
+    ).fetchone()
+    if found is None:
+        return None
+    return dict(zip(("direction", "peer", "step", "token", "move_id"), found, strict=True))
 
 
 def _counts(store: Store, address: str) -> View:
@@ -58,13 +81,20 @@ def _counts(store: Store, address: str) -> View:
     }
 
 
-def calls(store: Store, *, address: str | None = None, limit: int = 1_000) -> list[View]:
+def calls(
+    store: Store,
+    *,
+    address: str | None = None,
+    id: str | None = None,
+    limit: int = 1_000,
+    offset: int = 0,
+) -> list[View]:
     """Calls that have not ended, as their caller's host sees them."""
-    where, values = _of(address)
+    where, values = _where({"actor": address, "call_id": id})
     rows = store.execute(
         f"SELECT actor, call_id, dest, method, deadline_ms, idem_key FROM pending {where}"  # noqa: S608
-        " ORDER BY call_id LIMIT ?",
-        (*values, _limited(limit)),
+        " ORDER BY call_id LIMIT ? OFFSET ?",
+        (*values, *_page(limit, offset)),
     ).fetchall()
     return [
         {
@@ -110,13 +140,9 @@ def _state_of(store: Store, caller: str, dest: str, call_id: str) -> str:
 def call(store: Store, call_id: str) -> View | None:
     """What this host knows about one call, on either side of it; `None` if nothing."""
     known: View = {}
-    mine = store.execute("SELECT actor FROM pending WHERE call_id = ?", (call_id,)).fetchone()
-    if mine is not None:
-        known["caller"] = next(
-            one
-            for one in calls(store, address=str(mine[0]), limit=LIMIT_MAX)
-            if one["call"] == call_id
-        )
+    caller = next(iter(calls(store, id=call_id, limit=1)), None) or _sent(store, call_id)
+    if caller is not None:
+        known["caller"] = caller
     arrived = store.execute(
         "SELECT actor, attempts, not_before_ms FROM inbox WHERE kind = 'request' AND call_id = ?",
         (call_id,),
@@ -124,38 +150,59 @@ def call(store: Store, call_id: str) -> View | None:
     if arrived is not None:
         state = "held" if arrived[2] == HELD_MS else "retrying" if arrived[1] else "waiting"
         known["callee"] = {"actor": arrived[0], "state": state}
-    else:
-        done = store.execute("SELECT actor FROM done WHERE call_id = ?", (call_id,)).fetchone()
-        if done is not None:
-            known["callee"] = {"actor": done[0], "state": _executed(store, call_id)}
+    elif (ran := _executed(store, call_id)) is not None:
+        known["callee"] = ran
+    accepted_ms = store.execute("SELECT accepted_ms FROM done WHERE call_id = ?", (call_id,)).get
+    if accepted_ms is not None and "callee" in known:
+        known["callee"]["acceptedMs"] = accepted_ms
     buried = store.execute(
-        "SELECT actor, dead_id, error FROM dead WHERE call_id = ?", (call_id,)
+        "SELECT actor, dead_id, error, dead_ms FROM dead WHERE call_id = ?", (call_id,)
     ).fetchone()
     if buried is not None:
-        known["dead"] = {"actor": buried[0], "id": buried[1], "error": buried[2]}
+        names = ("actor", "id", "error", "deadMs")
+        known["dead"] = dict(zip(names, buried, strict=True))
     return known or None
 
 
-def _executed(store: Store, call_id: str) -> str:
-    if store.execute("SELECT 1 FROM deferred WHERE call_id = ?", (call_id,)).get:
-        return "deferred"
-    waits = store.execute(
-        "SELECT 1 FROM outbox WHERE kind = 'result' AND call_id = ?", (call_id,)
-    ).get
-    return "answering" if waits else "executed"
+def _sent(store: Store, call_id: str) -> View | None:
+    """A call whose outcome nobody awaits is known only until it has left."""
+    found = store.execute(
+        "SELECT actor, dest FROM outbox WHERE kind = 'request' AND call_id = ?", (call_id,)
+    ).fetchone()
+    if found is None:
+        return None
+    caller, dest = map(str, found)
+    state = _state_of(store, caller, dest, call_id)
+    return {"call": call_id, "actor": caller, "target": dest, "state": state}
+
+
+def _executed(store: Store, call_id: str) -> View | None:
+    """A request that has run. Of one that never left this host no more than its answer is known."""
+    for state, query in (
+        ("deferred", "SELECT actor FROM deferred WHERE call_id = ?"),
+        ("answering", "SELECT actor FROM outbox WHERE kind = 'result' AND call_id = ?"),
+        ("executed", "SELECT actor FROM done WHERE call_id = ?"),
+    ):
+        actor = store.execute(query, (call_id,)).get
+        if actor is not None:
+            return {"actor": actor, "state": state}
+    return None
 
 
 def alarms(
-    store: Store, *, address: str | None = None, status: str | None = None, limit: int = 1_000
+    store: Store,
+    *,
+    address: str | None = None,
+    id: str | None = None,
+    status: str | None = None,
+    limit: int = 1_000,
+    offset: int = 0,
 ) -> list[View]:
-    where, values = _of(address)
-    if status is not None:
-        where = f"{where} {'AND' if where else 'WHERE'} status = ?"
-        values = (*values, status)
+    where, values = _where({"actor": address, "id": id, "status": status})
     rows = store.execute(
         "SELECT actor, id, type, due_ms, spec, continuation, attempts, status, last_error"  # noqa: S608
-        f" FROM alarms {where} ORDER BY due_ms, id LIMIT ?",
-        (*values, _limited(limit)),
+        f" FROM alarms {where} ORDER BY due_ms, id, actor LIMIT ? OFFSET ?",
+        (*values, *_page(limit, offset)),
     )
     return [
         {
@@ -173,12 +220,19 @@ def alarms(
     ]
 
 
-def dead(store: Store, *, address: str | None = None, limit: int = 1_000) -> list[View]:
-    where, values = _of(address)
+def dead(
+    store: Store,
+    *,
+    address: str | None = None,
+    id: str | None = None,
+    limit: int = 1_000,
+    offset: int = 0,
+) -> list[View]:
+    where, values = _where({"actor": address, "dead_id": id})
     rows = store.execute(
         f"SELECT actor, dead_id, origin, call_id, error, attempts, dead_ms FROM dead {where}"  # noqa: S608
-        " ORDER BY dead_id LIMIT ?",
-        (*values, _limited(limit)),
+        " ORDER BY dead_id LIMIT ? OFFSET ?",
+        (*values, *_page(limit, offset)),
     )
     return [
         {
@@ -194,8 +248,11 @@ def dead(store: Store, *, address: str | None = None, limit: int = 1_000) -> lis
     ]
 
 
-def _of(address: str | None) -> tuple[str, tuple[Any, ...]]:
-    return ("", ()) if address is None else ("WHERE actor = ?", (address,))
+def _where(wanted: dict[str, str | None]) -> tuple[str, list[str]]:
+    """The condition that these columns, which are ours, have these values."""
+    given = {column: value for column, value in wanted.items() if value is not None}
+    text = " AND ".join(f"{column} = ?" for column in given)
+    return f"WHERE {text}" if text else "", list(given.values())
 
 
 def _range(kind: str | None) -> tuple[str, str]:
@@ -203,5 +260,5 @@ def _range(kind: str | None) -> tuple[str, str]:
     return ("", "\U0010ffff") if kind is None else (f"{kind}/", f"{kind}0")
 
 
-def _limited(limit: int) -> int:
-    return max(0, min(limit, LIMIT_MAX))
+def _page(limit: int, offset: int) -> tuple[int, int]:
+    return max(0, min(limit, LIMIT_MAX)), max(0, min(offset, 2**62))

@@ -1,5 +1,6 @@
-"""What users and our own tests share: a clock, real hubs, a bad network, a bad disk."""
+"""What users and our own tests share: a clock, real hubs and hosts, a bad network, a bad disk."""
 
+from signalhub.testing.actor_host import HostProcess, spawn_host
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.disk import FaultyDisk, PowerCut
 from signalhub.testing.hub import RunningHub, run_hub
@@ -11,11 +12,13 @@ __all__ = [
     "ChaosProxy",
     "FakeClock",
     "FaultyDisk",
+    "HostProcess",
     "HubProcess",
     "Peer",
     "PowerCut",
     "RunningHub",
     "ScriptedHub",
     "run_hub",
+    "spawn_host",
     "spawn_hub",
 ]

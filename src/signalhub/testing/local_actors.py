@@ -20,11 +20,13 @@ from signalhub.actors.naming import Ref
 from signalhub.actors.offloading import run_offloaded
 from signalhub.actors.operation import Operation, encode_operation, op
 from signalhub.actors.state import State
-from signalhub.actors.store import Store
+from signalhub.actors.store import StorageFailed, Store
 from signalhub.testing.clock import FakeClock
 
 HOST = "@(actors/local)"
 CALLER = "@(test/caller)"
+
+What = Operation | Callable[..., Any] | str
 
 
 class Unanswered(AssertionError):
@@ -34,8 +36,8 @@ class Unanswered(AssertionError):
 class LocalActors:
     """Runs actors in the test's own thread until nothing is left to do.
 
-    Calls go the way they go in a real host, store included; only the hub is a few lines here. With a
-    path the store is a file, and `restart` opens it anew, as after a crash.
+    Calls go the way they go in a real host, store included; only the hub is a few lines here. With
+    a path the store is a file, and `restart` opens it anew, as after a crash.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class LocalActors:
         self._calls = 0
         self._outcomes: dict[str, Any] = {}
         self._events: list[Event] = []
+        self._unsettled: dict[int, Arrived] = {}
+        self._deliveries = 0
         self.kernel = self._open(classes)
 
     def _open(self, classes: Iterable[type[Actor]]) -> Kernel:
@@ -76,25 +80,36 @@ class LocalActors:
         self.kernel.store.close()
 
     def restart(self, *classes: type[Actor]) -> None:
-        """Open the store anew, perhaps with changed classes; nothing runs before `run`."""
+        """Open the store anew, perhaps with changed classes; nothing runs before `run`.
+
+        Calls from outside that were not settled are delivered again.
+        """
         self.close()
-        self._events.clear()
+        self._events = [*self._unsettled.values()]
         self.kernel = self._open(classes or self._classes)
 
-    def call(self, target: Ref | str, operation: Operation | str, *args: Any) -> Any:
+    def call(self, target: Ref | str, operation: What, *args: Any) -> Any:
         """Call from outside and run; returns the value, raises the `CallError`."""
         call_id = self.begin(target, operation, *args)
         self.run()
         return self.outcome(call_id)
 
-    def begin(self, target: Ref | str, operation: Operation | str, *args: Any) -> str:
+    def begin(self, target: Ref | str, operation: What, *args: Any) -> str:
         """Call from outside, without running anything yet."""
         self._calls += 1
         call_id = f"call-{self._calls}"
         wanted = operation if isinstance(operation, Operation) else op(operation, *args)
         data = request_body(call_id, str(target), wanted)
-        self._events.append(Arrived(wire.CALL, data, CALLER, self.clock.now_ms(), call_id))
+        self.deliver(wire.CALL, data)
         return call_id
+
+    def deliver(self, type: str, data: bytes, sender: str = CALLER) -> None:
+        """What the hub would deliver, whatever it is."""
+        self._deliveries += 1
+        accepted_ms = self.clock.now_ms()
+        arrived = Arrived(type, data, sender, accepted_ms, self._deliveries)
+        self._unsettled[self._deliveries] = arrived
+        self._events.append(arrived)
 
     def outcome(self, call_id: str) -> Any:
         """The value a call from outside returned; raises its error, or `Unanswered`."""
@@ -118,7 +133,13 @@ class LocalActors:
     def turn(self) -> None:
         """One turn, and its effects."""
         events, self._events = self._events, []
-        for effect in self.kernel.turn(events, self.clock.now_ms()):
+        try:
+            effects = self.kernel.turn(events, self.clock.now_ms())
+        except StorageFailed:
+            # It has not happened; the hub delivers again what was not settled.
+            self._events = [*self._unsettled.values()]
+            raise
+        for effect in effects:
             self._perform(effect)
 
     def advance(self, seconds: float) -> None:
@@ -152,7 +173,7 @@ class LocalActors:
                 body = asyncio.run(run_offloaded(effect.function, effect.arguments))
                 self._events.append(Ended(effect.actor, effect.call_id, body))
             case Settle():
-                pass
+                self._unsettled.pop(effect.delivery, None)
             case _:
                 raise AssertionError(f"a host alone does not {effect!r}")
 

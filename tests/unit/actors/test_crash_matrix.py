@@ -1,0 +1,365 @@
+"""The process ends at every point where that could matter; afterwards all promises are kept.
+
+Every case is repeated with more crashes in a row and more calls under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from signalhub.actors import Actor, CallTimeout, Token, remote
+from signalhub.actors.config import DurableConfig
+from signalhub.testing.local_actors import LocalActors
+from tests.unit.actors.several_hosts import QUICK, Crash, Fuse, Hosts
+
+rounds = pytest.mark.parametrize("round_", range(10))
+
+# Which methods ran since the last commit.
+steps: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_steps() -> Iterator[None]:
+    steps.clear()
+    yield
+
+
+class Caller(Actor):
+    @remote
+    def go(self, count: int) -> None:
+        steps.append("go")
+        self.state.put("went", self.state.get("went", 0) + 1)
+        for number in range(count):
+            self.call("target/1", "add", number, then=self.on_done, timeout=None)
+            self.send("target/1", "add", number + 1_000)
+
+    @remote
+    def go_later(self, count: int) -> None:
+        for _ in range(count):
+            self.call("target/1", "later", then=self.on_done, timeout=10)
+
+    @remote
+    def set_alarms(self, count: int) -> None:
+        for _ in range(count):
+            self.alarms.schedule(5, self.ring)
+        self.alarms.every(5, self.ring, id="recurring")
+
+    def on_done(self, outcome: Any) -> None:
+        steps.append("on_done")
+        shown = "timeout" if isinstance(outcome, CallTimeout) else outcome
+        self.state.put("outcomes", [*self.state.get("outcomes", []), shown])
+
+    def ring(self) -> None:
+        steps.append("ring")
+        self.state.put("rung", self.state.get("rung", 0) + 1)
+        self.send("target/1", "add", 2_000 + self.state.get("rung"))
+
+
+class Target(Actor):
+    @remote
+    def add(self, number: int) -> int:
+        steps.append("add")
+        self.state.put("added", [*self.state.get("added", []), number])
+        return number
+
+    @remote
+    def later(self) -> Token:
+        token = self.defer()
+        self.state.put("tokens", [*self.state.get("tokens", []), token])
+        return token
+
+    @remote
+    def answer(self) -> None:
+        for token in self.state.get("tokens"):
+            self.resolve(token, "answered")
+
+
+def after(step: str, point: str) -> Callable[[str], bool]:
+    """Is this the point, and has that method just run, or run in this turn?"""
+
+    def is_wanted(reached: str) -> bool:
+        has_run = steps[-1:] == [step] if point == "handler" else step in steps
+        is_it = reached == point and has_run
+        if is_it or reached == "committed":
+            steps.clear()
+        return is_it
+
+    return is_wanted
+
+
+def added(count: int) -> list[int]:
+    """What the target is given by `go`, in this order."""
+    return [number + extra for number in range(count) for extra in (0, 1_000)]
+
+
+def survive(local: LocalActors) -> None:
+    """Run, and start anew after every crash."""
+    while True:
+        try:
+            local.run()
+            return
+        except Crash:
+            local.restart()
+
+
+def one_host(
+    folder: Path, round_: int, is_wanted: Callable[[str], bool], config: DurableConfig = QUICK
+) -> tuple[LocalActors, Fuse]:
+    fuse = Fuse(0, is_wanted)
+    local = LocalActors(Caller, Target, path=folder / "a.db", config=config, reached=fuse)
+    if round_ % 2:
+        # The target has a place already, so that calls go into its mailbox at once.
+        local.begin("target/1", "add", -1)
+        local.run()
+        steps.clear()
+    fuse.charges = round_ + 1
+    return local, fuse
+
+
+def check(local: LocalActors, fuse: Fuse, round_: int, *, calls: int) -> None:
+    """Everything once, in order, and nothing left."""
+    assert fuse.burnt == fuse.charges
+    seen = [one for one in local.state("target/1").get("added") if one >= 0]
+    assert seen == added(calls)
+    assert local.state("caller/1").get("outcomes") == list(range(calls))
+    assert local.state("caller/1").get("went") == 1
+    for table in ("pending", "inbox", "outbox", "dead"):
+        assert local.kernel.store.execute(f"SELECT count(*) FROM {table}").get == 0, table
+
+
+ONE_HOST: dict[str, tuple[Callable[[str], bool], DurableConfig]] = {
+    "K1 inside a handler": (after("go", "handler"), QUICK),
+    "K1 after the handler, before the commit": (after("go", "commit"), QUICK),
+    "K2 after the commit, before anything is sent": (after("go", "committed"), QUICK),
+    "K5 inside the handler of the target": (after("add", "handler"), QUICK),
+    "K5 before the commit of the target": (after("add", "commit"), QUICK),
+    "K7 the result is stored, its continuation has not run": (
+        after("add", "committed"),
+        DurableConfig(durability="process", inbound_batch_size=1),
+    ),
+    "K8 inside the continuation": (after("on_done", "handler"), QUICK),
+    "K8 before the commit of the continuation": (after("on_done", "commit"), QUICK),
+    "K8 right after the continuation": (
+        after("on_done", "committed"),
+        DurableConfig(durability="process", inbound_batch_size=1),
+    ),
+}
+
+
+@rounds
+@pytest.mark.parametrize("case", ONE_HOST)
+def test_calls_within_a_host(tmp_path: Path, case: str, round_: int) -> None:
+    is_wanted, config = ONE_HOST[case]
+    local, fuse = one_host(tmp_path, round_, is_wanted, config)
+    local.begin("caller/1", "go", round_ + 6)
+    survive(local)
+    if fuse.burnt < fuse.charges:
+        # Fewer such points than charges, because many steps share a turn.
+        assert fuse.burnt
+        fuse.charges = fuse.burnt
+
+    check(local, fuse, round_, calls=round_ + 6)
+
+
+@rounds
+def test_k3_after_the_batch_was_sent_and_before_its_receipt(tmp_path: Path, round_: int) -> None:
+    hosts = Hosts(tmp_path, [Caller], [Target])
+    caller = hosts.sides[0]
+    crashes = round_ + 1
+
+    def ends_after_sending(send: Any) -> bool:
+        nonlocal crashes
+        if send.to == hosts.sides[1].name and crashes:
+            crashes -= 1
+            hosts._deliver(send.to, send.type, send.data, caller.name)
+            raise Crash
+        return False
+
+    hosts.lose = ends_after_sending
+    hosts.call("caller/1", "go", 5)
+    hosts.advance(60)
+
+    assert crashes == 0
+    check_hosts(hosts, 5)
+    assert hosts.sides[1].kernel.counters.duplicates == 10 * (round_ + 1)
+
+
+@rounds
+def test_k4_the_target_has_stored_the_batch_and_the_hub_does_not_know(
+    tmp_path: Path, round_: int
+) -> None:
+    # One message a turn, so that most of the batch is stored and not executed.
+    config = DurableConfig(durability="process", inbound_batch_size=1)
+    hosts = Hosts(tmp_path, [Caller], [Target], config=config)
+    fuse = Fuse(round_ + 1, lambda point: point == "committed" and hosts.count(1, "inbox") > 0)
+    hosts.sides[1].reached = fuse
+    hosts.call("caller/1", "go", 10)
+    hosts.advance(60)
+
+    assert fuse.burnt == fuse.charges
+    check_hosts(hosts, 10)
+
+
+@rounds
+@pytest.mark.parametrize("point", ["handler", "commit", "committed"])
+def test_k5_and_k6_in_the_target_before_its_commit_or_before_its_results_are_sent(
+    tmp_path: Path, point: str, round_: int
+) -> None:
+    hosts = Hosts(tmp_path, [Caller], [Target])
+    fuse = Fuse(round_ + 1, after("add", point))
+    hosts.sides[1].reached = fuse
+    for number in range(round_ + 2):
+        hosts.call(f"caller/{number}", "go", 3)
+        hosts.advance(1)
+    hosts.advance(60)
+
+    assert fuse.burnt == fuse.charges
+    for number in range(round_ + 2):
+        assert hosts.state(f"caller/{number}").get("outcomes") == [0, 1, 2]
+    assert len(hosts.state("target/1").get("added")) == 6 * (round_ + 2)
+    nothing_left(hosts)
+
+
+@rounds
+@pytest.mark.parametrize("point", ["handler", "commit", "committed"])
+def test_k7_and_k8_in_the_caller_when_results_are_there(
+    tmp_path: Path, point: str, round_: int
+) -> None:
+    config = DurableConfig(durability="process", inbound_batch_size=2)
+    hosts = Hosts(tmp_path, [Caller], [Target], config=config)
+    fuse = Fuse(round_ + 1, after("on_done", point))
+    hosts.sides[0].reached = fuse
+    hosts.call("caller/1", "go", 24)
+    hosts.advance(60)
+
+    assert fuse.burnt == fuse.charges
+    check_hosts(hosts, 24)
+
+
+def check_hosts(hosts: Hosts, calls: int) -> None:
+    assert hosts.state("target/1").get("added") == added(calls)
+    assert hosts.state("caller/1").get("outcomes") == list(range(calls))
+    assert hosts.state("caller/1").get("went") == 1
+    nothing_left(hosts)
+
+
+def nothing_left(hosts: Hosts) -> None:
+    for number in range(len(hosts.sides)):
+        for table in ("pending", "inbox", "outbox", "dead"):
+            assert hosts.count(number, table) == 0, (number, table)
+
+
+@rounds
+@pytest.mark.parametrize("point", ["timeout", "commit", "committed"])
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_k9_between_a_timeout_and_its_commit(
+    tmp_path: Path, point: str, is_answered: bool, round_: int
+) -> None:
+    local, fuse = one_host(tmp_path, 0, lambda reached: False)
+    local.call("caller/1", "go_later", 3)
+    local.clock.advance(10)
+    fuse.charges = round_ + 1
+    fuse._is_wanted = lambda reached: reached == point
+    if is_answered:
+        local.begin("target/1", "answer")
+    survive(local)
+    fuse.charges = 0
+    local.advance(60)
+    local.call("target/1", "answer")
+
+    assert fuse.burnt > 0
+    outcomes = local.state("caller/1").get("outcomes")
+    assert len(outcomes) == 3
+    assert set(outcomes) <= {"timeout", "answered"}
+    assert local.kernel.store.execute("SELECT count(*) FROM pending").get == 0
+
+
+@rounds
+@pytest.mark.parametrize("point", ["handler", "commit", "committed"])
+def test_k10_in_an_alarm(tmp_path: Path, point: str, round_: int) -> None:
+    local, fuse = one_host(tmp_path, round_, after("ring", point))
+    local.call("caller/1", "set_alarms", round_ + 2)
+    local.clock.advance(5)
+    survive(local)
+
+    assert fuse.burnt > 0
+    rings = round_ + 3
+    assert local.state("caller/1").get("rung") == rings
+    seen = [one for one in local.state("target/1").get("added") if one >= 0]
+    assert seen == list(range(2_001, 2_001 + rings))
+    assert local.kernel.store.execute("SELECT count(*) FROM alarms").get == 1
+
+
+@rounds
+def test_k11_during_the_recovery(tmp_path: Path, round_: int) -> None:
+    local, fuse = one_host(tmp_path, 0, lambda point: point == "recovery")
+    fuse.charges = 0
+    local.call("caller/1", "go_later", 3)
+    local.begin("caller/1", "go", 5)
+    local.turn()
+    local.clock.advance(10)
+    local.restart()
+    fuse.charges = round_ + 1
+    survive(local)
+
+    assert fuse.burnt == fuse.charges
+    outcomes = local.state("caller/1").get("outcomes")
+    assert sorted(outcomes, key=str) == [0, 1, 2, 3, 4, "timeout", "timeout", "timeout"]
+    assert local.state("target/1").get("added") == added(5)
+
+
+@rounds
+def test_k12_the_clock_is_set_back_an_hour_across_a_restart(tmp_path: Path, round_: int) -> None:
+    config = DurableConfig(durability="process", inbound_batch_size=1)
+    local, _ = one_host(tmp_path, 0, lambda point: False, config)
+    local.call("caller/1", "go_later", 1)
+    local.begin("caller/1", "go", 4)
+    for _ in range(round_ + 1):
+        local.turn()
+    local.clock.jump(-3_600)
+    local.restart()
+    local.begin("caller/1", "go", 3)
+    local.run()
+
+    assert local.state("target/1").get("added") == added(4) + added(3)
+    assert local.state("caller/1").get("outcomes") == [*range(4), *range(3)]
+    # No deadline has passed, and none was forgotten.
+    assert local.kernel.counters.timeouts == 0
+    local.advance(3_611)
+    assert local.state("caller/1").get("outcomes")[7:] == ["timeout"]
+
+
+@rounds
+@pytest.mark.parametrize("point", ["handler", "timeout", "recovery", "commit", "committed"])
+def test_a_crash_at_every_point_of_everything_at_once(
+    tmp_path: Path, point: str, round_: int
+) -> None:
+    hosts = Hosts(tmp_path, [Caller], [Target])
+    hosts.be_unreliable(round_)
+    hits = 0
+
+    def every_fifth(reached: str) -> bool:
+        nonlocal hits
+        hits += reached == point
+        return reached == point and hits % 5 == round_ % 5
+
+    for side in hosts.sides:
+        side.reached = Fuse(12, every_fifth)
+    hosts.call("caller/1", "go", 20)
+    hosts.call("caller/1", "go_later", 2)
+    hosts.call("caller/1", "set_alarms", 2)
+    hosts.advance(9)
+    hosts.advance(60)
+
+    outcomes = hosts.state("caller/1").get("outcomes")
+    assert sorted(outcomes, key=str) == sorted([*range(20), "timeout", "timeout"], key=str)
+    seen = hosts.state("target/1").get("added")
+    assert [one for one in seen if one <= 2_000] == added(20)
+    rung = hosts.state("caller/1").get("rung")
+    assert [one for one in seen if one > 2_000] == list(range(2_001, 2_001 + rung))
+    assert rung >= 3
+    nothing_left(hosts)

@@ -1,0 +1,314 @@
+"""A disk that takes nothing more: the turn has not happened, and the host goes on afterwards."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from signalhub.actors import Actor, Token, remote
+from signalhub.actors.store import StorageFailed, Store
+from signalhub.errors import SettingsError
+from signalhub.testing.local_actors import LocalActors
+from tests.unit.actors.test_offload import Fetcher, Unhurried
+
+
+class Echo(Actor):
+    @remote
+    def echo(self, value: Any) -> Any:
+        self.state.put("seen", [*self.state.get("seen", []), value])
+        return value
+
+    @remote
+    def later(self) -> Token:
+        return self.defer()
+
+
+class Asker(Actor):
+    """Its methods need room on the disk."""
+
+    @remote
+    def ask(self, value: Any) -> None:
+        self.call("echo/1", "echo", value, then=self.on_done)
+        self.fill()
+
+    @remote
+    def set_alarm(self) -> None:
+        self.alarms.schedule(5, self.ring)
+
+    @remote
+    def ask_later(self) -> None:
+        self.call("echo/1", "later", then=self.on_done, timeout=5)
+
+    @remote
+    def fill(self) -> None:
+        self.state.put("filling", "x" * 100_000)
+
+    @remote
+    def fill_and_take_no_notice(self) -> str:
+        said = "there was room"
+        self.state.put("before", 1)
+        try:
+            self.fill()
+        except apsw.Error:
+            said = "who cares"
+        try:
+            self.state.put("after", 1)
+        except apsw.Error:
+            said = "who cares"
+        return said
+
+    def on_done(self, outcome: Any) -> None:
+        self.state.put("outcomes", [*self.state.get("outcomes", []), str(outcome)])
+        self.state.put("filling", "y" * 300_000)
+
+    def ring(self) -> None:
+        self.state.put("rung", self.state.get("rung", 0) + 1)
+        self.state.put("filling", "z" * 100_000)
+
+
+Full = Callable[[LocalActors], Any]
+
+
+@contextmanager
+def no_pages_left(local: LocalActors) -> Iterator[None]:
+    """Statements fail that need a new page."""
+    connection = local.kernel.store.connection
+    before = connection.pragma("max_page_count")
+    connection.pragma("max_page_count", connection.pragma("page_count"))
+    try:
+        yield
+    finally:
+        connection.pragma("max_page_count", before)
+
+
+@contextmanager
+def no_room_left(local: LocalActors) -> Iterator[None]:
+    """Files cannot grow, so it is the commit that fails."""
+    size = os.path.getsize(f"{local.kernel.store.path}-wal")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+points: list[str] = []
+both = pytest.mark.parametrize("full", [no_pages_left, no_room_left])
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalActors:
+    local = LocalActors(Asker, Echo, path=tmp_path / "a.db", reached=points.append)
+    local.call("echo/1", "echo", "here")
+    local.call("asker/1", "set_alarm")
+    points.clear()
+    return local
+
+
+def fail(local: LocalActors, full: Full) -> None:
+    """A turn for which there is no room."""
+    with full(local), pytest.raises(StorageFailed):
+        local.run()
+    assert local.kernel.counters.failed_turns == 1
+    assert not local.kernel.store.connection.in_transaction
+
+
+@both
+def test_a_request_has_not_happened_and_is_done_once_there_is_room(
+    local: LocalActors, full: Full
+) -> None:
+    asked = local.begin("asker/1", "ask", 7)
+    fail(local, full)
+    assert local.state("asker/1").list() == {}
+    assert local.state("echo/1").get("seen") == ["here"]
+    local.run()
+
+    assert local.outcome(asked) is None
+    assert local.state("echo/1").get("seen") == ["here", 7]
+    assert local.state("asker/1").get("outcomes") == ["7"]
+
+
+def test_a_failure_of_the_commit_itself_is_one_of_the_whole_turn(local: LocalActors) -> None:
+    local.begin("asker/1", "ask", 7)
+    fail(local, no_room_left)
+
+    assert points[-1] == "commit"
+
+
+@both
+def test_an_alarm_has_not_rung_and_rings_once_there_is_room(local: LocalActors, full: Full) -> None:
+    local.clock.advance(5)
+    fail(local, full)
+    assert local.state("asker/1").get("rung") is None
+    local.run()
+
+    assert local.state("asker/1").get("rung") == 1
+    assert local.kernel.store.execute("SELECT count(*) FROM alarms").get == 0
+
+
+@both
+def test_a_timeout_is_delivered_once_there_is_room(local: LocalActors, full: Full) -> None:
+    local.call("asker/1", "ask_later")
+    local.kernel.counters.failed_turns = 0
+    local.clock.advance(5)
+    fail(local, full)
+    assert local.state("asker/1").get("outcomes") is None
+    local.run()
+
+    assert len(local.state("asker/1").get("outcomes")) == 1
+    assert local.kernel.store.execute("SELECT count(*) FROM pending").get == 0
+
+
+@both
+def test_a_stored_outcome_is_not_lost_with_the_turn_that_ran_its_continuation(
+    tmp_path: Path, full: Full
+) -> None:
+    class Trying(Asker):
+        def on_done(self, outcome: Any) -> None:
+            tries.append(outcome)
+            if len(tries) == 1:
+                raise ValueError("so that it is stored")
+            super().on_done(outcome)
+
+    tries: list[Any] = []
+    local = LocalActors(Trying, Echo, path=tmp_path / "a.db")
+    local.call("trying/1", "ask", 7)
+    assert local.kernel.store.execute("SELECT count(*) FROM inbox").get == 1
+    local.clock.advance(2)
+    fail(local, full)
+    # Something else is done first, so that what the failed turn left in memory would show.
+    local.call("echo/1", "echo", "else")
+    local.run()
+
+    assert local.state("trying/1").get("outcomes") == ["7"]
+    assert local.kernel.store.execute("SELECT count(*) FROM pending").get == 0
+    assert local.kernel.store.execute("SELECT count(*) FROM inbox").get == 0
+
+
+def test_a_handler_that_takes_no_notice_of_a_full_disk_has_not_happened_either(
+    local: LocalActors,
+) -> None:
+    asked = local.begin("asker/1", "fill_and_take_no_notice")
+    fail(local, no_pages_left)
+    assert local.state("asker/1").list() == {}
+    local.run()
+
+    assert local.outcome(asked) == "there was room"
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handler_does(
+    tmp_path: Path, raises: bool
+) -> None:
+    class Unlucky(Actor):
+        @remote
+        def work(self) -> str:
+            self.state.put("before", 1)
+            if not is_repaired:
+                # What SQLite does by itself upon some failures.
+                local.kernel.store.execute("ROLLBACK")
+            self.state.put("after", 1)
+            if raises and not is_repaired:
+                raise ValueError("it was not me")
+            return "done"
+
+    is_repaired: list[bool] = []
+    local = LocalActors(Unlucky, path=tmp_path / "a.db")
+    asked = local.begin("unlucky/1", "work")
+    local.turn()
+    with pytest.raises(StorageFailed, match="the transaction was rolled back"):
+        local.turn()
+    assert local.state("unlucky/1").list() == {}
+    is_repaired.append(True)
+    local.run()
+
+    assert local.outcome(asked) == "done"
+    assert local.kernel.counters.requests == 1
+
+
+def test_a_file_that_somebody_else_is_writing_is_a_failure_of_the_turn(
+    local: LocalActors,
+) -> None:
+    local.kernel.store.connection.set_busy_timeout(1)
+    other = apsw.Connection(local.kernel.store.path)
+    other.execute("BEGIN IMMEDIATE")
+    asked = local.begin("echo/1", "echo", 7)
+    with pytest.raises(StorageFailed, match="locked"):
+        local.run()
+    other.execute("ROLLBACK")
+    other.close()
+    local.run()
+
+    assert local.outcome(asked) == 7
+
+
+def test_what_ended_during_a_failed_turn_is_asked_for_again(tmp_path: Path) -> None:
+    local = Unhurried(Fetcher, path=tmp_path / "a.db")
+    local.call("fetcher/1", "fetch", 1)
+    other = apsw.Connection(local.kernel.store.path)
+    local.kernel.store.connection.set_busy_timeout(1)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageFailed):
+        local.end(local.begun[0])
+    other.execute("ROLLBACK")
+    other.close()
+    local.run()
+
+    assert len(local.begun) == 2
+    local.end(local.begun[1])
+    assert local.state("fetcher/1").get("got") == "ended"
+
+
+def test_a_file_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    other = apsw.Connection(os.fspath(path))
+    other.execute("CREATE TABLE t (x)")
+    other.close()
+
+    with pytest.raises(SettingsError, match="a database of another program"):
+        Store(path)
+
+
+def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a.db")
+    with store.transaction():
+        store.connection.pragma("user_version", 99)
+    store.close()
+
+    with pytest.raises(SettingsError, match="its version is 99"):
+        Store(tmp_path / "a.db")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(b"no database at all" * 100)
+
+    with pytest.raises(SettingsError, match="cannot be used"):
+        Store(tmp_path / "a.db")
+
+
+def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(SettingsError, match="cannot be used"):
+        Store(tmp_path / "file" / "a.db")
+    with pytest.raises(SettingsError, match="cannot be used"):
+        Store(tmp_path)
+
+
+@pytest.mark.parametrize(("durability", "level"), [("power", 2), ("process", 1)])
+def test_durability_decides_whether_a_commit_waits_for_the_disk(
+    tmp_path: Path, durability: Any, level: int
+) -> None:
+    store = Store(tmp_path / "a.db", durability=durability)
+
+    assert store.connection.pragma("synchronous") == level
+    assert store.connection.pragma("journal_mode") == "wal"
+    store.close()
