@@ -1,0 +1,271 @@
+"""A shop of durable actors: an order reserves goods, charges a card, takes back what went wrong.
+
+Kill any of its processes at any moment and start it again: no order is lost, nobody is charged
+twice, and goods and money add up. Start a hub with `signalhub serve`, then two hosts, each in a
+terminal of its own,
+
+    signalhub actors run examples.shop:Order --data orders
+    signalhub actors run examples.shop:Stock examples.shop:Payment --data goods
+
+and be the customers: `python examples/shop.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from functools import partial
+from typing import Any, ClassVar
+
+import signalhub
+from signalhub.actors import Actor, CallError, CallTimeout, Ref, Token, op, ref, remote
+from signalhub.actors.operation import Operation
+from signalhub.actors.outside import ActorHub
+
+HUB = "ws://127.0.0.1:8787/ws"
+
+GOOD_CARD = "4000000000000077"
+DECLINED_CARD = "4000000000000002"
+SILENT_CARD = "4000000000000119"
+
+
+class SoldOut(Exception):
+    """There are not so many left."""
+
+
+class Declined(Exception):
+    """The bank does not pay."""
+
+
+class Stock(Actor):
+    """One kind of goods, named by its key. Everything done for an order is done once."""
+
+    @remote
+    def deliver(self, count: int) -> int:
+        """Put goods on the shelf."""
+        return self._add("free", count)
+
+    @remote
+    def reserve(self, order: str, count: int) -> None:
+        if self.state.get("free", 0) < count:
+            raise SoldOut(f"{self.key} is sold out")
+        self._add("free", -count)
+        self.state.put(f"held/{order}", count)
+
+    @remote
+    def release(self, order: str) -> int:
+        """Put back what an order holds, if it holds anything."""
+        count = self._held(order)
+        self._add("free", count)
+        return count
+
+    @remote
+    def ship(self, order: str) -> int:
+        """Send away what an order holds."""
+        count = self._held(order)
+        self._add("sold", count)
+        return count
+
+    @remote
+    def count(self) -> dict[str, int]:
+        held = self.state.list("held/").values()
+        return {
+            "free": self.state.get("free", 0),
+            "held": sum(held),
+            "sold": self.state.get("sold", 0),
+        }
+
+    def _add(self, what: str, count: int) -> int:
+        total: int = self.state.get(what, 0) + count
+        self.state.put(what, total)
+        return total
+
+    def _held(self, order: str) -> int:
+        count: int = self.state.get(f"held/{order}", 0)
+        self.state.delete(f"held/{order}")
+        return count
+
+
+class Payment(Actor):
+    """One card, named by its number, and what it has paid."""
+
+    @remote
+    def charge(self, order: str, cents: int) -> int | Token:
+        if self.key == DECLINED_CARD:
+            raise Declined(f"the bank declines {cents / 100:.2f}")
+        self.state.put(f"paid/{order}", cents)
+        self.state.put(f"charges/{order}", self.state.get(f"charges/{order}", 0) + 1)
+        if self.key == SILENT_CARD:
+            # The worst of banks: it takes the money, and nobody ever hears of it.
+            return self.defer()
+        return cents
+
+    @remote
+    def refund(self, order: str) -> int:
+        """Give back what an order has paid, if it has paid anything."""
+        cents: int = self.state.get(f"paid/{order}", 0)
+        self.state.delete(f"paid/{order}")
+        return cents
+
+    @remote
+    def paid(self) -> dict[str, int]:
+        """What each order has paid and not been given back."""
+        return self._by_order("paid/")
+
+    @remote
+    def charges(self) -> dict[str, int]:
+        """How often each order was charged."""
+        return self._by_order("charges/")
+
+    def _by_order(self, prefix: str) -> dict[str, int]:
+        return {key.removeprefix(prefix): n for key, n in self.state.list(prefix).items()}
+
+
+class Order(Actor):
+    """One order: `new`, `reserving`, `unpaid`, `paying`, and in the end `confirmed` or `cancelled`.
+
+    Every method returns at once. What comes next is in the store before anything is sent, so the
+    order goes on after a crash of whoever is part of it.
+    """
+
+    payment_s: ClassVar[float] = 3.0
+    unpaid_s: ClassVar[float] = 15 * 60.0
+
+    @remote
+    def checkout(
+        self, sku: str, count: int, cents: int, card: str | None = None
+    ) -> dict[str, Any] | Token:
+        """Reserve goods and charge the card; without a card, wait for `pay`.
+
+        It is answered when the order has ended. Asked again, it is the same order, not another.
+        """
+        if self._status == "new":
+            self.state.put("order", {"sku": sku, "count": count, "cents": cents, "card": card})
+            self.state.put("status", "reserving")
+            self.call(ref(Stock, sku), op(Stock.reserve, self.key, count), then=self.on_reserved)
+        return self._answer_at_the_end()
+
+    @remote
+    def pay(self, card: str) -> dict[str, Any] | Token:
+        """Pay an order that waits for it; answered when the order has ended."""
+        if self._status == "new":
+            raise LookupError(f"nothing was ordered as {self.key}")
+        if self._status in ("reserving", "unpaid") and not self._order["card"]:
+            self.state.put("order", self._order | {"card": card})
+            if self._status == "unpaid":
+                self._charge(card)
+        return self._answer_at_the_end()
+
+    @remote
+    def status(self) -> dict[str, Any]:
+        return {"order": self.key, "status": self._status, "why": self.state.get("why", "")}
+
+    @remote
+    def troubles(self) -> list[str]:
+        """What was given up and needs a human being; `signalhub actors redrive` tries it again."""
+        return [letter.error for letter in self.dead_letters()]
+
+    # How an order goes on.
+
+    def on_reserved(self, outcome: CallError | None) -> None:
+        if isinstance(outcome, CallError):
+            self._cancel(str(outcome))
+        elif card := self._order["card"]:
+            self._charge(card)
+        else:
+            self.state.put("status", "unpaid")
+            self.alarms.schedule(self.unpaid_s, self.on_unpaid, id="unpaid")
+
+    def on_unpaid(self) -> None:
+        """Goods are not held for ever."""
+        if self._status == "unpaid":
+            self._cancel("it was not paid")
+
+    def _charge(self, card: str) -> None:
+        self.state.put("status", "paying")
+        self.alarms.cancel("unpaid")
+        # The key makes sure of it: whatever calls this, an order is charged at most once.
+        self.call(
+            ref(Payment, card),
+            op(Payment.charge, self.key, self._order["cents"]),
+            then=self.on_charged,
+            timeout=self.payment_s,
+            key="charge",
+        )
+
+    def on_charged(self, outcome: CallError | int) -> None:
+        if isinstance(outcome, CallError):
+            self._cancel("the bank is silent" if isinstance(outcome, CallTimeout) else str(outcome))
+            return
+        self._must(ref(Stock, self._order["sku"]), op(Stock.ship, self.key))
+        self._end("confirmed")
+
+    # How it ends.
+
+    def _cancel(self, why: str) -> None:
+        """Take everything back.
+
+        A timeout does not say whether the other side has acted. It need not be known: giving back
+        is harmless if there is nothing to give back, and calls to one actor keep their order, so
+        it cannot come before what it takes back.
+        """
+        self._must(ref(Stock, self._order["sku"]), op(Stock.release, self.key))
+        if self._status == "paying":
+            self._must(ref(Payment, self._order["card"]), op(Payment.refund, self.key))
+        self._end("cancelled", why)
+
+    def _must(self, target: Ref, operation: Operation) -> None:
+        # Without a timeout: it has to happen, however long the other host is away.
+        self.call(target, operation, then=partial(self.on_done, operation.method), timeout=None)
+
+    def on_done(self, what: str, outcome: CallError | int) -> None:
+        """Raising is tried again, and in the end becomes a dead letter: somebody must look."""
+        if isinstance(outcome, CallError):
+            raise RuntimeError(f"{what} failed: {outcome}")
+
+    def _end(self, status: str, why: str = "") -> None:
+        self.state.put("status", status)
+        self.state.put("why", why)
+        for waiting in self.state.get("waiting", []):
+            self.resolve(Token(waiting), self.status())
+        self.state.delete("waiting")
+
+    def _answer_at_the_end(self) -> dict[str, Any] | Token:
+        if self._status in ("confirmed", "cancelled"):
+            return self.status()
+        token = self.defer()
+        self.state.put("waiting", [*self.state.get("waiting", []), token.id])
+        return token
+
+    @property
+    def _status(self) -> str:
+        status: str = self.state.get("status", "new")
+        return status
+
+    @property
+    def _order(self) -> dict[str, Any]:
+        order: dict[str, Any] = self.state.get("order", {})
+        return order
+
+
+async def main(url: str) -> None:
+    # Orders keep their names for ever, so every run has orders of its own.
+    run = secrets.token_hex(4)
+    async with ActorHub(url) as hub:
+        sku = f"mug-{run}"
+        await hub.ask(ref(Stock, sku), op(Stock.deliver, 3))
+        for number, (count, card) in enumerate(
+            [(2, GOOD_CARD), (1, DECLINED_CARD), (2, GOOD_CARD), (1, SILENT_CARD)], start=1
+        ):
+            order = ref(Order, f"{run}-{number}")
+            ended = await hub.ask(order, op(Order.checkout, sku, count, 995 * count, card))
+            print(f"{count} on card {card[-4:]}: {ended['status']} {ended['why']}".rstrip())
+        print(await hub.ask(ref(Stock, sku), op(Stock.count)))
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else HUB))
+    except (CallError, signalhub.ClientError) as error:
+        sys.exit(str(error))

@@ -1,0 +1,90 @@
+"""One life of hosts with durable actors: what the seed decides about the world around them."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+from signalhub.actors.config import DurableConfig
+from signalhub.testing.actor_world import ActorWorld, Faults, MakeKernel, Shelf
+from tests.simulation.actor_checkers import check
+from tests.simulation.actor_workload import Worker, Workload
+
+SHELF = Shelf()
+WAVE_MS = 8_000
+CHAOS_MS = 25_000
+# With a short memory, the second wave comes when tombstones of the first can be gone.
+GAP_MS = 260_000
+
+
+class ActorRun:
+    """A world and its workload."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        make_kernel: MakeKernel | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        actors: int | None = None,
+        calls: int | None = None,
+        moves: bool = True,
+    ) -> None:
+        self.seed = seed
+        chance = Random(-1 - seed)
+        self.is_forgetful = chance.random() < 0.15
+        self._waves_ms = (0, GAP_MS) if self.is_forgetful else (0,)
+        self.chaos_ms = CHAOS_MS + (GAP_MS if self.is_forgetful else 0)
+        jump = 0.1 if not self.is_forgetful and chance.random() < 0.2 else 0.0
+        self.world = ActorWorld(
+            seed,
+            [Worker],
+            hosts=chance.choice([2, 2, 3]),
+            faults=Faults(jump=jump),
+            config=self._config(chance),
+            window_ms=20_000 if self.is_forgetful else 300_000,
+            shelf=SHELF,
+            folder=folder,
+            make_kernel=make_kernel,
+        )
+        self.workload = Workload(
+            self.world,
+            actors=actors or chance.choice([2, 3]),
+            calls=calls or 8,
+            lasting_ms=WAVE_MS,
+            waves_ms=self._waves_ms,
+        )
+        self._disturb(chance, moves=moves)
+
+    def _config(self, chance: Random) -> DurableConfig:
+        batches = chance.choice([(100, 100), (100, 100), (1, 3), (3, 2)])
+        return DurableConfig(
+            outbound_batch_size=batches[0],
+            inbound_batch_size=batches[1],
+            max_request_age_ms=60_000 if self.is_forgetful else 1_800_000,
+            tombstone_ttl_ms=200_000 if self.is_forgetful else 86_400_000,
+        )
+
+    def _disturb(self, chance: Random, *, moves: bool) -> None:
+        world = self.world
+        if chance.random() < 0.3:
+            world.after(chance.randrange(WAVE_MS), world.outage, chance.randrange(1_000, 15_000))
+        if moves and chance.random() < 0.5:
+            for _ in range(chance.choice([2, 4, 8])):
+                actor = chance.choice(self.workload.names)
+                world.after(
+                    chance.choice(self._waves_ms) + chance.randrange(12_000), world.move, actor
+                )
+        if self.is_forgetful:
+            for host in world.hosts:
+                for _ in range(4):
+                    world.after(GAP_MS + chance.randrange(CHAOS_MS), world.sweep, host)
+
+    def run(self) -> None:
+        """Everything happens, and is checked; a failure names the seed."""
+        try:
+            self.world.run(self.chaos_ms)
+            check(self.world, self.workload)
+        except AssertionError as error:
+            error.add_note(f"seed {self.seed}, step {self.world.steps}")
+            raise
