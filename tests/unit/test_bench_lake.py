@@ -15,9 +15,9 @@ import pytest
 from bench.lake.goals import GOALS
 from bench.lake.logs import fill, inbox_name, open_log, publications, room_messages
 from bench.lake.plain import main as land_plainly
-from bench.lake.results import MeasurementFailed, Results, Sample
 from bench.lake.sender import send_on_schedule
 from bench.lake.site import CpuMeter, count_rows, log_end
+from bench.subjects import MeasurementFailed, Results, Sample
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.segments import Position, Segments, log_of
 

@@ -15,7 +15,7 @@ import pytest
 
 from signalhub.cli import serve
 from signalhub.cli.app import build, run
-from signalhub.cli.connection import LOCAL, _Refusals, failure_of
+from signalhub.cli.connection import LOCAL, Refusals, failure_of
 from signalhub.cli.failures import EXIT_CODES, Exit, Failure
 from signalhub.client.link import NotOpened
 from signalhub.errors import (
@@ -89,7 +89,19 @@ COMMANDS = [
     ["discover"],
     ["ls"],
     ["ping"],
+    ["actors"],
+    ["actors", "run"],
+    ["actors", "call"],
+    ["actors", "ls"],
+    ["actors", "show"],
+    ["actors", "calls"],
+    ["actors", "alarms"],
+    ["actors", "dead"],
+    ["actors", "redrive"],
+    ["actors", "purge"],
+    ["actors", "move"],
 ]
+NOUNS = sorted({command[0] for command in COMMANDS if len(command) == 2})
 HEAVY = {"apsw", "asyncio", "cryptography", "jwt", "picows", "prometheus_client", "uvloop"}
 MANUAL = Path(__file__).parents[2] / "docs" / "operate" / "cli.md"
 
@@ -105,7 +117,7 @@ def test_every_command_is_listed_here_and_in_the_manual() -> None:
     app = build()
     names = [name for name in app if not name.startswith("-")]
     listed = [[name] for name in names]
-    for noun in ("settings", "token", "log", "topic", "sub", "dlq", "room", "inbox", "pipeline"):
+    for noun in NOUNS:
         listed += [[noun, verb] for verb in app[noun] if not verb.startswith("-")]
 
     assert sorted(listed) == sorted(COMMANDS)
@@ -222,6 +234,29 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["erase", "--inbox", "-x"], "-x is no option"),
         (["inbox", "fetch", "x", "--room", "-x"], "-x is no option"),
         (["room", "send", "general", "x", "--inbox", "--jsno"], "--inbox"),
+        (["actors", "call", "order/17"], "METHOD"),
+        (["actors", "call", "order", "checkout"], "kind/key"),
+        (["actors", "call", "Order/17", "checkout"], "'Order' is no kind"),
+        (["actors", "call", "order/17", "checkout", "blue-mug"], "'\"blue-mug\"'"),
+        (["actors", "call", "order/17", "checkout", "1", "it's"], "argument 2"),
+        (["actors", "call", "order/17", "checkout", "--sku"], "no option"),
+        (["actors", "call", "order/17", "check out"], "check out"),
+        (["actors", "call", "order/17", "checkout", "--timeout", "0"], "--timeout"),
+        (["actors", "ls", "--limit", "0"], "--limit"),
+        (["actors", "ls", "--data", "/no/such/folder"], "/no/such/folder"),
+        (["actors", "ls", "--data", "/tmp", "--url", "ws://hub.example/ws"], "one of them"),
+        (["actors", "show"], "ACTOR"),
+        (["actors", "show", "order"], "kind/key"),
+        (["actors", "alarms", "--status", "late"], "skipped"),
+        (["actors", "redrive", "order/17", "x", "--data", "/tmp"], "running host"),
+        (["actors", "purge", "order/17", "x", "--data", "/tmp"], "running host"),
+        (["actors", "purge", "order/17", "x"], "--yes"),
+        (["actors", "move", "order/17"], "--to"),
+        (["actors", "move", "order/17", "--to", "b", "--data", "/tmp"], "running host"),
+        (["actors", "run", "shop:Order"], "--data"),
+        (["actors", "run", "--data", "/dev/null"], "shop:Order"),
+        (["actors", "run", "no_such_module:Order", "--data", "/dev/null"], "no_such_module"),
+        (["actors", "run", ":Order", "--data", "/dev/null"], "shop:Order"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -301,7 +336,7 @@ def test_each_outcome_has_its_exit_code_and_advice(
 def test_a_refused_tell_is_told_in_the_hub_s_words_if_the_log_has_them(
     facts: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    with _Refusals() as refusals:
+    with Refusals() as refusals:
         refusals.sender = "@(demo/alice)"
         logging.getLogger("signalhub.client").warning("x", extra={"code": "unauthorized", **facts})
 

@@ -1,106 +1,204 @@
-"""`signalhub ls`, `discover` and `ping`: who is there, and how far away is the hub."""
+"""`signalhub actors redrive`, `purge` and `move`: what running hosts do when they are told to."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
-from signalhub.cli.connection import LOCAL, Connection, run
-from signalhub.cli.output import Column
-from signalhub.names import path_of
+from signalhub.cli.confirmation import Yes, confirm
+from signalhub.cli.connection import LOCAL, Connection
+from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.hosts import HubSource, Row, Silent, name_of, no_such_host, talk
+from signalhub.cli.looking import (
+    LATER,
+    ActorName,
+    Moving,
+    NoFolder,
+    check_no_folder,
+    checked_actor,
+)
+from signalhub.errors import Code
 
 if TYPE_CHECKING:
-    from signalhub.client import Client, Found, ListedActor
+    pass
 
-PAGE_MAX = 100
+_POLL_S: Final = 0.1
+# Letters of no actor: batches that a host could not read.
+NOBODY: Final = "-"
 
-_ADDRESS = Column("address", style="cyan")
-_CAPABILITIES = Column("capabilities")
-_MORE = "there are more than these; narrow the pattern, or list everybody with `signalhub ls`"
+Letter = Annotated[str, Parameter(name="ID", help="The id of the dead letter or alarm.")]
 
 
-def discover(
-    pattern: Annotated[str, Parameter(help="Addresses, with * for any run of characters.")] = "*",
+# Dead letters.
+
+
+def redrive(
+    actor: ActorName,
+    id: Letter,
     /,
     *,
-    capability: Annotated[str | None, Parameter(help="Only actors that can do this.")] = None,
-    limit: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=PAGE_MAX), help="At most N.")
-    ] = PAGE_MAX,
+    data: NoFolder = None,
     connection: Connection = LOCAL,
 ) -> None:
-    """Find actors by address and by what they can do."""
+    """Try a dead letter again, or an alarm that was skipped. Its host must run.
 
-    async def work(me: Client) -> Found:
-        return await connection.in_time(me.discover(pattern, capability=capability, limit=limit))
+    See with `signalhub actors dead`, and `alarms --status skipped`, which
+    there are.
+    """
+    check_no_folder(data)
+    target = checked_actor(actor)
 
-    found = run(connection, work)
-    rows = [{"address": actor.address, "capabilities": actor.capabilities} for actor in found]
-    connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="nobody matches")
-    if not rows and "*" not in pattern:
-        path = path_of(pattern).rstrip("/")
-        connection.note(f"a pattern must fit the whole address: try '{path}/*'")
-    if found.has_more:
-        connection.remark({"has_more": True}, _MORE)
+    async def work(hosts: HubSource) -> str:
+        host = await _holder(hosts, target, id, with_alarms=True)
+        if not await _asked(hosts, host, "redrive", actor=target, id=id):
+            raise Failure(
+                Exit.FAILED,
+                "not_redriven",
+                f"{id} of {target} cannot be tried again, because it could not even be read",
+                f"see it with `signalhub actors dead {target} --id {id}`",
+            )
+        return host
 
-
-def ls(*, connection: Connection = LOCAL) -> None:
-    """List all actors, with what is left of their leases."""
-
-    async def work(me: Client) -> list[ListedActor]:
-        # By address, because actors that come and go shift the pages.
-        listed: dict[str, ListedActor] = {}
-        offset, has_more = 0, True
-        while has_more:
-            page = await connection.in_time(me.actors(offset=offset, limit=PAGE_MAX))
-            listed |= {actor.address: actor for actor in page.actors}
-            offset += len(page.actors)
-            has_more = page.has_more and bool(page.actors)
-        return list(listed.values())
-
-    now_ms = time.time() * 1000
-    rows = [
-        {
-            "address": actor.address,
-            "capabilities": actor.capabilities,
-            "lease_s": max(0, round((actor.expires_at - now_ms) / 1000)),
-            "version": actor.version,
-        }
-        for actor in run(connection, work)
-    ]
-    columns = (_ADDRESS, _CAPABILITIES, Column("lease_s", title="lease, s"))
-    connection.output.table(columns, rows, if_empty="nobody is registered")
+    host = talk(connection, work)
+    facts = {"actor": target, "id": id, "host": host, "redriven": True}
+    connection.output.fact(facts, f"{id} of {target} is tried again on {host}")
 
 
-def ping(
+def purge(
+    actor: Annotated[
+        str, Parameter(name="ACTOR", help="The actor; - for letters that belong to no actor.")
+    ],
+    id: Annotated[str, Parameter(name="ID", help="The id of the dead letter.")],
+    /,
     *,
-    count: Annotated[int, Parameter(validator=Number(gte=1), help="How often.")] = 4,
-    interval_s: Annotated[
-        float, Parameter(name="--interval", validator=Number(gte=0), help="Seconds between two.")
-    ] = 1.0,
+    yes: Yes = False,
+    data: NoFolder = None,
     connection: Connection = LOCAL,
 ) -> None:
-    """Measure the round trip to the hub and back."""
-    import asyncio
+    """Throw a dead letter away for good. Its host must run."""
+    check_no_folder(data)
+    target = "" if actor == NOBODY else checked_actor(actor)
+    confirm(f"throw away the dead letter {id} of {target or 'no actor'}", yes=yes)
 
-    output = connection.output
+    async def work(hosts: HubSource) -> str:
+        host = await _holder(hosts, target, id)
+        await _asked(hosts, host, "purge", actor=target, id=id)
+        return host
 
-    async def work(me: Client) -> list[float]:
-        times: list[float] = []
-        for number in range(1, count + 1):
-            if times:
-                await asyncio.sleep(interval_s)
-            times.append(await connection.in_time(me.ping()) * 1000)
-            facts = {"number": number, "ms": round(times[-1], 3)}
-            output.fact(facts, f"{number}: {times[-1]:.2f} ms")
-        return times
+    host = talk(connection, work)
+    facts = {"actor": target, "id": id, "host": host, "purged": True}
+    connection.output.fact(facts, f"{id} of {target or 'no actor'} is thrown away")
 
-    times = run(connection, work)
-    summary = {"min_ms": min(times), "mean_ms": sum(times) / len(times), "max_ms": max(times)}
-    text = " / ".join(f"{value:.2f}" for value in summary.values())
-    output.fact(
-        {name: round(value, 3) for name, value in summary.items()}, f"min / mean / max: {text} ms"
+
+async def _holder(hosts: HubSource, actor: str, id: str, *, with_alarms: bool = False) -> str:
+    """The host that has the letter, or the skipped alarm."""
+    for host, found in (await hosts.each("dead", address=actor, id=id)).items():
+        if found:
+            return host
+    if with_alarms:
+        alarms = await hosts.each("alarms", address=actor, id=id, status="skipped")
+        for host, found in alarms.items():
+            if found:
+                return host
+    silent = f"; no answer came from {', '.join(sorted(hosts.silent))}" if hosts.silent else ""
+    what = "dead letter or skipped alarm" if with_alarms else "dead letter"
+    raise Failure(
+        Exit.FAILED,
+        "unknown_dead_letter",
+        f"{actor or 'no actor'} has no {what} {id}{silent}",
+        "see with `signalhub actors dead` which there are",
     )
+
+
+async def _asked(hosts: HubSource, host: str, name: str, **arguments: Any) -> Any:
+    """Something that is to be done; without an answer it may have been."""
+    try:
+        return await hosts.ask(host, name, **arguments)
+    except Silent:
+        raise Failure(
+            Exit.UNKNOWN,
+            "outcome_unknown",
+            f"the host {host} did not answer in time",
+            "it may have happened: look before you repeat it, or wait longer with --timeout",
+        ) from None
+
+
+# Moves.
+
+
+def move(
+    actor: ActorName,
+    /,
+    *,
+    to: Annotated[str, Parameter(help="The name of the host it shall live on.")],
+    wait: Annotated[
+        bool, Parameter(negative="--no-wait", help="Wait until it lives there.")
+    ] = True,
+    even_if_away: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Move it also to a host that is not there; until that comes, it stands still.",
+        ),
+    ] = False,
+    data: NoFolder = None,
+    connection: Moving = LATER,
+) -> None:
+    """Move an actor to another host, with everything it has.
+
+    It stands still meanwhile, for some milliseconds as a rule; what is sent to
+    it waits and reaches it in order. Both hosts have to serve its kind. Once
+    the hub has given its place away the move goes on by itself, whatever is
+    stopped or restarted, this command included.
+    """
+    from signalhub.cli.moving import Journey
+
+    check_no_folder(data)
+    target = checked_actor(actor)
+    goal = name_of(to)
+    began_s = time.monotonic()
+
+    async def work(hosts: HubSource) -> Row:
+        directory = hosts.directory
+        if goal not in directory.present and not (even_if_away and goal in directory.away):
+            raise _no_goal(goal, target, hosts)
+        kinds = directory.present.get(goal) or directory.away.get(goal) or frozenset()
+        if target.partition("/")[0] not in kinds:
+            raise Failure(
+                Exit.FAILED,
+                Code.NO_HOST,
+                f"the host {goal} does not serve the kind {target.partition('/')[0]}; it serves"
+                f" {', '.join(sorted(kinds)) or 'nothing'}",
+                "choose another --to, or start it with that class, too",
+            )
+        journey = Journey(hosts, target, goal)
+        await journey.begin()
+        if wait and not journey.is_over:
+            await journey.wait(connection.timeout_s, _POLL_S)
+        return journey.facts()
+
+    facts = talk(connection, work)
+    came = f"from {facts['from']} " if facts["from"] else ""
+    if not facts["moved"]:
+        sentence = f"{target} lives on {goal} already"
+    elif facts["arrived"]:
+        facts["seconds"] = round(time.monotonic() - began_s, 3)
+        sentence = f"{target} lives on {goal} now"
+    else:
+        sentence = (
+            f"{target} is on its way {came}to {goal}; see how far with"
+            f" `signalhub actors show {target}`"
+        )
+    connection.output.fact(facts, sentence)
+
+
+def _no_goal(goal: str, actor: str, hosts: HubSource) -> Failure:
+    failure = no_such_host(goal, hosts.directory)
+    if goal in hosts.directory.away:
+        failure.resolution = (
+            "start it, or add --even-if-away: the actor then stands still and waits in its mailbox"
+        )
+    return failure

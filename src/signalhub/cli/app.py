@@ -10,10 +10,14 @@ from collections.abc import Callable, Sequence
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from signalhub.cli import (
+    actor_views,
     actors,
     audit,
+    calling,
+    directory,
     dlq,
     erase,
+    hosting,
     inbox,
     log,
     messages,
@@ -75,6 +79,16 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
         "room": ("Talk in encrypted rooms.", (room.send, room.listen, room.key)),
         "inbox": ("Read and write the inboxes of rooms.", (inbox.fetch, inbox.append)),
     },
+    _ACTORS: {
+        "actors": (
+            "Run durable actors, call them, and look at what they do.",
+            (
+                *(hosting.run, calling.call, actor_views.ls, actor_views.show, actor_views.calls),
+                *(actor_views.alarms, actor_views.dead),
+                *(actors.redrive, actors.purge, actors.move),
+            ),
+        ),
+    },
     _LAKE: {
         "pipeline": (
             "Bring the log into the lake, and see how far it is.",
@@ -86,7 +100,7 @@ _VERBS: dict[Group, tuple[Command, ...]] = {
     _HUB: (serve.serve,),
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
-    _ACTORS: (actors.discover, actors.ls, actors.ping),
+    _ACTORS: (directory.discover, directory.ls, directory.ping),
     _LAKE: (sql.sql, audit.audit, replay.replay, erase.erase),
 }
 _WITH_DATA = {

@@ -50,7 +50,7 @@ TIMEOUT_S = 5.0
 RECONNECT_JITTER_S = 0.5
 RECONNECT_CAP_S = 5.0
 
-_CLIENT_LOG = "signalhub.client"
+CLIENT_LOG = "signalhub.client"
 _SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 
@@ -138,7 +138,7 @@ def run(connection: Connection, work: Work[T], *, sender: str | None = None) -> 
     """Connect, do the work, and leave; the work uses `in_time` for each of its steps."""
     import asyncio
 
-    with _Refusals() as refusals:
+    with Refusals() as refusals:
 
         async def known_work(me: Client) -> T:
             refusals.sender = sender or me.address
@@ -168,9 +168,9 @@ def stay(
     from signalhub.client import Reconnect
 
     reconnect = Reconnect(first_jitter_s=RECONNECT_JITTER_S, cap_s=RECONNECT_CAP_S)
-    log = logging.getLogger(_CLIENT_LOG)
+    log = logging.getLogger(CLIENT_LOG)
     # Losses are shown to people; programs see the messages.
-    handler = logging.NullHandler() if connection.as_json else _Notes(connection)
+    handler = logging.NullHandler() if connection.as_json else Notes(connection)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
@@ -205,7 +205,7 @@ async def _talk(
 
     token = connection.token()
     connecting = connect(
-        _socket_url(connection.url),
+        socket_url(connection.url),
         address or _own_address(token),
         register=register,
         token=token,
@@ -221,7 +221,7 @@ async def _talk(
         return await work(me)
 
 
-def _socket_url(url: str) -> str:
+def socket_url(url: str) -> str:
     """The hub's WebSocket, also if the hub is named by its other URL, as rooms may name it."""
     try:
         parts = urlsplit(url)
@@ -317,17 +317,17 @@ _DISMISSALS = {
 }
 
 
-class _Refusals(logging.Handler):
+class Refusals(logging.Handler):
     """Tells have no answer, so the client reports refused ones only in its log."""
 
-    def __enter__(self) -> _Refusals:
+    def __enter__(self) -> Refusals:
         self.sender = ""
         self._failures: list[Failure] = []
-        logging.getLogger(_CLIENT_LOG).addHandler(self)
+        logging.getLogger(CLIENT_LOG).addHandler(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        logging.getLogger(_CLIENT_LOG).removeHandler(self)
+        logging.getLogger(CLIENT_LOG).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = vars(record)
@@ -345,7 +345,7 @@ class _Refusals(logging.Handler):
             raise failure
 
 
-class _Notes(logging.Handler):
+class Notes(logging.Handler):
     """Shows how the connection is lost and found again, each reason once."""
 
     _SENTENCES: ClassVar = {

@@ -28,11 +28,15 @@ AsJson = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; `name` is the member of the JSON object, `title` is for people."""
+    """One column of a table; `name` is the member of the JSON object, `title` is for people.
+
+    What `is_whole` is to be copied, so it is not broken into lines while others can be.
+    """
 
     name: str
     title: str = ""
     style: str = ""
+    is_whole: bool = False
 
 
 class Output:
@@ -103,7 +107,12 @@ class Output:
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
         for column in columns:
-            table.add_column(column.title or column.name, style=column.style, overflow="fold")
+            table.add_column(
+                column.title or column.name,
+                style=column.style,
+                overflow="fold",
+                no_wrap=column.is_whole,
+            )
         for row in rows:
             table.add_row(*(Text(shown(row[column.name])) for column in columns))
         self.console.print(table)

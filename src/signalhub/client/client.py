@@ -383,10 +383,20 @@ class Client(HostCalls, Closing):
             await self._runner.call(request)
 
     async def discover(
-        self, pattern: str = "*", *, capability: str | None = None, limit: int = 50
+        self,
+        pattern: str = "*",
+        *,
+        capability: str | None = None,
+        limit: int = 50,
+        include_away: bool = False,
     ) -> Found:
-        """Actors whose address matches, such as `demo/*`; at most 100, and are there more?"""
-        request = self._compose.discover(pattern, capability, limit, self._now_ms)
+        """Actors whose address matches, such as `demo/*`; at most 100, and are there more?
+
+        With `include_away` those with a mailbox that are not there follow.
+        """
+        request = self._compose.discover(
+            pattern, capability, limit, self._now_ms, include_away=include_away
+        )
         return await self._answer(request, Found)
 
     async def actors(self, *, offset: int = 0, limit: int = 100) -> ActorPage:

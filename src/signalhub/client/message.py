@@ -163,10 +163,11 @@ class Registration(_Answer, frozen=True):
 
 
 class Actor(_Answer, frozen=True):
-    """One registered actor, as `discover` shows it."""
+    """One actor, as `discover` shows it; `away` if it only has a mailbox now."""
 
     address: str
     capabilities: tuple[str, ...] = ()
+    away: bool = False
 
 
 class Found(_Answer, frozen=True):

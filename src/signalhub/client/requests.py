@@ -243,12 +243,22 @@ class Composer:
             "hub:unsubscribe", payload, now_ms, sender=sender, answer="hub:unsubscribed"
         )
 
-    def discover(self, pattern: str, capability: str | None, limit: int, now_ms: int) -> Request:
+    def discover(
+        self,
+        pattern: str,
+        capability: str | None,
+        limit: int,
+        now_ms: int,
+        *,
+        include_away: bool = False,
+    ) -> Request:
         if not pattern:
             raise ValueError("a pattern such as `demo/*` is needed; `*` matches everybody")
         payload: dict[str, Any] = {"pattern": pattern, "limit": limit}
         if capability is not None:
             payload["capability"] = capability
+        if include_away:
+            payload["includeAway"] = True
         return self._frames.request("hub:discover", payload, now_ms, answer="hub:discovered")
 
     def list_actors(self, offset: int, limit: int, now_ms: int) -> Request:

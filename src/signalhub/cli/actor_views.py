@@ -1,0 +1,314 @@
+"""`signalhub actors ls`, `show`, `calls`, `alarms` and `dead`: what hosts have and wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from cyclopts import Parameter
+
+from signalhub.cli.actor_rows import (
+    ACTOR,
+    ACTORS,
+    ALARMS,
+    CALLS,
+    DEAD,
+    alarm_row,
+    call_row,
+    dead_row,
+    made_ms,
+)
+from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.host_folder import look
+from signalhub.cli.hosts import HubSource, Listed, Row, Source, name_of
+from signalhub.cli.looking import (
+    LIMIT,
+    NEARBY,
+    ActorName,
+    AnyActor,
+    Limit,
+    Looking,
+    checked_actor,
+    optional_actor,
+)
+from signalhub.cli.moving import residence, unknown_actor
+from signalhub.cli.output import Column, counted
+from signalhub.cli.quantities import shown_moment, shown_size
+
+T = TypeVar("T")
+
+
+def ls(
+    *,
+    kind: Annotated[str | None, Parameter(help="Only actors of this kind, such as order.")] = None,
+    host: Annotated[str | None, Parameter(help="Only actors of this host.")] = None,
+    limit: Limit = LIMIT,
+    connection: Looking = NEARBY,
+) -> None:
+    """List actors: where they live, and what waits in and for each.
+
+    Only hosts that are connected can be asked.
+    """
+
+    async def work(source: Source) -> Listed:
+        if host is not None and isinstance(source, HubSource):
+            source.only(name_of(host))
+        return await source.rows("actors", limit, order=_by("actor", "host"), kind=kind)
+
+    found, source = _looked(connection, work)
+    # Of those that have moved on nothing is left here, as a rule.
+    rows = [row for row in found.rows if row["status"] != "gone" or _has_anything(row)]
+    _print(connection, ACTORS, rows, dict, "no actor has been called yet")
+    if source.away and host is None:
+        names = ", ".join(source.away)
+        connection.remark(
+            {"away": source.away}, f"not shown are actors of hosts that are away: {names}"
+        )
+    _end(connection, found, source)
+
+
+def _has_anything(row: Row) -> bool:
+    return any(row[name] for name in ("inbox", "outbox", "pending", "alarms", "dead"))
+
+
+def show(actor: ActorName, /, *, connection: Looking = NEARBY) -> None:
+    """Show an actor: where it lives, its state, calls, alarms and dead letters.
+
+    Of its state only keys and sizes are shown. Of long lists the first 100
+    are; `calls`, `alarms` and `dead` have the rest.
+    """
+    address = checked_actor(actor)
+
+    async def work(source: Source) -> dict[str, Row]:
+        return await source.each("actor", actor=address)
+
+    found, source = _looked(connection, work)
+    host = residence(found)
+    if host is None:
+        raise unknown_actor(address, source)
+    others = [{"host": one, "status": found[one]["status"]} for one in found if one != host]
+    facts = {"host": host, **found[host], "elsewhere": others}
+    if connection.as_json:
+        connection.output.sheet(facts)
+    else:
+        _print_actor(connection, facts, host)
+    source.check(connection.timeout_s)
+
+
+def _print_actor(connection: Looking, facts: Mapping[str, Any], host: str) -> None:
+    output = connection.output
+    move = facts["move"]
+    sheet = {
+        "actor": facts["actor"],
+        "host": host,
+        "status": facts["status"],
+        "token": facts["token"],
+        "inbox": counted(facts["inbox"], "message"),
+        "outbox": counted(facts["outbox"], "message"),
+        "state": f"{counted(facts['stateKeys'], 'key')}, {_bytes(facts['stateBytes'])}",
+    }
+    if move is not None:
+        way = "to" if move["direction"] == "leaving" else "from"
+        sheet["moving"] = f"{way} {name_of(move['peer'])}, {move['step']}"
+    if facts.get("moveFailed"):
+        sheet["move failed"] = facts["moveFailed"]
+    for other in facts["elsewhere"]:
+        sheet[f"on {other['host']}"] = other["status"]
+    output.sheet(sheet)
+    keys = [{"key": key, "bytes": size} for key, size in facts["state"].items()]
+    parts: Sequence[tuple[str, Sequence[Column], list[Row], int]] = (
+        ("state", (Column("key"), Column("bytes")), keys, facts["stateKeys"]),
+        ("calls", CALLS[:-1], [call_row(one) for one in facts["calls"]], facts["pending"]),
+        ("alarms", ALARMS[:-1], [alarm_row(one) for one in facts["alarmList"]], facts["alarms"]),
+        (
+            "dead letters",
+            DEAD[:-1],
+            [dead_row(one) for one in facts["deadLetters"]],
+            facts["dead"],
+        ),
+    )
+    for title, columns, rows, count in parts:
+        if not rows:
+            continue
+        cut = f"{title}, {len(rows)} of {count}:" if count > len(rows) else f"{title}:"
+        output.line({}, [(cut, "bold")])
+        output.table([one for one in columns if one is not ACTOR], rows)
+
+
+def calls(
+    actor: AnyActor = None,
+    /,
+    *,
+    id: Annotated[
+        str | None, Parameter(help="Only this call, as both of its sides see it.")
+    ] = None,
+    limit: Limit = LIMIT,
+    connection: Looking = NEARBY,
+) -> None:
+    """List calls that actors have made and that have not ended.
+
+    A call is stored, sent, and accepted by the hub; then it is up to the
+    other side, which --id asks, too: there it waits, or is held, retried,
+    deferred, executed or answering. Then the caller has the answer, and when
+    the caller has dealt with it, the call is done and forgotten.
+    """
+    if id is not None:
+        _one_call(id, connection)
+        return
+    address = optional_actor(actor)
+
+    async def work(source: Source) -> Listed:
+        found = await source.rows("calls", limit, order=_by("call"), address=address)
+        await _check_known(source, address, found)
+        return found
+
+    found, source = _looked(connection, work)
+    _print(connection, CALLS, found.rows, call_row, "no call is under way")
+    _end(connection, found, source)
+
+
+def _one_call(call_id: str, connection: Looking) -> None:
+    from signalhub.cli.call_view import merged, sheet_of
+
+    async def work(source: Source) -> dict[str, Row]:
+        return await source.each("call", call=call_id)
+
+    found, source = _looked(connection, work)
+    if not found:
+        source.check(connection.timeout_s)
+        raise Failure(
+            Exit.FAILED,
+            "unknown_call",
+            f"no host knows the call {call_id}: it has ended, or never was",
+            "see with `signalhub actors calls` which are under way, and with `dead` what failed",
+        )
+    facts = merged(call_id, found, made_ms(call_id))
+    connection.output.sheet(facts if connection.as_json else sheet_of(facts))
+    source.check(connection.timeout_s)
+
+
+def alarms(
+    actor: AnyActor = None,
+    /,
+    *,
+    status: Annotated[
+        Literal["pending", "skipped"] | None,
+        Parameter(help="Only those to come, or those that failed too often and were skipped."),
+    ] = None,
+    limit: Limit = LIMIT,
+    connection: Looking = NEARBY,
+) -> None:
+    """List alarms, the next one first.
+
+    One that was skipped can be tried again with `redrive ACTOR ID`.
+    """
+    address = optional_actor(actor)
+
+    async def work(source: Source) -> Listed:
+        order = _by("dueMs", "id")
+        found = await source.rows("alarms", limit, order=order, address=address, status=status)
+        await _check_known(source, address, found)
+        return found
+
+    found, source = _looked(connection, work)
+    _print(connection, ALARMS, found.rows, alarm_row, "there are no alarms")
+    _end(connection, found, source)
+
+
+def dead(
+    actor: AnyActor = None,
+    /,
+    *,
+    id: Annotated[str | None, Parameter(help="Only this one, with what is in it.")] = None,
+    limit: Limit = LIMIT,
+    connection: Looking = NEARBY,
+) -> None:
+    """List dead letters: what actors have given up, and why.
+
+    `redrive ACTOR ID` tries one again, `purge ACTOR ID` throws it away. Those
+    of no actor are messages that a host could not read.
+    """
+    address = optional_actor(actor)
+    if id is not None:
+        _one_letter(address, id, connection)
+        return
+
+    async def work(source: Source) -> Listed:
+        found = await source.rows("dead", limit, order=_by("id"), address=address)
+        await _check_known(source, address, found)
+        return found
+
+    found, source = _looked(connection, work)
+    _print(connection, DEAD, found.rows, dead_row, "there are no dead letters")
+    _end(connection, found, source)
+
+
+def _one_letter(address: str | None, id: str, connection: Looking) -> None:
+    async def work(source: Source) -> Row | None:
+        for host, letters in (await source.each("dead", address=address, id=id)).items():
+            for letter in letters:
+                contents = await source.ask(host, "letter", actor=letter["actor"], id=id)
+                return {**letter, "host": host, "contents": contents}
+        return None
+
+    found, source = _looked(connection, work)
+    if found is None:
+        source.check(connection.timeout_s)
+        raise Failure(
+            Exit.FAILED,
+            "unknown_dead_letter",
+            f"{address or 'no actor'} has no dead letter {id}",
+            "see with `signalhub actors dead` which there are",
+        )
+    if not connection.as_json:
+        found["died"] = shown_moment(found.pop("deadMs"))
+        for name, value in (found.pop("contents") or {}).items():
+            if value not in (None, "") and name not in found:
+                found[f"its {name}"] = value
+    connection.output.sheet(found)
+
+
+# What they share.
+
+
+def _looked(connection: Looking, work: Callable[[Source], Awaitable[T]]) -> tuple[T, Source]:
+    """What was found, and who was asked, for what is missing from it."""
+
+    async def both(source: Source) -> tuple[T, Source]:
+        return await work(source), source
+
+    return look(connection, both)
+
+
+async def _check_known(source: Source, address: str | None, found: Listed) -> None:
+    """Nothing found of an actor may mean that it has nothing, or that nobody knows it."""
+    if address is None or found.rows:
+        return
+    if not await source.each("actor", actor=address):
+        raise unknown_actor(address, source)
+
+
+def _print(
+    connection: Looking,
+    columns: Sequence[Column],
+    rows: list[Row],
+    drawn: Callable[[Row], Row],
+    if_empty: str,
+) -> None:
+    output = connection.output
+    shown_rows = rows if output.as_json else [drawn(row) for row in rows]
+    output.table(columns, shown_rows, if_empty=if_empty)
+
+
+def _end(connection: Looking, found: Listed, source: Source) -> None:
+    if found.has_more:
+        connection.remark({"has_more": True}, "there are more than these; see them with --limit")
+    source.check(connection.timeout_s)
+
+
+def _by(*names: str) -> Callable[[Row], tuple[Any, ...]]:
+    return lambda row: tuple(row[name] for name in names)
+
+
+def _bytes(count: int) -> str:
+    return counted(count, "byte") if count < 1024 else shown_size(count)

@@ -1,0 +1,102 @@
+"""One call, from what the hosts on both of its sides know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from signalhub.cli.quantities import shown_moment
+
+# How far a call has come on each side; of two hosts that know it, the further one counts.
+_CALLER: Final = ("stored", "sent", "accepted", "waiting", "offloaded", "answered", "retrying")
+_CALLEE: Final = ("held", "waiting", "retrying", "deferred", "answering", "executed")
+
+_MEANINGS: Final = {
+    "stored": "not sent yet",
+    "sent": "sent, and the hub has not said that it has it",
+    "accepted": "the hub or the other host has it",
+    "held": "waits until its target is there",
+    "waiting": "waits for its turn",
+    "offloaded": "works outside the actor",
+    "deferred": "its target will answer later",
+    "answering": "has run; the answer waits to be sent",
+    "executed": "has run; the answer is on its way",
+    "answered": "the answer is there; the caller has not dealt with it yet",
+    "retrying": "failed, and is tried again",
+    "done": "has run, and no host that was asked waits for the answer",
+    "dead": "given up",
+}
+_PATH: Final = ("stored", "sent", "accepted", "executed", "answered", "done")
+# Which of these steps a call has behind it.
+_REACHED: Final = {
+    **{"stored": 1, "offloaded": 1, "sent": 2, "accepted": 3, "held": 3, "waiting": 3},
+    **{"deferred": 3, "answering": 4, "executed": 4, "answered": 5, "done": 6},
+}
+
+
+def merged(call_id: str, found: Mapping[str, Any], made_ms: int | None) -> dict[str, Any]:
+    """One view; `found` has what each host knows."""
+    caller = _furthest(found, "caller", _CALLER)
+    callee = _furthest(found, "callee", _CALLEE)
+    dead = next(
+        ({**known["dead"], "host": host} for host, known in found.items() if "dead" in known), None
+    )
+    state, reached = _state(caller, callee, dead)
+    return {
+        "call": call_id,
+        "state": state,
+        "meaning": _MEANINGS[state],
+        "path": list(_PATH[:reached]),
+        "storedMs": made_ms,
+        "acceptedMs": (callee or {}).get("acceptedMs"),
+        "deadlineMs": (caller or {}).get("deadlineMs"),
+        "caller": caller,
+        "callee": callee,
+        "dead": dead,
+    }
+
+
+def _furthest(found: Mapping[str, Any], side: str, order: tuple[str, ...]) -> dict[str, Any] | None:
+    known = [{**views[side], "host": host} for host, views in found.items() if side in views]
+    return max(known, key=lambda view: order.index(view["state"]), default=None)
+
+
+def _state(
+    caller: dict[str, Any] | None, callee: dict[str, Any] | None, dead: dict[str, Any] | None
+) -> tuple[str, int]:
+    """Where the call is, and how many steps of its path are behind it."""
+    if dead is not None and caller is None:
+        return "dead", 0 if callee is None else _REACHED.get(callee["state"], 3)
+    if caller is not None and caller["state"] in ("answered", "retrying"):
+        return caller["state"], _REACHED["answered"]
+    if callee is None:
+        assert caller is not None, "somebody knows the call"
+        return caller["state"], _REACHED[caller["state"]]
+    state: str = callee["state"]
+    if caller is None and state == "executed":
+        return "done", _REACHED["done"]
+    return state, _REACHED.get(state, _REACHED["accepted"])
+
+
+def sheet_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The view as people read it."""
+    caller, callee, dead = facts["caller"], facts["callee"], facts["dead"]
+    sheet: dict[str, Any] = {
+        "call": facts["call"],
+        "state": f"{facts['state']}: {facts['meaning']}",
+        "path": " → ".join(one if one in facts["path"] else f"({one})" for one in _PATH),
+    }
+    if caller is not None:
+        sheet["caller"] = f"{caller['actor']} on {caller['host']}: {caller['state']}"
+        if caller.get("target"):
+            method = f".{caller['method']}" if caller.get("method") else ""
+            sheet["target"] = f"{caller['target']}{method}"
+    if callee is not None:
+        sheet["callee"] = f"{callee['actor']} on {callee['host']}: {callee['state']}"
+    times = {"stored": "storedMs", "accepted": "acceptedMs", "deadline": "deadlineMs"}
+    sheet |= {name: shown_moment(facts[key]) for name, key in times.items() if facts[key]}
+    if dead is not None:
+        sheet["given up"] = shown_moment(dead["deadMs"])
+        sheet["error"] = dead["error"]
+        sheet["dead letter"] = f"signalhub actors dead {dead['actor']} --id {dead['id']}"
+    return sheet

@@ -1,0 +1,227 @@
+"""`signalhub actors run`: a host of durable actors in the foreground."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from signalhub.cli.actor_classes import classes_of
+from signalhub.cli.connection import (
+    CLIENT_LOG,
+    DEFAULT_URL,
+    Connection,
+    Url,
+    dismissal_of,
+    failure_of,
+    socket_url,
+)
+from signalhub.cli.failures import Exit, Failure, usage
+from signalhub.cli.hosts import name_of
+from signalhub.cli.output import AsJson, Output
+from signalhub.errors import ClientError, Code, GaveUp, Refused, SettingsError
+
+if TYPE_CHECKING:
+    from signalhub.actors.host import Host
+
+_ACTORS_LOG = "signalhub.actors"
+
+
+def run(
+    *classes: Annotated[
+        str,
+        Parameter(name="CLASS", help="Kinds of actors to serve, as module:Class, like shop:Order."),
+    ],
+    data: Annotated[
+        Path, Parameter(help="Folder of this host, made if it is new; it holds all its actors.")
+    ],
+    name: Annotated[
+        str | None,
+        Parameter(help="What the hub knows this host by; it stays with the folder."),
+    ] = None,
+    foreign: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="A kind of another host that may be called by name; repeatable.",
+        ),
+    ] = (),
+    url: Annotated[Url, Parameter(group="Connection")] = DEFAULT_URL,
+    token_file: Annotated[
+        Path | None,
+        Parameter(group="Connection", help="File with a token; else SIGNALHUB_TOKEN is used."),
+    ] = None,
+    as_json: Annotated[AsJson, Parameter(group="Connection")] = False,
+) -> int:
+    """Run a host of durable actors until SIGTERM or Ctrl-C.
+
+    Modules are looked for in the current folder first. The host works on
+    without a hub; what is for actors of other hosts waits until there is one.
+    Whatever is unfinished at the end goes on with the next start on the same
+    folder. What it says itself goes to standard output, its log to standard error.
+    """
+    connection = Connection(url=url, token_file=token_file, as_json=as_json)
+    hub_url = socket_url(url)
+    token = connection.token()
+    chosen = classes_of(classes)
+    for kind in foreign:
+        _check_kind(kind)
+    _configure_log()
+
+    import asyncio
+
+    from signalhub.actors.host import Host
+
+    try:
+        host = Host(
+            *chosen, data=data, url=hub_url, name=_checked_name(name), foreign=foreign, token=token
+        )
+    except SettingsError as error:
+        raise _data_failure(error, data) from None
+    except ValueError as error:
+        message, _, _ = str(error).partition(". ")
+        raise usage(message, "leave --name out, or choose another folder with --data") from None
+    return asyncio.run(_serve(host, connection, data))
+
+
+async def _serve(host: Host, connection: Connection, data: Path) -> int:
+    import asyncio
+    import signal
+
+    from signalhub.actors.store import StorageFailed
+
+    output = connection.output
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told_to_stop() -> None:
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A method that hangs must not keep whoever asks twice from ending it.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told_to_stop)
+    try:
+        async with host:
+            kinds = host.kernel.kinds.names
+            facts = {"host": host.name, "address": host.address, "kinds": kinds, "data": str(data)}
+            served = ", ".join(kinds)
+            output.fact(facts, f"host {host.name} serves {served} from {data}; Ctrl-C ends")
+            greeting = asyncio.create_task(_greet(host, connection, output))
+            waits = {asyncio.create_task(host.run()), asyncio.create_task(stop.wait())}
+            done, open_ones = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*open_ones, greeting):
+                task.cancel()
+            for task in done:
+                task.result()
+    except StorageFailed as error:
+        raise Failure(
+            Exit.FAILED, error.code, str(error), "make room on the disk, and start it again"
+        ) from None
+    except ClientError as error:
+        raise _dismissed(error) from None
+    except Failure:
+        raise
+    except Exception as error:
+        raise Failure(
+            Exit.FAILED,
+            "host_failed",
+            f"the host cannot go on: {type(error).__name__}: {error}",
+            "the log above says where; all that was committed is safe, so start it again",
+        ) from error
+    output.fact({"stopped": True}, "stopped; what is unfinished goes on with the next start")
+    return Exit.DONE
+
+
+async def _greet(host: Host, connection: Connection, output: Output) -> None:
+    await host.is_connected.wait()
+    facts = {"connected": True, "url": connection.url}
+    output.fact(facts, f"connected to {connection.url} as {host.address}")
+
+
+def _dismissed(error: ClientError) -> Failure:
+    """What the user is told when the hub does not want this host."""
+    match error:
+        case Refused(code=Code.DUPLICATE_HOST):
+            resolution = (
+                "stop that one, or give this one another --data and --name; if it is gone already,"
+                " the hub notices within a minute or so: try again then"
+            )
+            return Failure(Exit.FAILED, error.code, error.message, resolution)
+        case GaveUp():
+            return dismissal_of(error)
+        case _:
+            return failure_of(error)
+
+
+def _data_failure(error: SettingsError, data: Path) -> Failure:
+    if data.exists() and not data.is_dir():
+        return usage(f"{data} is no folder", "choose one with --data")
+    message, _, resolution = str(error).partition("; ")
+    return Failure(Exit.USAGE, error.code, message, resolution or "choose another with --data")
+
+
+def _checked_name(name: str | None) -> str | None:
+    from signalhub.cli.arguments import address
+
+    if name is None:
+        return None
+    name = name_of(name)
+    try:
+        address(f"actors/{name}")
+    except Failure:
+        raise usage(f"{name!r} is no name for a host", "write it like shop-1") from None
+    if not name:
+        raise usage("the name is empty", "leave --name out, and one is made up")
+    return name
+
+
+def _check_kind(kind: str) -> None:
+    from signalhub.actors.naming import ref
+
+    try:
+        ref(kind, "any")
+    except ValueError as error:
+        raise usage(f"--foreign: {error}", "name a kind, such as stock") from None
+
+
+# The log.
+
+
+def _configure_log() -> None:
+    """The host's log, unless the user's modules have set up one of their own."""
+    from signalhub.observe import logs
+
+    if not logging.getLogger().handlers:
+        logs.configure("info", "auto")
+    logging.getLogger(CLIENT_LOG).addFilter(_Changes())
+    logging.getLogger(_ACTORS_LOG).addFilter(_Changes())
+
+
+class _Changes(logging.Filter):
+    """Lets what is tried again and again be said once, until something else happens."""
+
+    _REPEATED = ("no hub at %s yet: %s", "Reconnecting failed")
+    # What the command says itself, better.
+    _UNSAID = ("Disconnected", "the hub does not serve this host: %s")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: object = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg in self._UNSAID:
+            return False
+        if record.msg not in self._REPEATED:
+            self._last = None
+            return True
+        is_new, self._last = self._last != record.msg, record.msg
+        if isinstance(record.args, tuple) and len(record.args) == 2:
+            # What the second one says names the hub, too.
+            record.msg, record.args = "no hub yet: %s; trying until it is there", record.args[1:]
+        return is_new
