@@ -39,6 +39,7 @@ bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m bench $(ARGS)
 	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
+	@$(BIN)/python -m bench.actors $(ACTORS_ARGS)
 
 chaos: $(READY) ## a thousand kills of the hub, fifty of the pipeline, every slow fault test, 20 000 API requests
 	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} SIGNALHUB_OPENAPI_REQUESTS=20000 SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest tests/chaos tests/faults tests/compliance/test_openapi.py tests/pipeline/test_kill.py -n 2 $(ARGS)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,8 +40,8 @@ class Server:
     """How to start one server and how to talk to it.
 
     `dialect` is for messages that only pass through, `store` for those that are kept. `ready` finds
-    the port in what the server prints, `module` is what it imports besides. A slow server gets
-    fewer messages and connections, so that its runs take as long as the others'.
+    the port, if there is one, in what the server prints; `module` is what it imports besides. A
+    slow server gets fewer messages and connections, so that its runs take as long as the others'.
     """
 
     name: str
@@ -83,6 +83,20 @@ def _nats(folder: Path, part: str) -> list[str]:
 
 
 def _redis_command(folder: Path) -> list[str]:
+    options = {
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "auto-aof-rewrite-percentage": "0",
+    }
+    return _redis(folder, options)
+
+
+def _redis_default_command(folder: Path) -> list[str]:
+    return _redis(folder, {})
+
+
+def _redis(folder: Path, more: dict[str, str]) -> list[str]:
     # It cannot be told to choose a port itself: 0 means none.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -93,10 +107,7 @@ def _redis_command(folder: Path) -> list[str]:
         # The generator uses many loopback addresses, of which that mode knows only the first.
         "protected-mode": "no",
         "dir": str(folder),
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "always",
-        "auto-aof-rewrite-percentage": "0",
+        **more,
     }
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     return [_find("redis-server") or "redis-server", *words]
@@ -180,6 +191,7 @@ REDIS = Server(
     command=_redis_command,
     ready=r"port=(\d+)[\s\S]*Ready to accept connections",
 )
+REDIS_DEFAULT = replace(REDIS, name="redis-default", command=_redis_default_command)
 JETSTREAM_SYNC = Server(
     name="jetstream-sync",
     store=JetStream(),
@@ -206,6 +218,16 @@ JETSTREAM = Server(
     ready=_NATS_READY,
     environment=_ONE_CORE,
 )
+
+
+def unpinned(server: Server) -> Server:
+    """The same on all cores: servers are pinned when they are started, and `taskset` undoes it."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+    def command(folder: Path) -> list[str]:
+        return ["taskset", "--cpu-list", cores, *server.command(folder)]
+
+    return replace(server, command=command)
 
 
 class Running:
@@ -282,7 +304,7 @@ def _await_port(server: Server, process: subprocess.Popen[bytes], output: Path) 
     deadline = time.monotonic() + START_S_MAX
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(server.ready, output.read_text(errors="replace")):
-            return int(found[1])
+            return int(found[1]) if found.re.groups else 0
         time.sleep(POLL_S)
     tail = output.read_text(errors="replace")[-600:]
     raise ServerFailed(f"{server.name} did not start; it printed:\n{tail}")

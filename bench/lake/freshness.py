@@ -14,12 +14,12 @@ from deltalake import QueryBuilder
 
 from bench.figures import percentile
 from bench.lake.hub import Hub, running_hub
-from bench.lake.results import Column, MeasurementFailed, Plan, Sample, Subject
 from bench.lake.sender import Sent, send_on_schedule
 from bench.load import Generator
 from bench.site import Site
 from bench.store_site import Publisher, prepare, publishers
 from bench.stores import topic_name
+from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.pipeline.lake import Lake, LakeUnreachable, lake_of
 from signalhub.pipeline.segments import Segments, log_of
 from signalhub.pipeline.tables import AUDIT, ENTRIES, QUARANTINE, TABLES

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bench.goal import Goal
 from bench.lake import freshness, growth, landing, pages
-from bench.lake.results import Summaries
+from bench.subjects import Summaries, Value, median_of, ratio_of
 
-Value = Callable[[Summaries], float | None]
 FLAT = 1.5
 """A cost that has grown by no more, while the lake grew a hundredfold, counts as flat."""
-
-
-def _median(subject: str, case: str, figure: str) -> Value:
-    def value(summaries: Summaries) -> float | None:
-        found = summaries.get((subject, case), {}).get(figure)
-        return None if found is None else found.median
-
-    return value
-
-
-def _ratio(above: Value, below: Value) -> Value:
-    def value(summaries: Summaries) -> float | None:
-        upper, lower = above(summaries), below(summaries)
-        return upper / lower if upper is not None and lower else None
-
-    return value
 
 
 def _growth(figure: str) -> Value:
@@ -36,8 +17,8 @@ def _growth(figure: str) -> Value:
         cases = [case for subject, case in summaries if subject == growth.NAME]
         if len(cases) < 2:
             return None
-        first, last = (_median(growth.NAME, case, figure) for case in (cases[0], cases[-1]))
-        return _ratio(last, first)(summaries)
+        first, last = (median_of(growth.NAME, case, figure) for case in (cases[0], cases[-1]))
+        return ratio_of(last, first)(summaries)
 
     return value
 
@@ -57,34 +38,34 @@ _ALONE = (freshness.NAME, freshness.ALONE)
 GOALS: tuple[Goal[Summaries], ...] = (
     Goal(
         text="entries per second into `entries`, warm, two cores",
-        value=_median(landing.NAME, landing.PIPELINE, "rate_s"),
+        value=median_of(landing.NAME, landing.PIPELINE, "rate_s"),
         limit=300_000,
     ),
     Goal(
         text="MB of the log per second into `entries`",
-        value=_median(landing.NAME, landing.PIPELINE, "mb_s"),
+        value=median_of(landing.NAME, landing.PIPELINE, "mb_s"),
         limit=100,
     ),
     Goal(
         text="s from sending to the visible row at 1 000 messages per second, 99th percentile",
-        value=_median(*_BESIDE, "fresh_p99_s"),
+        value=median_of(*_BESIDE, "fresh_p99_s"),
         limit=10.0,
         is_ceiling=True,
     ),
     Goal(
         text="× the hub's rate without a pipeline, beside it",
-        value=_ratio(_median(*_BESIDE, "rate_s"), _median(*_ALONE, "rate_s")),
+        value=ratio_of(median_of(*_BESIDE, "rate_s"), median_of(*_ALONE, "rate_s")),
         limit=0.9,
     ),
     Goal(
         text="% of a core for an idle pipeline",
-        value=_median(*_BESIDE, "idle_percent"),
+        value=median_of(*_BESIDE, "idle_percent"),
         limit=3.0,
         is_ceiling=True,
     ),
     Goal(
         text="ms for an inbox page of 100, warm, 99th percentile",
-        value=_median(pages.NAME, pages.COMPACTED, "p99_ms"),
+        value=median_of(pages.NAME, pages.COMPACTED, "p99_ms"),
         limit=50.0,
         is_ceiling=True,
     ),

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from bench.lake.logs import fill, inbox_name, open_log, room_messages
-from bench.lake.results import Column, MeasurementFailed, Plan, Sample, Subject
 from bench.lake.site import check, folder, make_entries, spark_session
+from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.clock import SystemClock
 from signalhub.engine.lake_reader import LakeReader
 from signalhub.log.log import Log

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bench.lake.results import MeasurementFailed
 from bench.lake.site import CpuMeter, folder
 from bench.machine import choose_cores, process_tree
-from bench.servers import HUB, Running, Server
+from bench.servers import HUB, Running, Server, unpinned
+from bench.subjects import MeasurementFailed
 from signalhub.pipeline.status import read_status
 
 UP_S_MAX = 180.0
@@ -73,11 +73,5 @@ def running_hub(*, has_pipeline: bool) -> Iterator[Hub]:
 
 
 def _server(*, has_pipeline: bool) -> Server:
-    # Servers are pinned to one core when they are started; here that is undone at once.
-    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     run = "--pipeline" if has_pipeline else "--no-pipeline"
-
-    def command(place: Path) -> list[str]:
-        return ["taskset", "--cpu-list", cores, *HUB.command(place), run]
-
-    return dataclasses.replace(HUB, command=command, program="taskset")
+    return unpinned(dataclasses.replace(HUB, command=lambda place: [*HUB.command(place), run]))

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from bench.lake.logs import fill, open_log, publications
-from bench.lake.results import Column, MeasurementFailed, Plan, Sample, Subject
 from bench.lake.site import (
     CpuMeter,
     count_rows,
@@ -28,6 +27,7 @@ from bench.lake.site import (
     spark_session,
 )
 from bench.servers import ROOT
+from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.pipeline.columns import read_columns
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.segments import Position, Segments, log_of

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from bench.figures import percentile
 from bench.lake.logs import fill, inbox_name, open_log, room_messages
-from bench.lake.results import Column, MeasurementFailed, Plan, Sample, Subject
 from bench.lake.site import count_rows, folder, land, log_end, make_entries, spark_session
+from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.clock import SystemClock
 from signalhub.core.effects import Consult
 from signalhub.core.rooms.requests import Archived

@@ -11,7 +11,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 
-from bench.lake.results import MeasurementFailed
+from bench.subjects import MeasurementFailed
 
 FINISH_S_MAX = 60.0
 _LEAD_S = 0.05

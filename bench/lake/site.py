@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.lake.results import MeasurementFailed
 from bench.machine import data_folder, process_tree
+from bench.subjects import MeasurementFailed
 from signalhub.pipeline.create import ensure_table, forget_tables
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land import Landing, checkpointed

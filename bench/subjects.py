@@ -10,6 +10,7 @@ from bench.figures import Spread, spread
 
 Key = tuple[str, str]  # The names of a subject and of one of its cases.
 Summaries = Mapping[Key, Mapping[str, Spread]]
+Value = Callable[[Summaries], float | None]
 
 
 class MeasurementFailed(Exception):
@@ -53,12 +54,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Something to measure: `measure` yields its samples one by one."""
+    """Something to measure: `measure` yields its samples one by one.
+
+    With `ours` naming one of its cases, the report divides that one's figures by the others'.
+    """
 
     name: str
     title: str
     columns: tuple[Column, ...]
     measure: Callable[[Plan], Iterator[Sample]]
+    ours: str = ""
 
 
 @dataclass(slots=True)
@@ -93,3 +98,23 @@ def _summary(samples: list[Sample]) -> dict[str, Spread]:
         name: spread(each.figures[name] for each in samples if name in each.figures)
         for name in names
     }
+
+
+def median_of(subject: str, case: str, figure: str) -> Value:
+    """The median of one figure, if it was measured."""
+
+    def value(summaries: Summaries) -> float | None:
+        found = summaries.get((subject, case), {}).get(figure)
+        return None if found is None else found.median
+
+    return value
+
+
+def ratio_of(above: Value, below: Value) -> Value:
+    """One figure divided by another, if both were measured."""
+
+    def value(summaries: Summaries) -> float | None:
+        upper, lower = above(summaries), below(summaries)
+        return upper / lower if upper is not None and lower else None
+
+    return value

@@ -1,4 +1,4 @@
-"""Results as tables for people and as JSON for everything else."""
+"""Results of subjects as tables for people and as JSON for everything else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.figures import Spread
-from bench.goal import goal_table, goals_json
-from bench.lake.goals import GOALS
-from bench.lake.results import Column, Results, Sample, Subject, Summaries
+from bench.goal import Goal, goal_table, goals_json
+from bench.subjects import Column, Results, Sample, Subject, Summaries
 from bench.tables import number, table
+
+Goals = Sequence[Goal[Summaries]]
 
 
 def progress_line(subject: Subject, sample: Sample, took_s: float) -> str:
@@ -25,18 +26,40 @@ def progress_line(subject: Subject, sample: Sample, took_s: float) -> str:
     return f"{subject.name:<10} {sample.case:<28} {', '.join(shown)}  in {took_s:.1f} s"
 
 
-def print_report(console: Console, results: Results, subjects: Sequence[Subject]) -> None:
+def print_report(
+    console: Console, results: Results, subjects: Sequence[Subject], goals: Goals
+) -> None:
     """Every subject's table, the goals, and what to be careful about."""
     summaries = results.summaries()
     for subject in subjects:
         if any(name == subject.name for name, _ in summaries):
             console.print(_subject_table(subject, results, summaries))
-    console.print(goal_table(GOALS, summaries))
+            if found := ratios(subject, summaries):
+                console.print(_ratio_table(subject, found))
+    console.print(goal_table(goals, summaries))
     for note in results.notes():
         console.print(f"• {note}", style="yellow", markup=False, highlight=False)
 
 
-def to_json(results: Results, conditions: Mapping[str, object]) -> dict[str, object]:
+def ratios(subject: Subject, summaries: Summaries) -> dict[str, dict[str, float]]:
+    """Our medians divided by those of each other case, by case and figure."""
+    found: dict[str, dict[str, float]] = {}
+    ours = summaries.get((subject.name, subject.ours), {})
+    for (name, case), summary in summaries.items():
+        if name != subject.name or case == subject.ours:
+            continue
+        shared = [one for one in ours if one in summary and summary[one].median]
+        if shared:
+            found[case] = {one: ours[one].median / summary[one].median for one in shared}
+    return found
+
+
+def to_json(
+    results: Results,
+    conditions: Mapping[str, object],
+    subjects: Sequence[Subject],
+    goals: Goals,
+) -> dict[str, object]:
     """The session with everything needed to judge it."""
     summaries = results.summaries()
     return {
@@ -53,7 +76,10 @@ def to_json(results: Results, conditions: Mapping[str, object]) -> dict[str, obj
             }
             for (subject, case), summary in summaries.items()
         ],
-        "goals": goals_json(GOALS, summaries),
+        "ratios": {
+            subject.name: found for subject in subjects if (found := ratios(subject, summaries))
+        },
+        "goals": goals_json(goals, summaries),
         "notes": results.notes(),
     }
 
@@ -67,6 +93,18 @@ def _subject_table(subject: Subject, results: Results, summaries: Summaries) -> 
         if name == subject.name:
             runs = len(results.samples[name, case])
             shown.add_row(f"{case} (n={runs})", *(_cell(one, summary) for one in subject.columns))
+    return shown
+
+
+def _ratio_table(subject: Subject, found: Mapping[str, Mapping[str, float]]) -> Table:
+    shown = table(f"{subject.name}: {subject.ours} ÷ the others")
+    shown.add_column("")
+    columns = [one for one in subject.columns if any(one.figure in each for each in found.values())]
+    for column in columns:
+        shown.add_column(column.heading, justify="right")
+    for case, figures in found.items():
+        cells = (figures.get(column.figure) for column in columns)
+        shown.add_row(case, *("–" if one is None else number(one, 2) for one in cells))
     return shown
 
 

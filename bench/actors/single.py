@@ -1,0 +1,70 @@
+"""A kernel in this process, without threads and without a hub: what the store alone costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from signalhub.actors import Actor
+from signalhub.actors import message as wire
+from signalhub.actors.effects import Locate, Send
+from signalhub.actors.events import Arrived, Event, Place, Placed, Receipted
+from signalhub.actors.host import FILE
+from signalhub.actors.kernel import Kernel
+from signalhub.actors.operation import Operation
+from signalhub.actors.store import Store
+from signalhub.testing.local_actors import request_body
+
+HERE = "@(actors/here)"
+THERE = "@(actors/there)"
+_CALLER = "@(bench/caller)"
+
+
+class Single:
+    """Runs requests from outside; what is for another host gets its receipt, and nothing more."""
+
+    def __init__(self, kernel: Kernel, foreign: frozenset[str], now_ms: int | None) -> None:
+        self.kernel = kernel
+        self._foreign = foreign
+        self._now_ms = now_ms
+        self._asked = 0
+
+    @property
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 if self._now_ms is None else self._now_ms
+
+    def request(self, target: str, operation: Operation) -> None:
+        """Make a call from outside and turn until nothing is left to do."""
+        self._asked += 1
+        body = request_body(f"bench-{self._asked}", target, operation)
+        events: list[Event] = [Arrived(wire.CALL, body, _CALLER, self.now_ms, None)]
+        while events or self.kernel.has_work:
+            effects = self.kernel.turn(events, self.now_ms)
+            events = [event for effect in effects for event in self._perform(effect)]
+
+    def _perform(self, effect: Any) -> Iterator[Event]:
+        if isinstance(effect, Locate):
+            yield Placed([Place(one, self._home(one), 1) for one in effect.actors])
+        elif isinstance(effect, Send):
+            yield Receipted(effect.batch)
+
+    def _home(self, actor: str) -> str:
+        return THERE if actor.partition("/")[0] in self._foreign else HERE
+
+
+@contextmanager
+def single(
+    data: Path, classes: Iterable[type[Actor]], foreign: Iterable[str] = (), *, now_ms: int | None
+) -> Iterator[Single]:
+    """Open a store that is synced; without `now_ms` the time is the real one."""
+    names = frozenset(foreign)
+    kernel = Kernel(Store(data / FILE, durability="power"), classes, host=HERE, foreign=names)
+    try:
+        made = Single(kernel, names, now_ms)
+        kernel.start(made.now_ms)
+        yield made
+    finally:
+        kernel.store.close()
