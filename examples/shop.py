@@ -49,7 +49,7 @@ class Stock(Actor):
     @remote
     def reserve(self, order: str, count: int) -> None:
         if self.state.get("free", 0) < count:
-            raise SoldOut(f"{self.key} is sold out")
+            raise SoldOut("it is sold out")
         self._add("free", -count)
         self.state.put(f"held/{order}", count)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from signalhub.actors import Actor, CallError, CallTimeout, Token, op, ref, remote
 from signalhub.testing.actor_host import at
@@ -49,6 +49,8 @@ class Callee(Actor):
 class Caller(Actor):
     """Makes calls to the callee of its key, numbered from 0, and keeps what it hears."""
 
+    callee: ClassVar[type[Callee]] = Callee
+
     @remote
     def go(self, round: int, count: int, held_s: float | None = None) -> None:
         """Once per round, so that whoever asks may ask again.
@@ -61,7 +63,7 @@ class Caller(Actor):
         first = self.state.get("asked", 0)
         for number in range(first, first + count):
             self.call(
-                ref(Callee, self.key),
+                ref(self.callee, self.key),
                 op(Callee.hit if held_s is None else Callee.hold, number),
                 then=partial(self.heard, number),
                 timeout=held_s or 30.0,
@@ -124,3 +126,13 @@ class Caller(Actor):
 
 class NarrowCaller(Caller):
     """Of a host that does one thing a turn, so that outcomes have to wait in its store."""
+
+
+class NearCallee(Callee):
+    """Lives where its caller lives."""
+
+
+class NearCaller(Caller):
+    """Has its callee in its own host: their messages never leave it."""
+
+    callee: ClassVar[type[Callee]] = NearCallee

@@ -20,7 +20,7 @@ from signalhub.actors import CallError, op, ref
 from signalhub.actors.operation import Operation
 from signalhub.actors.outside import ActorHub
 from signalhub.testing import HostProcess, HubProcess, spawn_host, spawn_hub
-from tests.chaos.kill_actors import QUICK, Callee, Caller, NarrowCaller
+from tests.chaos.kill_actors import QUICK, Callee, Caller, NarrowCaller, NearCallee, NearCaller
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -80,7 +80,7 @@ def outcomes(total: int) -> dict[int, list[int]]:
 async def assert_once(stage: Stage, key: str, total: int, kind: type[Caller] = Caller) -> None:
     """Every call was heard of once, with its value, and was made once, in order."""
     assert await stage.ask(kind, key, op(Caller.all_heard)) == outcomes(total)
-    assert await stage.ask(Callee, key, op(Callee.hits)) == list(range(total))
+    assert await stage.ask(kind.callee, key, op(Callee.hits)) == list(range(total))
 
 
 async def revived(host: HostProcess, work: list[asyncio.Task[Any]]) -> None:
@@ -164,6 +164,21 @@ async def test_k7_outcomes_wait_in_the_store_while_their_host_is_killed(stage: S
             await revived(host, work)
             for key in keys:
                 await assert_once(stage, key, round * CALLS, NarrowCaller)
+
+
+async def test_actors_of_one_host_are_killed_together(stage: Stage) -> None:
+    """Their messages go through no mailbox of the hub, so only the store can keep them."""
+    points = ("go:2>commit", "go:2>committed", "go>located", "go>committed:2", "hit:2>commit")
+    async with spawn_host(
+        NearCaller, NearCallee, url=stage.hub.url, name="near", config=QUICK
+    ) as host:
+        for round in range(1, ROUNDS + 1):
+            # Always new ones, because the first call finds an actor that has no place yet.
+            keys = stage.new_keys()
+            await host.arm(points[round % 5])
+            await revived(host, asked(stage, keys, op(Caller.go, 1, CALLS), NearCaller))
+            for key in keys:
+                await assert_once(stage, key, CALLS, NearCaller)
 
 
 @pytest.mark.parametrize("then", ["", ">commit", ">committed"])

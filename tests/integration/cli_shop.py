@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from signalhub.actors import (
     Actor,
@@ -38,7 +38,7 @@ class Stock(Actor):
 
 
 class Order(Actor):
-    config_overrides = {"handler_max_attempts": 1}
+    config_overrides: ClassVar = {"handler_max_attempts": 1}
 
     @remote
     def checkout(self, sku: str) -> Token:

@@ -149,6 +149,11 @@ class Mover(Actor):
         return number
 
     @remote
+    def fill(self, chars: int) -> None:
+        """Become so large that a move takes several parts."""
+        self.state.put("ballast", "x" * chars)
+
+    @remote
     def ring(self, delay_s: float) -> None:
         self.alarms.schedule(delay_s, self.rang)
 
@@ -182,6 +187,7 @@ class Mover(Actor):
             "advice": self.state.get("advice", []),
             "pending": len(self.pending_calls()),
             "alarms": len(self.alarms.list()),
+            "ballast": len(self.state.get("ballast", "")),
         }
 
 

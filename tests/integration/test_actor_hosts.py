@@ -19,6 +19,7 @@ from signalhub.actors import Actor, CallTimeout, CallUndeliverable, DurableConfi
 from signalhub.actors import message as wire
 from signalhub.actors.events import Arrived, Commanded, Receipted
 from signalhub.actors.host import FILE, Host
+from signalhub.actors.moving import PART_BYTES
 from signalhub.actors.operation import Operation
 from signalhub.actors.outbox import FROZEN
 from signalhub.actors.outside import ActorHub
@@ -31,6 +32,8 @@ from tests.integration.host_actors import QUICK, Adder, Asker, Feeder, Mover
 
 PATIENCE_S = 20.0
 PAUSE_S = 0.02
+# So much of an actor takes three parts to move.
+BALLAST_CHARS = 2 * PART_BYTES + 1
 UNLIMITED: dict[str, Any] = {"message_rate": 0.0, "connection_rate": 0.0}
 
 
@@ -219,6 +222,29 @@ async def test_whoever_asks_from_outside_hears_what_is_wrong(tmp_path: Path) -> 
             await outside.ask("adder/a", "sing")
         with pytest.raises(ValueError, match="no command 'sing'"):
             await outside.command("@(actors/adders)", "sing")
+
+
+async def test_whoever_asks_from_outside_lives_through_a_restart_of_the_hub(
+    tmp_path: Path,
+) -> None:
+    async with (
+        run_hub(**UNLIMITED) as hub,
+        hosting(hub.url, tmp_path, "adders", Adder) as adders,
+        ActorHub(hub.url) as outside,
+    ):
+        assert await outside.ask("adder/a", op(Adder.add, 1)) == 1
+        await hub.stop()
+        await lost(adders)
+        with pytest.raises((ClientError, CallUndeliverable)):
+            await outside.ask("adder/a", op(Adder.add, 2), timeout=0.3)
+        await hub.start()
+        await back(adders)
+
+        async def is_back() -> bool:
+            return outside.client.is_connected
+
+        await until(is_back)
+        assert await outside.ask("adder/a", op(Adder.add, 3)) == 4
 
 
 # Who is away.
@@ -454,6 +480,7 @@ async def test_an_actor_moves_with_all_it_has_and_back(tmp_path: Path) -> None:
                 "advice": ["stay"],
                 "pending": 0,
                 "alarms": 0,
+                "ballast": 0,
             }
 
             async def is_whole() -> bool:
@@ -654,11 +681,14 @@ SOURCE_POINTS = (
     "move drained",
     "send move",
     "sent move",
+    "sent move:2",
     "arrived move",
     "arrived move>settle",
 )
 TARGET_POINTS = (
     "arrived move",
+    "arrived move:2",
+    "move parts:2",
     "move parts",
     "move parts>settle",
     "move parts>located",
@@ -680,6 +710,7 @@ async def test_hosts_are_killed_at_every_step_of_a_move(victim: str) -> None:
         for number, _ in enumerate(points):
             await outside.ask(f"feeder/{number}", op(Feeder.feed, 0, 5))
             await outside.ask(f"mover/{number}", op(Mover.ring, 0.5))
+            await outside.ask(f"mover/{number}", op(Mover.fill, BALLAST_CHARS))
         async with spawn_host(Mover, url=hub.url, name="target", config=QUICK) as target:
             doomed = source if victim == "source" else target
             for number, point in enumerate(points):
@@ -701,6 +732,7 @@ async def test_hosts_are_killed_at_every_step_of_a_move(victim: str) -> None:
                     assert shown["rung"] <= 1
                     assert shown["seen"] == list(range(25))
                     assert len(shown["entries"]) == 25
+                    assert shown["ballast"] == BALLAST_CHARS
                     return bool(shown["rung"] == 1)
 
                 await until(is_whole)

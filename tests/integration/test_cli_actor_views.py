@@ -61,11 +61,18 @@ def sheet(done: Done) -> dict[str, str]:
 
 async def until(shop: ActorHub, host: Host, name: str, **arguments: Any) -> list[dict[str, Any]]:
     """Wait until a host has something to show."""
+    return await until_there_are(1, shop, host, name, **arguments)
+
+
+async def until_there_are(
+    count: int, shop: ActorHub, host: Host, name: str, **arguments: Any
+) -> list[dict[str, Any]]:
     async with asyncio.timeout(PATIENCE_S):
-        while not (found := await shop.command(host.address, name, arguments)):
+        while True:
+            found: list[dict[str, Any]] = await shop.command(host.address, name, arguments)
+            if len(found) >= count:
+                return found
             await asyncio.sleep(0.02)
-    rows: list[dict[str, Any]] = found
-    return rows
 
 
 async def test_all_hosts_are_asked_for_their_actors(
@@ -244,9 +251,7 @@ async def test_dead_letters_are_shown_tried_again_and_thrown_away(
     hub: RunningHub, a: Host, shop: ActorHub
 ) -> None:
     calls = [await shop.ask("order/17", "stumble", "mug") for _ in range(2)]
-    async with asyncio.timeout(PATIENCE_S):
-        while len(await until(shop, a, "dead")) < 2:
-            await asyncio.sleep(0.02)
+    await until_there_are(2, shop, a, "dead")
 
     listed = await cli(hub.url, "actors", "dead", "order/17")
     first, second = (await cli(hub.url, "actors", "dead", "--json")).rows()
@@ -308,7 +313,7 @@ async def test_a_folder_is_looked_into_without_a_trace(
         await until(shop, host, "dead")
         if not is_running:
             await host.close()
-        before = sorted(path.name for path in data.iterdir())
+        before = names_in(data)
 
         async def looked(*arguments: str) -> Done:
             return await cli("ws://127.0.0.1:9/ws", "actors", *arguments, "--data", str(data))
@@ -322,7 +327,7 @@ async def test_a_folder_is_looked_into_without_a_trace(
         letter = await looked("dead", "--id", dead.rows()[0]["id"])
         unknown = await looked("show", "order/99")
 
-        assert sorted(path.name for path in data.iterdir()) == before
+        assert names_in(data) == before
 
     assert [row["actor"] for row in actors.rows()] == ["order/17", "stock/mug"]
     assert {row["host"] for row in actors.rows()} == {"a"}
@@ -333,6 +338,10 @@ async def test_a_folder_is_looked_into_without_a_trace(
     assert sheet(letter)["its dest"] == "stock/mug"
     assert unknown.code == 1
     assert "no host knows order/99; asked: a" in unknown.err
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 async def test_a_folder_that_is_no_host_s_is_left_alone(tmp_path: Path) -> None:
@@ -346,7 +355,7 @@ async def test_a_folder_that_is_no_host_s_is_left_alone(tmp_path: Path) -> None:
     assert "cannot be used" in done.err
     assert "— name another folder with --data" in done.err
     assert path.read_bytes() == before
-    assert [one.name for one in tmp_path.iterdir()] == ["actors.db"]
+    assert names_in(tmp_path) == ["actors.db"]
 
 
 async def test_more_hosts_than_a_page_are_found(hub: RunningHub) -> None:

@@ -157,6 +157,17 @@ async def test_discover_knows_whether_there_are_more() -> None:
         assert not await alice.discover("nobody/*")
 
 
+async def test_discover_finds_those_that_are_away_if_that_is_wanted() -> None:
+    async with run_hub() as hub, connect(hub.url, ALICE) as alice:
+        async with connect(hub.url, BOB, durable=True):
+            pass
+        present = await alice.discover("demo/*")
+        everybody = await alice.discover("demo/*", include_away=True)
+
+    assert [(one.address, one.away) for one in present] == [(ALICE, False)]
+    assert [(one.address, one.away) for one in everybody] == [(ALICE, False), (BOB, True)]
+
+
 async def test_a_client_that_does_not_register_speaks_as_an_address_and_leaves_it_alone() -> None:
     async with (
         run_hub() as hub,

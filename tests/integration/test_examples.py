@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from examples import shop
+from signalhub.actors.host import Host
 from signalhub.testing import run_hub
 from tests.integration.test_cli import unused_url
 
@@ -50,6 +52,23 @@ async def test_members_read_what_the_hub_and_an_outsider_cannot() -> None:
     assert len(stored) == 3
     assert heard[:3] == [f"{ciphertext}  cannot be opened" for ciphertext in stored]
     assert len(heard) == 4
+
+
+async def test_orders_end_well_or_are_taken_back(tmp_path: Path) -> None:
+    async with (
+        run_hub() as hub,
+        Host(shop.Order, data=tmp_path / "orders", url=hub.url, name="orders"),
+        Host(shop.Stock, shop.Payment, data=tmp_path / "goods", url=hub.url, name="goods"),
+    ):
+        lines = await lines_of("shop.py", hub.url)
+
+    assert lines == [
+        "2 on card 0077: confirmed",
+        "1 on card 0002: cancelled the bank declines 9.95",
+        "2 on card 0077: cancelled it is sold out",
+        "1 on card 0119: cancelled the bank is silent",
+        "{'free': 1, 'held': 0, 'sold': 2}",
+    ]
 
 
 async def test_without_a_hub_there_is_one_line_and_exit_code_1() -> None:

@@ -6,7 +6,8 @@ import os
 from random import Random
 
 from signalhub.actors.config import DurableConfig
-from signalhub.testing.actor_world import ActorWorld, Faults, MakeKernel, Shelf
+from signalhub.testing.actor_hub import Shelf
+from signalhub.testing.actor_world import ActorWorld, Faults, MakeKernel
 from tests.simulation.actor_checkers import check
 from tests.simulation.actor_workload import Worker, Workload
 
@@ -28,8 +29,9 @@ class ActorRun:
         folder: str | os.PathLike[str] | None = None,
         actors: int | None = None,
         calls: int | None = None,
-        moves: bool = True,
+        moves: int | None = None,
     ) -> None:
+        """What is not given is left to the seed."""
         self.seed = seed
         chance = Random(-1 - seed)
         self.is_forgetful = chance.random() < 0.15
@@ -47,14 +49,14 @@ class ActorRun:
             folder=folder,
             make_kernel=make_kernel,
         )
-        self.workload = Workload(
-            self.world,
-            actors=actors or chance.choice([2, 3]),
+        self.workload = Workload(self.world)
+        self.workload.fill(
+            actors=actors or chance.choice([2, 2, 3]),
             calls=calls or 8,
             lasting_ms=WAVE_MS,
             waves_ms=self._waves_ms,
         )
-        self._disturb(chance, moves=moves)
+        self._disturb(chance, moves)
 
     def _config(self, chance: Random) -> DurableConfig:
         batches = chance.choice([(100, 100), (100, 100), (1, 3), (3, 2)])
@@ -65,16 +67,15 @@ class ActorRun:
             tombstone_ttl_ms=200_000 if self.is_forgetful else 86_400_000,
         )
 
-    def _disturb(self, chance: Random, *, moves: bool) -> None:
+    def _disturb(self, chance: Random, moves: int | None) -> None:
         world = self.world
         if chance.random() < 0.3:
             world.after(chance.randrange(WAVE_MS), world.outage, chance.randrange(1_000, 15_000))
-        if moves and chance.random() < 0.5:
-            for _ in range(chance.choice([2, 4, 8])):
-                actor = chance.choice(self.workload.names)
-                world.after(
-                    chance.choice(self._waves_ms) + chance.randrange(12_000), world.move, actor
-                )
+        if moves is None:
+            moves = chance.choice([0, 0, 0, 2, 4, 8])
+        for _ in range(moves):
+            at_ms = chance.choice(self._waves_ms) + chance.randrange(12_000)
+            world.after(at_ms, world.move, chance.choice(self.workload.names))
         if self.is_forgetful:
             for host in world.hosts:
                 for _ in range(4):

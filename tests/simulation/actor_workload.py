@@ -153,51 +153,49 @@ class Worker(Actor):
 class Workload:
     """What the actors of a world are told from outside, chosen by its seed."""
 
-    def __init__(
-        self,
-        world: ActorWorld,
-        *,
-        actors: int,
-        calls: int,
-        lasting_ms: int,
-        waves_ms: tuple[int, ...] = (0,),
-    ) -> None:
-        """Each actor gets so many calls to make, within so long after the beginning of a wave."""
+    def __init__(self, world: ActorWorld) -> None:
         self.world = world
         self.plans: dict[int, Plan] = {}
-        # Labels of what was told to a handler that fails.
+        # Labels of what was told to a handler that fails, and of calls that others make.
         self.undone: set[int] = set()
+        self.following: set[int] = set()
         self.told: dict[str, str] = {}
-        self.names = [f"worker/{number}" for number in range(actors)]
-        self._lasting_ms = lasting_ms
-        self._waves_ms = waves_ms
+        self.names: list[str] = []
         self._random: Random = world.random
+
+    def fill(self, *, actors: int, calls: int, lasting_ms: int, waves_ms: tuple[int, ...]) -> None:
+        """Each actor gets so many calls to make, within so long after the beginning of a wave."""
+        self.names = [f"worker/{number}" for number in range(actors)]
         for name in self.names:
-            self._tell_to_go(name, calls)
+            left = calls
+            while left > 0:
+                at_ms = self._random.choice(waves_ms) + self._random.randrange(lasting_ms)
+                left -= self._tell_to_go(at_ms, name, left)
         if any(plan.clumsy_ms for plan in self.plans.values()):
             for name in self.names:
                 self.tell(MENDING_MS, name, "mend")
 
-    def _tell_to_go(self, name: str, calls: int) -> None:
-        """So many calls in a few portions, and now and then something else."""
+    def _tell_to_go(self, at_ms: int, name: str, calls_max: int) -> int:
+        """A few calls, and now and then something else; returns how many will be made."""
         chance = self._random
-        left = calls
-        while left > 0:
-            count = min(left, chance.choice([1, 2, 4, 8]))
-            left -= count
-            at_ms = chance.choice(self._waves_ms) + chance.randrange(self._lasting_ms)
-            plans = [self._plan(at_ms, name) for _ in range(count)]
-            if chance.random() < 0.2:
-                plans.append(self._other_plan())
-            fails = chance.random() < 0.05
-            if fails:
-                self.undone.update(plan.label for plan in plans)
-                self.undone.update(plan.next_label for plan in plans if plan.next_label)
-                left += count
-            arguments = [msgspec.structs.astuple(plan) for plan in plans]
-            self.tell(at_ms, name, "go", [list(one) for one in arguments], fails)
+        count = min(calls_max, chance.choice([1, 2, 4, 8]))
+        plans = [self._plan(at_ms, name) for _ in range(count)]
+        if chance.random() < 0.2:
+            plans.append(self._other_plan())
+        fails = chance.random() < 0.05
+        self.have(at_ms, name, plans, fails=fails)
+        return 0 if fails else count
 
-    def _new(self, how: str, **settings: Any) -> Plan:
+    def have(self, at_ms: int, name: str, plans: list[Plan], *, fails: bool = False) -> None:
+        """Tell an actor to do all of this in one go."""
+        if fails:
+            self.undone.update(plan.label for plan in plans)
+            self.undone.update(plan.next_label for plan in plans if plan.next_label)
+        arguments = [list(msgspec.structs.astuple(plan)) for plan in plans]
+        self.tell(at_ms, name, "go", arguments, fails)
+
+    def plan(self, how: str, **settings: Any) -> Plan:
+        """Something to do, under a label of its own."""
         plan = Plan(len(self.plans) + 1, how, **settings)
         self.plans[plan.label] = plan
         return plan
@@ -206,7 +204,7 @@ class Workload:
         chance = self._random
         how = chance.choices(["call", "send", "loose", "keyed", "brief"], [70, 12, 10, 4, 4])[0]
         mode = chance.choices(["plain", "raise", "retry", "defer", "chain"], [70, 8, 8, 7, 7])[0]
-        plan = self._new(how, target=chance.choice(self.names), mode=mode)
+        plan = self.plan(how, target=chance.choice(self.names), mode=mode)
         if how != "send":
             plan.timeout = chance.choice([None, None, 0.2, 2.0, 10.0, 30.0])
             plan.clumsy_ms = chance.choices([0, 1_000, DOOMED_MS], [90, 8, 2])[0]
@@ -215,13 +213,14 @@ class Workload:
         if mode == "retry":
             plan.delay_ms = chance.randrange(2_000)
         if mode == "chain":
-            following = self._new("call", target=chance.choice(self.names))
+            following = self.plan("call", target=chance.choice(self.names))
+            self.following.add(following.label)
             plan.next_label, plan.next_target = following.label, following.target
         return plan
 
     def _other_plan(self) -> Plan:
         how = self._random.choice(["alarm", "alarm", "offload"])
-        return self._new(how, delay_ms=self._random.choice([-5, 0, 300, 5_000]))
+        return self.plan(how, delay_ms=self._random.choice([-5, 0, 300, 5_000]))
 
     def tell(self, at_ms: int, name: str, method: str, *args: Any) -> None:
         """Have somebody outside call an actor."""

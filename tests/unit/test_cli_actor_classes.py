@@ -65,7 +65,7 @@ def test_classes_are_found_in_the_current_folder() -> None:
     ("text", "message", "resolution"),
     [
         ("nothing:Order", "there is no module nothing in ", "change into its folder"),
-        ("little_shop.x:Order", "little_shop.x cannot be imported", "correct it there"),
+        ("little_shop.x:Order", "there is no module little_shop.x", "correct the name"),
         ("little_shop", "little_shop is a module, and no class", "little_shop:Order"),
         ("little_shop:Oder", "little_shop has no class Oder", "little_shop:Stock"),
         ("little_shop:helper", "is no class derived from Actor", "there are little_shop:Order"),

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from signalhub.actors import message as wire
+from signalhub.actors import outcome
 from signalhub.actors.context import CallContext
 from signalhub.actors.effects import Settle
 from signalhub.actors.events import Arrived, Place
+from signalhub.actors.failures import RemoteError
 from signalhub.actors.inbox import Item
 from signalhub.actors.message import Message, NotReadable
 from signalhub.actors.naming import parse_ref
@@ -52,6 +54,8 @@ class Arriving:
         try:
             if event.type == wire.CALL:
                 self._from_outside(event, now_ms)
+            elif not event.sender.startswith(wire.HOST_PREFIX):
+                raise NotReadable(f"{event.sender} is no host, and sent {event.type!r:.100}")
             elif event.type == wire.MOVE:
                 kernel.moving.part_arrived(event)
             elif event.type == wire.MARK:
@@ -63,9 +67,23 @@ class Arriving:
             # Whoever sent it speaks another version; a letter keeps it as evidence.
             kernel.counters.unreadable += 1
             log.error("from %s: %s", event.sender, fault)
+            self._refuse(event, fault)
             kernel.letters.bury("", "unreadable", "", event.data, str(fault), 1, now_ms)
         self._seen_ms = max(self._seen_ms, event.accepted_ms)
         kernel.effects.append(Settle(event.delivery))
+
+    def _refuse(self, event: Arrived, fault: NotReadable) -> None:
+        """Whoever waits for what cannot be read is told so, as far as that can be made out."""
+        kernel = self._kernel
+        error = RemoteError("Unreadable", str(fault))
+        for outline in wire.outlines(event.data):
+            caller = event.sender if event.type == wire.CALL else outline.sender
+            if outline.kind != "request" or not caller:
+                continue
+            body = msgspec.Raw(outcome.of_error(error))
+            result = Message("result", outline.call, caller, body, outline.to)
+            data = wire.encode(result)
+            kernel.post(outline.to, caller, kernel.new_id(), "result", outline.call, data)
 
     def _message(self, message: Message, raw: bytes, accepted_ms: int, now_ms: int) -> None:
         item = Item(message.to, message.kind, message.call, message.sender, raw)
@@ -95,6 +113,9 @@ class Arriving:
         `accepted_ms` is 0 for what never left this host, and so cannot be repeated.
         """
         kernel = self._kernel
+        if kernel.moving.is_packed(item.actor):
+            self._send_on(item.actor, item.kind, item.call_id, item.payload)
+            return
         if item.kind == "request" and accepted_ms and not self._is_new(item, accepted_ms):
             kernel.counters.duplicates += 1
             return
@@ -163,16 +184,23 @@ class Arriving:
             return
         kernel.places.put(place.actor, own.token, Status.GONE)
         rows = kernel.store.execute(
-            "DELETE FROM inbox WHERE actor = ?"
-            " RETURNING arrival_id, kind, call_id, sender, payload",
+            "DELETE FROM inbox WHERE actor = ? RETURNING arrival_id, kind, call_id, payload",
             (place.actor,),
         ).fetchall()
         # It was not taken here: if the actor comes, what was sent on must not count as a copy.
         kernel.store.execute("DELETE FROM done WHERE actor = ?", (place.actor,))
         found: list[Any] = sorted(rows)
-        for _, kind, call_id, sender, payload in found:
-            row = Row(sender, place.actor, kernel.new_id(), kind, call_id, payload)
-            kernel.post_row(row, is_ordered=True)
+        for _, kind, call_id, payload in found:
+            self._send_on(place.actor, kind, call_id, payload)
+
+    def _send_on(self, actor: str, kind: str, call_id: str, payload: bytes) -> None:
+        """To where the actor lives by now; whether it is a copy is known there.
+
+        It goes in the name of the host: whoever sent it may leave, with all rows in its own name.
+        """
+        kernel = self._kernel
+        row = Row(kernel.places.host, actor, kernel.new_id(), kind, call_id, payload)
+        kernel.post_row(row, is_ordered=True)
 
     # Tombstones.
 

@@ -56,7 +56,7 @@ _MOVE_FINAL: Final = frozenset(
 
 def host_address(name: str) -> str:
     """What the hub knows a host by."""
-    return f"@(actors/{name})"
+    return f"{wire.HOST_PREFIX}{name})"
 
 
 class Host:
@@ -184,6 +184,10 @@ class Host:
                 )
             except Unavailable as error:
                 log.warning("no hub at %s yet: %s", self._url, error)
+            except HubRefused as error:
+                if not error.retryable:
+                    raise
+                log.warning("the hub does not serve this host yet: %s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(_CONNECT_S_MAX, pause_s * 2)
 

@@ -21,6 +21,9 @@ MOVE: Final = "actors:move"  # Between hosts: parts of an actor, and that it has
 CONTROL: Final = "actors:control"  # From outside: look at or mend a host.
 ANSWER: Final = "actors:answer"  # To somebody outside: what came of that.
 
+# The addresses of hosts begin like this; nobody else speaks for actors.
+HOST_PREFIX: Final = "@(actors/"
+
 ENVELOPE_VERSION: Final = 1
 NULL: Final = msgspec.Raw(b"null")
 
@@ -54,6 +57,19 @@ class Batch(msgspec.Struct):
     messages: list[msgspec.Raw]
 
 
+class Outline(msgspec.Struct, rename={"sender": "from"}):
+    """What is read of a message that cannot be read."""
+
+    kind: str = ""
+    call: str = ""
+    to: str = ""
+    sender: str = ""
+
+
+class Outlines(msgspec.Struct):
+    messages: list[Outline] = []
+
+
 class Version(msgspec.Struct):
     v: int = 0
 
@@ -61,6 +77,7 @@ class Version(msgspec.Struct):
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Message).decode
 _decode_batch = msgspec.json.Decoder(Batch).decode
+_decode_outlines = msgspec.json.Decoder(Outlines).decode
 _decode_version = msgspec.json.Decoder(Version).decode
 
 _HEAD: Final = b'{"v":%d,"messages":[' % ENVELOPE_VERSION
@@ -83,3 +100,11 @@ def split(data: bytes) -> list[tuple[Message, bytes]]:
         return [(decode(raw), raw) for raw in raws]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotReadable(f"a batch that cannot be read: {error}") from error
+
+
+def outlines(data: bytes) -> list[Outline]:
+    """What can be made out of a batch of another version; nothing, if it is no batch at all."""
+    try:
+        return [one for one in _decode_outlines(data).messages if one.call and one.to]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []

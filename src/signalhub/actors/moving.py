@@ -85,7 +85,6 @@ class Moving:
         # Moves whose next step is under way, by the batch or the request that takes it.
         self._trips: dict[str, str] = {}
         self._next_part: dict[str, int] = {}
-        self._parcels: dict[str, list[bytes]] = {}
         self._paused_until_ms: dict[str, int] = {}
         # Why moves did not happen, for whoever asks.
         self.failures: dict[str, str] = {}
@@ -95,7 +94,6 @@ class Moving:
         self._moves = {str(row[0]): Move(*row) for row in rows}
         self._trips.clear()
         self._next_part.clear()
-        self._parcels.clear()
         self._paused_until_ms.clear()
 
     def __len__(self) -> int:
@@ -166,12 +164,30 @@ class Moving:
 
     def marked(self, event: Arrived) -> None:
         """The mark came out of the mailbox: everything before it is here."""
-        mark = _decode_mark(event.data)
+        try:
+            mark = _decode_mark(event.data)
+        except msgspec.MsgspecError as error:
+            raise NotReadable(f"a mark that cannot be read: {error}") from error
         for move in self._moves.values():
             if move.move_id == mark.move and move.step == "placed":
                 move.step = "drained"
                 self._put(move)
+                self._pack(move)
                 return
+
+    def is_packed(self, actor: str) -> bool:
+        """Is it too late for a message to go along with an actor that leaves?"""
+        move = self._moves.get(actor)
+        return move is not None and move.direction == "leaving" and move.step == "drained"
+
+    def _pack(self, move: Move) -> None:
+        """Store the parts, once: whatever is sent again after a crash has to be the same."""
+        data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
+        for number, at in enumerate(range(0, len(data), PART_BYTES)):
+            self._execute(
+                "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)",
+                (move.actor, move.move_id, number, data[at : at + PART_BYTES]),
+            )
 
     def _arrived(self, part: Part) -> None:
         """The new host has everything."""
@@ -291,12 +307,10 @@ class Moving:
 
     def _send_part(self, move: Move) -> None:
         number = self._next_part.get(move.actor, 0)
-        pieces = self._parcels.get(move.actor)
-        if pieces is None:
-            data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
-            pieces = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)]
-            self._parcels[move.actor] = pieces
-        if number >= len(pieces):
+        rows = "FROM parts WHERE actor = ? AND move_id = ?"
+        key = (move.actor, move.move_id)
+        body = self._execute(f"SELECT body {rows} AND number = ?", (*key, number)).get
+        if body is None:
             return  # All are with the hub; the new host will say when it has them.
         part = Part(
             wire.ENVELOPE_VERSION,
@@ -304,8 +318,8 @@ class Moving:
             move.actor,
             move.token,
             number,
-            len(pieces),
-            b64encode(pieces[number]).decode(),
+            self._execute(f"SELECT count(*) {rows}", key).get,
+            b64encode(body).decode(),
         )
         data = msgspec.json.encode(part)
         self._send(move, f"part-{move.move_id}-{number}", move.peer, wire.MOVE, data)
@@ -349,10 +363,10 @@ class Moving:
     def _end(self, actor: str) -> None:
         self._moves.pop(actor, None)
         self._next_part.pop(actor, None)
-        self._parcels.pop(actor, None)
         self._paused_until_ms.pop(actor, None)
         self._trips = {trip: one for trip, one in self._trips.items() if one != actor}
         self._execute("DELETE FROM moves WHERE actor = ?", (actor,))
+        self._execute("DELETE FROM parts WHERE actor = ?", (actor,))
 
     def shown(self) -> list[dict[str, Any]]:
         """Moves as people read them."""

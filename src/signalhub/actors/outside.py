@@ -19,7 +19,7 @@ from signalhub.actors import outcome
 from signalhub.actors.failures import CallTimeout, CallUndeliverable
 from signalhub.actors.naming import Ref, parse_ref
 from signalhub.actors.operation import Operation, encode_operation, op
-from signalhub.client import Client, Message, connect
+from signalhub.client import Client, Message, Reconnect, connect
 from signalhub.client.runner import Token
 from signalhub.errors import Code
 from signalhub.errors import Refused as HubRefused
@@ -40,7 +40,9 @@ class ActorHub:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
     async def __aenter__(self) -> Self:
-        self._client = await connect(self._url, self._address, token=self._token)
+        # Somebody waits for an answer, so it comes back sooner than clients do in general.
+        again = Reconnect(first_jitter_s=1.0)
+        self._client = await connect(self._url, self._address, token=self._token, reconnect=again)
         self._client.on(wire.RESULT, self._answered)
         self._client.on(wire.ANSWER, self._commanded)
         return self

@@ -68,7 +68,12 @@ def redrive(
 
 def purge(
     actor: Annotated[
-        str, Parameter(name="ACTOR", help="The actor; - for letters that belong to no actor.")
+        str,
+        Parameter(
+            name="ACTOR",
+            allow_leading_hyphen=True,
+            help="The actor; - for letters that belong to no actor.",
+        ),
     ],
     id: Annotated[str, Parameter(name="ID", help="The id of the dead letter.")],
     /,

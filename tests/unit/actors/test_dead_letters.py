@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, CallError, Token, alias, remote
+from signalhub.actors import message as wire
 from signalhub.actors.letters import DeadLetter, contents
 from signalhub.testing.local_actors import LocalActors
 
@@ -283,3 +284,16 @@ def test_calls_of_a_kind_that_is_not_served_any_more_are_left_alone(tmp_path: An
     local.restart(Asker, Echo)
     local.call("echo/1", "answer", 8)
     assert got(local) == [8]
+
+
+def test_what_could_not_be_read_is_shown_and_cannot_be_redriven() -> None:
+    local = LocalActors(Echo)
+    local.deliver(wire.BATCH, b"\xffnonsense", "@(actors/new)")
+    local.run()
+    (letter,) = local.kernel.letters.of("")
+
+    shown = contents(local.kernel.store, "", letter.id)
+    assert shown is not None
+    assert "nonsense" in shown["data"]
+    assert local.kernel.letters.redrive("", letter.id, local.clock.now_ms()) is False
+    assert len(local.kernel.letters.of("")) == 1

@@ -204,9 +204,9 @@ def test_a_handler_that_takes_no_notice_of_a_full_disk_has_not_happened_either(
     assert local.outcome(asked) == "there was room"
 
 
-@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("what", ["writes", "raises", "returns"])
 def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handler_does(
-    tmp_path: Path, raises: bool
+    tmp_path: Path, what: str
 ) -> None:
     class Unlucky(Actor):
         @remote
@@ -215,8 +215,9 @@ def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handle
             if not is_repaired:
                 # What SQLite does by itself upon some failures.
                 local.kernel.store.execute("ROLLBACK")
-            self.state.put("after", 1)
-            if raises and not is_repaired:
+            if what == "writes":
+                self.state.put("after", 1)
+            if what == "raises" and not is_repaired:
                 raise ValueError("it was not me")
             return "done"
 
@@ -312,3 +313,30 @@ def test_durability_decides_whether_a_commit_waits_for_the_disk(
     assert store.connection.pragma("synchronous") == level
     assert store.connection.pragma("journal_mode") == "wal"
     store.close()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_file_can_be_looked_at_while_its_host_runs_and_when_it_does_not(
+    tmp_path: Path, is_open: bool
+) -> None:
+    local = LocalActors(Echo, path=tmp_path / "a.db")
+    local.call("echo/1", "echo", 7)
+    if not is_open:
+        local.close()
+    store = Store.read_only(tmp_path / "a.db")
+
+    assert store.execute("SELECT count(*) FROM state").get == 1
+    with pytest.raises(apsw.ReadOnlyError):
+        store.execute("DELETE FROM state")
+    store.close()
+
+
+def test_what_is_no_file_of_a_host_cannot_be_looked_at(tmp_path: Path) -> None:
+    other = apsw.Connection(os.fspath(tmp_path / "other.db"))
+    other.execute("CREATE TABLE t (x)")
+    other.close()
+    (tmp_path / "text").write_bytes(b"no database at all" * 100)
+
+    for name in ("absent.db", "other.db", "text"):
+        with pytest.raises(SettingsError, match="cannot be used"):
+            Store.read_only(tmp_path / name)

@@ -166,6 +166,32 @@ def test_a_call_that_waits_in_the_mailbox_of_its_target_was_not_executed() -> No
     assert local.kernel.store.execute("SELECT count(*) FROM inbox").get == 0
 
 
+def test_taking_back_a_call_that_timed_out_leaves_what_else_came_in_that_turn_as_it_is() -> None:
+    class Broken(Target):
+        kind = "target"
+
+        def on_start(self) -> None:
+            raise ValueError("not today")
+
+    class Raising(Actor):
+        @remote
+        def work(self) -> None:
+            tries.append(self.now_ms)
+            raise ValueError("no")
+
+    tries: list[int] = []
+    local = LocalActors(Asker, Broken, Raising)
+    local.call("asker/1", "ask", "quick")
+    local.begin("raising/1", "work")
+    local.run()
+    local.clock.advance(5)
+    local.begin("raising/1", "work")
+    local.run()
+
+    assert outcomes(local)[0][:2] == ["timeout", "no"]
+    assert len(tries) == 2
+
+
 def test_a_call_that_was_tried_and_put_off_may_have_been_executed(local: LocalActors) -> None:
     local.call("asker/1", "ask", "busy")
     local.advance(5)

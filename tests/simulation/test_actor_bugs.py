@@ -1,0 +1,212 @@
+"""Every bug planted into the kernel of actors must be found by the checks, and be named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from signalhub.actors.arriving import Arriving
+from signalhub.actors.calls import Calls, Waiting
+from signalhub.actors.dispatch import Dispatch
+from signalhub.actors.effects import Send, Settle
+from signalhub.actors.events import Arrived, Refused
+from signalhub.actors.inbox import Inbox, Item
+from signalhub.actors.kernel import Kernel
+from signalhub.actors.outbox import Lane, Outbox, Row
+from signalhub.testing.actor_world import ActorWorld, Host
+from tests.simulation.actor_runs import ActorRun
+
+SEEDS = 40
+
+Plant = Callable[[Kernel, ActorWorld, Host], None]
+
+
+class SendsAndForgets(Dispatch):
+    """Removes what it sends at once, as if every request arrived."""
+
+    def _send(
+        self, batch: str, lane: Lane, rows: list[Row], fences: dict[str, int], now_ms: int
+    ) -> Send:
+        self._kernel.outbox.remove(rows)
+        return super()._send(batch, lane, rows, fences, now_ms)
+
+
+def forgetting_what_it_sends(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    kernel.dispatch.__class__ = SendsAndForgets
+
+
+class Believing(Arriving):
+    """Takes every copy of a request for the first one."""
+
+    def _is_new(self, item: Item, accepted_ms: int) -> bool:
+        return True
+
+
+def without_tombstones(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    kernel.arriving.__class__ = Believing
+
+
+class Impatient(Dispatch):
+    """Sends the next batch of a lane although the one before has no receipt."""
+
+    def run(self, now_ms: int) -> None:
+        outbox = self._kernel.outbox
+        assert isinstance(outbox, Skipping)
+        outbox.under_way = {row.msg_id for trip in self._trips.values() for row in trip.rows}
+        super().run(now_ms)
+        self._busy.clear()
+
+    def refused(self, event: Refused, now_ms: int) -> None:
+        trip = self._trips.get(event.batch)
+        super().refused(event, now_ms)
+        if trip is not None:
+            self.wake(trip.lane)
+
+
+class Skipping(Outbox):
+    """Leaves out what is under way."""
+
+    under_way: set[str]
+
+    def head(self, lane: Lane, limit: int) -> list[Row]:
+        rows = super().head(lane, 1_000)
+        return [row for row in rows if row.msg_id not in self.under_way][:limit]
+
+
+def without_head_of_line(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    kernel.outbox.__class__ = Skipping
+    kernel.dispatch.__class__ = Impatient
+
+
+def settling_before_the_commit(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    arrived = kernel.arriving.arrived
+
+    def settled_and_arrived(event: Arrived, now_ms: int) -> None:
+        world.perform(host, Settle(event.delivery))
+        arrived(event, now_ms)
+
+    kernel.arriving.arrived = settled_and_arrived  # type: ignore[method-assign]
+
+
+def sending_before_the_commit(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    reached = kernel.reached
+
+    def sent_and_reached(point: str) -> None:
+        if point == "commit":
+            for effect in kernel.effects:
+                if isinstance(effect, Send):
+                    world.perform(host, effect)
+        reached(point)
+
+    kernel.reached = sent_and_reached
+
+
+class Careless(Calls):
+    """Says that a request was taken back, and leaves it where it is."""
+
+    def withdraw(self, actor: str, waiting: Waiting) -> bool:
+        return bool(waiting.dest)
+
+
+def withdrawing_nothing(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    kernel.calls.__class__ = Careless
+
+
+class Hasty(Inbox):
+    """Writes what is left before the dispatcher had its turn, and what that brings not at all."""
+
+    def flush(self, now_ms: int) -> None:
+        pass
+
+    def flush_early(self, now_ms: int) -> None:
+        super().flush(now_ms)
+
+
+def flushing_too_early(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    inbox, run = kernel.inbox, kernel.dispatch.run
+    inbox.__class__ = Hasty
+    assert isinstance(inbox, Hasty)
+    flush = inbox.flush_early
+
+    def flushed_and_run(now_ms: int) -> None:
+        flush(now_ms)
+        run(now_ms)
+
+    kernel.dispatch.run = flushed_and_run  # type: ignore[method-assign]
+
+
+class Overtaking(Outbox):
+    """Does not look for what waits already before it chooses a lane."""
+
+    def lane_of(self, actor: str, dest: str, *, is_ordered: bool) -> Lane | None:
+        return None
+
+    def has_for(self, actor: str, dest: str) -> bool:
+        return False
+
+
+def overtaking_what_waits(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    kernel.outbox.__class__ = Overtaking
+
+
+class Purging(Arriving):
+    """Forgets tombstones after a while, whatever may still come."""
+
+    def purge(self) -> int:
+        self._kernel.store.execute("DELETE FROM done")
+        return self._kernel.store.connection.changes()
+
+
+def forgetting_without_evidence(kernel: Kernel, world: ActorWorld, host: Host) -> None:
+    kernel.arriving.__class__ = Purging
+
+
+@dataclass(frozen=True)
+class Bug:
+    """Something wrong with a kernel, and the complaint it must raise."""
+
+    complaint: str
+    plant: Plant
+
+
+BUGS = {
+    "removes the row before the receipt": Bug("lost: ", forgetting_what_it_sends),
+    "has no tombstones": Bug("duplicated: ", without_tombstones),
+    "has no head-of-line rule": Bug("order: ", without_head_of_line),
+    "settles before the commit": Bug("is lost", settling_before_the_commit),
+    "sends before the commit": Bug("duplicated: ", sending_before_the_commit),
+    "withdraws nothing": Bug("before it left, and it was done", withdrawing_nothing),
+    "writes too early what is left": Bug("lost: ", flushing_too_early),
+    "lets calls overtake": Bug("order: ", overtaking_what_waits),
+    "forgets without evidence": Bug("without evidence", forgetting_without_evidence),
+}
+
+
+def complaints_about(bug: Bug) -> list[str]:
+    """Up to the first one that names the bug."""
+
+    def make_kernel(world: ActorWorld, host: Host) -> Kernel:
+        kernel = ActorWorld.new_kernel(world, host)
+        bug.plant(kernel, world, host)
+        return kernel
+
+    found = []
+    for seed in range(SEEDS):
+        try:
+            ActorRun(seed, make_kernel=make_kernel).run()
+        except AssertionError as error:
+            found.append(str(error))
+            if bug.complaint in found[-1]:
+                break
+    return found
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found_and_named(name: str) -> None:
+    bug = BUGS[name]
+
+    complaints = complaints_about(bug)
+
+    assert any(bug.complaint in complaint for complaint in complaints), complaints
