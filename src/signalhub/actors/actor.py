@@ -42,8 +42,9 @@ def remote(function: F | None = None, *, guard: Guard | None = None) -> F | Call
     """Let other actors call a method.
 
     Args:
-        guard: Called with the actor and the call's context before the method; what it raises
-            reaches the caller, and the method is not run.
+        guard: Called with the actor and the call's context before the method. If it raises, that
+            reaches the caller, and if it returns `False`, a `PermissionError` does; either way the
+            method is not run.
     """
 
     if is_async(guard):

@@ -234,8 +234,8 @@ class Executor:
         if mark is None or present is None or present.startswith("_"):
             raise NotCallable(f"{cls.__name__} has no remote method {name}")
         actor.on_before_call(context)
-        if mark.guard is not None:
-            mark.guard(actor, context)
+        if mark.guard is not None and mark.guard(actor, context) is False:
+            raise PermissionError(f"{cls.__name__}.{name} is not for this caller")
         return bound(actor, present)
 
     def _answer_error(self, actor: Actor, message: Message, caller: str, error: Exception) -> None:

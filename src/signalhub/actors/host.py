@@ -110,6 +110,7 @@ class Host:
         self._turning = Turning(self.kernel, self._clock, self._committed)
         self._client: Client | None = None
         self._session_id = ""
+        self._offloaded: set[tuple[str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._is_closed = False
@@ -304,7 +305,12 @@ class Host:
         self.kernel_events([moved])
 
     async def _offload(self, effect: Offload) -> None:
+        work = (effect.actor, effect.call_id)
+        if work in self._offloaded:
+            return  # After a failed turn the kernel no longer knows what is under way.
+        self._offloaded.add(work)
         body = await run_offloaded(effect.function, effect.arguments)
+        self._offloaded.discard(work)
         self.kernel_events([Ended(effect.actor, effect.call_id, body)])
 
     async def _answer(self, effect: Answer) -> None:

@@ -225,6 +225,8 @@ class Moving:
             if part.actor not in self._moves:
                 self._put(Move(part.actor, "arriving", peer, "arrived", part.token, part.move))
             return
+        if own is not None and own.status is Status.GONE and own.token >= part.token:
+            return  # It came, and has left again: a late copy.
         move = self._moves.get(part.actor)
         if move is not None and (move.direction == "leaving" or move.step == "arrived"):
             return

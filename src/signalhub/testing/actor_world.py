@@ -85,6 +85,7 @@ class Host:
     open: dict[int, Send | Locate | GiveAway] = field(default_factory=dict)
     # No message overtakes an earlier one on its way.
     sent_ms: dict[str, int] = field(default_factory=dict)
+    answered_ms: int = 0
     delivered_ms: int = 0
     # Mail that was handed over on the present connection, and the newest of all.
     next_mail: int = 0
@@ -312,7 +313,7 @@ class ActorWorld:
         host.connection += 1
         host.is_connected = True
         host.sent_ms.clear()
-        host.delivered_ms = 0
+        host.answered_ms = host.delivered_ms = 0
         host.next_mail = 0
         host.events.append(Connected())
         self._wake(host, 0)
@@ -413,7 +414,8 @@ class ActorWorld:
         if self.strikes(self.faults.loss):
             self.counts["lost"] += 1
             return
-        self.after(self._latency_ms(), self._answered, host, connection, number, answer)
+        at_ms = host.answered_ms = max(host.answered_ms, self.now_ms + self._latency_ms())
+        self.after(at_ms - self.now_ms, self._answered, host, connection, number, answer)
 
     def _answered(self, host: Host, connection: int, number: int, answer: Event) -> None:
         # One that comes after its sender has given up is passed on, too.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -136,22 +134,6 @@ def test_nothing_of_a_call_happens_before_the_handler_that_made_it_has_returned(
     local.call("asker/1", "ask")
 
     assert LOOKS == ["returned", "executed"]
-
-
-def test_making_a_call_takes_less_than_a_millisecond() -> None:
-    class Asker(Actor):
-        @remote
-        def ask(self) -> float:
-            took = []
-            for _ in range(300):
-                started = time.perf_counter()
-                self.call("stock/mug", "reserve", 1, then=self.on_done)
-                took.append(time.perf_counter() - started)
-            return statistics.median(took)
-
-        def on_done(self, outcome: Any) -> None: ...
-
-    assert LocalActors(Asker, Stock).call("asker/1", "ask") < 0.001
 
 
 @pytest.mark.parametrize("value", [0, "", None, False, [], {}, b"", 0.0])

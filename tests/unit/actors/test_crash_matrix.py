@@ -5,7 +5,7 @@ Every case is repeated with more crashes in a row and more calls under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ steps: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def _no_steps() -> Iterator[None]:
+def _no_steps() -> None:
     steps.clear()
-    yield
 
 
 class Caller(Actor):

@@ -13,8 +13,7 @@ import apsw
 import pytest
 
 from signalhub.actors import Actor, Token, remote
-from signalhub.actors.store import StorageFailed, Store
-from signalhub.errors import SettingsError
+from signalhub.actors.store import StorageFailed
 from signalhub.testing.local_actors import LocalActors
 from tests.unit.actors.test_offload import Fetcher, Unhurried
 
@@ -235,6 +234,29 @@ def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handle
     assert local.kernel.counters.requests == 1
 
 
+def test_a_transaction_that_was_rolled_back_while_an_actor_started_ends_the_turn(
+    tmp_path: Path,
+) -> None:
+    class Unlucky(Actor):
+        def on_start(self) -> None:
+            if not is_repaired:
+                local.kernel.store.execute("ROLLBACK")
+
+        @remote
+        def work(self) -> str:
+            return "done"
+
+    is_repaired: list[bool] = []
+    local = LocalActors(Unlucky, path=tmp_path / "a.db")
+    asked = local.begin("unlucky/1", "work")
+    with pytest.raises(StorageFailed, match="the transaction was rolled back"):
+        local.run()
+    is_repaired.append(True)
+    local.run()
+
+    assert local.outcome(asked) == "done"
+
+
 def test_a_file_that_somebody_else_is_writing_is_a_failure_of_the_turn(
     local: LocalActors,
 ) -> None:
@@ -266,77 +288,3 @@ def test_what_ended_during_a_failed_turn_is_asked_for_again(tmp_path: Path) -> N
     assert len(local.begun) == 2
     local.end(local.begun[1])
     assert local.state("fetcher/1").get("got") == "ended"
-
-
-def test_a_file_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "other.db"
-    other = apsw.Connection(os.fspath(path))
-    other.execute("CREATE TABLE t (x)")
-    other.close()
-
-    with pytest.raises(SettingsError, match="a database of another program"):
-        Store(path)
-
-
-def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path / "a.db")
-    with store.transaction():
-        store.connection.pragma("user_version", 99)
-    store.close()
-
-    with pytest.raises(SettingsError, match="its version is 99"):
-        Store(tmp_path / "a.db")
-
-
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.db").write_bytes(b"no database at all" * 100)
-
-    with pytest.raises(SettingsError, match="cannot be used"):
-        Store(tmp_path / "a.db")
-
-
-def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(SettingsError, match="cannot be used"):
-        Store(tmp_path / "file" / "a.db")
-    with pytest.raises(SettingsError, match="cannot be used"):
-        Store(tmp_path)
-
-
-@pytest.mark.parametrize(("durability", "level"), [("power", 2), ("process", 1)])
-def test_durability_decides_whether_a_commit_waits_for_the_disk(
-    tmp_path: Path, durability: Any, level: int
-) -> None:
-    store = Store(tmp_path / "a.db", durability=durability)
-
-    assert store.connection.pragma("synchronous") == level
-    assert store.connection.pragma("journal_mode") == "wal"
-    store.close()
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_a_file_can_be_looked_at_while_its_host_runs_and_when_it_does_not(
-    tmp_path: Path, is_open: bool
-) -> None:
-    local = LocalActors(Echo, path=tmp_path / "a.db")
-    local.call("echo/1", "echo", 7)
-    if not is_open:
-        local.close()
-    store = Store.read_only(tmp_path / "a.db")
-
-    assert store.execute("SELECT count(*) FROM state").get == 1
-    with pytest.raises(apsw.ReadOnlyError):
-        store.execute("DELETE FROM state")
-    store.close()
-
-
-def test_what_is_no_file_of_a_host_cannot_be_looked_at(tmp_path: Path) -> None:
-    other = apsw.Connection(os.fspath(tmp_path / "other.db"))
-    other.execute("CREATE TABLE t (x)")
-    other.close()
-    (tmp_path / "text").write_bytes(b"no database at all" * 100)
-
-    for name in ("absent.db", "other.db", "text"):
-        with pytest.raises(SettingsError, match="cannot be used"):
-            Store.read_only(tmp_path / name)
