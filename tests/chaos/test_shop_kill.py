@@ -28,9 +28,9 @@ SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))
 CUSTOMERS = 6
 SKUS = ("mug", "pot", "cup")
 CARDS = (GOOD_CARD, GOOD_CARD, GOOD_CARD, DECLINED_CARD, SILENT_CARD, None)
-DELIVERED = 40
+DELIVERED = 15
 PRICE = 995
-KILL_AFTER_S = (0.05, 0.6)
+KILL_AFTER_S = (0.0, 0.4)
 PATIENCE_S = 60.0
 PAUSE_S = 0.05
 
@@ -44,6 +44,7 @@ class Shop:
         # Order to what it is about.
         self.orders: dict[str, tuple[str, int, str | None]] = {}
         self.ended: dict[str, dict[str, Any]] = {}
+        self.has_ended_one = asyncio.Event()
 
     async def insist(self, target: str, operation: Operation) -> Any:
         """Ask until there is an answer; everything asked here may be asked again."""
@@ -65,6 +66,7 @@ class Shop:
             self.orders[order] = sku, count, card
             checkout = op(Order.checkout, sku, count, PRICE * count, card)
             self.ended[order] = await self.insist(f"order/{order}", checkout)
+            self.has_ended_one.set()
 
 
 def expected(card: str | None) -> set[tuple[str, str]]:
@@ -80,11 +82,17 @@ def expected(card: str | None) -> set[tuple[str, str]]:
     return ends
 
 
-async def kill_all_around(hub: HubProcess, hosts: list[HostProcess], random: Random) -> None:
+async def kill_all_around(
+    shop: Shop, hub: HubProcess, hosts: list[HostProcess], random: Random
+) -> None:
+    """Kill somebody, see that the shop goes on, and kill somebody again."""
     victims: list[HubProcess | HostProcess] = [hub, *hosts]
     for _ in range(KILLS):
         await asyncio.sleep(random.uniform(*KILL_AFTER_S))
         await random.choice(victims).restart()
+        shop.has_ended_one.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            await shop.has_ended_one.wait()
 
 
 @pytest.mark.timeout(900)
@@ -102,7 +110,7 @@ async def test_goods_and_money_add_up_whoever_is_killed() -> None:
                 await outside.ask(f"stock/{sku}", op(Stock.deliver, DELIVERED))
         customers = [asyncio.create_task(shop.be_a_customer(n)) for n in range(CUSTOMERS)]
         try:
-            await kill_all_around(hub, [orders, goods], random)
+            await kill_all_around(shop, hub, [orders, goods], random)
         finally:
             shop.is_open = False
             await asyncio.gather(*customers)

@@ -20,6 +20,8 @@ OUTSIDE = "@(test/outside)"
 # So long a continuation raises until it is given up, and then all that was given up is tried again.
 DOOMED_MS = 40_000
 MENDING_MS = 9_000_000
+# Hosts that try for so long do not give up while a world is in disorder.
+PATIENCE_MS = 600_000
 
 
 class Plan(msgspec.Struct, array_like=True):
@@ -232,7 +234,8 @@ class Workload:
     def _arrive(self, name: str, body: bytes) -> None:
         world = self.world
         host = world.home_of(name).host
-        if world.strikes(world.faults.refusal):
+        is_patient = world.config.max_request_age_ms >= PATIENCE_MS
+        if is_patient and world.strikes(world.faults.refusal):
             # Whoever is outside may have an old address.
             host = self._random.choice(world.hosts).name
         for _ in range(1 + world.strikes(world.faults.duplication)):

@@ -72,7 +72,7 @@ def test_a_thousand_calls_per_pair_keep_their_order_under_loss_and_duplication(s
     check(world, workload)
     notes = Notes(world)
     assert Counter(notes.heard.values()) == {"value": 2 * CALLS_PER_PAIR}
-    assert world.counts["lost"] > 50
+    assert world.counts["lost"] > 25
     assert sum(world.crashes.values()) > 5
 
 
@@ -106,7 +106,7 @@ def test_the_lives_are_worth_living() -> None:
         seen["moves"] += sum(place.token - 1 for place in world.hub.places.values())
 
     for point in ("handler", "timeout", "recovery", "commit", "committed", "performing"):
-        assert crashes[point] > 20, f"hardly anybody crashed at {point}"
+        assert crashes[point] > 10, f"hardly anybody crashed at {point}"
     assert crashes["statement"] + crashes["start"] > 30
     for what in ("value", "ValueError", "timeout-no", "timeout-unknown", "withdrawn", "answered"):
         assert seen[what] > 100, f"hardly any call was {what}"

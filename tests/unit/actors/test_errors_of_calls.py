@@ -11,7 +11,7 @@ from signalhub.testing.local_actors import LocalActors
 
 
 @register_error
-class SoldOut(Exception):
+class Depleted(Exception):
     """Known on both sides."""
 
     def __init__(self, sku: str, left: int) -> None:
@@ -29,7 +29,7 @@ class Unheard(Exception):
 class Target(Actor):
     @remote
     def known(self) -> None:
-        raise SoldOut("mug", 2)
+        raise Depleted("mug", 2)
 
     @remote
     def unknown(self) -> None:
@@ -42,7 +42,7 @@ class Target(Actor):
         try:
             dict[str, int]()["missing"]
         except KeyError as error:
-            raise SoldOut("mug", 0) from error
+            raise Depleted("mug", 0) from error
 
     @remote
     def unsendable(self) -> object:
@@ -80,8 +80,8 @@ def test_an_error_is_an_instance_of_its_class_with_attributes_and_text() -> None
     error = seen("known")
 
     assert isinstance(error, CallError)
-    assert isinstance(error, SoldOut)
-    assert (error.name, str(error)) == ("SoldOut", "only 2 of mug left")
+    assert isinstance(error, Depleted)
+    assert (error.name, str(error)) == ("Depleted", "only 2 of mug left")
     assert (error.sku, error.left) == ("mug", 2)
     assert error.attrs == {"sku": "mug", "left": 2}
 
@@ -100,7 +100,7 @@ def test_an_error_brings_its_cause_and_where_it_was_raised() -> None:
 
     assert isinstance(error.__cause__, KeyError)
     assert "in caused" in error.traceback_text
-    assert 'raise SoldOut("mug", 0) from error' in error.traceback_text
+    assert 'raise Depleted("mug", 0) from error' in error.traceback_text
 
 
 def test_an_error_names_the_call_that_failed() -> None:
@@ -166,7 +166,7 @@ def test_an_error_of_a_send_is_logged_and_counted(caplog: pytest.LogCaptureFixtu
 
 
 def test_an_outsider_gets_the_error_as_well() -> None:
-    with pytest.raises(SoldOut) as caught:
+    with pytest.raises(Depleted) as caught:
         LocalActors(Target).call("target/1", "known")
 
     assert caught.value.left == 2

@@ -28,7 +28,7 @@ from signalhub.actors.failures import (
 
 
 @register_error
-class SoldOut(LookupError):
+class OutOfStock(LookupError):
     """Wants arguments nobody has on the other side, and keeps them privately."""
 
     code = 17
@@ -136,11 +136,11 @@ def test_attributes_the_interpreter_keeps_arrive() -> None:
 
 
 def test_a_registered_error_arrives_without_its_constructor_being_run() -> None:
-    outcome: Any = sent(raised(SoldOut("mug", left=2)))
+    outcome: Any = sent(raised(OutOfStock("mug", left=2)))
 
-    assert {SoldOut, LookupError} <= {*type(outcome).__mro__}
+    assert {OutOfStock, LookupError} <= {*type(outcome).__mro__}
     assert (outcome.sku, outcome.left, outcome.code) == ("mug", 2, 17)
-    assert (outcome.name, outcome.message) == ("SoldOut", "only 2 of mug")
+    assert (outcome.name, outcome.message) == ("OutOfStock", "only 2 of mug")
     assert outcome.attrs == {"sku": "mug", "_left": 2}
 
 
@@ -178,8 +178,8 @@ def test_a_class_that_only_has_the_name_of_a_known_one_is_not_taken_for_it() -> 
 
 
 def test_a_class_that_is_known_only_there_is_what_is_known_here() -> None:
-    data = describe(SoldOut("mug", left=1))
-    data["kinds"].remove("SoldOut")
+    data = describe(OutOfStock("mug", left=1))
+    data["kinds"].remove("OutOfStock")
     data["kinds"].insert(0, "KnownThere")
 
     assert isinstance(rebuild(data), LookupError)
@@ -228,11 +228,11 @@ def test_attributes_named_as_ours_do_not_replace_them() -> None:
 
 def test_the_causes_arrive_in_their_order() -> None:
     error = ValueError("outer")
-    error.__cause__ = SoldOut("mug", left=0)
+    error.__cause__ = OutOfStock("mug", left=0)
     error.__cause__.__cause__ = Stranger("inner")
     outcome = sent(error)
 
-    assert isinstance(outcome.__cause__, SoldOut)
+    assert isinstance(outcome.__cause__, OutOfStock)
     assert isinstance(outcome.__cause__.__cause__, RemoteError)
     assert outcome.__cause__.__cause__.name == "Stranger"
     assert outcome.__cause__.__cause__.__cause__ is None
@@ -286,11 +286,11 @@ def test_of_a_long_traceback_the_end_arrives() -> None:
 
 
 def test_an_error_passed_on_keeps_its_name_and_tells_both_places() -> None:
-    first = sent(raised(SoldOut("mug", left=1)))
+    first = sent(raised(OutOfStock("mug", left=1)))
     second: Any = sent(raised(first))
 
-    assert SoldOut in type(second).__mro__
-    assert (second.name, second.sku, second.left) == ("SoldOut", "mug", 1)
+    assert OutOfStock in type(second).__mro__
+    assert (second.name, second.sku, second.left) == ("OutOfStock", "mug", 1)
     assert second.traceback_text.count("Traceback") == 2
 
 
@@ -379,7 +379,7 @@ def test_descriptions_fit_whatever_the_error_holds() -> None:
         {"name": "X", "causes": [1, {}, {"name": "Y"}] * 100},
         {"own": "CallTimeout", "attrs": {"executed": "yes"}},
         {"own": ["CallTimeout"]},
-        {"name": "X", "kinds": ["SoldOut"], "attrs": {"left": 1, "__init__": 1, "__dict__": {}}},
+        {"name": "X", "kinds": ["OutOfStock"], "attrs": {"left": 1, "__init__": 1, "__dict__": {}}},
     ],
 )
 def test_any_description_gives_an_error_that_can_be_used(data: Any) -> None:
@@ -396,7 +396,7 @@ def test_any_description_gives_an_error_that_can_be_used(data: Any) -> None:
 
 
 junk = st.recursive(
-    st.none() | st.integers() | st.sampled_from(["ValueError", "SoldOut", "args", "own", "x"]),
+    st.none() | st.integers() | st.sampled_from(["ValueError", "OutOfStock", "args", "own", "x"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -418,28 +418,28 @@ def test_no_description_raises(data: Any) -> None:
 
 
 def test_outcomes_can_be_copied() -> None:
-    outcome: Any = sent(raised(SoldOut("mug", left=1)))
+    outcome: Any = sent(raised(OutOfStock("mug", left=1)))
     outcome.call_id = "c1"
 
     for other in [copy.copy(outcome), copy.deepcopy(outcome), pickle.loads(pickle.dumps(outcome))]:
-        assert SoldOut in type(other).__mro__
-        assert (other.name, other.left, other.call_id) == ("SoldOut", 1, "c1")
+        assert OutOfStock in type(other).__mro__
+        assert (other.name, other.left, other.call_id) == ("OutOfStock", 1, "c1")
         assert other.traceback_text == outcome.traceback_text
     assert copy.copy(CallTimeout(executed="no")).executed == "no"
 
 
 def test_a_remote_error_can_be_made_by_hand() -> None:
-    error = RemoteError("SoldOut", "no mugs", {"sku": "mug"})
+    error = RemoteError("OutOfStock", "no mugs", {"sku": "mug"})
 
-    assert (error.name, error.message, error.attrs) == ("SoldOut", "no mugs", {"sku": "mug"})
-    assert repr(error) == "<RemoteError SoldOut: 'no mugs'>"
+    assert (error.name, error.message, error.attrs) == ("OutOfStock", "no mugs", {"sku": "mug"})
+    assert repr(error) == "<RemoteError OutOfStock: 'no mugs'>"
     assert CallError("x").name == "CallError"
 
 
 def test_a_name_belongs_to_one_class() -> None:
-    assert register_error(SoldOut) is SoldOut
-    with pytest.raises(ValueError, match="'SoldOut' is registered already"):
-        register_error(type("SoldOut", (Exception,), {}))
+    assert register_error(OutOfStock) is OutOfStock
+    with pytest.raises(ValueError, match="'OutOfStock' is registered already"):
+        register_error(type("OutOfStock", (Exception,), {}))
 
 
 @pytest.mark.parametrize("cls", [int, 5, SystemExit, ValueError("x")])

@@ -209,7 +209,7 @@ class TestContinuations:
     @pytest.mark.parametrize(
         "value",
         [lambda outcome: None, module_function, Calculator.on_sum, len, 5, None, object()],
-        ids=repr,
+        ids=lambda value: type(value).__name__,
     )
     def test_what_is_no_method_is_refused_with_advice(self, value: Any) -> None:
         with pytest.raises(TypeError, match=r"write self\.on_done"):
