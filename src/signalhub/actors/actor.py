@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar, cast, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 import msgspec
 
@@ -275,4 +275,5 @@ def remote_method(cls: type[Actor], name: str) -> RemoteMethod | None:
 
 def bound(actor: Actor, name: str) -> Callable[..., Any]:
     """A method by its present name."""
-    return cast(Callable[..., Any], getattr(actor, name))
+    method: Callable[..., Any] = getattr(actor, name)
+    return method

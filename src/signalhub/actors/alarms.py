@@ -113,7 +113,8 @@ class AlarmTable:
         """The next alarms to run, of actors that are here."""
         rows = self._execute(
             f"SELECT {_COLUMNS} FROM alarms WHERE status = 'pending' AND due_ms <= ?"  # noqa: S608
-            " AND actor NOT IN (SELECT address FROM actors WHERE status <> 'here')"
+            " AND NOT EXISTS"
+            " (SELECT 1 FROM actors WHERE address = alarms.actor AND status <> 'here')"
             " ORDER BY due_ms, id LIMIT ?",
             (now_ms, limit),
         )
@@ -122,7 +123,8 @@ class AlarmTable:
     def next_due_ms(self) -> int | None:
         found: int | None = self._execute(
             "SELECT due_ms FROM alarms WHERE status = 'pending'"
-            " AND actor NOT IN (SELECT address FROM actors WHERE status <> 'here')"
+            " AND NOT EXISTS"
+            " (SELECT 1 FROM actors WHERE address = alarms.actor AND status <> 'here')"
             " ORDER BY due_ms, id LIMIT 1"
         ).get
         return found

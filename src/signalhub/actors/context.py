@@ -92,6 +92,8 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _frozen(value: Any) -> Any:
+    if value is None:
+        return None
     if isinstance(value, Mapping):
         return MappingProxyType({key: _frozen(one) for key, one in value.items()})
     if isinstance(value, list | tuple):

@@ -181,7 +181,7 @@ class Host:
                     durable=True,
                     acknowledge=True,
                     token=self._token,
-                    reconnect=Reconnect(first_jitter_s=1.0),
+                    reconnect=Reconnect(first_jitter_s=1.0, cap_s=_CONNECT_S_MAX),
                 )
             except Unavailable as error:
                 log.warning("no hub at %s yet: %s", self._url, error)

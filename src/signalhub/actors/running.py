@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -50,6 +51,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
+@lru_cache(maxsize=1_024)
 def is_async(function: object) -> bool:
     """Would calling it run nothing of it?"""
     return (

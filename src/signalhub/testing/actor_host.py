@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -302,6 +303,7 @@ def _found(name: str) -> type[Actor]:
 
 def main() -> None:
     """The process: a host that ends with its standard input, so that no test leaves it behind."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     asyncio.run(_serve(msgspec.json.decode(sys.argv[1], type=Plan)))
 
 
