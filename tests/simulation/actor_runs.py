@@ -42,7 +42,8 @@ class ActorRun:
             seed,
             [Worker],
             hosts=chance.choice([2, 2, 3]),
-            faults=Faults(jump=jump),
+            # What hosts only know in memory matters more where they live longer.
+            faults=Faults(crash=chance.choice([0.005, 0.02, 0.06, 0.06]), jump=jump),
             config=self._config(chance),
             window_ms=20_000 if self.is_forgetful else 300_000,
             shelf=SHELF,
@@ -56,6 +57,9 @@ class ActorRun:
             lasting_ms=WAVE_MS,
             waves_ms=self._waves_ms,
         )
+        for number, name in enumerate(self.workload.names):
+            if chance.random() < 0.6:
+                self.world.hub.place(name, self.world.hosts[number % len(self.world.hosts)].name)
         self._disturb(chance, moves)
 
     def _config(self, chance: Random) -> DurableConfig:

@@ -17,6 +17,7 @@ from signalhub.testing.actor_world import ActorWorld
 from signalhub.testing.local_actors import request_body
 
 OUTSIDE = "@(test/outside)"
+BURST_MS = 400
 # So long a continuation raises until it is given up, and then all that was given up is tried again.
 DOOMED_MS = 40_000
 MENDING_MS = 9_000_000
@@ -163,15 +164,20 @@ class Workload:
         self.following: set[int] = set()
         self.told: dict[str, str] = {}
         self.names: list[str] = []
+        self._favourite = ""
         self._random: Random = world.random
 
     def fill(self, *, actors: int, calls: int, lasting_ms: int, waves_ms: tuple[int, ...]) -> None:
         """Each actor gets so many calls to make, within so long after the beginning of a wave."""
+        chance = self._random
         self.names = [f"worker/{number}" for number in range(actors)]
         for name in self.names:
+            # Most go to the same one and at nearly the same time, or order would not matter.
+            self._favourite = chance.choice(self.names)
+            bursts_ms = [chance.choice(waves_ms) + chance.randrange(lasting_ms) for _ in "ab"]
             left = calls
             while left > 0:
-                at_ms = self._random.choice(waves_ms) + self._random.randrange(lasting_ms)
+                at_ms = chance.choice(bursts_ms) + chance.randrange(BURST_MS)
                 left -= self._tell_to_go(at_ms, name, left)
         if any(plan.clumsy_ms for plan in self.plans.values()):
             for name in self.names:
@@ -180,7 +186,7 @@ class Workload:
     def _tell_to_go(self, at_ms: int, name: str, calls_max: int) -> int:
         """A few calls, and now and then something else; returns how many will be made."""
         chance = self._random
-        count = min(calls_max, chance.choice([1, 2, 4, 8]))
+        count = min(calls_max, chance.choice([1, 1, 2, 4]))
         plans = [self._plan(at_ms, name) for _ in range(count)]
         if chance.random() < 0.2:
             plans.append(self._other_plan())
@@ -206,9 +212,10 @@ class Workload:
         chance = self._random
         how = chance.choices(["call", "send", "loose", "keyed", "brief"], [70, 12, 10, 4, 4])[0]
         mode = chance.choices(["plain", "raise", "retry", "defer", "chain"], [70, 8, 8, 7, 7])[0]
-        plan = self.plan(how, target=chance.choice(self.names), mode=mode)
+        target = self._favourite if chance.random() < 0.7 else chance.choice(self.names)
+        plan = self.plan(how, target=target, mode=mode)
         if how != "send":
-            plan.timeout = chance.choice([None, None, 0.2, 2.0, 10.0, 30.0])
+            plan.timeout = chance.choice([None, None, None, 0.2, 2.0, 30.0])
             plan.clumsy_ms = chance.choices([0, 1_000, DOOMED_MS], [90, 8, 2])[0]
             if chance.random() < 0.08:
                 self.tell(at_ms + chance.randrange(1, 3_000), name, "stop", plan.label)

@@ -18,7 +18,7 @@ from signalhub.actors.outbox import Lane, Outbox, Row
 from signalhub.testing.actor_world import ActorWorld, Host
 from tests.simulation.actor_runs import ActorRun
 
-SEEDS = 40
+SEEDS = 60
 
 Plant = Callable[[Kernel, ActorWorld, Host], None]
 
@@ -169,6 +169,7 @@ class Bug:
 
     complaint: str
     plant: Plant
+    moves: int = 0
 
 
 BUGS = {
@@ -179,7 +180,7 @@ BUGS = {
     "sends before the commit": Bug("duplicated: ", sending_before_the_commit),
     "withdraws nothing": Bug("before it left, and it was done", withdrawing_nothing),
     "writes too early what is left": Bug("lost: ", flushing_too_early),
-    "lets calls overtake": Bug("order: ", overtaking_what_waits),
+    "lets calls overtake": Bug("order: ", overtaking_what_waits, moves=12),
     "forgets without evidence": Bug("without evidence", forgetting_without_evidence),
 }
 
@@ -195,7 +196,7 @@ def complaints_about(bug: Bug) -> list[str]:
     found = []
     for seed in range(SEEDS):
         try:
-            ActorRun(seed, make_kernel=make_kernel).run()
+            ActorRun(seed, make_kernel=make_kernel, moves=bug.moves).run()
         except AssertionError as error:
             found.append(str(error))
             if bug.complaint in found[-1]:
