@@ -24,7 +24,7 @@ from signalhub.actors.operation import Operation
 from signalhub.actors.outbox import FROZEN
 from signalhub.actors.outside import ActorHub
 from signalhub.clock import Clock, SystemClock
-from signalhub.errors import ClientError, SettingsError
+from signalhub.errors import ClientError, Refused, SettingsError
 from signalhub.testing import HostProcess, RunningHub, run_hub, spawn_host
 from signalhub.testing.local_actors import request_body
 from tests.integration import host_actors
@@ -393,27 +393,54 @@ async def test_a_hub_that_is_started_again(tmp_path: Path, forgets: str) -> None
 # Names and folders.
 
 
-async def test_a_name_belongs_to_one_host_and_a_folder_to_one_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def refusal(host: Host) -> str:
+    """Why a host ends that is not wanted."""
+    async with host, asyncio.timeout(PATIENCE_S):
+        with pytest.raises(Refused) as caught:
+            await host.run()
+        assert not host.is_connected.is_set()
+    assert caught.value.code == "duplicate_host"
+    return f"{caught.value.message}; {caught.value.resolution}"
+
+
+async def test_a_name_belongs_to_one_host_and_a_folder_to_one_name(tmp_path: Path) -> None:
     async with run_hub(**UNLIMITED) as hub, hosting(hub.url, tmp_path, "adders", Adder) as first:
-        async with Host(Adder, data=tmp_path / "other", url=hub.url, name="adders") as second:
-
-            async def is_refused() -> bool:
-                return "Another instance of the host @(actors/adders)" in caplog.text
-
-            await until(is_refused)
-            assert not second.is_connected.is_set()
+        assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1
+        second = Host(Adder, data=tmp_path / "other", url=hub.url, name="adders")
+        assert "is running" in await refusal(second)
         with pytest.raises(SettingsError, match="in use by another actor host"):
             Host(Adder, data=tmp_path / "adders", url=hub.url)
-        assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1
+        assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 2
         await first.close()
 
         with pytest.raises(ValueError, match="belongs to the host adders"):
             Host(Adder, data=tmp_path / "adders", url=hub.url, name="others")
         async with Host(Adder, data=tmp_path / "adders", url=hub.url) as again:
             assert again.name == "adders"
-            assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 2
+            assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 3
+
+
+async def test_a_copy_of_a_folder_does_not_run_beside_the_original(tmp_path: Path) -> None:
+    async with run_hub(**UNLIMITED) as hub, hosting(hub.url, tmp_path, "adders", Adder):
+        assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1
+        shutil.copytree(tmp_path / "adders", tmp_path / "copy")
+
+        assert "is running" in await refusal(Host(Adder, data=tmp_path / "copy", url=hub.url))
+
+        assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 2
+
+
+async def test_the_name_of_a_host_that_is_away_is_taken_only_on_purpose(tmp_path: Path) -> None:
+    async with run_hub(**UNLIMITED) as hub:
+        async with hosting(hub.url, tmp_path, "adders", Adder):
+            assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1
+
+        other = Host(Adder, data=tmp_path / "other", url=hub.url, name="adders")
+        assert "live in another folder; start that one" in await refusal(other)
+
+        folder = tmp_path / "new"
+        async with Host(Adder, data=folder, url=hub.url, name="adders", replaces=True):
+            assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1
 
 
 # Sleepers.

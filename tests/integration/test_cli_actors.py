@@ -98,7 +98,7 @@ async def test_a_host_is_refused_while_another_of_its_folder_or_name_is_there(
     assert busy.code == 2
     assert "is in use by another actor host — stop it" in busy.err
     assert twin.code == 1
-    assert "Another instance of the host @(actors/shop) is connected — stop that one" in twin.err
+    assert "a host shop is running" in twin.err
     assert "Traceback" not in twin.err
     assert renamed.code == 2
     assert "belongs to the host shop" in renamed.err

@@ -6,8 +6,8 @@ import os
 from random import Random
 
 from signalhub.actors.config import DurableConfig
-from signalhub.testing.actor_hub import Shelf
-from signalhub.testing.actor_world import ActorWorld, Faults, MakeKernel
+from signalhub.testing.actor_faults import Faults, Shelf
+from signalhub.testing.actor_world import ActorWorld, MakeKernel
 from tests.simulation.actor_checkers import check
 from tests.simulation.actor_workload import Worker, Workload
 
@@ -25,6 +25,7 @@ class ActorRun:
         self,
         seed: int,
         *,
+        faults: Faults | None = None,
         make_kernel: MakeKernel | None = None,
         folder: str | os.PathLike[str] | None = None,
         actors: int | None = None,
@@ -37,13 +38,11 @@ class ActorRun:
         self.is_forgetful = chance.random() < 0.15
         self._waves_ms = (0, GAP_MS) if self.is_forgetful else (0,)
         self.chaos_ms = CHAOS_MS + (GAP_MS if self.is_forgetful else 0)
-        jump = 0.1 if not self.is_forgetful and chance.random() < 0.2 else 0.0
         self.world = ActorWorld(
             seed,
             [Worker],
             hosts=chance.choice([2, 2, 3]),
-            # What hosts only know in memory matters more where they live longer.
-            faults=Faults(crash=chance.choice([0.005, 0.02, 0.06, 0.06]), jump=jump),
+            faults=faults or self._faults(chance),
             config=self._config(chance),
             window_ms=20_000 if self.is_forgetful else 300_000,
             shelf=SHELF,
@@ -52,7 +51,7 @@ class ActorRun:
         )
         self.workload = Workload(self.world)
         self.workload.fill(
-            actors=actors or chance.choice([2, 2, 3]),
+            actors=actors or chance.choice([2, 2, 2, 3]),
             calls=calls or 8,
             lasting_ms=WAVE_MS,
             waves_ms=self._waves_ms,
@@ -62,9 +61,22 @@ class ActorRun:
                 self.world.hub.place(name, self.world.hosts[number % len(self.world.hosts)].name)
         self._disturb(chance, moves)
 
+    def _faults(self, chance: Random) -> Faults:
+        jump = 0.1 if not self.is_forgetful and chance.random() < 0.2 else 0.0
+        if chance.random() < 0.4:
+            return Faults(jump=jump)
+        # What hosts only know in memory matters more where they live longer.
+        point = chance.choice(["handler", "recovery", "commit", "committed", "performing"])
+        return Faults(crash=0.04, only_at=point, statement=0.01, jump=jump)
+
     def _config(self, chance: Random) -> DurableConfig:
         batches = chance.choice([(100, 100), (100, 100), (1, 3), (3, 2)])
+        # Lanes that recover soon are more often found ready, those that do not more often full.
+        timeout_ms, base_ms, cap_ms = chance.choice([(5_000, 1_000, 10_000), (400, 50, 500)])
         return DurableConfig(
+            outbound_timeout_ms=timeout_ms,
+            retry_base_ms=base_ms,
+            retry_cap_ms=cap_ms,
             outbound_batch_size=batches[0],
             inbound_batch_size=batches[1],
             max_request_age_ms=60_000 if self.is_forgetful else 1_800_000,

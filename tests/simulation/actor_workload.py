@@ -17,7 +17,7 @@ from signalhub.testing.actor_world import ActorWorld
 from signalhub.testing.local_actors import request_body
 
 OUTSIDE = "@(test/outside)"
-BURST_MS = 400
+BURST_MS = (200, 2_000)
 # So long a continuation raises until it is given up, and then all that was given up is tried again.
 DOOMED_MS = 40_000
 MENDING_MS = 9_000_000
@@ -175,9 +175,10 @@ class Workload:
             # Most go to the same one and at nearly the same time, or order would not matter.
             self._favourite = chance.choice(self.names)
             bursts_ms = [chance.choice(waves_ms) + chance.randrange(lasting_ms) for _ in "ab"]
+            burst_ms = chance.choice(BURST_MS)
             left = calls
             while left > 0:
-                at_ms = chance.choice(bursts_ms) + chance.randrange(BURST_MS)
+                at_ms = chance.choice(bursts_ms) + chance.randrange(burst_ms)
                 left -= self._tell_to_go(at_ms, name, left)
         if any(plan.clumsy_ms for plan in self.plans.values()):
             for name in self.names:

@@ -15,10 +15,15 @@ from signalhub.actors.events import Arrived, Refused
 from signalhub.actors.inbox import Inbox, Item
 from signalhub.actors.kernel import Kernel
 from signalhub.actors.outbox import Lane, Outbox, Row
-from signalhub.testing.actor_world import ActorWorld, Host
+from signalhub.testing.actor_faults import Faults
+from signalhub.testing.actor_hub import Host
+from signalhub.testing.actor_world import ActorWorld
 from tests.simulation.actor_runs import ActorRun
 
-SEEDS = 60
+SEEDS = 80
+CALLS = 24
+AT_COMMITS = Faults(crash=0.1, only_at="commit", statement=0, storage=0)
+OFTEN = Faults(crash=0.1)
 
 Plant = Callable[[Kernel, ActorWorld, Host], None]
 
@@ -169,6 +174,8 @@ class Bug:
 
     complaint: str
     plant: Plant
+    # What brings it to light soon, if it is not everything at once.
+    faults: Faults | None = None
     moves: int = 0
 
 
@@ -177,9 +184,9 @@ BUGS = {
     "has no tombstones": Bug("duplicated: ", without_tombstones),
     "has no head-of-line rule": Bug("order: ", without_head_of_line),
     "settles before the commit": Bug("is lost", settling_before_the_commit),
-    "sends before the commit": Bug("duplicated: ", sending_before_the_commit),
+    "sends before the commit": Bug("duplicated: ", sending_before_the_commit, AT_COMMITS),
     "withdraws nothing": Bug("before it left, and it was done", withdrawing_nothing),
-    "writes too early what is left": Bug("lost: ", flushing_too_early),
+    "writes too early what is left": Bug("lost: ", flushing_too_early, OFTEN),
     "lets calls overtake": Bug("order: ", overtaking_what_waits, moves=12),
     "forgets without evidence": Bug("without evidence", forgetting_without_evidence),
 }
@@ -196,7 +203,9 @@ def complaints_about(bug: Bug) -> list[str]:
     found = []
     for seed in range(SEEDS):
         try:
-            ActorRun(seed, make_kernel=make_kernel, moves=bug.moves).run()
+            ActorRun(
+                seed, faults=bug.faults, make_kernel=make_kernel, calls=CALLS, moves=bug.moves
+            ).run()
         except AssertionError as error:
             found.append(str(error))
             if bug.complaint in found[-1]:

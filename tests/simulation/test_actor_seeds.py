@@ -9,7 +9,8 @@ import pytest
 
 from signalhub.actors import moving
 from signalhub.actors.config import DurableConfig
-from signalhub.testing.actor_world import ActorWorld, Faults
+from signalhub.testing.actor_faults import Faults
+from signalhub.testing.actor_world import ActorWorld
 from tests.simulation.actor_checkers import Notes, check
 from tests.simulation.actor_runs import SHELF, ActorRun
 from tests.simulation.actor_workload import Worker, Workload

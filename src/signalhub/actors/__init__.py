@@ -1,4 +1,10 @@
-"""Durable actors: calls, continuations and alarms that survive crashes."""
+"""Durable actors: calls, continuations and alarms that survive crashes.
+
+`Host` and `ActorHub` talk to a hub; they, and the client they need, are loaded when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from signalhub.actors.actor import Actor, alias, remote
 from signalhub.actors.alarms import Schedule
@@ -21,9 +27,14 @@ from signalhub.actors.payload import PayloadError
 from signalhub.actors.payload import register as register_payload
 from signalhub.actors.schedules import AlarmType
 
+if TYPE_CHECKING:
+    from signalhub.actors.host import Host
+    from signalhub.actors.outside import ActorHub
+
 __all__ = [
     "RESULT",
     "Actor",
+    "ActorHub",
     "AlarmType",
     "CallContext",
     "CallError",
@@ -33,6 +44,7 @@ __all__ = [
     "CancelOutcome",
     "DeadLetter",
     "DurableConfig",
+    "Host",
     "PayloadError",
     "PendingCall",
     "Ref",
@@ -48,3 +60,17 @@ __all__ = [
     "register_payload",
     "remote",
 ]
+
+_SHELL = {"ActorHub": "signalhub.actors.outside", "Host": "signalhub.actors.host"}
+
+# A type checker knows the names from above, and should go on complaining about others.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _SHELL:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_SHELL[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

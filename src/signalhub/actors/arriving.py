@@ -44,8 +44,11 @@ class Arriving:
         self._kernel = kernel
         self._seen_ms = 0
         self._written_ms = 0
+        # Actors here of which the hub has said once that they live elsewhere.
+        self._contested: set[str] = set()
 
     def load(self) -> None:
+        self._contested.clear()
         self._seen_ms = self._written_ms = self._kernel.store.get_meta(_SEEN) or 0
 
     def arrived(self, event: Arrived, now_ms: int) -> None:
@@ -61,16 +64,28 @@ class Arriving:
             elif event.type == wire.MARK:
                 kernel.moving.marked(event)
             else:
-                for message, raw in wire.split(event.data):
+                batch = wire.split(event.data)
+                for message, _ in batch:
+                    _check_sender(message)
+                for message, raw in batch:
                     self._message(message, raw, event.accepted_ms, now_ms)
         except NotReadable as fault:
-            # Whoever sent it speaks another version; a letter keeps it as evidence.
-            kernel.counters.unreadable += 1
+            # Whoever sent it speaks another version, or is nobody we listen to.
             log.error("from %s: %s", event.sender, fault)
             self._refuse(event, fault)
-            kernel.letters.bury("", "unreadable", "", event.data, str(fault), 1, now_ms)
+            self.set_aside(event, str(fault), now_ms)
+            return
+        self._settle(event)
+
+    def set_aside(self, event: Arrived, fault: str, now_ms: int) -> None:
+        """What cannot be taken in is kept as evidence, and does not come again."""
+        self._kernel.counters.unreadable += 1
+        self._kernel.letters.bury("", "unreadable", "", event.data, fault, 1, now_ms)
+        self._settle(event)
+
+    def _settle(self, event: Arrived) -> None:
         self._seen_ms = max(self._seen_ms, event.accepted_ms)
-        kernel.effects.append(Settle(event.delivery))
+        self._kernel.effects.append(Settle(event.delivery))
 
     def _refuse(self, event: Arrived, fault: NotReadable) -> None:
         """Whoever waits for what cannot be read is told so, as far as that can be made out."""
@@ -91,9 +106,10 @@ class Arriving:
 
     def _from_outside(self, event: Arrived, now_ms: int) -> None:
         """Whoever is outside is answered at the address it really has, under ids of its own."""
-        for message, _ in wire.split(event.data):
-            if message.kind != "request":
-                raise NotReadable(f"{event.sender} is no actor and can only make requests")
+        batch = [message for message, _ in wire.split(event.data)]
+        if any(message.kind != "request" for message in batch):
+            raise NotReadable(f"{event.sender} is no actor and can only make requests")
+        for message in batch:
             call_id = f"{event.sender}#{message.call}"
             context = CallContext(call_id=call_id, caller=event.sender).encode()
             trusted = Message(
@@ -141,7 +157,9 @@ class Arriving:
             parse_ref(address)
         except ValueError:
             return  # Held as evidence; nobody can live under such a name.
-        self._kernel.places.put(address, 0, Status.UNPLACED)
+        own = self._kernel.places.own(address)
+        # The token it had here tells late parts and answers from new ones.
+        self._kernel.places.put(address, 0 if own is None else own.token, Status.UNPLACED)
         self._kernel.dispatch.doubt(address)
 
     # What the hub says about places.
@@ -157,9 +175,18 @@ class Arriving:
             kernel.moving.confirmed(place, now_ms)
             return
         kernel.places.forget(place.actor)
+        if own is not None and status is not Status.HERE and own.token >= place.token:
+            log.error(
+                "the hub places %s here as if it had not left for another host; what comes for it "
+                "is kept until the hub knows better",
+                place.actor,
+            )
+            kernel.places.put(place.actor, own.token, Status.GONE)
+            return
         if status is not Status.HERE and place.token > FIRST_TOKEN:
             kernel.places.put(place.actor, place.token, Status.ARRIVING)
             return
+        self._contested.discard(place.actor)
         if own is None or status is not Status.HERE or own.token != place.token:
             kernel.places.put(place.actor, place.token, Status.HERE)
         kernel.inbox.release(place.actor)
@@ -168,16 +195,24 @@ class Arriving:
         """Send on what came here for it. If it lived here, it does no longer: it stands still."""
         kernel = self._kernel
         own = kernel.places.own(place.actor)
-        if own is None or own.status in (Status.LEAVING, Status.ARRIVING):
+        if own is None or own.status is Status.LEAVING:
             return
+        if own.status is Status.ARRIVING:
+            if place.token <= own.token:
+                return
+            # It was on its way here and is somewhere else by now.
+            kernel.moving.give_up(place.actor)
         if own.status is Status.HERE:
-            log.error(
-                "%s lives in %s by now; its rows here stand still. If its move was not meant, "
-                "move it back",
-                place.actor,
-                place.host,
-            )
+            if place.token < own.token and place.actor not in self._contested:
+                # The answer may be older than what is known here: ask once more.
+                self._contested.add(place.actor)
+                kernel.dispatch.doubt_later(place.actor, now_ms)
+                return
+            self._contested.discard(place.actor)
+            log.error("%s lives in %s by now; its rows here stand still", place.actor, place.host)
             kernel.places.put(place.actor, own.token, Status.GONE)
+            # What this turn has brought for it must not run any more, either.
+            kernel.inbox.flush(now_ms)
             kernel.inbox.hold(place.actor)
             kernel.outbox.freeze(place.actor)
             kernel.instances.forget(place.actor)
@@ -199,7 +234,8 @@ class Arriving:
         It goes in the name of the host: whoever sent it may leave, with all rows in its own name.
         """
         kernel = self._kernel
-        row = Row(kernel.places.host, actor, kernel.new_id(), kind, call_id, payload)
+        # It counts as sent, because copies of it may come however it goes on.
+        row = Row(kernel.places.host, actor, kernel.new_id(), kind, call_id, payload, attempts=1)
         kernel.post_row(row, is_ordered=True)
 
     # Tombstones.
@@ -220,3 +256,12 @@ class Arriving:
             (_PURGE_MAX, oldest_ms),
         )
         return store.connection.changes()
+
+
+def _check_sender(message: Message) -> None:
+    """Results can only go to somebody; raises `NotReadable`."""
+    if message.sender and not message.sender.startswith("@"):
+        try:
+            parse_ref(message.sender)
+        except ValueError as error:
+            raise NotReadable(f"a message from nobody: {error}") from error

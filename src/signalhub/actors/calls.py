@@ -232,8 +232,10 @@ class Calls:
         kernel.outbox.remove([row])
         log.error("a result of %s for %s is larger than the hub takes", row.actor, row.dest)
         error = RemoteError("TooLarge", "the result is larger than the hub takes")
+        # Outside, the id is known without the address that was put before it here.
+        call_id = row.call_id.removeprefix(f"{row.dest}#")
         message = Message(
-            "result", row.call_id, row.dest, msgspec.Raw(outcome.of_error(error)), row.actor
+            "result", call_id, row.dest, msgspec.Raw(outcome.of_error(error)), row.actor
         )
         kernel.post(
             row.actor, row.dest, kernel.new_id(), "result", row.call_id, wire.encode(message)
@@ -241,11 +243,10 @@ class Calls:
 
     def _bury(self, row: Row, reason: str) -> None:
         kernel = self._kernel
-        log.error("%s gives up %s to %s: %s", row.actor, row.kind, row.dest, reason)
+        log.error("%s gives up a request to %s: %s", row.actor, row.dest, reason)
         evidence = letters.encode(letters.Message(row.dest, row.kind, row.payload))
-        origin: letters.Origin = "send" if row.kind == "request" else "result"
         kernel.letters.bury(
-            row.actor, origin, row.call_id, evidence, reason, row.attempts, kernel.now_ms
+            row.actor, "send", row.call_id, evidence, reason, row.attempts, kernel.now_ms
         )
 
     def restore(self, actor: str, call_id: str, evidence: Evidence) -> Item | None:

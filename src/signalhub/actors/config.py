@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from signalhub.actors.payload import DEPTH_MAX
 
 Durability = Literal["power", "process"]
+
+BATCH_MAX: Final = 1_000  # Each message may need two fences, and hubs take 2000 with a batch.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,26 @@ class DurableConfig:
 
 
 _KEYS = [field.name for field in fields(DurableConfig)]
+# For how long a request may be repeated.
+_TRIED: Final = ("call_timeout_ms", "max_request_age_ms")
+
+
+def _safest(values: Iterable[Durability]) -> Durability:
+    return "power" if "power" in values else "process"
+
+
+# Keys that hold for a host as a whole, and which of several values does.
+_OF_HOSTS: Final[dict[str, Callable[[Iterable[Any]], Any]]] = {
+    "outbound_batch_size": min,
+    "outbound_timeout_ms": max,
+    "inbound_batch_size": min,
+    "sweep_interval_ms": min,
+    "retry_base_ms": max,
+    "retry_cap_ms": max,
+    "max_request_age_ms": max,
+    "tombstone_ttl_ms": max,
+    "durability": _safest,
+}
 
 
 def merged(base: DurableConfig, overrides: Mapping[str, Any], *, where: str) -> DurableConfig:
@@ -70,6 +92,45 @@ def config_of(cls: type, base: DurableConfig | None = None) -> DurableConfig:
     return config
 
 
+def for_host(base: DurableConfig, classes: Iterable[type]) -> DurableConfig:
+    """What holds for a host as a whole, whose own configuration is the base.
+
+    A key that is not a matter of one actor has one value for all of them: of its classes the one
+    that is most patient and takes the least at a time. Ids are remembered for at least as long as
+    the base says, because other hosts rely on it.
+
+    Raises:
+        ValueError: A class tries calls for longer than hosts remember them.
+    """
+    configs = {cls: config_of(cls, base) for cls in classes}
+    for cls, config in configs.items():
+        for key in _TRIED:
+            if getattr(config, key) >= base.tombstone_ttl_ms:
+                raise ValueError(
+                    f"{cls.__name__}: {key} = {getattr(config, key)} must be below "
+                    f"tombstone_ttl_ms = {base.tombstone_ttl_ms} of the host's own configuration: "
+                    "other hosts remember ids of calls for no longer, and a repeated request "
+                    "could run twice"
+                )
+    if not configs:
+        return base
+    values: dict[str, Any] = {
+        key: choose(getattr(config, key) for config in configs.values())
+        for key, choose in _OF_HOSTS.items()
+    }
+    values["tombstone_ttl_ms"] = max(values["tombstone_ttl_ms"], base.tombstone_ttl_ms)
+    return replace(base, **values)
+
+
+def in_host(cls: type, base: DurableConfig, host: DurableConfig) -> DurableConfig:
+    """What holds for a class in a host: see `for_host`.
+
+    Its timeouts have to be shorter than what every host remembers, which is what the base says.
+    """
+    values = {key: getattr(host, key) for key in _OF_HOSTS}
+    return replace(config_of(cls, base), **values | {"tombstone_ttl_ms": base.tombstone_ttl_ms})
+
+
 def check_timeout(config: DurableConfig, timeout_s: float | timedelta | None) -> int | None:
     """A call's timeout in milliseconds; `None` means that the call never times out."""
     if timeout_s is None:
@@ -97,7 +158,7 @@ def check_timeout(config: DurableConfig, timeout_s: float | timedelta | None) ->
 def _check(values: Mapping[str, Any], where: str) -> None:
     for key, value in values.items():
         _check_value(key, value, where)
-    for key in ("call_timeout_ms", "max_request_age_ms"):
+    for key in _TRIED:
         if values["tombstone_ttl_ms"] <= values[key]:
             raise ValueError(
                 f"{where}: tombstone_ttl_ms = {values['tombstone_ttl_ms']} must exceed {key} = "
@@ -121,6 +182,8 @@ def _check_value(key: object, value: object, where: str) -> None:
         raise ValueError(f"{where}: {key} is {value}; use a number above 0")
     elif key == "max_depth" and value > DEPTH_MAX:
         raise ValueError(f"{where}: max_depth is {value}; use at most {DEPTH_MAX}")
+    elif key == "outbound_batch_size" and value > BATCH_MAX:
+        raise ValueError(f"{where}: outbound_batch_size is {value}; use at most {BATCH_MAX}")
 
 
 def _wrong_durability(value: object, where: str) -> Exception:

@@ -41,12 +41,6 @@ class CallContext(msgspec.Struct, frozen=True):
             chain = (chain[0], *chain[2:])
         return CallContext(chain, self.auth, _copied(self.state), call_id, address)
 
-    def captured(self) -> CallContext:
-        """A copy that later changes do not reach."""
-        return CallContext(
-            self.call_chain, self.auth, _copied(self.state), self.call_id, self.caller
-        )
-
     def encode(self, *, max_depth: int = 50, max_bytes: int = 2**20) -> bytes:
         """The stored form; raises `PayloadError` naming what cannot be stored."""
         content: dict[str, Any] = {}

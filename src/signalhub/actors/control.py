@@ -27,6 +27,9 @@ log = logging.getLogger("signalhub.actors")
 ANSWER_BYTES_MAX: Final = 256 * 1024
 CUT_CHARS: Final = 1_000
 
+# In the table `meta`: this folder has had its name in the hub.
+NAME_KEPT: Final = "name_kept"
+
 Arguments = dict[str, Any]
 Rows = list[views.View]
 
@@ -155,6 +158,11 @@ def _move(kernel: Kernel, arguments: Arguments) -> Any:
     return msgspec.structs.asdict(kernel.moving.begin(actor, to))
 
 
+def _keep_name(kernel: Kernel, arguments: Arguments) -> Any:
+    """The hub knows this folder by its name from now on."""
+    kernel.store.put_meta(NAME_KEPT, 1)
+
+
 def _stats(kernel: Kernel, arguments: Arguments) -> Any:
     return {
         "host": kernel.places.host,
@@ -174,6 +182,7 @@ LOOKS: dict[str, Callable[[Store, Arguments], Any]] = {
     "letter": _letter,
 }
 COMMANDS: dict[str, Callable[[Kernel, Arguments], Any]] = {
+    "keep_name": _keep_name,
     "redrive": _redrive,
     "purge": _purge,
     "move": _move,

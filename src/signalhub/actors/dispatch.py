@@ -31,6 +31,7 @@ log = logging.getLogger("signalhub.actors")
 # What one batch may hold; the hub takes a mebibyte, envelope included.
 BATCH_BYTES_MAX: Final = 512 * 1024
 LOCATE_MAX: Final = 1_000
+_ASKED_MAX: Final = 4 * LOCATE_MAX
 _TTL_MS_MIN: Final = 1_000
 _JITTER: Final = 0.2
 
@@ -67,6 +68,9 @@ class Dispatch:
         # In order, because every run of the same events must ask the same.
         self._doubted: dict[str, None] = {}
         self._asking = Pause()
+        # Is there anybody the hub has not been asked about? And whom nobody serves for now.
+        self._is_unlocated = False
+        self._unplaced: dict[str, Pause] = {}
         self._swept_ms = 0
 
     def load(self) -> None:
@@ -76,6 +80,8 @@ class Dispatch:
         self._pauses.clear()
         self._asked.clear()
         self._asking = Pause()
+        self._is_unlocated = True
+        self._unplaced.clear()
         self._awake = set(self._kernel.outbox.load())
         # What is arriving may be complete, and only wait for the hub's word.
         self._doubted = dict.fromkeys(
@@ -93,18 +99,30 @@ class Dispatch:
         for pause in self._pauses.values():
             pause.until_ms = 0
         self._asking.until_ms = 0
+        for pause in self._unplaced.values():
+            pause.until_ms = 0
         self._doubted.update(dict.fromkeys(self._kernel.places.with_status(Status.HERE)))
+        self._is_unlocated = True
 
     def wake(self, lane: Lane) -> None:
         self._awake.add(lane)
+        if lane[0] == NOWHERE:
+            self._is_unlocated = True
 
     def wake_nowhere(self) -> None:
         """Rows have come whose destinations have to be looked up."""
-        self._awake |= {(NOWHERE, True), (NOWHERE, False)}
+        self.wake((NOWHERE, True))
+        self.wake((NOWHERE, False))
 
     def doubt(self, address: str) -> None:
         """Ask the hub where an actor lives."""
         self._doubted[address] = None
+        self._is_unlocated = True
+
+    def doubt_later(self, address: str, now_ms: int) -> None:
+        """Ask again, after a pause that grows."""
+        self._doubted[address] = None
+        self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
 
     def lane_for(self, dest: str, *, is_ordered: bool) -> Lane:
         """By which lane a message to an actor goes, as far as is known."""
@@ -124,9 +142,13 @@ class Dispatch:
             for lane in self._awake - self._busy
             if lane[0] not in (NOWHERE, FROZEN)
         ]
-        is_wanted = self._doubted or any(host == NOWHERE for host, _ in self._awake)
-        if is_wanted and not self._asked:
+        if self._is_unlocated and len(self._asked) < _ASKED_MAX:
             times.append(self._asking.until_ms)
+        times += [
+            max(pause.until_ms, self._asking.until_ms)
+            for one, pause in self._unplaced.items()
+            if one not in self._asked
+        ]
         if self._trips or self._asked:
             times.append(self._swept_ms + self._kernel.config.sweep_interval_ms)
         return min(times, default=None)
@@ -157,6 +179,7 @@ class Dispatch:
         for address, asked_ms in list(self._asked.items()):
             if not oldest_ms <= asked_ms <= now_ms:
                 del self._asked[address]
+                self._is_unlocated = True
         for is_ordered in (True, False):
             # Nobody sends these, so nobody else notices that they are too old.
             for row in self._kernel.outbox.head((NOWHERE, is_ordered), config.outbound_batch_size):
@@ -230,7 +253,8 @@ class Dispatch:
 
     def _is_over(self, row: Row, now_ms: int) -> bool:
         """Has the row no more time? Its call then ends; a result has all the time there is."""
-        if row.kind != "request":
+        if row.kind != "request" or row.actor == self._kernel.places.host:
+            # Who sent what is only passed on has its receipt.
             return False
         age_max = self._kernel.config.max_request_age_ms
         if row.expires_ms is None and time_of(row.msg_id) + age_max <= now_ms:
@@ -309,21 +333,35 @@ class Dispatch:
     # Places.
 
     def _locate(self, now_ms: int) -> None:
-        if self._asking.until_ms > now_ms:
+        """Ask the hub about actors, a thousand at a time; those nobody serves wait alone."""
+        if self._asking.until_ms > now_ms or len(self._asked) >= _ASKED_MAX:
             return
-        wanted = [one for one in self._doubted if one not in self._asked]
+        again = [one for one, pause in self._unplaced.items() if pause.until_ms <= now_ms]
+        if not (self._is_unlocated or again):
+            return
+        doubted = (one for one in self._doubted if self._is_wanted(one, now_ms))
+        wanted = dict.fromkeys(islice(doubted, LOCATE_MAX))
         if any(host == NOWHERE for host, _ in self._awake):
-            dests = self._kernel.outbox.dests(NOWHERE, LOCATE_MAX)
-            wanted += [one for one in dests if one not in self._asked]
+            known = len(self._asked) + len(self._unplaced)
+            dests = self._kernel.outbox.dests(NOWHERE, LOCATE_MAX + known)
+            wanted |= dict.fromkeys(one for one in dests if self._is_wanted(one, now_ms))
             if not dests:
                 # The handler that made the call has failed, or the call was withdrawn.
                 self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
-        new = list(islice(dict.fromkeys(wanted), LOCATE_MAX))
+        for one in again:
+            if one not in wanted and one not in self._asked:
+                del self._unplaced[one]
+        new = list(islice(wanted, LOCATE_MAX))
+        self._is_unlocated = len(wanted) >= LOCATE_MAX
         if not new:
             return
         self._asked.update(dict.fromkeys(new, now_ms))
         claims = {one: own.token for one in new if (own := self._claim(one)) is not None}
         self._kernel.effects.append(Locate(new, claims))
+
+    def _is_wanted(self, address: str, now_ms: int) -> bool:
+        pause = self._unplaced.get(address)
+        return address not in self._asked and (pause is None or pause.until_ms <= now_ms)
 
     def _claim(self, address: str) -> Own | None:
         own = self._kernel.places.own(address)
@@ -333,6 +371,7 @@ class Dispatch:
         for address in event.actors:
             self._asked.pop(address, None)
         self._lengthen(self._asking, now_ms)
+        self._is_unlocated = True
 
     def placed(self, event: Placed, now_ms: int) -> None:
         """The hub has said where actors live."""
@@ -341,6 +380,7 @@ class Dispatch:
         for place in event.places:
             self._asked.pop(place.actor, None)
             self._doubted.pop(place.actor, None)
+            self._unplaced.pop(place.actor, None)
             hosts[place.actor] = place.host
             if place.host == kernel.places.host:
                 kernel.arriving.lives_here(place, now_ms)
@@ -350,16 +390,15 @@ class Dispatch:
             self.wake(lane)
         if not any(kernel.outbox.dests(NOWHERE, 1)):
             self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
+        self._asking = Pause()
         for address in event.unplaced:
             self._asked.pop(address, None)
+            self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
         if event.unplaced:
-            self._lengthen(self._asking, now_ms)
             address, reason = next(iter(event.unplaced.items()))
             log.warning(
                 "%d actors have no place, such as %s: %s", len(event.unplaced), address, reason
             )
-        else:
-            self._asking = Pause()
 
     def _elsewhere(self, place: Place, now_ms: int) -> None:
         self._kernel.places.learn(place.actor, place.host, place.token)

@@ -59,6 +59,17 @@ class Unrunnable(Exception):
     """What is stored cannot be run, however often it is tried."""
 
 
+def _is_fault(error: BaseException) -> bool:
+    """Has a method merely failed with it? An actor that exits ends no more than its own run."""
+    if isinstance(error, Exception | SystemExit | GeneratorExit):
+        return True
+    # Known by name, because loops are the business of the shell.
+    return any(
+        (one.__module__, one.__name__) == ("asyncio.exceptions", "CancelledError")
+        for one in type(error).__mro__
+    )
+
+
 class Instances:
     """Actors that are loaded. They can always be made anew: what counts is in the store."""
 
@@ -107,7 +118,9 @@ class Instances:
                 self._kernel.executor.attempt(actor, actor.on_start, fresh())
         except (*STORAGE_ERRORS, StorageFailed):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
             raise NotStarted(f"on_start failed: {error!r}") from error
         return actor
 
@@ -221,7 +234,9 @@ class Executor:
             return
         except (*STORAGE_ERRORS, StorageFailed, NotStarted):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
             self._answer_error(actor, message, caller, error)
         kernel.counters.requests += 1
         kernel.inbox.done(item)
@@ -238,7 +253,9 @@ class Executor:
             raise PermissionError(f"{cls.__name__}.{name} is not for this caller")
         return bound(actor, present)
 
-    def _answer_error(self, actor: Actor, message: Message, caller: str, error: Exception) -> None:
+    def _answer_error(
+        self, actor: Actor, message: Message, caller: str, error: BaseException
+    ) -> None:
         kernel = self._kernel
         kernel.counters.request_errors += 1
         if not caller:
@@ -285,7 +302,9 @@ class Executor:
             kernel.inbox.later(item, kernel.now_ms, due_ms, is_attempt=False)
         except (*STORAGE_ERRORS, StorageFailed, NotStarted):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
             log.exception("%s: the continuation of %s raised", item.actor, waiting.method)
             self._failed(item, waiting, body, error)
         else:
@@ -315,7 +334,7 @@ class Executor:
             finish=lambda *_: calls.remove(item.actor, item.call_id),
         )
 
-    def _failed(self, item: Item, waiting: Waiting, body: bytes, error: Exception) -> None:
+    def _failed(self, item: Item, waiting: Waiting, body: bytes, error: BaseException) -> None:
         kernel = self._kernel
         attempts = item.attempts + 1
         limit = kernel.config_of(item.actor).handler_max_attempts
@@ -376,7 +395,9 @@ class Executor:
         except Unrunnable as error:
             log.error("alarm %s of %s cannot be run: %s", row.id, row.actor, error)
             alarms.set_aside(row, str(error))
-        except Exception as error:
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
             log.exception("alarm %s of %s raised", row.id, row.actor)
             alarms.failed(row, _text_of(error), now_ms)
 

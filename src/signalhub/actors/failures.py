@@ -168,7 +168,7 @@ def register_error(cls: E) -> E:
         ValueError: Another class has its name.
     """
     if not isinstance(cls, type) or not issubclass(cls, Exception):
-        raise TypeError(f"register_error takes a class derived from Exception, not {cls!r:.100}")
+        raise TypeError(f"@register_error takes a class derived from Exception, not {cls!r:.100}")
     name = cls.__name__
     if _KNOWN.get(name, cls) is not cls:
         raise ValueError(f"an error named {name!r} is registered already; rename one of them")

@@ -18,6 +18,7 @@ import msgspec
 from signalhub.actors import message as wire
 from signalhub.actors.actor import Actor
 from signalhub.actors.config import DurableConfig
+from signalhub.actors.control import NAME_KEPT
 from signalhub.actors.effects import Answer, Effect, GiveAway, Locate, Offload, Send, Settle
 from signalhub.actors.events import (
     Arrived,
@@ -34,6 +35,7 @@ from signalhub.actors.events import (
 )
 from signalhub.actors.kernel import Kernel
 from signalhub.actors.offloading import run_offloaded
+from signalhub.actors.outside import ActorHub
 from signalhub.actors.store import Store
 from signalhub.actors.turning import Turning
 from signalhub.client import Client, Message, Reconnect, connect
@@ -41,6 +43,7 @@ from signalhub.client.runner import Token
 from signalhub.clock import Clock, SystemClock
 from signalhub.errors import ClientError, Code, Unavailable, UnknownActor
 from signalhub.errors import Refused as HubRefused
+from signalhub.names import path_of
 from signalhub.state.folder import Folder
 
 log = logging.getLogger("signalhub.actors")
@@ -49,6 +52,8 @@ FILE: Final = "actors.db"
 LOCK_NAME: Final = "actors.lock"
 HOST_CAPABILITY: Final = "actor-host"
 _CONNECT_S_MAX: Final = 10.0
+_SESSION_S: Final = 1.0
+_PROBE_S: Final = 2.0
 _MOVE_FINAL: Final = frozenset(
     {Code.STALE_PLACEMENT, Code.NO_HOST, Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE}
 )
@@ -72,6 +77,7 @@ class Host:
         foreign: Iterable[str] = (),
         token: Token = None,
         clock: Clock | None = None,
+        replaces: bool = False,
         reached: Callable[[str], None] | None = None,
     ) -> None:
         """Open the store; nothing runs before the host is entered.
@@ -85,6 +91,7 @@ class Host:
             config: What holds for all kinds unless they override it.
             foreign: Kinds of other hosts that may be called by name, without their classes.
             token: For hubs that want one, as for `connect`.
+            replaces: Take a name whose folder is lost: its actors begin anew here.
             reached: For tests: called at points of a turn.
         """
         self.config = config or DurableConfig()
@@ -95,6 +102,8 @@ class Host:
         try:
             store = Store(self._folder.path / FILE, durability=self.config.durability)
             self.name, self._instance = _identity(store, name)
+            # Has the hub known this folder by its name before?
+            self._is_name_ours = store.get_meta(NAME_KEPT) is not None
             self.address = host_address(self.name)
             self.kernel = Kernel(
                 store,
@@ -110,6 +119,7 @@ class Host:
         self._turning = Turning(self.kernel, self._clock, self._committed)
         self._client: Client | None = None
         self._session_id = ""
+        self._replaces = replaces
         self._offloaded: set[tuple[str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
@@ -122,6 +132,7 @@ class Host:
         self._turning.on_fault = self._faulted
         self._turning.start()
         self._spawn(self._serve())
+        self._spawn(self._watch_session())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -161,7 +172,11 @@ class Host:
             self.is_connected.set()
             async for message in client.messages():
                 self._received(message)
-        except ClientError as error:
+            raise Unavailable("the connection to the hub has ended")
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # A host that hears nothing any more must not look as if it lived.
             log.error("the hub does not serve this host: %s", error)
             self._turning.fault = error
             self._ended.set()
@@ -170,6 +185,7 @@ class Host:
         pause_s = 0.2
         while True:
             try:
+                await self._check_name()
                 return await connect(
                     self._url,
                     self.address,
@@ -186,11 +202,47 @@ class Host:
             except Unavailable as error:
                 log.warning("no hub at %s yet: %s", self._url, error)
             except HubRefused as error:
-                if not error.retryable:
+                if not error.retryable or error.code == Code.DUPLICATE_HOST:
                     raise
                 log.warning("the hub does not serve this host yet: %s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(_CONNECT_S_MAX, pause_s * 2)
+
+    async def _check_name(self) -> None:
+        """Whose is the name? A second folder under it would be a second life of its actors.
+
+        Raises `HubRefused` with `duplicate_host`.
+        """
+        try:
+            async with ActorHub(self._url, token=self._token) as probe:
+                pattern = path_of(self.address)
+                found = await probe.client.discover(pattern, include_away=True)
+                known = [one for one in found if one.address == self.address]
+                if known and not known[0].away and await _answers(probe, self.address):
+                    raise _duplicate(f"a host {self.name} is running", "stop it first")
+                if known and not self._is_name_ours and not self._replaces:
+                    raise _duplicate(
+                        f"the hub knows a host {self.name} already, whose actors live in another "
+                        "folder",
+                        "start that one, or choose another name; only if its folder is lost, "
+                        "replace it",
+                    )
+        except HubRefused as error:
+            if error.code == Code.DUPLICATE_HOST:
+                raise
+            # Who may not look has to do without; the hub still refuses another instance.
+            log.debug("the name could not be checked: %s", error)
+        if not self._is_name_ours:
+            kept: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+            self.kernel_events([Commanded("keep_name", {}, kept)])
+            await kept
+            self._is_name_ours = True
+
+    async def _watch_session(self) -> None:
+        while True:
+            await asyncio.sleep(_SESSION_S)
+            if self._client is not None:
+                self._notice_session(self._client)
 
     def _notice_session(self, client: Client) -> None:
         """The client reconnects by itself; the kernel wants to know that it did."""
@@ -202,6 +254,8 @@ class Host:
         if self._client is not None:
             self._notice_session(self._client)
         if message.type == wire.CONTROL:
+            if message.is_settleable:
+                self._spawn(_settle([message]))
             self.kernel_events([_commanded(message)])
             return
         delivery = message.delivery
@@ -269,28 +323,34 @@ class Host:
             return _refused(effect, error)
         except ClientError as error:
             return Refused(effect.batch, str(error))
+        except Exception as error:
+            log.exception("a batch for %s cannot be sent", effect.to)
+            return Refused(effect.batch, repr(error))
         return Receipted(effect.batch)
 
     async def _locate(self, effect: Locate) -> None:
         claims = effect.claims
         strangers = [one for one in effect.actors if one not in claims]
+        # Each answer is passed on at once: held back, it could be overtaken by what it is about.
+        if strangers:
+            self.kernel_events([await self._placed(strangers, {})])
+        if claims:
+            self.kernel_events([await self._placed(list(claims), claims)])
+
+    async def _placed(self, actors: list[str], claims: dict[str, int]) -> Placed | PlacingFailed:
         try:
             if self._client is None:
                 raise Unavailable("there is no connection to the hub yet")
-            found = []
-            if strangers:
-                found.append(await self._client.place(strangers))
-            if claims:
-                found.append(
-                    await self._client.place(list(claims), host=self.address, tokens=claims)
-                )
+            host = self.address if claims else None
+            found = await self._client.place(actors, host=host, tokens=claims or None)
         except ClientError as error:
             log.debug("places are not known: %s", error)
-            self.kernel_events([PlacingFailed(effect.actors)])
-            return
-        places = [Place(one.actor, one.host, one.token) for some in found for one in some.places]
-        unplaced = {one.actor: one.message for some in found for one in some.unplaced}
-        self.kernel_events([Placed(places, unplaced)])
+            return PlacingFailed(actors)
+        except Exception:
+            log.exception("places cannot be asked for")
+            return PlacingFailed(actors)
+        places = [Place(one.actor, one.host, one.token) for one in found.places]
+        return Placed(places, {one.actor: one.message for one in found.unplaced})
 
     async def _give_away(self, effect: GiveAway) -> None:
         moved = Moved(effect.actor, None, "there is no connection to the hub yet")
@@ -300,7 +360,7 @@ class Host:
                 moved = Moved(effect.actor, place.token)
             except HubRefused as error:
                 moved = Moved(effect.actor, None, str(error), is_final=error.code in _MOVE_FINAL)
-            except ClientError as error:
+            except Exception as error:
                 moved = Moved(effect.actor, None, str(error))
         self.kernel_events([moved])
 
@@ -314,6 +374,9 @@ class Host:
         self.kernel_events([Ended(effect.actor, effect.call_id, body)])
 
     async def _answer(self, effect: Answer) -> None:
+        if isinstance(effect.answer, asyncio.Future):
+            effect.answer.set_result(effect.result)
+            return
         request: Message = effect.answer
         asked = request.payload if isinstance(request.payload, dict) else {}
         body = {"id": asked.get("id"), **effect.result}
@@ -322,6 +385,19 @@ class Host:
                 await self._client.tell(request.sender, wire.ANSWER, body)
             except ClientError as error:
                 log.warning("an answer to %s could not be sent: %s", request.sender, error)
+
+
+async def _answers(probe: ActorHub, address: str) -> bool:
+    """Does somebody live under the address, rather than a connection nobody has closed yet?"""
+    try:
+        await probe.command(address, "stats", timeout_s=_PROBE_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _duplicate(message: str, resolution: str) -> HubRefused:
+    return HubRefused(Code.DUPLICATE_HOST, message, resolution=resolution)
 
 
 async def _settle(messages: list[Message]) -> None:

@@ -9,6 +9,7 @@ already done that.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Callable, Iterable
@@ -45,8 +46,10 @@ from signalhub.actors.naming import parse_ref
 from signalhub.actors.outbox import Outbox, Row
 from signalhub.actors.places import Places
 from signalhub.actors.recovery import Recovery
-from signalhub.actors.store import StorageFailed, Store
+from signalhub.actors.store import STORAGE_ERRORS, StorageFailed, Store
 from signalhub.actors.ulid import Ulids
+
+log = logging.getLogger("signalhub.actors")
 
 
 class Counters(msgspec.Struct):
@@ -90,8 +93,8 @@ class Kernel:
     ) -> None:
         """`reached` is called at the points of a turn where tests want to end the process."""
         self.store = store
-        self.config = config or DurableConfig()
-        self.kinds = Kinds(classes, self.config, foreign)
+        self.kinds = Kinds(classes, config or DurableConfig(), foreign)
+        self.config = self.kinds.host_config
         self.ids = Ulids(randomness)
         self.counters = Counters()
         self.reached = reached
@@ -161,7 +164,7 @@ class Kernel:
         now_ms = self.now_ms
         match event:
             case Arrived():
-                self.arriving.arrived(event, now_ms)
+                self._deliver(event)
             case Receipted():
                 self.dispatch.receipted(event)
             case Refused():
@@ -176,8 +179,28 @@ class Kernel:
                 self.moving.moved(event, now_ms)
             case Connected():
                 self.dispatch.connected()
+                self.moving.connected()
             case Commanded():
                 control.obey(self, event)
+
+    def _deliver(self, event: Arrived) -> None:
+        """One delivery must not end the host, or it would come again and end it for ever."""
+        waiting = len(self.inbox.fresh)
+        self.store.begin()
+        try:
+            self.arriving.arrived(event, self.now_ms)
+            self.store.keep()
+        except (*STORAGE_ERRORS, StorageFailed):
+            raise
+        except Exception as fault:
+            log.exception("a delivery from %s is set aside", event.sender)
+            self.store.undo()
+            while len(self.inbox.fresh) > waiting:
+                self.inbox.fresh.pop()
+            self.inbox.recount()
+            self.places.load()
+            self.moving.load()
+            self.arriving.set_aside(event, repr(fault), self.now_ms)
 
     def _offload_ended(self, event: Ended) -> None:
         if not self.places.is_here(event.actor):

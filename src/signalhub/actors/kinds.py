@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from signalhub.actors.actor import Actor, remote_method
-from signalhub.actors.config import DurableConfig, config_of
+from signalhub.actors.config import DurableConfig, for_host, in_host
 from signalhub.actors.operation import Operation
 
 
@@ -19,7 +19,6 @@ class Kinds:
         foreign: Iterable[str] = (),
     ) -> None:
         self._classes: dict[str, type[Actor]] = {}
-        self._configs: dict[str, DurableConfig] = {}
         self._foreign = frozenset(foreign)
         for cls in classes:
             if not (isinstance(cls, type) and issubclass(cls, Actor)) or cls is Actor:
@@ -31,7 +30,11 @@ class Kinds:
                     "give one of them another `kind`"
                 )
             self._classes[cls.kind] = cls
-            self._configs[cls.kind] = config_of(cls, base)
+        # What holds for the host as a whole.
+        self.host_config = for_host(base, self._classes.values())
+        self._configs = {
+            kind: in_host(cls, base, self.host_config) for kind, cls in self._classes.items()
+        }
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._classes)

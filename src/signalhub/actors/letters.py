@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from signalhub.actors.kernel import Kernel
     from signalhub.actors.store import Store
 
-Origin = Literal["continuation", "alarm", "send", "result", "unreadable"]
+Origin = Literal["continuation", "alarm", "send", "stranded", "unreadable"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ class Letters:
         item: Item | None = None
         if origin == "continuation":
             item = kernel.calls.restore(actor, call_id, _decode(data))
-        elif origin in ("send", "result"):
+        elif origin == "send":
             sent = _decode_message(data)
             item = kernel.post(
                 actor,
@@ -168,7 +168,7 @@ def contents(store: Store, actor: str, dead_id: str) -> dict[str, Any] | None:
     origin, data = found
     if origin == "continuation":
         return _readable(msgspec.structs.asdict(_decode(data)))
-    if origin in ("send", "result"):
+    if origin == "send":
         sent = _decode_message(data)
         return {"dest": sent.dest, "kind": sent.kind, "message": sent.payload.decode()}
     if origin == "alarm":

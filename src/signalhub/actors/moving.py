@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ from signalhub.actors import message as wire
 from signalhub.actors.effects import GiveAway, Send
 from signalhub.actors.events import Arrived, Moved, Place
 from signalhub.actors.message import NotReadable
+from signalhub.actors.naming import parse_ref
 from signalhub.actors.parcel import Parcel, pack, unpack
 from signalhub.actors.places import Status
 
@@ -49,15 +50,18 @@ class Move(msgspec.Struct):
     move_id: str
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Part(msgspec.Struct):
     """A piece of an actor on its way, or, without a body, word that it has arrived."""
 
     v: int
     move: str
     actor: str
-    token: int = 0
-    number: int = 0
-    count: int = 0
+    token: Count = 0
+    number: Count = 0
+    count: Count = 0
     body: str = ""
 
 
@@ -98,6 +102,17 @@ class Moving:
 
     def __len__(self) -> int:
         return len(self._moves)
+
+    def connected(self) -> None:
+        """The hub may have lost what it was sent: all steps are taken again."""
+        self._trips.clear()
+        self._next_part.clear()
+        self._paused_until_ms.clear()
+
+    def give_up(self, actor: str) -> None:
+        """An actor that was on its way here has gone elsewhere."""
+        self._execute("DELETE FROM parts WHERE actor = ?", (actor,))
+        self._end(actor)
 
     def find(self, actor: str) -> Move | None:
         return self._moves.get(actor)
@@ -156,6 +171,8 @@ class Moving:
         self._thaw(move.actor)
         kernel.calls.load()
         kernel.recovery.adopt(move.actor)
+        # What the hub refused may mean that it sees the place otherwise.
+        kernel.dispatch.doubt(move.actor)
         self._end(move.actor)
 
     def _thaw(self, actor: str) -> None:
@@ -209,6 +226,7 @@ class Moving:
             part = _decode_part(event.data)
             if part.v != wire.ENVELOPE_VERSION:
                 raise NotReadable(f"a move of version {part.v}")
+            parse_ref(part.actor)
             body = b64decode(part.body, validate=True)
         except (msgspec.MsgspecError, ValueError) as error:
             raise NotReadable(f"a part of a move that cannot be read: {error}") from error
@@ -225,7 +243,12 @@ class Moving:
             if part.actor not in self._moves:
                 self._put(Move(part.actor, "arriving", peer, "arrived", part.token, part.move))
             return
-        if own is not None and own.status is Status.GONE and own.token >= part.token:
+        if own is not None and own.status is Status.HERE:
+            # Only the hub's word ends the life of an actor here.
+            kernel.dispatch.doubt(part.actor)
+            return
+        left = (Status.GONE, Status.UNPLACED)
+        if own is not None and own.status in left and own.token >= part.token:
             return  # It came, and has left again: a late copy.
         move = self._moves.get(part.actor)
         if move is not None and (move.direction == "leaving" or move.step == "arrived"):
@@ -263,6 +286,7 @@ class Moving:
         kernel = self._kernel
         kernel.ids.overtake(parcel.last_id)
         held = Parcel.take_inbox(kernel.store, move.actor)
+        stranded = Parcel.collect(kernel.store, move.actor, kernel.ids.last)
         remembered = Parcel.done_of(kernel.store, move.actor)
         Parcel.delete(kernel.store, move.actor)
         parcel.insert(kernel.store, kernel.new_id)
@@ -277,9 +301,17 @@ class Moving:
         kernel.inbox.release(move.actor)
         self._thaw(move.actor)
         kernel.adopted(move.actor)
+        self._keep_stranded(stranded, now_ms)
         move.step = "arrived"
         self._put(move)
         log.info("%s lives here now", move.actor)
+
+    def _keep_stranded(self, stranded: Parcel, now_ms: int) -> None:
+        """Rows of an earlier life here, which ended without a move, are kept as evidence."""
+        if not stranded.is_empty:
+            text = "what the actor had here when it was made anew in another host"
+            data = pack(stranded)
+            self._kernel.letters.bury(stranded.actor, "stranded", "", data, text, 0, now_ms)
 
     # Getting on.
 

@@ -137,13 +137,14 @@ class Outbox:
     def freeze(self, actor: str) -> None:
         """Nothing more of this actor leaves."""
         rows: list[Any] = self._execute(
-            "SELECT msg_id, host, is_ordered, attempts FROM outbox WHERE actor = ?", (actor,)
+            "SELECT dest, msg_id, host, is_ordered, attempts FROM outbox WHERE actor = ?", (actor,)
         ).fetchall()
-        for msg_id, host, is_ordered, attempts in rows:
+        for dest, msg_id, host, is_ordered, attempts in rows:
             was_sent = msg_id <= self._sent_to.get((host, bool(is_ordered)), "")
             self._execute(
-                "UPDATE outbox SET host = ?, attempts = ? WHERE actor = ? AND msg_id = ?",
-                (FROZEN, attempts or int(was_sent), actor, msg_id),
+                "UPDATE outbox SET host = ?, attempts = ?"
+                " WHERE actor = ? AND dest = ? AND msg_id = ?",
+                (FROZEN, attempts or int(was_sent), actor, dest, msg_id),
             )
 
     def thaw(self, actor: str) -> set[Lane]:

@@ -14,6 +14,8 @@ from signalhub.actors.store import Store
 
 # Tables with a column `actor` whose rows go along as they are.
 _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
+# Names of the id that rows have, unless their table is WITHOUT ROWID.
+_ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
 
 Columns = list[Any]
@@ -24,7 +26,11 @@ class Table(msgspec.Struct):
 
     statements: list[str]
     name: str
+    # What can be inserted: no generated columns, but the id of the row, if it has one.
+    columns: list[str]
     rows: list[Columns]
+    # The greatest id AUTOINCREMENT has given, if that is used.
+    sequence: int | None = None
 
 
 class Parcel(msgspec.Struct):
@@ -37,6 +43,12 @@ class Parcel(msgspec.Struct):
     outbox: list[Columns]
     done: list[Columns]
     tables: list[Table]
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing that anybody would miss?"""
+        rows = any(rows for table, rows in self.plain.items() if table != "keys")
+        return not (rows or self.outbox or self.inbox or self.tables)
 
     @classmethod
     def collect(cls, store: Store, actor: str, last_id: str) -> Parcel:
@@ -73,9 +85,7 @@ class Parcel(msgspec.Struct):
         for table in self.tables:
             for statement in table.statements:
                 store.execute(statement)
-            for row in table.rows:
-                marks = ", ".join("?" * len(row))
-                store.execute(f'INSERT INTO "{_quoted(table.name)}" VALUES ({marks})', tuple(row))  # noqa: S608
+            _fill(store, table)
 
     @staticmethod
     def delete(store: Store, actor: str) -> None:
@@ -131,12 +141,48 @@ def _tables(store: Store, actor: str, *, with_rows: bool = True) -> list[Table]:
     ).fetchall()
     tables: dict[str, Table] = {}
     for name, _, sql in found:
-        tables.setdefault(str(name), Table([], str(name), [])).statements.append(str(sql))
+        tables.setdefault(str(name), Table([], str(name), [], [])).statements.append(str(sql))
     if with_rows:
         for table in tables.values():
-            rows = store.execute(f'SELECT * FROM "{_quoted(table.name)}"')  # noqa: S608
+            table.columns = _columns(store, table.name)
+            rows = store.execute(f'SELECT {_listed(table.columns)} FROM "{_quoted(table.name)}"')  # noqa: S608
             table.rows = [list(row) for row in rows]
+            if _has_sequences(store):
+                table.sequence = store.execute(
+                    "SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)
+                ).get
     return list(tables.values())
+
+
+def _columns(store: Store, table: str) -> list[str]:
+    found = store.execute("SELECT name, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
+    columns = [str(name) for name, hidden in found if not hidden]
+    if store.execute("SELECT wr FROM pragma_table_list WHERE name = ?", (table,)).get:
+        return columns
+    # A column may have taken a name of the row's id away; one that has taken all hides it for good.
+    taken = {str(name).lower() for name, _ in found}
+    return [*[name for name in _ROW_IDS if name not in taken][:1], *columns]
+
+
+def _fill(store: Store, table: Table) -> None:
+    if table.rows:
+        marks = ", ".join("?" * len(table.columns))
+        store.executemany(
+            f'INSERT INTO "{_quoted(table.name)}" ({_listed(table.columns)}) VALUES ({marks})',  # noqa: S608
+            [tuple(row) for row in table.rows],
+        )
+    if table.sequence is not None:
+        store.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
+        store.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, table.sequence))
+
+
+def _has_sequences(store: Store) -> bool:
+    """The table exists from the first use of AUTOINCREMENT on."""
+    return bool(store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence'").get)
+
+
+def _listed(columns: list[str]) -> str:
+    return ", ".join(f'"{_quoted(column)}"' for column in columns)
 
 
 def _quoted(name: str) -> str:

@@ -266,9 +266,10 @@ def register(
     target: str | None = None, /, *, name: str | None = None
 ) -> Callable[[type[T]], type[T]]: ...
 def register(target: Any = None, /, *, name: str | None = None) -> Any:
-    """Let a dataclass, a msgspec Struct or an Enum be sent: `@register` or `@register("name")`.
+    """Let a dataclass, a msgspec Struct or an Enum be sent.
 
-    The name is stored instead of the class, so it must stay when the class is renamed or moved.
+    Imported as `register_payload`, it is put above a class, with a name or without. The name is
+    stored instead of the class, so it must stay when the class is renamed or moved.
 
     Raises:
         TypeError: The class is none of these.
@@ -280,7 +281,7 @@ def register(target: Any = None, /, *, name: str | None = None) -> Any:
     if _NAMED.get(name, (target,))[0] is not target:
         raise ValueError(
             f"{_NAMED[name][0].__qualname__} is registered as {name!r} already; "
-            'use @register("another name")'
+            'use @register_payload("another name")'
         )
     if target not in _LEAVES and target not in _CONTAINERS:
         _NAMED[name] = (target, _teach(target, name))
@@ -297,7 +298,7 @@ def _teach(cls: type, name: str) -> Callable[[Any, Read], Any]:
         _LEAVES[cls] = ("class", lambda member: [name, getattr(member, key)])
         return lambda content, _: cls(content) if key == "value" else cls[content]
     if issubclass(cls, BaseException):
-        raise TypeError(f"{cls.__qualname__} is an error; use failures.register_error")
+        raise TypeError(f"{cls.__qualname__} is an error; use @register_error")
     if dataclasses.is_dataclass(cls) and "__dataclass_fields__" in cls.__dict__:
         names = [field.name for field in dataclasses.fields(cls)]
         late = {field.name for field in dataclasses.fields(cls) if not field.init}
@@ -306,7 +307,7 @@ def _teach(cls: type, name: str) -> Callable[[Any, Read], Any]:
     else:
         raise TypeError(
             f"{cls.__qualname__} is no dataclass, Struct or Enum; "
-            "make it one, and put @register above @dataclass"
+            "make it one, and put @register_payload above @dataclass"
         )
 
     def write(value: Any, packer: Packer) -> Any:
@@ -330,7 +331,7 @@ def _teach(cls: type, name: str) -> Callable[[Any, Read], Any]:
 def _read_named(content: Any, read: Read) -> Any:
     name, inner = content
     if name not in _NAMED:
-        raise PayloadError(f"the class {name!r:.100} is not known here; use @payload.register")
+        raise PayloadError(f"the class {name!r:.100} is not known here; use @register_payload")
     return _NAMED[name][1](inner, read)
 
 
@@ -340,7 +341,7 @@ def _refusal(value: object) -> str:
     if isinstance(value, BaseException):
         return f"{name} is an error and no value; raise it, or send its text"
     if dataclasses.is_dataclass(kind) or isinstance(value, msgspec.Struct | enum.Enum):
-        return f"{name} cannot be sent; put @payload.register above the class"
+        return f"{name} cannot be sent; put @register_payload above the class"
     for known in (int, float, str, bytes, dates.datetime, dates.date, tuple, *_CONTAINERS):
         if isinstance(value, known):
             return f"{name} cannot be sent; turn it into {known.__name__}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,9 @@ log = logging.getLogger("signalhub.actors")
 
 _LAST_ID: Final = "last_ulid"
 _PURGE_TURNS: Final = 50
+# How much is forgotten in one turn at most: so many times so many keys, or tombstones.
+_PURGE_TIMES: Final = 10
+_PURGE_KEYS: Final = 1_000
 
 
 class Recovery:
@@ -42,6 +46,7 @@ class Recovery:
         self._to_offload: deque[tuple[str, str]] = deque()
         self._last_id = ""
         self._turns = 0
+        self._is_purging = False
 
     @property
     def is_unfinished(self) -> bool:
@@ -140,6 +145,8 @@ class Recovery:
             return
 
     def _offload(self, actor: str, call_id: str) -> None:
+        if not self._kernel.places.is_here(actor):
+            return  # Whoever has it by now does the work; if it comes back, it is adopted.
         found = self._kernel.store.execute(
             "SELECT function, arguments FROM offloads WHERE actor = ? AND call_id = ?",
             (actor, call_id),
@@ -154,6 +161,12 @@ class Recovery:
             self._last_id = kernel.ids.last
             kernel.store.put_meta(_LAST_ID, self._last_id)
         self._turns += 1
-        if self._turns % _PURGE_TURNS == 0:
-            kernel.arriving.purge()
-            kernel.calls.purge_keys(kernel.now_ms, kernel.config.inbound_batch_size)
+        if self._is_purging or self._turns % _PURGE_TURNS == 0:
+            tombstones = self._purge(kernel.arriving.purge)
+            keys = self._purge(lambda: kernel.calls.purge_keys(kernel.now_ms, _PURGE_KEYS))
+            # What is left over goes in the next turn, whenever that is.
+            self._is_purging = not (tombstones and keys)
+
+    def _purge(self, purge: Callable[[], int]) -> bool:
+        """Was all forgotten that can be?"""
+        return not all(purge() for _ in range(_PURGE_TIMES))

@@ -87,6 +87,7 @@ CREATE TABLE keys (
     until_ms INTEGER NOT NULL,
     PRIMARY KEY (actor, idem_key)
 ) WITHOUT ROWID;
+CREATE INDEX keys_until ON keys (until_ms);
 
 -- Tombstones of requests that came from another host. Rows are added in the order of time.
 CREATE TABLE done (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -16,6 +16,11 @@ _TABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
 _FORBIDDEN = re.compile(
     r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|PRAGMA|VACUUM|ANALYZE|REINDEX)\b",
     re.IGNORECASE,
+)
+# So would this in case of a conflict, and without an error that ends the turn for good.
+_ROLLS_BACK = re.compile(r"\b(OR|CONFLICT)\s+ROLLBACK\b", re.IGNORECASE)
+_QUOTED_OR_COMMENT = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
 )
 
 _SPECIAL = re.compile("[A-Z:^]")
@@ -88,6 +93,11 @@ class State:
             raise ValueError(
                 "state.sql is part of the handler's transaction: it cannot begin, end or leave it"
             )
+        if _ROLLS_BACK.search(_QUOTED_OR_COMMENT.sub(" ", statement)):
+            raise ValueError(
+                "state.sql is part of the handler's transaction: a conflict cannot roll it back; "
+                "use ABORT, which raises, instead of ROLLBACK"
+            )
         text = _TABLE.sub(lambda found: f'"{self._quoted(found[1])}"', statement)
         connection = self._store.connection
         connection.authorizer = self._authorize
@@ -127,15 +137,6 @@ class State:
         elif operation in _NEVER:
             return apsw.SQLITE_DENY
         return apsw.SQLITE_OK
-
-    def tables(self) -> Iterator[str]:
-        """The names of the actor's tables."""
-        prefix = table_prefix(self._actor)
-        for (name,) in self._execute(
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, ?) = ?",
-            (len(prefix), prefix),
-        ):
-            yield name[len(prefix) :]
 
 
 _ON_INDEXES = frozenset({apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_DROP_INDEX})

@@ -13,6 +13,8 @@ from signalhub.actors.store import Store
 LIMIT_MAX: Final = 10_000
 # Of each list that is part of the view of one actor.
 PART_MAX: Final = 100
+# Of the requests that have run, the newest, among which one is looked for.
+SEARCHED_MAX: Final = 100_000
 View = dict[str, Any]
 
 
@@ -141,8 +143,10 @@ def call(store: Store, call_id: str) -> View | None:
     """What this host knows about one call, on either side of it; `None` if nothing."""
     known: View = {}
     caller = next(iter(calls(store, id=call_id, limit=1)), None) or _sent(store, call_id)
+    target = None
     if caller is not None:
         known["caller"] = caller
+        target = caller["target"]
     arrived = store.execute(
         "SELECT actor, attempts, not_before_ms FROM inbox WHERE kind = 'request' AND call_id = ?",
         (call_id,),
@@ -150,11 +154,15 @@ def call(store: Store, call_id: str) -> View | None:
     if arrived is not None:
         state = "held" if arrived[2] == HELD_MS else "retrying" if arrived[1] else "waiting"
         known["callee"] = {"actor": arrived[0], "state": state}
-    elif (ran := _executed(store, call_id)) is not None:
+    elif (ran := _executed(store, call_id, target)) is not None:
         known["callee"] = ran
-    accepted_ms = store.execute("SELECT accepted_ms FROM done WHERE call_id = ?", (call_id,)).get
-    if accepted_ms is not None and "callee" in known:
-        known["callee"]["acceptedMs"] = accepted_ms
+    if "callee" in known:
+        accepted_ms = store.execute(
+            "SELECT accepted_ms FROM done WHERE actor = ? AND call_id = ?",
+            (known["callee"]["actor"], call_id),
+        ).get
+        if accepted_ms is not None:
+            known["callee"]["acceptedMs"] = accepted_ms
     buried = store.execute(
         "SELECT actor, dead_id, error, dead_ms FROM dead WHERE call_id = ?", (call_id,)
     ).fetchone()
@@ -176,17 +184,26 @@ def _sent(store: Store, call_id: str) -> View | None:
     return {"call": call_id, "actor": caller, "target": dest, "state": state}
 
 
-def _executed(store: Store, call_id: str) -> View | None:
+def _executed(store: Store, call_id: str, target: str | None) -> View | None:
     """A request that has run. Of one that never left this host no more than its answer is known."""
     for state, query in (
         ("deferred", "SELECT actor FROM deferred WHERE call_id = ?"),
         ("answering", "SELECT actor FROM outbox WHERE kind = 'result' AND call_id = ?"),
-        ("executed", "SELECT actor FROM done WHERE call_id = ?"),
     ):
         actor = store.execute(query, (call_id,)).get
         if actor is not None:
             return {"actor": actor, "state": state}
-    return None
+    if target is not None:
+        query = "SELECT actor FROM done WHERE actor = ? AND call_id = ?"
+        actor = store.execute(query, (target, call_id)).get
+    else:
+        # There may be millions, found by their actor only, and the host waits meanwhile.
+        query = (
+            "SELECT actor FROM done"
+            " WHERE row_id > (SELECT max(row_id) FROM done) - ? AND call_id = ?"
+        )
+        actor = store.execute(query, (SEARCHED_MAX, call_id)).get
+    return None if actor is None else {"actor": actor, "state": "executed"}
 
 
 def alarms(

@@ -18,9 +18,9 @@ from signalhub.cli.actor_rows import (
     dead_row,
     made_ms,
 )
-from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.host_folder import look
-from signalhub.cli.hosts import HubSource, Listed, Row, Source, name_of
+from signalhub.cli.hosts import HubSource, Listed, Row, Source, name_of, unasked
 from signalhub.cli.looking import (
     LIMIT,
     NEARBY,
@@ -29,6 +29,7 @@ from signalhub.cli.looking import (
     Limit,
     Looking,
     checked_actor,
+    no_letter,
     optional_actor,
 )
 from signalhub.cli.moving import residence, unknown_actor
@@ -50,15 +51,21 @@ def ls(
     Only hosts that are connected can be asked.
     """
 
+    if host is not None and connection.data is not None:
+        raise usage(
+            "--host chooses one of the hosts of a hub, and --data is the folder of one host",
+            "leave --host out, or ask the hub with --url instead of --data",
+        )
+
     async def work(source: Source) -> Listed:
         if host is not None and isinstance(source, HubSource):
             source.only(name_of(host))
-        return await source.rows("actors", limit, order=_by("actor", "host"), kind=kind)
+        return await source.rows(
+            "actors", limit, order=_by("actor", "host"), is_shown=_is_anything_here, kind=kind
+        )
 
     found, source = _looked(connection, work)
-    # Of those that have moved on nothing is left here, as a rule.
-    rows = [row for row in found.rows if row["status"] != "gone" or _has_anything(row)]
-    _print(connection, ACTORS, rows, dict, "no actor has been called yet")
+    _print(connection, ACTORS, found.rows, dict, "no actor has been called yet")
     if source.away and host is None:
         names = ", ".join(source.away)
         connection.remark(
@@ -67,8 +74,10 @@ def ls(
     _end(connection, found, source)
 
 
-def _has_anything(row: Row) -> bool:
-    return any(row[name] for name in ("inbox", "outbox", "pending", "alarms", "dead"))
+def _is_anything_here(row: Row) -> bool:
+    """Of an actor that has moved on nothing is left, as a rule."""
+    left = ("inbox", "outbox", "pending", "alarms", "dead")
+    return row["status"] != "gone" or any(row[name] for name in left)
 
 
 def show(actor: ActorName, /, *, connection: Looking = NEARBY) -> None:
@@ -168,22 +177,23 @@ def calls(
 
 
 def _one_call(call_id: str, connection: Looking) -> None:
-    from signalhub.cli.call_view import merged, sheet_of
+    from signalhub.cli.call_view import home_of, merged, sheet_of, unknown_call
 
-    async def work(source: Source) -> dict[str, Row]:
-        return await source.each("call", call=call_id)
+    async def work(source: Source) -> Row | None:
+        found = await source.each("call", call=call_id)
+        if not found:
+            return None
+        facts = merged(call_id, found, made_ms(call_id))
+        return {**facts, "home": await home_of(facts, source)}
 
-    found, source = _looked(connection, work)
-    if not found:
+    facts, source = _looked(connection, work)
+    if facts is None:
         source.check(connection.timeout_s)
-        raise Failure(
-            Exit.FAILED,
-            "unknown_call",
-            f"no host knows the call {call_id}: it has ended, or never was",
-            "see with `signalhub actors calls` which are under way, and with `dead` what failed",
-        )
-    facts = merged(call_id, found, made_ms(call_id))
+        raise unknown_call(call_id, source)
     connection.output.sheet(facts if connection.as_json else sheet_of(facts))
+    if source.away and (facts["caller"] is None or facts["callee"] is None):
+        names = ", ".join(source.away)
+        connection.remark({"away": source.away}, f"not asked are hosts that are away: {names}")
     source.check(connection.timeout_s)
 
 
@@ -257,7 +267,7 @@ def _one_letter(address: str | None, id: str, connection: Looking) -> None:
         raise Failure(
             Exit.FAILED,
             "unknown_dead_letter",
-            f"{address or 'no actor'} has no dead letter {id}",
+            f"{no_letter(address, id)}{unasked(source)}",
             "see with `signalhub actors dead` which there are",
         )
     if not connection.as_json:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from signalhub.cli.confirmation import Yes, confirm
 from signalhub.cli.connection import LOCAL, Connection
 from signalhub.cli.failures import Exit, Failure
-from signalhub.cli.hosts import HubSource, Row, Silent, name_of, no_such_host, talk
+from signalhub.cli.hosts import HubSource, Row, Silent, name_of, no_such_host, talk, unasked
 from signalhub.cli.looking import (
     LATER,
     ActorName,
@@ -18,6 +18,7 @@ from signalhub.cli.looking import (
     NoFolder,
     check_no_folder,
     checked_actor,
+    no_letter,
 )
 from signalhub.errors import Code
 
@@ -107,12 +108,11 @@ async def _holder(hosts: HubSource, actor: str, id: str, *, with_alarms: bool = 
         for host, found in alarms.items():
             if found:
                 return host
-    silent = f"; no answer came from {', '.join(sorted(hosts.silent))}" if hosts.silent else ""
     what = "dead letter or skipped alarm" if with_alarms else "dead letter"
     raise Failure(
         Exit.FAILED,
         "unknown_dead_letter",
-        f"{actor or 'no actor'} has no {what} {id}{silent}",
+        f"{no_letter(actor, id, what)}{unasked(hosts)}",
         "see with `signalhub actors dead` which there are",
     )
 

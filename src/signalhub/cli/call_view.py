@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.hosts import HubSource, Source, name_of
 from signalhub.cli.quantities import shown_moment
 
 # How far a call has come on each side; of two hosts that know it, the further one counts.
@@ -56,6 +58,55 @@ def merged(call_id: str, found: Mapping[str, Any], made_ms: int | None) -> dict[
     }
 
 
+async def home_of(facts: Mapping[str, Any], source: Source) -> dict[str, Any] | None:
+    """Where the target of a call lives of which only the caller's side is known, and if it is away.
+
+    Only a call that has left has a target with a place for sure; looking must not give it one.
+    """
+    caller = facts["caller"]
+    if facts["callee"] is not None or caller is None or not isinstance(source, HubSource):
+        return None
+    if caller["state"] not in ("sent", "accepted") or not caller.get("target"):
+        return None
+    for place in (await source.placed(caller["target"])).places:
+        host = name_of(place.host)
+        return {
+            "actor": caller["target"],
+            "host": host,
+            "away": host not in source.directory.present,
+        }
+    return None
+
+
+def unknown_call(call_id: str, source: Source) -> Failure:
+    """What the user is told about a call that nobody who was asked knows."""
+    code = "unknown_call"
+    if source.away:
+        away = ", ".join(source.away)
+        return Failure(
+            Exit.FAILED,
+            code,
+            f"no host that is connected knows the call {call_id}, and these are away: {away}",
+            "start them, or look into the folder of one with --data; if they do not know it either,"
+            " it has ended, or never was",
+            facts={"away": list(source.away)},
+        )
+    if not isinstance(source, HubSource):
+        return Failure(
+            Exit.FAILED,
+            code,
+            f"the host {', '.join(source.hosts)} does not know the call {call_id}: it has ended,"
+            " never was, or is one of other hosts",
+            "look into the folders of the others, or ask all that are connected with --url",
+        )
+    return Failure(
+        Exit.FAILED,
+        code,
+        f"no host knows the call {call_id}: it has ended, or never was",
+        "see with `signalhub actors calls` which are under way, and with `dead` what failed",
+    )
+
+
 def _furthest(found: Mapping[str, Any], side: str, order: tuple[str, ...]) -> dict[str, Any] | None:
     known = [{**views[side], "host": host} for host, views in found.items() if side in views]
     return max(known, key=lambda view: order.index(view["state"]), default=None)
@@ -93,6 +144,9 @@ def sheet_of(facts: Mapping[str, Any]) -> dict[str, Any]:
             sheet["target"] = f"{caller['target']}{method}"
     if callee is not None:
         sheet["callee"] = f"{callee['actor']} on {callee['host']}: {callee['state']}"
+    if (home := facts["home"]) is not None:
+        away = ", which is away: it goes on when that host is back" if home["away"] else ""
+        sheet["callee"] = f"{home['actor']} lives on {home['host']}{away}"
     times = {"stored": "storedMs", "accepted": "acceptedMs", "deadline": "deadlineMs"}
     sheet |= {name: shown_moment(facts[key]) for name, key in times.items() if facts[key]}
     if dead is not None:

@@ -106,12 +106,14 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
             )
         case CallTimeout():
             away = await _host_away(hub, target)
+            look = f"`signalhub actors calls --id '{call_id}'`"
             reason = f"; its host {away} is not connected" if away else ""
             resolution = (
-                "start that host with `signalhub actors run`, and call again"
+                "start that host with `signalhub actors run`; the call may have reached it before"
+                f" it left, so see with {look} then, and call again only if nobody knows it"
                 if away
-                else "it may have happened, or still happen: see"
-                f" `signalhub actors calls --id '{call_id}'`, or wait longer with --timeout"
+                else f"it may have happened, or still happen: see {look}, or wait longer with"
+                " --timeout"
             )
             return Failure(
                 Exit.UNKNOWN, "call_timeout", f"{error.message}{reason}", resolution, facts=facts

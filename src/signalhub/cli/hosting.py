@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from signalhub.cli.actor_classes import classes_of
+from signalhub.cli.actor_config import host_config
 from signalhub.cli.connection import (
     CLIENT_LOG,
     DEFAULT_URL,
@@ -49,6 +50,13 @@ def run(
             help="A kind of another host that may be called by name; repeatable.",
         ),
     ] = (),
+    config: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False,
+            help="TOML file with keys of the host's configuration, such as call_timeout_ms.",
+        ),
+    ] = None,
     url: Annotated[Url, Parameter(group="Connection")] = DEFAULT_URL,
     token_file: Annotated[
         Path | None,
@@ -69,6 +77,8 @@ def run(
     chosen = classes_of(classes)
     for kind in foreign:
         _check_kind(kind)
+    settings = host_config(config, chosen)
+    _check_no_hub(data)
     _configure_log()
 
     import asyncio
@@ -77,7 +87,13 @@ def run(
 
     try:
         host = Host(
-            *chosen, data=data, url=hub_url, name=_checked_name(name), foreign=foreign, token=token
+            *chosen,
+            data=data,
+            url=hub_url,
+            name=_checked_name(name),
+            config=settings,
+            foreign=foreign,
+            token=token,
         )
     except SettingsError as error:
         raise _data_failure(error, data) from None
@@ -157,6 +173,18 @@ def _dismissed(error: ClientError) -> Failure:
             return dismissal_of(error)
         case _:
             return failure_of(error)
+
+
+def _check_no_hub(data: Path) -> None:
+    """The folder of a hub is its own, even if a lock of its own would keep a host apart from it."""
+    from signalhub.actors.host import FILE
+    from signalhub.state.folder import LOCK_NAME
+
+    if (data / LOCK_NAME).exists() and not (data / FILE).exists():
+        raise usage(
+            f"{data} is the folder of a hub: there is a {LOCK_NAME} in it",
+            "choose another with --data; a host has a folder of its own",
+        )
 
 
 def _data_failure(error: SettingsError, data: Path) -> Failure:

@@ -18,6 +18,7 @@ from signalhub.errors import ClientError, Code, OutcomeUnknown, Refused, Unavail
 
 if TYPE_CHECKING:
     from signalhub.actors.outside import ActorHub
+    from signalhub.client.hosting import Placements
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -59,17 +60,26 @@ class Source(ABC):
         return {host: answer for host, answer in found.items() if answer is not None}
 
     async def rows(
-        self, name: str, limit: int, *, order: Callable[[Row], Any], **arguments: Any
+        self,
+        name: str,
+        limit: int,
+        *,
+        order: Callable[[Row], Any],
+        is_shown: Callable[[Row], bool] = lambda row: True,
+        **arguments: Any,
     ) -> Listed:
-        """The first rows of all hosts together."""
+        """The first rows of all hosts together; those that are not shown do not count."""
 
         async def all_of(host: str) -> list[Row]:
             rows: list[Row] = []
+            seen = 0
             while len(rows) <= limit:
-                asked = min(ROWS_PAGE, limit + 1 - len(rows))
+                # Where much is not shown, small pages would be asked for again and again.
+                asked = ROWS_PAGE if seen > len(rows) else min(ROWS_PAGE, limit + 1 - seen)
                 # A page may be cut short, so only an empty one is the end.
-                page = await self.ask(host, name, **arguments, limit=asked, offset=len(rows))
-                rows += page
+                page = await self.ask(host, name, **arguments, limit=asked, offset=seen)
+                seen += len(page)
+                rows += filter(is_shown, page)
                 if not page:
                     break
             return rows
@@ -147,11 +157,24 @@ class HubSource(Source):
         """Who is there by now."""
         return await hosts_at(self.hub, self._connection)
 
+    async def placed(self, actor: str) -> Placements:
+        """Where an actor lives; it is given a place if it has none."""
+        return await self._connection.in_time(self.hub.client.place([actor]))
+
     def only(self, host: str) -> None:
         """Ask no other; it must be there."""
         if host not in self.directory.present:
             raise no_such_host(host, self.directory)
         self.hosts = [host]
+
+
+def unasked(source: Source) -> str:
+    """The hosts that may know more, for the end of a sentence about what was not found."""
+    parts = (
+        ("no answer came from", sorted(source.silent)),
+        ("not asked are hosts that are away:", source.away),
+    )
+    return "".join(f"; {words} {', '.join(names)}" for words, names in parts if names)
 
 
 def no_such_host(host: str, directory: Directory) -> Failure:

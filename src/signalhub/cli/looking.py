@@ -98,3 +98,10 @@ def checked_actor(text: str) -> str:
 
 def optional_actor(text: str | None) -> str | None:
     return None if text is None else checked_actor(text)
+
+
+def no_letter(actor: str | None, id: str, what: str = "dead letter") -> str:
+    """That it is not there; the actor is empty for letters of nobody, and `None` for any."""
+    if actor:
+        return f"{actor} has no {what} {id}"
+    return f"there is no {what} {id}" + ("" if actor is None else " that belongs to no actor")

@@ -1,64 +1,17 @@
-"""What hosts of durable actors stand on in a simulation: a hub of a few rules, and a bad disk."""
+"""The hub of a simulation as a few rules, and the hosts around it."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from dataclasses import dataclass, field
 
-import apsw
 import msgspec
 
-from signalhub.actors.effects import Send
-from signalhub.actors.events import Moved, Place, Receipted, Refused
-from signalhub.actors.store import Store
+from signalhub.actors.effects import GiveAway, Locate, Send
+from signalhub.actors.events import Event, Moved, Place, Receipted, Refused
+from signalhub.actors.kernel import Kernel
+from signalhub.testing.actor_faults import FragileStore
 
-
-class Crash(BaseException):
-    """The process of a host ends here."""
-
-
-class FragileStore(Store):
-    """A store that can fail, or end the process, at a statement chosen before."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path, durability="process")
-        self.countdown = -1
-        self.fault: BaseException = Crash()
-        real = self.connection.execute
-
-        def execute(statement: str, bindings: Any = ()) -> apsw.Cursor:
-            # What takes back cannot fail: it only says what is so anyway.
-            if self.countdown >= 0 and not statement.startswith("R"):
-                self.countdown -= 1
-                if self.countdown < 0:
-                    raise self.fault
-            return real(statement, bindings)
-
-        self.execute = execute  # type: ignore[assignment]
-
-    def empty(self) -> None:
-        """As new; opening another one would take longer than a whole run."""
-        tables = self.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-        for (name,) in tables.fetchall():
-            if name.startswith("state:"):
-                self.connection.execute(f'DROP TABLE "{name}"')
-            else:
-                self.connection.execute(f'DELETE FROM "{name}"')
-
-
-class Shelf:
-    """Stores in memory that many worlds use, one after the other."""
-
-    def __init__(self) -> None:
-        self._stores: list[FragileStore] = []
-
-    def take(self, number: int) -> FragileStore:
-        while len(self._stores) <= number:
-            self._stores.append(FragileStore(":memory:"))
-        store = self._stores[number]
-        store.countdown = -1
-        store.empty()
-        return store
+NEVER = 1 << 62
 
 
 class Mail(msgspec.Struct):
@@ -132,3 +85,30 @@ class ModelHub:
             return Moved(actor, None, "stale_placement", is_final=True)
         self.places[actor] = Place(actor, to, token + 1)
         return Moved(actor, token + 1)
+
+
+@dataclass(eq=False)
+class Host:
+    """A process with a kernel, or one that is down at the moment."""
+
+    number: int
+    name: str
+    store: FragileStore
+    skew_ms: int = 0
+    kernel: Kernel | None = None
+    boots: int = 0
+    # Which connection it has, or had last.
+    connection: int = 0
+    is_connected: bool = False
+    events: list[Event] = field(default_factory=list)
+    turn_at_ms: int = NEVER
+    spins: int = 0
+    # Requests without an answer, by their number.
+    open: dict[int, Send | Locate | GiveAway] = field(default_factory=dict)
+    # No message overtakes an earlier one on its way.
+    sent_ms: dict[str, int] = field(default_factory=dict)
+    answered_ms: int = 0
+    delivered_ms: int = 0
+    # Mail that was handed over on the present connection, and the newest of all.
+    next_mail: int = 0
+    newest_ms: int = 0

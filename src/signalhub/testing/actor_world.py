@@ -13,7 +13,6 @@ import heapq
 import logging
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -37,59 +36,14 @@ from signalhub.actors.events import (
 from signalhub.actors.kernel import Kernel
 from signalhub.actors.offloading import run_offloaded
 from signalhub.actors.store import StorageFailed
-from signalhub.testing.actor_hub import Crash, FragileStore, Mail, ModelHub, Shelf
+from signalhub.testing.actor_faults import CALM, Crash, Faults, FragileStore, Shelf
+from signalhub.testing.actor_hub import NEVER, Host, Mail, ModelHub
 
 START_MS = 1_760_000_000_000
-NEVER = 1 << 62
 JUMP_MS = 3_600_000
 _STEPS_MAX = 300_000
 _SPINS_MAX = 100
 _STATEMENTS = 60
-
-
-@dataclass(frozen=True)
-class Faults:
-    """How often what goes wrong, each as a chance per occasion."""
-
-    crash: float = 0.06  # At each point a turn passes, and before each of its effects.
-    statement: float = 0.03  # That a turn ends at one of its statements.
-    storage: float = 0.01  # That the disk fails instead, and the host lives on.
-    loss: float = 0.15
-    duplication: float = 0.15
-    stall: float = 0.04  # That a message takes longer than its sender waits.
-    refusal: float = 0.03
-    disconnect: float = 0.04
-    jump: float = 0.0  # That a clock is set back, once, while its host is down.
-
-
-CALM = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-@dataclass(eq=False)
-class Host:
-    """A process with a kernel, or one that is down at the moment."""
-
-    number: int
-    name: str
-    store: FragileStore
-    skew_ms: int = 0
-    kernel: Kernel | None = None
-    boots: int = 0
-    # Which connection it has, or had last.
-    connection: int = 0
-    is_connected: bool = False
-    events: list[Event] = field(default_factory=list)
-    turn_at_ms: int = NEVER
-    spins: int = 0
-    # Requests without an answer, by their number.
-    open: dict[int, Send | Locate | GiveAway] = field(default_factory=dict)
-    # No message overtakes an earlier one on its way.
-    sent_ms: dict[str, int] = field(default_factory=dict)
-    answered_ms: int = 0
-    delivered_ms: int = 0
-    # Mail that was handed over on the present connection, and the newest of all.
-    next_mail: int = 0
-    newest_ms: int = 0
 
 
 MakeKernel = Callable[["ActorWorld", Host], Kernel]
@@ -214,8 +168,11 @@ class ActorWorld:
         if not host.is_connected:
             self.after(self._latency_ms(), self._connect, host)
 
+    def _crashes_at(self, point: str, chance: float) -> bool:
+        return self.faults.only_at in ("", point) and self.strikes(chance)
+
     def _reached(self, point: str) -> None:
-        if self.strikes(self.faults.crash):
+        if self._crashes_at(point, self.faults.crash):
             raise Crash(point)
         if point != "committed" and self.strikes(self.faults.storage):
             raise apsw.FullError("the disk of this world is full")
@@ -275,7 +232,7 @@ class ActorWorld:
         host.store.countdown = -1
         self.history.append((self.now_ms, host.number, len(events), len(effects)))
         for effect in effects:
-            if self.strikes(self.faults.crash / 2):
+            if self._crashes_at("performing", self.faults.crash / 2):
                 self._crash(host, "performing")
                 return
             self.perform(host, effect)
@@ -300,7 +257,7 @@ class ActorWorld:
         """Something reaches a host, if it is still the one that was meant."""
         if host.kernel is not None and host.is_connected and host.connection == connection:
             host.events.extend(events)
-            self._wake(host, self.random.randrange(4))
+            self._wake(host, self.random.randrange(12))
 
     # Connections.
 

@@ -280,9 +280,9 @@ class SubItem(Item):
     ("value", "advice"),
     [
         (Lonely(), "Lonely cannot be sent; turn it into plain values or a registered dataclass"),
-        (Unregistered(), "put @payload.register above the class"),
-        (SubItem("a"), "put @payload.register above the class"),
-        (Plain.A, "put @payload.register above the class"),
+        (Unregistered(), "put @register_payload above the class"),
+        (SubItem("a"), "put @register_payload above the class"),
+        (Plain.A, "put @register_payload above the class"),
         (Pair(1, 2), "Pair cannot be sent; turn it into tuple"),
         (OrderedDict(), "OrderedDict cannot be sent; turn it into dict"),
         (bytearray(), "turn it into bytes"),
@@ -488,10 +488,10 @@ def test_a_name_belongs_to_one_class_and_a_class_has_one_name() -> None:
 @pytest.mark.parametrize(
     ("cls", "advice"),
     [
-        (Lonely, "put @register above @dataclass"),
-        (SubItem, "put @register above @dataclass"),
+        (Lonely, "put @register_payload above @dataclass"),
+        (SubItem, "put @register_payload above @dataclass"),
         (int, "is no dataclass"),
-        (KeyError, "use failures.register_error"),
+        (KeyError, "use @register_error"),
     ],
 )
 def test_only_classes_with_named_fields_can_be_registered(cls: type, advice: str) -> None:
