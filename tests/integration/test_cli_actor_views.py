@@ -218,6 +218,56 @@ async def test_a_call_is_stored_while_nobody_serves_its_target(
     assert facts["callee"] is None
 
 
+async def test_a_call_to_a_host_that_is_away_says_where_its_target_lives(
+    hub: RunningHub, a: Host, shop: ActorHub, tmp_path: Path
+) -> None:
+    async with Host(Clerk, data=tmp_path / "b", url=hub.url, name="b") as b:
+        await b.is_connected.wait()
+        await shop.ask("order/1", "wait_for", "ann")
+        await until(shop, b, "actors")
+    call_id = await shop.ask("order/17", "wait_for", "ann")
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            (row,) = await shop.command(a.address, "calls", {"id": call_id})
+            if row["state"] == "accepted":
+                break
+            await asyncio.sleep(0.02)
+
+    view = await cli(hub.url, "actors", "calls", "--id", call_id)
+    (facts,) = (await cli(hub.url, "actors", "calls", "--id", call_id, "--json")).rows()
+    unknown = await cli(hub.url, "actors", "calls", "--id", "01M7J0XH11HVJDPJH52Y9PDARE")
+    letter = await cli(hub.url, "actors", "dead", "--id", "nope")
+
+    assert sheet(view)["callee"].startswith("clerk/ann lives on b, which is away")
+    assert view.err == "not asked are hosts that are away: b\n"
+    assert facts["home"] == {"actor": "clerk/ann", "host": "b", "away": True}
+    assert unknown.code == letter.code == 1
+    assert "no host that is connected knows the call" in unknown.err
+    assert "these are away: b — start them, or look into the folder" in unknown.err
+    assert "there is no dead letter nope; not asked are hosts that are away: b" in letter.err
+
+
+async def test_actors_that_have_left_take_no_place_in_the_list(
+    hub: RunningHub, a: Host, shop: ActorHub, tmp_path: Path
+) -> None:
+    for sku in ("a", "b", "c", "d"):
+        await shop.ask(f"stock/{sku}", "reserve", 1)
+    async with Host(Stock, data=tmp_path / "b", url=hub.url, name="b") as host:
+        await host.is_connected.wait()
+        for sku in ("a", "b"):
+            moved = await cli(hub.url, "actors", "move", f"stock/{sku}", "--to", "b")
+            assert moved.code == 0, moved.err
+        three = await cli(hub.url, "actors", "ls", "--limit", "3", "--json")
+        on_a = await cli(hub.url, "actors", "ls", "--host", "a", "--limit", "1", "--json")
+        last = await cli(hub.url, "actors", "ls", "--host", "a", "--limit", "2", "--json")
+
+    assert [row["actor"] for row in three.rows()] == ["stock/a", "stock/b", "stock/c"]
+    assert json.loads(three.err) == {"has_more": True}
+    assert [row["actor"] for row in on_a.rows()] == ["stock/c"]
+    assert [row["actor"] for row in last.rows()] == ["stock/c", "stock/d"]
+    assert last.err == ""
+
+
 async def test_alarms_are_listed_and_tried_again(hub: RunningHub, a: Host, shop: ActorHub) -> None:
     await shop.ask("order/17", "remind", 0.01)
     await until(shop, a, "alarms", status="skipped")
@@ -326,6 +376,8 @@ async def test_a_folder_is_looked_into_without_a_trace(
         dead = await looked("dead", "--json")
         letter = await looked("dead", "--id", dead.rows()[0]["id"])
         unknown = await looked("show", "order/99")
+        nowhere = await looked("calls", "--id", "01M7J0XH11HVJDPJH52Y9PDARE")
+        chosen = await looked("ls", "--host", "a")
 
         assert names_in(data) == before
 
@@ -338,6 +390,9 @@ async def test_a_folder_is_looked_into_without_a_trace(
     assert sheet(letter)["its dest"] == "stock/mug"
     assert unknown.code == 1
     assert "no host knows order/99; asked: a" in unknown.err
+    assert "the host a does not know the call" in nowhere.err
+    assert chosen.code == 2
+    assert "leave --host out, or ask the hub with --url" in chosen.err
 
 
 def names_in(folder: Path) -> list[str]:

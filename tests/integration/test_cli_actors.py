@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from signalhub.actors.host import Host
+from signalhub.cli.actor_config import host_config
 from signalhub.settings import Key
+from signalhub.state.folder import Folder
 from signalhub.testing import RunningHub, run_hub, spawn_hub
 from signalhub.tokens import mint
 from tests.integration.cli_shop import Clerk, Order, Stock
@@ -103,6 +105,56 @@ async def test_a_host_is_refused_while_another_of_its_folder_or_name_is_there(
     assert renamed.code == 2
     assert "belongs to the host shop" in renamed.err
     assert "leave --name out" in renamed.err
+
+
+async def test_the_folder_of_a_hub_is_none_for_a_host(tmp_path: Path) -> None:
+    Folder(str(tmp_path / "hub")).close()
+
+    done = await cli(unused_url(), *run_arguments(tmp_path / "hub", "Stock"))
+
+    assert done.code == 2
+    assert "is the folder of a hub" in done.err
+    assert [path.name for path in (tmp_path / "hub").iterdir()] == ["hub.lock"]
+
+
+async def test_a_file_configures_a_host(hub: RunningHub, tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text('call_timeout_ms = 10_000\ndurability = "process"\n')
+    arguments = (*run_arguments(tmp_path / "shop", "Order", "Stock"), "--config", str(path))
+    async with started(hub.url, *arguments) as host:
+        await line_of(host.stdout, "serves order, stock")
+        await line_of(host.stdout, "connected ")
+        good = await cli(hub.url, "actors", "call", "order/1", "checkout", '"mug"')
+
+    assert good.out == "9\n", good.err
+    read = host_config(path, [Order, Stock])
+    assert (read.call_timeout_ms, read.durability, read.max_args) == (10_000, "process", 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("call_timeout = 10", "unknown key 'call_timeout' — Did you mean 'call_timeout_ms'?"),
+        ("call_timeout_ms = 1.5", "call_timeout_ms is an int, not float"),
+        ("tombstone_ttl_ms = 5", "tombstone_ttl_ms = 5 must exceed call_timeout_ms = 30000"),
+        ("[host", "is no TOML"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+async def test_a_file_that_does_not_configure_a_host_is_exit_code_2(
+    tmp_path: Path, text: str | None, complaint: str
+) -> None:
+    path = tmp_path / "shop.toml"
+    if text is not None:
+        path.write_text(text)
+
+    arguments = (*run_arguments(tmp_path / "shop", "Stock"), "--config", str(path))
+    done = await cli(unused_url(), *arguments)
+
+    assert done.code == 2
+    assert f"signalhub: {path}" in done.err
+    assert complaint in done.err
+    assert not (tmp_path / "shop").exists()
 
 
 async def test_a_host_whose_token_is_no_good_says_so(tmp_path: Path) -> None:
@@ -223,6 +275,7 @@ async def test_that_the_host_of_an_actor_is_away_is_said(hub: RunningHub, tmp_pa
 
     assert done.code == 4
     assert "its host b is not connected — start that host" in done.err
+    assert "signalhub actors calls --id '@(callers/" in done.err
 
 
 async def test_a_hub_that_is_not_there_is_exit_code_3() -> None:

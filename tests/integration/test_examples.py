@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples import shop
-from signalhub.actors.host import Host
+from signalhub.actors import Host
 from signalhub.testing import run_hub
-from tests.integration.test_cli import unused_url
+from tests.integration.test_cli import cli, unused_url
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = ["we meet on Friday", "bring the second chapter", "and tea", "I shall be there"]
@@ -71,17 +74,31 @@ async def test_orders_end_well_or_are_taken_back(tmp_path: Path) -> None:
     ]
 
 
-async def test_without_a_hub_there_is_one_line_and_exit_code_1() -> None:
+async def test_the_first_order_of_the_readme_is_confirmed(tmp_path: Path) -> None:
+    async with (
+        run_hub() as hub,
+        Host(shop.Order, shop.Stock, shop.Payment, data=tmp_path / "shop", url=hub.url),
+    ):
+        filled = await cli(hub.url, "actors", "call", "stock/blue-mug", "deliver", "10")
+        call = ("actors", "call", "order/17", "checkout", '"blue-mug"', "--json")
+        done = await cli(hub.url, *call)
+
+    assert filled.out == "10\n"
+    assert done.rows() == [{"value": {"order": "17", "status": "confirmed", "why": ""}}]
+
+
+@pytest.mark.parametrize("name", ["encrypted_room.py", "shop.py"])
+async def test_without_a_hub_there_is_one_line_and_exit_code_1(name: str) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(EXAMPLES / "encrypted_room.py"),
+        str(EXAMPLES / name),
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "SIGNALHUB_URL": unused_url()},
     )
     _, err = await process.communicate()
 
     assert process.returncode == 1
-    assert err.decode().startswith("no hub at http://127.0.0.1:")
+    assert re.match("no hub at (http|ws)://127.0.0.1:", err.decode())
     assert err.count(b"\n") == 1
 
 

@@ -199,6 +199,8 @@ class Arriving:
             return
         if own.status is Status.ARRIVING:
             if place.token <= own.token:
+                # Asked before the move; what has arrived since waits for another answer.
+                kernel.dispatch.doubt_later(place.actor, now_ms)
                 return
             # It was on its way here and is somewhere else by now.
             kernel.moving.give_up(place.actor)

@@ -17,7 +17,7 @@ import msgspec
 
 from signalhub.actors import message as wire
 from signalhub.actors.actor import Actor
-from signalhub.actors.config import DurableConfig
+from signalhub.actors.config import DurableConfig, for_host
 from signalhub.actors.control import NAME_KEPT
 from signalhub.actors.effects import Answer, Effect, GiveAway, Locate, Offload, Send, Settle
 from signalhub.actors.events import (
@@ -100,7 +100,8 @@ class Host:
         self._clock = clock or SystemClock()
         self._folder = Folder(os.fspath(data), lock_name=LOCK_NAME, owner="actor host")
         try:
-            store = Store(self._folder.path / FILE, durability=self.config.durability)
+            durability = for_host(self.config, classes).durability
+            store = Store(self._folder.path / FILE, durability=durability)
             self.name, self._instance = _identity(store, name)
             # Has the hub known this folder by its name before?
             self._is_name_ours = store.get_meta(NAME_KEPT) is not None
@@ -314,7 +315,7 @@ class Host:
                 ttl_ms=effect.ttl_ms,
                 message_id=effect.batch,
                 fences=effect.fences or None,
-                timeout_s=self.config.outbound_timeout_ms / 1000,
+                timeout_s=self.kernel.config.outbound_timeout_ms / 1000,
                 attempts=1,
             )
         except UnknownActor as error:

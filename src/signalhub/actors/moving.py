@@ -250,6 +250,8 @@ class Moving:
         left = (Status.GONE, Status.UNPLACED)
         if own is not None and own.status in left and own.token >= part.token:
             return  # It came, and has left again: a late copy.
+        if own is not None and own.status is Status.ARRIVING and own.token > part.token:
+            return  # A late copy from an earlier move; a later one is under way.
         move = self._moves.get(part.actor)
         if move is not None and (move.direction == "leaving" or move.step == "arrived"):
             return
@@ -274,6 +276,9 @@ class Moving:
         """The hub says that an arriving actor lives here: take it over if it is complete."""
         move = self._moves.get(place.actor)
         if move is None or move.step != "parts" or place.token != move.token:
+            if move is not None and place.token < move.token:
+                # The question was asked before the move, and its answer must not be the last.
+                self._kernel.dispatch.doubt_later(place.actor, now_ms)
             return
         rows: Iterable[tuple[Any, ...]] = self._execute(
             "SELECT body FROM parts WHERE actor = ? AND move_id = ? ORDER BY number",

@@ -37,7 +37,7 @@ def _check_kinds(classes: Sequence[type[Actor]]) -> None:
 
     try:
         Kinds(classes, DurableConfig())
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         message, _, resolution = str(error).partition("; ")
         raise usage(message, resolution) from None
 

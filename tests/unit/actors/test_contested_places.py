@@ -58,12 +58,11 @@ def asked_about(effects: list[Effect]) -> list[str]:
 
 
 def test_an_actor_that_nobody_serves_delays_nobody_else() -> None:
-    actors = LocalActors(Asker, foreign=("mail", "stock"))
+    actors = LocalActors(Asker, Counter, foreign=("mail", "stock"))
     kernel = actors.kernel
-    actors.call("asker/1", "ask", "asker/2")
-    turn(
-        actors, Arrived(wire.CALL, request_body("1", "asker/1", op("ask", "mail/1")), CALLER, 1, 1)
-    )
+    actors.call("asker/1", "ask", "counter/1")
+    data = request_body("1", "asker/1", op("ask", "mail/1"))
+    turn(actors, Arrived(wire.CALL, data, CALLER, 1, 1))
     turn(actors, Placed([], {"mail/1": "nobody serves it"}))
 
     data = request_body("2", "asker/1", op("ask", "stock/7"))
