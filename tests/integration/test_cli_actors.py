@@ -157,6 +157,19 @@ async def test_a_file_that_does_not_configure_a_host_is_exit_code_2(
     assert not (tmp_path / "shop").exists()
 
 
+async def test_the_name_of_a_lost_folder_is_taken_only_with_replace(
+    hub: RunningHub, shop: Host, tmp_path: Path
+) -> None:
+    await shop.is_connected.wait()
+    await shop.close()
+
+    done = await cli(hub.url, *run_arguments(tmp_path / "other", "Stock"), "--name", "shop")
+
+    assert done.code == 1
+    assert "live in another folder" in done.err
+    assert "--replace" in done.err
+
+
 async def test_a_host_whose_token_is_no_good_says_so(tmp_path: Path) -> None:
     async with run_hub(auth={"enabled": True, "secret": SECRET}) as hub:
         done = await cli(hub.url, *run_arguments(tmp_path / "shop", "Stock"))

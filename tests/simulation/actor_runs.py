@@ -72,7 +72,7 @@ class ActorRun:
     def _config(self, chance: Random) -> DurableConfig:
         batches = chance.choice([(100, 100), (100, 100), (1, 3), (3, 2)])
         # Lanes that recover soon are more often found ready, those that do not more often full.
-        timeout_ms, base_ms, cap_ms = chance.choice([(5_000, 1_000, 10_000), (400, 50, 500)])
+        timeout_ms, base_ms, cap_ms = chance.choice([(5_000, 1_000, 10_000), (800, 200, 2_000)])
         return DurableConfig(
             outbound_timeout_ms=timeout_ms,
             retry_base_ms=base_ms,

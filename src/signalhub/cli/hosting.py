@@ -57,6 +57,13 @@ def run(
             help="TOML file with keys of the host's configuration, such as call_timeout_ms.",
         ),
     ] = None,
+    replace: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Take a name whose folder is lost: its actors begin anew in this one.",
+        ),
+    ] = False,
     url: Annotated[Url, Parameter(group="Connection")] = DEFAULT_URL,
     token_file: Annotated[
         Path | None,
@@ -94,6 +101,7 @@ def run(
             config=settings,
             foreign=foreign,
             token=token,
+            replaces=replace,
         )
     except SettingsError as error:
         raise _data_failure(error, data) from None
@@ -164,7 +172,7 @@ def _dismissed(error: ClientError) -> Failure:
     """What the user is told when the hub does not want this host."""
     match error:
         case Refused(code=Code.DUPLICATE_HOST):
-            resolution = (
+            resolution = error.resolution.replace("replace it", "replace it with --replace") or (
                 "stop that one, or give this one another --data and --name; if it is gone already,"
                 " the hub notices within a minute or so: try again then"
             )
