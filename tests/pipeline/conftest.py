@@ -29,7 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     if problem := jars.java_problem():
         pytest.skip(problem)
-    session = open_session("local[2]", memory="1g", name="tests", is_brief=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(_HERE / "spark"))
+        session = open_session("local[2]", memory="1g", name="tests")
+    assert session.conf.get("spark.sql.adaptive.enabled") == "false", "its settings were not found"
     yield session
     session.stop()
 

@@ -182,17 +182,18 @@ def spoiled(
         "UPDATE {} SET seq = CASE offset WHEN 140 THEN seq + 1 WHEN 141 THEN seq - 1"
         " ELSE seq END, body = CASE offset WHEN 150 THEN X'93A178' WHEN 151 THEN NULL"
         " WHEN 152 THEN NULL ELSE body END, removed_at = CASE offset WHEN 152 THEN accepted_at"
-        " END WHERE offset BETWEEN 140 AND 152",
+        " END, expires_at = CASE offset WHEN 173 THEN accepted_at ELSE expires_at END"
+        " WHERE offset BETWEEN 140 AND 152 OR offset = 173",
     )
     change("messages", "DELETE FROM {} WHERE offset = 160")
     change("deliveries", f"DELETE FROM {{}} WHERE offset IN (170, {MAIL})")
     change(
         "deliveries",
-        f"UPDATE {{}} SET settled_at = NULL, outcome = 'pending' WHERE offset IN"
-        f" (171, 173, {MAIL + 1})",
+        "UPDATE {} SET settled_at = CASE offset WHEN 172 THEN settled_at END,"
+        " outcome = CASE offset WHEN 172 THEN outcome ELSE 'pending' END,"
+        " recipient = CASE offset WHEN 172 THEN 'orders/nobody' ELSE recipient END"
+        f" WHERE offset IN (171, 172, 173, {MAIL + 1})",
     )
-    change("entries", "UPDATE {} SET expires_at = accepted_at WHERE offset = 173")
-    change("deliveries", "UPDATE {} SET recipient = 'orders/nobody' WHERE offset = 172")
     return side
 
 

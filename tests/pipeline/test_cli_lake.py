@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -96,10 +97,14 @@ def test_what_was_landed_is_found_and_proven(landed: Path, command: Command) -> 
 def test_a_process_says_what_was_asked_for_and_nothing_else(landed: Path) -> None:
     def process(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "signalhub", *arguments, "--data", str(landed)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
-    found = process("sql", "SELECT seq FROM messages ORDER BY seq LIMIT 2", "--format", "json")
-    proven = process("audit", "--json")
+    query = "SELECT seq FROM messages ORDER BY seq LIMIT 2"
+    # Both at once: while one starts, the other works.
+    with ThreadPoolExecutor() as both:
+        asking = both.submit(process, "sql", query, "--format", "json")
+        proving = both.submit(process, "audit", "--json")
+        found, proven = asking.result(), proving.result()
 
     assert (found.returncode, found.stdout) == (0, '{"seq":1}\n{"seq":2}\n'), found.stderr
     assert found.stderr == ""

@@ -51,6 +51,13 @@ def scene(tmp_path: Path) -> LogScene:
 
 @pytest.fixture
 def side(spark: SparkSession, lake: Lake, scene: LogScene, tmp_path: Path) -> Lakeside:
+    """All tables."""
+    return Lakeside(spark, tmp_path)
+
+
+@pytest.fixture
+def bare(spark: SparkSession, scene: LogScene, tmp_path: Path) -> Lakeside:
+    """No table but `entries` and what is shaped: a round takes as long as there are tables."""
     return Lakeside(spark, tmp_path)
 
 
@@ -233,6 +240,7 @@ def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_st
     for text in ("FORGOTTEN", "KEPT", "KEPT"):
         scene.append([scene.published("orders", {"n": n, "of": text}) for n in range(3)])
         side.land()
+    session = compaction.upkeep_session(side.spark)
     where = f"delta.`{side.lake.location('entries')}`"
     side.spark.sql(f"DELETE FROM {where} WHERE offset < 3")
     folder = side.data / "lake" / "entries"
@@ -241,20 +249,20 @@ def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_st
     _checkpoint(side, "entries")
     side.spark.sql(f"DELETE FROM {where} WHERE offset = 4")
     before = set(folder.glob("*.parquet"))
-    assert replaced(side.spark, side.lake, "entries", 0) == []
+    assert replaced(session, side.lake, "entries", 0) == []
 
-    vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
+    vacuum(session, side.lake, "entries", 0.0, is_alone=False)
 
     gone = before - set(folder.glob("*.parquet"))
     assert len(gone) == 1, "rows of the other files are marked, and the files are still needed"
     on_its_way.unlink()
     assert remains(folder, "FORGOTTEN") == []
     assert side.rows("entries", "offset") == [(offset,) for offset in (3, 5, 6, 7, 8)]
-    purged = compaction.purge(compaction.upkeep_session(side.spark), side.lake, "entries")
+    purged = compaction.purge(session, side.lake, "entries")
     assert purged == 1
-    vacuum(side.spark, side.lake, "entries", 600.0, is_alone=False)
+    vacuum(session, side.lake, "entries", 600.0, is_alone=False)
     assert len(set(folder.glob("*.parquet")) & before) == 2, "it was replaced a moment ago"
-    vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
+    vacuum(session, side.lake, "entries", 0.0, is_alone=False)
     assert len(set(folder.glob("*.parquet")) & before) == 1
     assert side.rows("entries", "offset") == [(offset,) for offset in (3, 5, 6, 7, 8)]
 
@@ -292,7 +300,8 @@ def test_tables_forget_commits_from_before_the_last_two_old_checkpoints(
         rows = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")
         assert pa.table(rows)["n"].to_pylist() == [12]
     assert side.table("entries").count() == 12
-    vacuum(side.spark, side.lake, "entries", 0.0, is_alone=False)
+    session = compaction.upkeep_session(side.spark)
+    vacuum(session, side.lake, "entries", 0.0, is_alone=False)
     forget_tables(side.spark)
     scene.publish(2)
     side.land()
@@ -341,16 +350,16 @@ def test_replaced_files_are_known_for_as_long_as_they_are_to_stay(
 
 
 def test_readers_go_on_while_everything_is_rewritten_and_deleted(
-    side: Lakeside, scene: LogScene
+    bare: Lakeside, scene: LogScene
 ) -> None:
     now = LATER_MS + 2 * HOUR_MS
     for n in range(3):
         expires = LATER_MS + HOUR_MS if n == 0 else LATER_MS + 9 * HOUR_MS
         scene.append([scene.said(INBOX, expires_ms=expires) for _ in range(20)])
-        side.shape("inbox")
-    reader = LakeReader(Lake(side.lake.uri))
+        bare.shape("inbox")
+    reader = LakeReader(Lake(bare.lake.uri))
     assert len(reader.page(INBOX, 1, 100, 100, LATER_MS)) == 60
-    open_table = side.table("inbox").where("seq > 20")
+    open_table = bare.table("inbox").where("seq > 20")
     stop, pages, faults = threading.Event(), [], []
     pauses: list[int] = []
 
@@ -364,12 +373,12 @@ def test_readers_go_on_while_everything_is_rewritten_and_deleted(
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        session = compaction.upkeep_session(side.spark)
-        compaction.compact(session, side.lake, "inbox", small_max=2)
+        session = compaction.upkeep_session(bare.spark)
+        compaction.compact(session, bare.lake, "inbox", small_max=2)
         done = maintain(
-            side.spark,
-            side.lake,
-            side.data,
+            bare.spark,
+            bare.lake,
+            bare.data,
             FOREVER,
             now_ms=now,
             is_alone=True,
@@ -380,29 +389,31 @@ def test_readers_go_on_while_everything_is_rewritten_and_deleted(
         thread.join()
 
     assert done.failed == {}
-    assert len(pauses) > len(TABLES), "what cannot wait has its turn before each table"
+    tables = [name for name in TABLES if bare.lake.exists(name)]
+    assert tables == ["entries", "inbox"]
+    assert len(pauses) > len(tables), "what cannot wait has its turn before each table"
     assert done.removed["inbox"] == 20
     assert faults == []
     assert pages
     assert {tuple(page) for page in pages} == {tuple(range(21, 61))}
-    assert side.table("inbox").count() == open_table.count() == 40
+    assert bare.table("inbox").count() == open_table.count() == 40
 
 
-def test_an_erasure_is_complete_when_its_time_has_come(side: Lakeside, scene: LogScene) -> None:
+def test_an_erasure_is_complete_when_its_time_has_come(bare: Lakeside, scene: LogScene) -> None:
     scene.publish(2)
-    side.shape()
-    one = certificate.begin(side.data, "actor", "@(demo/alice)", NOON_MS)
+    bare.land()
+    one = certificate.begin(bare.data, "actor", "@(demo/alice)", NOON_MS)
     one.state, one.unreadable_ms = "unreadable", NOON_MS
     one.gone_planned_ms = NOON_MS + HOUR_MS
-    certificate.write(side.data, one)
+    certificate.write(bare.data, one)
     quick = Upkeep(at_ms=NOON_MS, ms=0, looked_ms=NOON_MS, thorough_ms=NOON_MS)
 
-    early = maintain(side.spark, side.lake, side.data, SETTINGS, last=quick, now_ms=NOON_MS + 1)
+    early = maintain(bare.spark, bare.lake, bare.data, SETTINGS, last=quick, now_ms=NOON_MS + 1)
     assert (early.erasures, early.vacuumed) == (0, [])
     at = NOON_MS + HOUR_MS
-    done = maintain(side.spark, side.lake, side.data, SETTINGS, last=early, now_ms=at)
+    done = maintain(bare.spark, bare.lake, bare.data, SETTINGS, last=early, now_ms=at)
 
     assert at < NOON_MS + THOROUGH_MS
-    assert done.erasures == 1
-    found = certificate.read(side.data, one.id)
+    assert (done.erasures, done.vacuumed) == (1, ["entries"])
+    found = certificate.read(bare.data, one.id)
     assert (found.state, found.gone_ms) == ("gone", at)

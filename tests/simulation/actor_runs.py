@@ -62,7 +62,7 @@ class ActorRun:
         self._disturb(chance, moves)
 
     def _faults(self, chance: Random) -> Faults:
-        jump = 0.1 if not self.is_forgetful and chance.random() < 0.2 else 0.0
+        jump = 0.3 if not self.is_forgetful and chance.random() < 0.2 else 0.0
         if chance.random() < 0.4:
             return Faults(jump=jump)
         # What hosts only know in memory matters more where they live longer.

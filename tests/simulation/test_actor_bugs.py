@@ -181,7 +181,7 @@ class Bug:
 
 BUGS = {
     "removes the row before the receipt": Bug("lost: ", forgetting_what_it_sends),
-    "has no tombstones": Bug("duplicated: ", without_tombstones),
+    "has no tombstones": Bug(" times", without_tombstones),
     "has no head-of-line rule": Bug("order: ", without_head_of_line),
     "settles before the commit": Bug("is lost", settling_before_the_commit),
     "sends before the commit": Bug("duplicated: ", sending_before_the_commit, AT_COMMITS),
