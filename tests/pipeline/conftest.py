@@ -27,6 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    """It lives for so many tests that what Java compiles pays, so it is not a brief one."""
     if problem := jars.java_problem():
         pytest.skip(problem)
     with pytest.MonkeyPatch.context() as patch:

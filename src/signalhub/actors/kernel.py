@@ -13,6 +13,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -100,6 +101,8 @@ class Kernel:
         self.reached = reached
         self.now_ms = 0
         self.effects: list[Effect] = []
+        # Does memory still stand for a turn that has not happened?
+        self._is_unread = False
         self.places = Places(store, host)
         self.inbox = Inbox(store, self.ids)
         self.outbox = Outbox(store)
@@ -119,7 +122,15 @@ class Kernel:
         self.now_ms = now_ms
         with self.store.transaction():
             self.recovery.begin(now_ms)
-        self._load()
+            self._load()
+
+    def _load_again(self) -> None:
+        """After a turn that has not happened; a disk that fails here, too, is tried again later."""
+        self._is_unread = True
+        with self.store.transaction():
+            self._load()
+            self.recovery.again()
+        self._is_unread = False
 
     def _load(self) -> None:
         self.places.load()
@@ -135,6 +146,8 @@ class Kernel:
         self.now_ms = now_ms
         self.effects = []
         self.counters.turns += 1
+        if self._is_unread:
+            self._load_again()
         try:
             with self.store.transaction():
                 for event in events:
@@ -153,8 +166,8 @@ class Kernel:
             self.counters.failed_turns += 1
             self.effects = []
             if isinstance(error, StorageFailed):
-                self._load()
-                self.recovery.again()
+                with suppress(StorageFailed):
+                    self._load_again()
             raise
         self.reached("committed")
         effects, self.effects = self.effects, []

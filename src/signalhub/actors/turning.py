@@ -14,7 +14,7 @@ from typing import Final
 from signalhub.actors.effects import Effect
 from signalhub.actors.events import Event
 from signalhub.actors.kernel import Kernel
-from signalhub.actors.store import StorageFailed
+from signalhub.actors.store import STORAGE_ERRORS, StorageFailed
 from signalhub.clock import Clock
 
 log = logging.getLogger("signalhub.actors")
@@ -79,7 +79,10 @@ class Turning:
     def _wait_s(self) -> float:
         if self._events or self._is_stopping or self._kernel.has_work:
             return 0
-        due_ms = self._kernel.next_due_ms()
+        try:
+            due_ms = self._kernel.next_due_ms()
+        except STORAGE_ERRORS:
+            return _FAILED_S  # The turn that follows says so.
         if due_ms is None:
             return _WAIT_S_MAX
         return min(_WAIT_S_MAX, max(0, due_ms - self._clock.now_ms()) / 1000)
