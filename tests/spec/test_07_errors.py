@@ -193,6 +193,8 @@ def test_7_1_every_code_is_provoked_by_some_test_here() -> None:
         Code.UNKNOWN_TOPIC,
         Code.WRONG_EPOCH,
     }
+    # Of durable actors: see tests/unit/core/test_placing.py and those beside it.
+    elsewhere |= {Code.DUPLICATE_HOST, Code.NO_HOST, Code.STALE_PLACEMENT}
 
     assert {case.code for case in CASES} | elsewhere == set(Code)
 

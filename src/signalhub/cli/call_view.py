@@ -144,7 +144,7 @@ def sheet_of(facts: Mapping[str, Any]) -> dict[str, Any]:
             sheet["target"] = f"{caller['target']}{method}"
     if callee is not None:
         sheet["callee"] = f"{callee['actor']} on {callee['host']}: {callee['state']}"
-    if (home := facts["home"]) is not None:
+    if (home := facts.get("home")) is not None:
         away = ", which is away: it goes on when that host is back" if home["away"] else ""
         sheet["callee"] = f"{home['actor']} lives on {home['host']}{away}"
     times = {"stored": "storedMs", "accepted": "acceptedMs", "deadline": "deadlineMs"}
