@@ -72,10 +72,6 @@ class Places:
         self._execute("INSERT OR REPLACE INTO actors VALUES (?, ?, ?)", (address, token, status))
         self._own[address] = Own(token, status)
 
-    def remove(self, address: str) -> None:
-        self._execute("DELETE FROM actors WHERE address = ?", (address,))
-        self._own.pop(address, None)
-
     def with_status(self, status: Status) -> list[str]:
         rows = self._execute("SELECT address FROM actors WHERE status = ?", (status,))
         return [address for (address,) in rows]

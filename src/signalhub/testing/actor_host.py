@@ -39,7 +39,7 @@ from signalhub.actors.effects import Effect, GiveAway, Send, Settle
 from signalhub.actors.events import Arrived, Event, Moved, Placed, Receipted, Refused
 from signalhub.actors.host import FILE, Host, host_address
 from signalhub.clock import SystemClock
-from signalhub.testing.process import START_S, STOP_S
+from signalhub.testing.process import START_S, end_process
 
 _PROGRAM: Final = "from signalhub.testing.actor_host import main; main()"
 
@@ -157,16 +157,7 @@ class HostProcess:
 
     async def _end(self, how: signal.Signals) -> int:
         process, self._process = self.process, None
-        if process.returncode is None:
-            process.send_signal(how)
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.communicate()
-        except TimeoutError:
-            process.kill()
-            await process.communicate()
-        assert process.returncode is not None
-        return process.returncode
+        return await end_process(process, how)
 
 
 @asynccontextmanager

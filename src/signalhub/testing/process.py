@@ -108,18 +108,23 @@ class HubProcess:
 
     async def _end(self, how: signal.Signals) -> int:
         process, self._process = self.process, None
-        if process.returncode is None:
-            process.send_signal(how)
-            # A frozen process acts on SIGTERM only after it goes on.
-            process.send_signal(signal.SIGCONT)
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.communicate()
-        except TimeoutError:
-            process.kill()
+        return await end_process(process, how)
+
+
+async def end_process(process: asyncio.subprocess.Process, how: signal.Signals) -> int:
+    """Tell a process to end, and make sure that it does; its exit code."""
+    if process.returncode is None:
+        process.send_signal(how)
+        # A frozen process acts on SIGTERM only after it goes on.
+        process.send_signal(signal.SIGCONT)
+    try:
+        async with asyncio.timeout(STOP_S):
             await process.communicate()
-        assert process.returncode is not None
-        return process.returncode
+    except TimeoutError:
+        process.kill()
+        await process.communicate()
+    assert process.returncode is not None
+    return process.returncode
 
 
 @asynccontextmanager
