@@ -334,7 +334,8 @@ class Log:
         """What can wait: prepare the next segment, seal the old ones.
 
         To be driven by `for _ in log.upkeep(): pause`; nothing between two pauses takes much more
-        than half a millisecond. A full disk ends it early.
+        than half a millisecond. A full disk ends it early. What rolls meanwhile is left to the
+        next call, so that a log that never stops rolling does not keep its driver for ever.
         """
         try:
             slices = self._chores()
@@ -349,7 +350,8 @@ class Log:
     def _chores(self) -> Slices:
         if self._wants_next:
             yield from self._prepare()
-        while found := self._unsealed():
+        end = self.segments[-1].base
+        while (found := self._unsealed()) and found[0].base < end:
             yield from self._seal(*found)
 
     def remove(self, segments: Sequence[SegmentInfo]) -> None:

@@ -142,6 +142,18 @@ def test_sealing_comes_in_many_slices() -> None:
     assert do_upkeep(log) > 4_000 / 200
 
 
+def test_upkeep_ends_although_the_log_rolls_all_the_time() -> None:
+    log = open_log(FaultyDisk(), segment_bytes=SEGMENT_BYTES)
+    fill_segments(log, 3)
+
+    for _ in islice(log.upkeep(), 1_000):
+        fill_segments(log, len(log.segments) + 1)
+
+    assert [info.is_sealed for info in log.segments[:4]] == [True, True, False, False]
+    do_upkeep(log)
+    assert all(info.is_sealed for info in log.segments[:-1])
+
+
 def test_an_interrupted_sealing_is_done_again() -> None:
     interruptions = 0
     for slices in range(1, 1_000):
