@@ -1,147 +1,34 @@
-"""Hosts of durable actors and a real hub: calls, absences, restarts, and moves."""
+"""Hosts of durable actors and a real hub: calls, absences, restarts."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from uuid import uuid4
 
-import apsw
 import pytest
 
-from signalhub.actors import Actor, CallTimeout, CallUndeliverable, DurableConfig, op, payload
-from signalhub.actors import message as wire
-from signalhub.actors.events import Arrived, Commanded, Receipted
-from signalhub.actors.host import FILE, Host
-from signalhub.actors.moving import PART_BYTES
+from signalhub.actors import CallTimeout, CallUndeliverable, op
+from signalhub.actors.host import Host
 from signalhub.actors.operation import Operation
-from signalhub.actors.outbox import FROZEN
 from signalhub.actors.outside import ActorHub
-from signalhub.clock import Clock, SystemClock
 from signalhub.errors import ClientError, Refused, SettingsError
-from signalhub.testing import HostProcess, RunningHub, run_hub, spawn_host
-from signalhub.testing.local_actors import request_body
-from tests.integration import host_actors
-from tests.integration.host_actors import QUICK, Adder, Asker, Feeder, Mover
-
-PATIENCE_S = 20.0
-PAUSE_S = 0.02
-# So much of an actor takes three parts to move.
-BALLAST_CHARS = 2 * PART_BYTES + 1
-UNLIMITED: dict[str, Any] = {"message_rate": 0.0, "connection_rate": 0.0}
-
-
-class Shifting(SystemClock):
-    """A clock that can be set."""
-
-    def __init__(self, shift_s: float = 0.0) -> None:
-        self.shift_ms = round(shift_s * 1000)
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.shift_ms
-
-    def advance(self, seconds: float, *hosts: Host) -> None:
-        """Time passes for those who have this clock; any event makes them look at it."""
-        self.shift_ms += round(seconds * 1000)
-        for host in hosts:
-            host.kernel_events([Receipted("a batch nobody knows")])
-
-
-@asynccontextmanager
-async def hosting(
-    url: str,
-    folder: Path,
-    name: str,
-    *classes: type[Actor],
-    clock: Clock | None = None,
-    is_awaited: bool = True,
-    **config: Any,
-) -> AsyncIterator[Host]:
-    """A host that retries quickly, once the hub knows it."""
-    chosen = DurableConfig(**(QUICK | config))
-    async with Host(
-        *classes, data=folder / name, url=url, name=name, config=chosen, clock=clock
-    ) as host:
-        if is_awaited:
-            async with asyncio.timeout(PATIENCE_S):
-                await host.is_connected.wait()
-        yield host
-
-
-async def ask(url: str, target: str, operation: Operation, timeout_s: float = PATIENCE_S) -> Any:
-    async with ActorHub(url) as outside:
-        return await outside.ask(target, operation, timeout=timeout_s)
-
-
-async def command(url: str, host: Host | HostProcess, name: str, **arguments: Any) -> Any:
-    async with ActorHub(url) as outside:
-        return await outside.command(host.address, name, arguments)
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for something that tells nobody when it happens."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await condition():  # noqa: ASYNC110  What happens elsewhere has no event here.
-            await asyncio.sleep(PAUSE_S)
-
-
-def stored(folder: Path, name: str, actor: str, key: str) -> Any:
-    """A value of an actor's state, read beside its host."""
-    connection = apsw.Connection(str(folder / name / FILE), flags=apsw.SQLITE_OPEN_READONLY)
-    found = connection.execute(
-        "SELECT value FROM state WHERE actor = ? AND key = ?", (actor, key)
-    ).get
-    connection.close()
-    return None if found is None else payload.decode(found)
-
-
-def rows_of(folder: Path, name: str, query: str) -> list[Any]:
-    """What a host's store says, read beside it; the first column."""
-    connection = apsw.Connection(str(folder / name / FILE), flags=apsw.SQLITE_OPEN_READONLY)
-    rows = [row[0] for row in connection.execute(query)]
-    connection.close()
-    return rows
-
-
-# Whoever sends something without the hub.
-NOBODY = SimpleNamespace(sender="@(test/nobody)", payload={}, is_settleable=False)
-
-
-def called(actor: str, operation: Operation) -> Arrived:
-    """A call as if the hub had delivered it."""
-    data = request_body(uuid4().hex, actor, operation)
-    return Arrived(wire.CALL, data, NOBODY.sender, time.time_ns() // 1_000_000, NOBODY)
-
-
-async def lost(host: Host) -> None:
-    """Wait until the host has noticed that there is no hub."""
-    client = host._client
-    assert client is not None
-
-    async def is_lost() -> bool:
-        return not client.is_connected
-
-    await until(is_lost)
-
-
-async def back(host: Host) -> None:
-    """Wait until the host is connected again."""
-    client = host._client
-    assert client is not None
-
-    async def is_back() -> bool:
-        return client.is_connected
-
-    await until(is_back)
-
-
-# Calls.
+from signalhub.testing import RunningHub, run_hub
+from tests.integration.actor_scene import (
+    PATIENCE_S,
+    UNLIMITED,
+    Shifting,
+    arrived,
+    ask,
+    back,
+    command,
+    hosting,
+    lost,
+    stored,
+    until,
+)
+from tests.integration.host_actors import Adder, Asker
 
 
 async def test_results_and_errors_come_back_from_another_host(tmp_path: Path) -> None:
@@ -247,6 +134,15 @@ async def test_whoever_asks_from_outside_lives_through_a_restart_of_the_hub(
         assert await outside.ask("adder/a", op(Adder.add, 3)) == 4
 
 
+async def test_whoever_commands_a_host_that_is_away_hears_which(tmp_path: Path) -> None:
+    async with run_hub(**UNLIMITED) as hub, ActorHub(hub.url) as outside:
+        async with hosting(hub.url, tmp_path, "adders", Adder) as adders:
+            pass
+
+        with pytest.raises(TimeoutError, match=r"the host @\(actors/adders\) .* is it running"):
+            await outside.command(adders.address, "stats", timeout_s=0.05)
+
+
 # Who is away.
 
 
@@ -343,14 +239,6 @@ async def move(hub: RunningHub, one: Host, other: Host, actor: str, wake: Operat
     if actor in here:
         await command(hub.url, one, "move", actor=actor, to=other.address)
         await arrived(hub.url, other, actor)
-
-
-async def arrived(url: str, host: Host | HostProcess, actor: str) -> None:
-    async def is_here() -> bool:
-        found = await command(url, host, "actor", actor=actor)
-        return found is not None and found["status"] == "here" and found["move"] is None
-
-    await until(is_here)
 
 
 # The hub's memory.
@@ -485,302 +373,3 @@ async def test_a_host_without_a_hub_takes_up_its_alarms(tmp_path: Path) -> None:
             await until(is_done)
             assert stored(tmp_path, "both", "adder/a", "seen") == [1, 7]
             assert not both.is_connected.is_set()
-
-
-# Moves.
-
-
-async def test_an_actor_moves_with_all_it_has_and_back(tmp_path: Path) -> None:
-    async with (
-        run_hub(**UNLIMITED) as hub,
-        hosting(hub.url, tmp_path, "one", Mover) as one,
-        hosting(hub.url, tmp_path, "adders", Adder),
-    ):
-        for number in range(3):
-            await ask(hub.url, "mover/a", op(Mover.note, number))
-        await ask(hub.url, "mover/a", op(Mover.ring, 60.0))
-        await ask(hub.url, "mover/a", op(Mover.consult))
-        clock = Shifting()
-        async with hosting(hub.url, tmp_path, "two", Mover, clock=clock) as two:
-            await command(hub.url, one, "move", actor="mover/a", to=two.address)
-            await arrived(hub.url, two, "mover/a")
-            clock.advance(60.0, two)
-            await ask(hub.url, "adder/a", op(Adder.decide, "stay"))
-            await ask(hub.url, "mover/a", op(Mover.note, 3))
-
-            expected = {
-                "seen": [0, 1, 2, 3],
-                "entries": [[number, f"word {number}"] for number in range(4)],
-                "rung": 1,
-                "advice": ["stay"],
-                "pending": 0,
-                "alarms": 0,
-                "ballast": 0,
-            }
-
-            async def is_whole() -> bool:
-                return bool(await ask(hub.url, "mover/a", op(Mover.show)) == expected)
-
-            await until(is_whole)
-            assert stored(tmp_path, "one", "mover/a", "seen") is None
-
-            await command(hub.url, two, "move", actor="mover/a", to=one.address)
-            await arrived(hub.url, one, "mover/a")
-            await until(is_whole)
-            assert await ask(hub.url, "mover/a", op(Mover.note, 4)) == 4
-        assert stored(tmp_path, "one", "mover/a", "seen") == [0, 1, 2, 3, 4]
-
-
-async def test_order_holds_while_an_actor_moves_to_and_fro_under_load(tmp_path: Path) -> None:
-    total = 300
-    async with (
-        run_hub(**UNLIMITED) as hub,
-        hosting(hub.url, tmp_path, "one", Mover) as one,
-        hosting(hub.url, tmp_path, "feeders", Feeder, outbound_batch_size=5),
-        ActorHub(hub.url) as outside,
-    ):
-        await outside.ask("mover/a", op(Mover.show))
-        async with hosting(hub.url, tmp_path, "two", Mover) as two:
-            fed = asyncio.create_task(
-                outside.ask("feeder/a", op(Feeder.feed, 0, total), timeout=PATIENCE_S)
-            )
-            for here, there in ((one, two), (two, one), (one, two)):
-                await outside.command(
-                    here.address, "move", {"actor": "mover/a", "to": there.address}
-                )
-                await arrived(hub.url, there, "mover/a")
-
-            assert sorted(await fed) == list(range(total))
-            shown = await outside.ask("mover/a", op(Mover.show))
-            assert shown["seen"] == list(range(total))
-            assert len(shown["entries"]) == total
-
-
-async def test_a_move_waits_for_a_host_that_is_away(tmp_path: Path) -> None:
-    async with run_hub(**UNLIMITED) as hub, hosting(hub.url, tmp_path, "one", Mover) as one:
-        await ask(hub.url, "mover/a", op(Mover.note, 0))
-        async with hosting(hub.url, tmp_path, "two", Mover) as two:
-            pass
-        await command(hub.url, one, "move", actor="mover/a", to=two.address)
-
-        async def is_sent() -> bool:
-            moves = (await command(hub.url, one, "stats"))["moves"]
-            return [each["step"] for each in moves] == ["drained"]
-
-        await until(is_sent)
-        async with ActorHub(hub.url) as outside:
-            asked = asyncio.create_task(outside.ask("mover/a", op(Mover.note, 1)))
-            with pytest.raises(ValueError, match="on its way already"):
-                await outside.command(one.address, "move", {"actor": "mover/a", "to": "@(x/y)"})
-            assert not asked.done()
-
-            async with hosting(hub.url, tmp_path, "two", Mover) as two:
-                assert await asked == 1
-                await arrived(hub.url, two, "mover/a")
-                shown = await outside.ask("mover/a", op(Mover.show))
-                assert shown["seen"] == [0, 1]
-
-
-async def test_a_move_nobody_can_take_leaves_the_actor_as_it_was(tmp_path: Path) -> None:
-    async with (
-        run_hub(**UNLIMITED) as hub,
-        hosting(hub.url, tmp_path, "one", Mover) as one,
-        hosting(hub.url, tmp_path, "adders", Adder) as adders,
-    ):
-        await ask(hub.url, "mover/a", op(Mover.note, 0))
-        await command(hub.url, one, "move", actor="mover/a", to=adders.address)
-
-        async def has_stayed() -> bool:
-            return bool((await command(hub.url, one, "actor", actor="mover/a"))["moveFailed"])
-
-        await until(has_stayed)
-        assert await ask(hub.url, "mover/a", op(Mover.note, 1)) == 1
-        with pytest.raises(ValueError, match="does not live in"):
-            await command(hub.url, one, "move", actor="mover/b", to=adders.address)
-        with pytest.raises(ValueError, match=r"lives in .* already"):
-            await command(hub.url, one, "move", actor="mover/a", to=one.address)
-
-
-async def test_work_that_ends_while_its_actor_moves_is_heard_of_once(tmp_path: Path) -> None:
-    """It is done again in the new host, so the old one must not act on its end."""
-    host_actors.work_may_end = asyncio.Event()
-    async with (
-        run_hub(**UNLIMITED) as hub,
-        hosting(hub.url, tmp_path, "one", Mover) as one,
-        hosting(hub.url, tmp_path, "adders", Adder),
-    ):
-        await ask(hub.url, "mover/a", op(Mover.delegate))
-        async with hosting(hub.url, tmp_path, "two", Mover) as two:
-            pass
-        await command(hub.url, one, "move", actor="mover/a", to=two.address)
-
-        async def is_sent() -> bool:
-            moves = (await command(hub.url, one, "stats"))["moves"]
-            return [each["step"] for each in moves] == ["drained"]
-
-        await until(is_sent)
-        host_actors.work_may_end.set()
-        # By the time it has answered, it has heard of the end of the work.
-        await command(hub.url, one, "stats")
-
-        async with hosting(hub.url, tmp_path, "two", Mover) as two:
-
-            async def is_told() -> bool:
-                return bool((await ask(hub.url, "mover/a", op(Mover.show)))["advice"])
-
-            await until(is_told)
-            await arrived(hub.url, two, "mover/a")
-            shown = await ask(hub.url, "mover/a", op(Mover.show))
-            assert (shown["advice"], shown["pending"]) == (["work"], 0)
-
-            async def is_added() -> bool:
-                return bool(await ask(hub.url, "adder/a", op(Adder.seen)))
-
-            await until(is_added)
-            assert await ask(hub.url, "adder/a", op(Adder.seen)) == [1]
-
-
-async def test_work_that_ends_while_a_move_is_refused_is_not_forgotten(tmp_path: Path) -> None:
-    host_actors.work_may_end = asyncio.Event()
-    async with run_hub(**UNLIMITED) as hub, hosting(hub.url, tmp_path, "one", Mover) as one:
-        await ask(hub.url, "mover/a", op(Mover.delegate))
-        await command(hub.url, one, "stats")
-        # No answer to the move, so the actor stands still; then the hub refuses it.
-        await hub.stop()
-        await lost(one)
-        one.kernel_events([Commanded("move", {"actor": "mover/a", "to": "@(x/y)"}, NOBODY)])
-
-        async def is_leaving() -> bool:
-            return rows_of(tmp_path, "one", "SELECT step FROM moves") == ["asked"]
-
-        await until(is_leaving)
-        host_actors.work_may_end.set()
-        await hub.start()
-
-        async def is_told() -> bool:
-            return bool((await ask(hub.url, "mover/a", op(Mover.show)))["advice"] == ["work"])
-
-        await until(is_told)
-
-
-async def test_what_comes_in_the_turn_of_a_move_does_not_overtake_what_waits(
-    tmp_path: Path,
-) -> None:
-    """Calls that waited go with the actor; one made after them must not leave before."""
-    async with (
-        run_hub(**UNLIMITED) as hub,
-        hosting(hub.url, tmp_path, "one", Asker, outbound_timeout_ms=100) as one,
-        hosting(hub.url, tmp_path, "adders", Adder),
-    ):
-        await ask(hub.url, "asker/a", op(Asker.ask, 0))
-        async with hosting(hub.url, tmp_path, "two", Asker) as two:
-            await hub.stop()
-            await lost(one)
-            one.kernel_events([called("asker/a", op(Asker.pass_on, 1, 1))])
-
-            async def is_waiting() -> bool:
-                return len(rows_of(tmp_path, "one", "SELECT msg_id FROM outbox")) > 0
-
-            await until(is_waiting)
-            one.kernel_events(
-                [
-                    called("asker/a", op(Asker.pass_on, 2, 1)),
-                    Commanded("move", {"actor": "asker/a", "to": two.address}, NOBODY),
-                ]
-            )
-
-            async def is_leaving() -> bool:
-                return rows_of(tmp_path, "one", "SELECT step FROM moves") == ["asked"]
-
-            await until(is_leaving)
-            assert set(rows_of(tmp_path, "one", "SELECT host FROM outbox")) == {FROZEN}
-            await hub.start()
-            await back(two)
-            await arrived(hub.url, two, "asker/a")
-
-            async def all_heard() -> bool:
-                return len(await ask(hub.url, "asker/a", op(Asker.heard))) == 2
-
-            await until(all_heard)
-            assert await ask(hub.url, "adder/a", op(Adder.seen)) == [0, 1, 2]
-
-
-SOURCE_POINTS = (
-    "move asked",
-    "give away",
-    "gave away",
-    "move placed",
-    "send mark",
-    "sent mark",
-    "arrived mark",
-    "move drained",
-    "send move",
-    "sent move",
-    "sent move:2",
-    "arrived move",
-    "arrived move>settle",
-)
-TARGET_POINTS = (
-    "arrived move",
-    "arrived move:2",
-    "move parts:2",
-    "move parts",
-    "move parts>settle",
-    "move parts>located",
-    "move arrived",
-    "send move",
-    "sent move",
-)
-
-
-@pytest.mark.parametrize("victim", ["source", "target"])
-async def test_hosts_are_killed_at_every_step_of_a_move(victim: str) -> None:
-    points = SOURCE_POINTS if victim == "source" else TARGET_POINTS
-    async with (
-        run_hub(**UNLIMITED) as hub,
-        spawn_host(Mover, url=hub.url, name="source", config=QUICK) as source,
-        spawn_host(Feeder, url=hub.url, name="feeders", config=QUICK),
-        ActorHub(hub.url) as outside,
-    ):
-        for number, _ in enumerate(points):
-            await outside.ask(f"feeder/{number}", op(Feeder.feed, 0, 5))
-            await outside.ask(f"mover/{number}", op(Mover.ring, 0.5))
-            await outside.ask(f"mover/{number}", op(Mover.fill, BALLAST_CHARS))
-        async with spawn_host(Mover, url=hub.url, name="target", config=QUICK) as target:
-            doomed = source if victim == "source" else target
-            for number, point in enumerate(points):
-                await doomed.arm(point)
-                actor = f"mover/{number}"
-                fed = asyncio.create_task(
-                    outside.ask(f"feeder/{number}", op(Feeder.feed, 5, 20), timeout=PATIENCE_S)
-                )
-                await begin_move(outside, source, target, actor)
-                await doomed.killed()
-                await doomed.start()
-                await arrived(hub.url, target, actor)
-                assert await fed == list(range(25)), point
-
-            for number, _ in enumerate(points):
-
-                async def is_whole(actor: str = f"mover/{number}") -> bool:
-                    shown = await outside.ask(actor, op(Mover.show))
-                    assert shown["rung"] <= 1
-                    assert shown["seen"] == list(range(25))
-                    assert len(shown["entries"]) == 25
-                    assert shown["ballast"] == BALLAST_CHARS
-                    return bool(shown["rung"] == 1)
-
-                await until(is_whole)
-            assert (await command(hub.url, source, "stats"))["moves"] == []
-            assert (await command(hub.url, target, "stats"))["moves"] == []
-
-
-async def begin_move(
-    outside: ActorHub, source: HostProcess, target: HostProcess, actor: str
-) -> None:
-    """Whoever is killed at the first step may not have answered the command."""
-    try:
-        arguments = {"actor": actor, "to": target.address}
-        await outside.command(source.address, "move", arguments, timeout_s=0.3)
-    except (TimeoutError, ClientError):
-        pass

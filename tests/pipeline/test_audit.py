@@ -17,6 +17,7 @@ from signalhub.entry import (
     Kind,
     Lost,
     Outcome,
+    Placed,
     Settled,
     Settlement,
     StreamDefinition,
@@ -92,7 +93,12 @@ def live(scene: LogScene) -> None:
         # Times of rooms are coarse: this one seems to be of the hour before.
         scene.append([scene.said(HASH, at_ms=at_ms - 5_000 if hour else at_ms)])
         scene.seal()
-    scene.append([scene.about(Kind.LOST, "orders", Lost("billing", 201, 201), at_ms=at_ms)])
+    scene.append(
+        [
+            scene.about(Kind.LOST, "orders", Lost("billing", 201, 201), at_ms=at_ms),
+            scene.about(Kind.PLACED, "", Placed("order/17", "@(actors/shop)", 1), at_ms=at_ms),
+        ]
+    )
     scene.close()
 
 

@@ -111,7 +111,9 @@ class Arriving:
             raise NotReadable(f"{event.sender} is no actor and can only make requests")
         for message in batch:
             call_id = f"{event.sender}#{message.call}"
-            context = CallContext(call_id=call_id, caller=event.sender).encode()
+            # The hub vouches for the address, and it stays with all calls that follow from this.
+            rights = {"address": event.sender}
+            context = CallContext(auth=rights, call_id=call_id, caller=event.sender).encode()
             trusted = Message(
                 "request",
                 call_id,

@@ -288,7 +288,7 @@ class Dispatch:
     def refused(self, event: Refused, now_ms: int) -> None:
         trip = self._end(event.batch)
         if trip is None:
-            self._kernel.moving.refused(event.batch, now_ms)
+            self._kernel.moving.refused(event, now_ms)
             return
         kernel = self._kernel
         if event.is_final:

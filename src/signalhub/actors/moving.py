@@ -22,7 +22,7 @@ import msgspec
 
 from signalhub.actors import message as wire
 from signalhub.actors.effects import GiveAway, Send
-from signalhub.actors.events import Arrived, Moved, Place
+from signalhub.actors.events import Arrived, Moved, Place, Refused
 from signalhub.actors.message import NotReadable
 from signalhub.actors.naming import parse_ref
 from signalhub.actors.parcel import Parcel, pack, unpack
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("signalhub.actors")
 
 PART_BYTES: Final = 384 * 1024
+_PART_BYTES_MIN: Final = 256
 _PAUSE_MS: Final = 2_000
 
 Step = Literal["asked", "placed", "drained", "parts", "arrived"]
@@ -200,11 +201,35 @@ class Moving:
     def _pack(self, move: Move) -> None:
         """Store the parts, once: whatever is sent again after a crash has to be the same."""
         data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
-        for number, at in enumerate(range(0, len(data), PART_BYTES)):
+        self._cut(move, data, PART_BYTES)
+
+    def _cut(self, move: Move, data: bytes, part_bytes: int) -> None:
+        for number, at in enumerate(range(0, len(data), part_bytes)):
             self._execute(
                 "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)",
-                (move.actor, move.move_id, number, data[at : at + PART_BYTES]),
+                (move.actor, move.move_id, number, data[at : at + part_bytes]),
             )
+
+    def _cut_smaller(self, move: Move) -> bool:
+        """The hub takes less than was thought: can there be smaller parts, and are there now?"""
+        bodies = self._bodies(move)
+        part_bytes = len(bodies[0]) // 2
+        if part_bytes < _PART_BYTES_MIN:
+            return False
+        self._execute("DELETE FROM parts WHERE actor = ?", (move.actor,))
+        self._next_part.pop(move.actor, None)
+        # Parts of two sizes must not be taken for one set.
+        move.move_id = self._kernel.new_id()
+        self._put(move)
+        self._cut(move, b"".join(bodies), part_bytes)
+        return True
+
+    def _bodies(self, move: Move) -> list[bytes]:
+        rows: Iterable[tuple[Any, ...]] = self._execute(
+            "SELECT body FROM parts WHERE actor = ? AND move_id = ? ORDER BY number",
+            (move.actor, move.move_id),
+        )
+        return [bytes(row[0]) for row in rows]
 
     def _arrived(self, part: Part) -> None:
         """The new host has everything."""
@@ -255,6 +280,8 @@ class Moving:
         move = self._moves.get(part.actor)
         if move is not None and (move.direction == "leaving" or move.step == "arrived"):
             return
+        if move is not None and move.token == part.token and move.move_id > part.move:
+            return  # Its parcel has been cut anew since.
         if move is None or move.move_id != part.move:
             self._put(Move(part.actor, "arriving", peer, "parts", part.token, part.move))
             self._execute("DELETE FROM parts WHERE actor = ?", (part.actor,))
@@ -280,12 +307,8 @@ class Moving:
                 # The question was asked before the move, and its answer must not be the last.
                 self._kernel.dispatch.doubt_later(place.actor, now_ms)
             return
-        rows: Iterable[tuple[Any, ...]] = self._execute(
-            "SELECT body FROM parts WHERE actor = ? AND move_id = ? ORDER BY number",
-            (move.actor, move.move_id),
-        ).fetchall()
         try:
-            parcel = unpack(b"".join(bytes(row[0]) for row in rows))
+            parcel = unpack(b"".join(self._bodies(move)))
         except msgspec.MsgspecError:
             return  # Not complete.
         kernel = self._kernel
@@ -361,36 +384,39 @@ class Moving:
             b64encode(body).decode(),
         )
         data = msgspec.json.encode(part)
-        self._send(move, f"part-{move.move_id}-{number}", move.peer, wire.MOVE, data)
+        # After a restart they are other messages: the new host may have been lost with those from
+        # before, and whoever replaces it has none.
+        boot = self._kernel.store.get_meta("boot_id")
+        self._send(move, f"part-{move.move_id}-{number}-{boot}", move.peer, wire.MOVE, data)
 
     def _send(self, move: Move, batch: str, to: str, type: str, data: bytes) -> None:
         self._trips[batch] = move.actor
         self._kernel.effects.append(Send(batch, to, type, data, {}))
 
-    def receipted(self, batch: str) -> bool:
-        """Was it a step of a move that the hub has now?"""
+    def receipted(self, batch: str) -> None:
+        """The hub has something; if that was a step of a move, the next may follow."""
         actor = self._trips.pop(batch, None)
         move = None if actor is None else self._moves.get(actor)
-        if actor is None:
-            return False
-        if move is not None:
-            self._paused_until_ms.pop(move.actor, None)
-            if batch.startswith("part-"):
-                self._next_part[actor] = self._next_part.get(actor, 0) + 1
-            elif batch.startswith("mark-"):
-                # It comes by itself; only a restart sends another.
-                self._trips[f"marked-{move.move_id}"] = actor
-            elif batch.startswith("arrived-"):
-                self._end(actor)
-        return True
+        if move is None:
+            return
+        self._paused_until_ms.pop(move.actor, None)
+        if batch.startswith("part-"):
+            self._next_part[move.actor] = self._next_part.get(move.actor, 0) + 1
+        elif batch.startswith("mark-"):
+            # It comes by itself; only a restart sends another.
+            self._trips[f"marked-{move.move_id}"] = move.actor
+        elif batch.startswith("arrived-"):
+            self._end(move.actor)
 
-    def refused(self, batch: str, now_ms: int) -> bool:
-        """Was it a step of a move? It is tried again."""
-        actor = self._trips.pop(batch, None)
-        if actor is None:
-            return False
-        self._paused_until_ms[actor] = now_ms + _PAUSE_MS
-        return True
+    def refused(self, event: Refused, now_ms: int) -> None:
+        """The hub does not take something; if that was a step of a move, it is tried again."""
+        actor = self._trips.pop(event.batch, None)
+        move = None if actor is None else self._moves.get(actor)
+        if move is None:
+            return
+        if not (event.is_too_large and move.step == "drained" and self._cut_smaller(move)):
+            log.debug("the move of %s: %s", move.actor, event.reason)
+            self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
     def _put(self, move: Move) -> None:
         self._moves[move.actor] = move

@@ -148,6 +148,9 @@ class ActorHub:
             await self.client.tell(host, wire.CONTROL, body)
             async with asyncio.timeout(timeout_s):
                 answer = await future
+        except TimeoutError:
+            text = f"the host {host} did not answer within {timeout_s:g} s; is it running?"
+            raise TimeoutError(text) from None
         finally:
             del self._waiting[request_id]
         if "error" in answer:

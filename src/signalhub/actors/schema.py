@@ -23,7 +23,6 @@ CREATE TABLE actors (
     token INTEGER NOT NULL,
     status TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX actors_not_here ON actors (status) WHERE status <> 'here';
 
 -- What is to be sent, in the order of `msg_id`; for a request this is its call id.
 CREATE TABLE outbox (

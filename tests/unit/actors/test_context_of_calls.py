@@ -20,6 +20,7 @@ class Last(Actor):
             "caller": context.caller,
             "call_id": context.call_id,
             "state": dict(context.state),
+            "auth": context.auth and dict(context.auth),
         }
 
 
@@ -50,6 +51,10 @@ def seen(*args: Any) -> Any:
 def test_the_chain_grows_with_every_call() -> None:
     assert seen("a")["chain"] == ["first/1", "middle/a"]
     assert seen("a")["caller"] == "middle/a"
+
+
+def test_everybody_knows_who_outside_began_it_all() -> None:
+    assert seen("a")["auth"] == {"address": CALLER}
 
 
 def test_each_call_is_known_by_its_id() -> None:
