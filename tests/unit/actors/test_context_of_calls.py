@@ -88,6 +88,7 @@ def test_a_new_chain_starts_afresh_and_the_continuation_is_still_in_the_old_one(
 
     look = local.state("middle/a").get("seen")
     assert (look["chain"], look["state"]) == (["middle/a"], {"changed by": "last"})
+    assert look["auth"] is None
     assert local.state("middle/a").get("context") == [["first/1"], {"name": "a"}]
 
 
