@@ -217,6 +217,8 @@ class Upkeep:
         while self._wait_for_work():
             self._drive(self._log.upkeep)
             while self._jobs and not self._is_closed:
+                # What the log had to do when a job was handed in is done before it.
+                self._drive(self._log.upkeep)
                 self._drive(self._jobs.popleft())
 
     def _wait_for_work(self) -> bool:
