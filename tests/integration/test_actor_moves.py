@@ -108,11 +108,11 @@ async def test_a_move_waits_for_a_host_that_is_away(tmp_path: Path) -> None:
             pass
         await command(hub.url, one, "move", actor="mover/a", to=two.address)
 
-        async def is_sent() -> bool:
+        async def is_packed() -> bool:
             moves = (await command(hub.url, one, "stats"))["moves"]
             return [each["step"] for each in moves] == ["drained"]
 
-        await until(is_sent)
+        await until(is_packed)
         async with ActorHub(hub.url) as outside:
             asked = asyncio.create_task(outside.ask("mover/a", op(Mover.note, 1)))
             with pytest.raises(ValueError, match="on its way already"):
@@ -158,21 +158,22 @@ async def test_who_replaces_a_lost_host_gets_the_actors_that_were_on_their_way_t
             assert (await ask(hub.url, "mover/a", op(Mover.show)))["seen"] == [0, 1]
 
 
-async def test_an_actor_that_was_lost_at_its_arrival_is_sent_again_by_a_host_that_restarts(
+async def test_an_actor_that_was_lost_at_its_arrival_is_sent_again_on_demand(
     tmp_path: Path,
 ) -> None:
-    async with run_hub(**UNLIMITED) as hub:
-        async with hosting(hub.url, tmp_path, "one", Mover) as one:
-            await ask(hub.url, "mover/a", op(Mover.note, 0))
-            async with spawn_host(Mover, url=hub.url, name="two", config=QUICK) as lost_host:
-                await lost_host.arm("move arrived")
-                await command(hub.url, one, "move", actor="mover/a", to=lost_host.address)
-                await lost_host.killed()
+    async with run_hub(**UNLIMITED) as hub, hosting(hub.url, tmp_path, "one", Mover) as one:
+        await ask(hub.url, "mover/a", op(Mover.note, 0))
+        async with spawn_host(Mover, url=hub.url, name="two", config=QUICK) as lost_host:
+            with pytest.raises(ValueError, match="nothing to repeat"):
+                await command(
+                    hub.url, one, "move", actor="mover/a", to=lost_host.address, again=True
+                )
+            await lost_host.arm("move arrived")
+            await command(hub.url, one, "move", actor="mover/a", to=lost_host.address)
+            await lost_host.killed()
 
-        async with (
-            hosting(hub.url, tmp_path, "one", Mover),
-            hosting(hub.url, tmp_path, "two", Mover, replaces=True) as new,
-        ):
+        async with hosting(hub.url, tmp_path, "two", Mover, replaces=True) as new:
+            await command(hub.url, one, "move", actor="mover/a", to=new.address, again=True)
             await arrived(hub.url, new, "mover/a")
             assert (await ask(hub.url, "mover/a", op(Mover.show)))["seen"] == [0]
 
@@ -210,11 +211,11 @@ async def test_work_that_ends_while_its_actor_moves_is_heard_of_once(tmp_path: P
             pass
         await command(hub.url, one, "move", actor="mover/a", to=two.address)
 
-        async def is_sent() -> bool:
+        async def is_packed() -> bool:
             moves = (await command(hub.url, one, "stats"))["moves"]
             return [each["step"] for each in moves] == ["drained"]
 
-        await until(is_sent)
+        await until(is_packed)
         host_actors.work_may_end.set()
         # By the time it has answered, it has heard of the end of the work.
         await command(hub.url, one, "stats")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from signalhub import names
 from signalhub.actors import message as wire
 from signalhub.actors import outcome
 from signalhub.actors.context import CallContext
@@ -34,6 +35,7 @@ log = logging.getLogger("signalhub.actors")
 # An actor placed with this token has never lived anywhere.
 FIRST_TOKEN: Final = 1
 _PURGE_MAX: Final = 1_000
+_UNREADABLE_MAX: Final = 1_000
 _SEEN: Final = "seen_ms"
 
 
@@ -66,7 +68,7 @@ class Arriving:
             else:
                 batch = wire.split(event.data)
                 for message, _ in batch:
-                    _check_sender(message)
+                    _check_names(message)
                 for message, raw in batch:
                     self._message(message, raw, event.accepted_ms, now_ms)
         except NotReadable as fault:
@@ -81,6 +83,12 @@ class Arriving:
         """What cannot be taken in is kept as evidence, and does not come again."""
         self._kernel.counters.unreadable += 1
         self._kernel.letters.bury("", "unreadable", "", event.data, fault, 1, now_ms)
+        # Anybody may send such, so not all of it can be kept.
+        self._kernel.store.execute(
+            "DELETE FROM dead WHERE actor = '' AND dead_id <= (SELECT dead_id FROM dead"
+            " WHERE actor = '' ORDER BY dead_id DESC LIMIT 1 OFFSET ?)",
+            (_UNREADABLE_MAX,),
+        )
         self._settle(event)
 
     def _settle(self, event: Arrived) -> None:
@@ -91,9 +99,12 @@ class Arriving:
         """Whoever waits for what cannot be read is told so, as far as that can be made out."""
         kernel = self._kernel
         error = RemoteError("Unreadable", str(fault))
+        is_outside = event.type == wire.CALL
+        if not (is_outside or event.sender.startswith(wire.HOST_PREFIX)):
+            return  # Whoever is neither speaks for nobody.
         for outline in wire.outlines(event.data):
-            caller = event.sender if event.type == wire.CALL else outline.sender
-            if outline.kind != "request" or not caller:
+            caller = event.sender if is_outside else outline.sender
+            if outline.kind != "request" or not _is_somebody(caller):
                 continue
             body = msgspec.Raw(outcome.of_error(error))
             result = Message("result", outline.call, caller, body, outline.to)
@@ -109,6 +120,8 @@ class Arriving:
         batch = [message for message, _ in wire.split(event.data)]
         if any(message.kind != "request" for message in batch):
             raise NotReadable(f"{event.sender} is no actor and can only make requests")
+        for message in batch:
+            _check_names(message)
         for message in batch:
             call_id = f"{event.sender}#{message.call}"
             # The hub vouches for the address, and it stays with all calls that follow from this.
@@ -155,10 +168,6 @@ class Arriving:
 
     def _wonder(self, address: str) -> None:
         """Something is here for an actor that may live elsewhere."""
-        try:
-            parse_ref(address)
-        except ValueError:
-            return  # Held as evidence; nobody can live under such a name.
         own = self._kernel.places.own(address)
         # The token it had here tells late parts and answers from new ones.
         self._kernel.places.put(address, 0 if own is None else own.token, Status.UNPLACED)
@@ -214,7 +223,8 @@ class Arriving:
                 return
             self._contested.discard(place.actor)
             log.error("%s lives in %s by now; its rows here stand still", place.actor, place.host)
-            kernel.places.put(place.actor, own.token, Status.GONE)
+            # Its next move has the token after this one, whatever a hub knew that lost its memory.
+            kernel.places.put(place.actor, place.token, Status.GONE)
             # What this turn has brought for it must not run any more, either.
             kernel.inbox.flush(now_ms)
             kernel.inbox.hold(place.actor)
@@ -262,10 +272,22 @@ class Arriving:
         return store.connection.changes()
 
 
-def _check_sender(message: Message) -> None:
-    """Results can only go to somebody; raises `NotReadable`."""
-    if message.sender and not message.sender.startswith("@"):
-        try:
-            parse_ref(message.sender)
-        except ValueError as error:
-            raise NotReadable(f"a message from nobody: {error}") from error
+def _check_names(message: Message) -> None:
+    """Messages go from somebody, who may be answered, to an actor; raises `NotReadable`."""
+    try:
+        parse_ref(message.to)
+    except ValueError as error:
+        raise NotReadable(f"a message to nobody: {error}") from error
+    if message.sender and not _is_somebody(message.sender):
+        raise NotReadable(f"a message from nobody: {message.sender!r:.100} is no address")
+
+
+def _is_somebody(address: str) -> bool:
+    """Can an answer be sent there?"""
+    if address.startswith("@"):
+        return names.is_address(address)
+    try:
+        parse_ref(address)
+    except ValueError:
+        return False
+    return True

@@ -75,9 +75,9 @@ class CallContext(msgspec.Struct, frozen=True):
         raise PayloadError("this is no call context")
 
 
-def fresh(auth: Any = None) -> CallContext:
+def fresh() -> CallContext:
     """The context of what nobody called, such as an alarm."""
-    return CallContext(auth=auth)
+    return CallContext()
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

@@ -155,7 +155,8 @@ def _move(kernel: Kernel, arguments: Arguments) -> Any:
     actor, to = _text(arguments, "actor"), _text(arguments, "to")
     if not names.is_address(to):
         raise CannotMove(f"{to!r:.100} is no address of a host")
-    return msgspec.structs.asdict(kernel.moving.begin(actor, to))
+    step = kernel.moving.send_again if arguments.get("again") is True else kernel.moving.begin
+    return msgspec.structs.asdict(step(actor, to))
 
 
 def _keep_name(kernel: Kernel, arguments: Arguments) -> Any:

@@ -8,8 +8,8 @@ wait in the lane `NOWHERE` until the hub has said where it lives.
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable
+from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from signalhub.actors.effects import Locate, Send
 from signalhub.actors.events import Place, Placed, PlacingFailed, Receipted, Refused
 from signalhub.actors.inbox import Item
 from signalhub.actors.outbox import FROZEN, NOWHERE, Lane, Row
-from signalhub.actors.places import Own, Status
+from signalhub.actors.places import Status
 from signalhub.actors.ulid import time_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Dispatch:
         self._is_unlocated = True
 
     def doubt_later(self, address: str, now_ms: int) -> None:
-        """Ask again, after a pause that grows."""
+        """Ask again, after a pause that grows with every such answer."""
         self._doubted[address] = None
         self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
 
@@ -229,13 +229,10 @@ class Dispatch:
     ) -> Send:
         ends = [row.expires_ms for row in rows if row.expires_ms is not None]
         ttl_ms = max(_TTL_MS_MIN, max(ends) - now_ms) if ends else None
-        if lane[0].startswith("@") and rows[0].dest.startswith("@"):
-            return Send(
-                batch, lane[0], wire.RESULT, wire.join(row.payload for row in rows), fences, ttl_ms
-            )
-        return Send(
-            batch, lane[0], wire.BATCH, wire.join(row.payload for row in rows), fences, ttl_ms
-        )
+        is_outside = rows[0].dest.startswith("@")
+        data = wire.join(row.payload for row in rows)
+        type = wire.RESULT if is_outside else wire.BATCH
+        return Send(batch, lane[0], type, data, fences, ttl_ms)
 
     def _fence(self, row: Row, lane: Lane, fences: dict[str, int]) -> bool:
         """Add what the hub has to check; `False` if the place of the destination is not known."""
@@ -296,7 +293,7 @@ class Dispatch:
             kernel.counters.gone += len(trip.rows)
             return
         if event.is_too_large:
-            self._too_large(trip)
+            self._too_large(trip, now_ms)
             return
         if event.stale:
             strangers = {one: NOWHERE for one in event.stale if not kernel.places.is_here(one)}
@@ -312,11 +309,17 @@ class Dispatch:
         self._lengthen(pause, now_ms)
         log.debug("%s: %s", trip.lane[0], event.reason)
 
-    def _too_large(self, trip: Trip) -> None:
+    def _too_large(self, trip: Trip, now_ms: int) -> None:
         if len(trip.rows) > 1:
             self._pauses.setdefault(trip.lane, Pause()).is_single = True
             return
-        self._kernel.calls.too_large(trip.rows[0])
+        (row,) = trip.rows
+        own = self._kernel.places.own(row.actor)
+        if own is not None and own.status in (Status.LEAVING, Status.GONE):
+            # The row goes along, and is refused there, too; here nothing of the actor runs.
+            self._lengthen(self._pauses.setdefault(trip.lane, Pause()), now_ms)
+        else:
+            self._kernel.calls.too_large(row)
 
     def _end(self, batch: str) -> Trip | None:
         trip = self._trips.pop(batch, None)
@@ -356,16 +359,21 @@ class Dispatch:
         if not new:
             return
         self._asked.update(dict.fromkeys(new, now_ms))
-        claims = {one: own.token for one in new if (own := self._claim(one)) is not None}
+        claims = {one: token for one in new if (token := self._claim(one)) is not None}
         self._kernel.effects.append(Locate(new, claims))
 
     def _is_wanted(self, address: str, now_ms: int) -> bool:
         pause = self._unplaced.get(address)
         return address not in self._asked and (pause is None or pause.until_ms <= now_ms)
 
-    def _claim(self, address: str) -> Own | None:
+    def _claim(self, address: str) -> int | None:
+        """The token under which an actor is at home here, also if the hub should not know it."""
         own = self._kernel.places.own(address)
-        return own if own is not None and own.status is Status.HERE else None
+        if own is None or own.status not in (Status.HERE, Status.ARRIVING):
+            return None
+        # Parts are sent when the hub has given the place away, so it once knew this token.
+        is_home = own.status is Status.HERE or self._kernel.moving.is_complete(address)
+        return own.token if is_home else None
 
     def placing_failed(self, event: PlacingFailed, now_ms: int) -> None:
         for address in event.actors:
@@ -380,12 +388,13 @@ class Dispatch:
         for place in event.places:
             self._asked.pop(place.actor, None)
             self._doubted.pop(place.actor, None)
-            self._unplaced.pop(place.actor, None)
             hosts[place.actor] = place.host
             if place.host == kernel.places.host:
                 kernel.arriving.lives_here(place, now_ms)
             else:
                 self._elsewhere(place, now_ms)
+            if place.actor not in self._doubted:
+                self._unplaced.pop(place.actor, None)
         for lane in kernel.outbox.rehost(NOWHERE, hosts):
             self.wake(lane)
         if not any(kernel.outbox.dests(NOWHERE, 1)):
@@ -407,5 +416,5 @@ class Dispatch:
 
 def _batch_id(rows: list[Row]) -> str:
     """The same for the same rows, so that the hub knows a batch it has; no other rows have it."""
-    digest = zlib.crc32("".join(row.msg_id for row in rows).encode())
-    return f"{rows[0].msg_id}-{len(rows)}-{digest:08x}"
+    digest = blake2b("".join(row.msg_id for row in rows).encode(), digest_size=8).hexdigest()
+    return f"{rows[0].msg_id}-{len(rows)}-{digest}"

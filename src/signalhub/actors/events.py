@@ -35,7 +35,7 @@ class Refused(msgspec.Struct):
     """A batch was not accepted, or no receipt came in time.
 
     `stale` names actors that live elsewhere by now. `is_final` means that the recipient, somebody
-    outside, is gone.
+    outside, is gone, or may not be told.
     """
 
     batch: str

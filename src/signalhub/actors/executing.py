@@ -35,7 +35,7 @@ from signalhub.actors.operation import (
 )
 from signalhub.actors.payload import PayloadError
 from signalhub.actors.running import Running
-from signalhub.actors.store import STORAGE_ERRORS, StorageFailed
+from signalhub.actors.store import StorageFailed, is_of_disk
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel import Kernel
@@ -61,6 +61,8 @@ class Unrunnable(Exception):
 
 def _is_fault(error: BaseException) -> bool:
     """Has a method merely failed with it? An actor that exits ends no more than its own run."""
+    if isinstance(error, StorageFailed) or is_of_disk(error):
+        return False
     if isinstance(error, Exception | SystemExit | GeneratorExit):
         return True
     # Known by name, because loops are the business of the shell.
@@ -116,8 +118,6 @@ class Instances:
             actor = cls(who)
             if cls.on_start is not Actor.on_start:
                 self._kernel.executor.attempt(actor, actor.on_start, fresh())
-        except (*STORAGE_ERRORS, StorageFailed):
-            raise
         except BaseException as error:
             if not _is_fault(error):
                 raise
@@ -182,7 +182,7 @@ class Executor:
     def _undo(self, actor: Actor, error: BaseException) -> None:
         """The run has not happened; the object may remember otherwise and is made anew."""
         kernel = self._kernel
-        if isinstance(error, STORAGE_ERRORS):
+        if is_of_disk(error):
             raise StorageFailed(f"{kernel.store.path}: {error}") from error
         kernel.store.undo()
         kernel.inbox.undo()
@@ -232,7 +232,7 @@ class Executor:
         except Retry as retry:
             kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + retry.after_ms)
             return
-        except (*STORAGE_ERRORS, StorageFailed, NotStarted):
+        except NotStarted:
             raise
         except BaseException as error:
             if not _is_fault(error):
@@ -300,7 +300,7 @@ class Executor:
         except Retry as retry:
             due_ms = kernel.now_ms + retry.after_ms
             kernel.inbox.later(item, kernel.now_ms, due_ms, is_attempt=False)
-        except (*STORAGE_ERRORS, StorageFailed, NotStarted):
+        except NotStarted:
             raise
         except BaseException as error:
             if not _is_fault(error):
@@ -341,20 +341,11 @@ class Executor:
         if attempts < limit and not isinstance(error, Unrunnable):
             kernel.inbox.later(item, kernel.now_ms, schedules.retry_due(attempts, kernel.now_ms))
             return
-        evidence = Evidence(
-            waiting.then,
-            waiting.catch,
-            waiting.errors_only,
-            waiting.context,
-            waiting.method,
-            waiting.dest,
-            body,
-        )
         kernel.letters.bury(
             item.actor,
             "continuation",
             item.call_id,
-            letters.encode(evidence),
+            letters.encode(Evidence.of(waiting, body)),
             _text_of(error),
             attempts,
             kernel.now_ms,
@@ -390,8 +381,6 @@ class Executor:
             kernel.counters.alarms += 1
         except Retry as retry:
             alarms.postpone(row, now_ms + retry.after_ms)
-        except (*STORAGE_ERRORS, StorageFailed):
-            raise
         except Unrunnable as error:
             log.error("alarm %s of %s cannot be run: %s", row.id, row.actor, error)
             alarms.set_aside(row, str(error))

@@ -57,6 +57,8 @@ _PROBE_S: Final = 2.0
 _MOVE_FINAL: Final = frozenset(
     {Code.STALE_PLACEMENT, Code.NO_HOST, Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE}
 )
+# What somebody outside may not be told is not tried again: nobody else waits for it.
+_TELL_FINAL: Final = frozenset({Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE})
 
 
 def host_address(name: str) -> str:
@@ -416,7 +418,10 @@ def _refused(effect: Send, error: HubRefused) -> Refused:
     if error.code == Code.STALE_PLACEMENT:
         stale = [one["actor"] for one in error.details.get("stale", ())]
         return Refused(effect.batch, str(error), stale)
-    return Refused(effect.batch, str(error), is_too_large=error.code == Code.MESSAGE_TOO_LARGE)
+    if error.code == Code.MESSAGE_TOO_LARGE:
+        return Refused(effect.batch, str(error), is_too_large=True)
+    is_final = effect.type == wire.RESULT and error.code in _TELL_FINAL
+    return Refused(effect.batch, str(error), is_final=is_final)
 
 
 def _commanded(message: Message) -> Commanded:

@@ -55,12 +55,15 @@ class Inbox:
         """Forget what is not in the table."""
         self.fresh.clear()
         self._before, self._is_running = None, False
-        self._refusing = {
-            actor: 0
-            for (actor,) in self._execute(
-                "SELECT DISTINCT actor FROM inbox WHERE not_before_ms = ?", (_UNSTARTED_MS,)
-            )
-        }
+        self._refusing.clear()
+        self.reread()
+
+    def reread(self) -> None:
+        """Which actors refuse work, and what is ready, as the table has it."""
+        for (actor,) in self._execute(
+            "SELECT DISTINCT actor FROM inbox WHERE not_before_ms = ?", (_UNSTARTED_MS,)
+        ):
+            self._refusing.setdefault(actor, 0)
         self.recount()
 
     def begin(self) -> None:
@@ -200,13 +203,22 @@ class Inbox:
             self._make_ready(actor, _UNSTARTED_MS)
 
     def hold(self, actor: str) -> None:
-        """Nothing of this actor is to be done for now; its order stays."""
-        self._execute("UPDATE inbox SET not_before_ms = ? WHERE actor = ?", (HELD_MS, actor))
+        """Nothing of this actor is to be done for now; order and pauses stay."""
+        self._execute(
+            "UPDATE inbox SET not_before_ms ="
+            " iif(not_before_ms > 0 AND not_before_ms < ?, -not_before_ms, ?)"
+            " WHERE actor = ? AND not_before_ms >= 0",
+            (HELD_MS, HELD_MS, actor),
+        )
         self._ready.pop(actor, None)
         self._refusing.pop(actor, None)
 
     def release(self, actor: str) -> None:
-        """What was held is ready, in the order it arrived in."""
+        """What was held is ready, in the order it arrived in, or when its pause ends."""
+        self._execute(
+            "UPDATE inbox SET not_before_ms = -not_before_ms WHERE actor = ? AND not_before_ms < 0",
+            (actor,),
+        )
         self._make_ready(actor, HELD_MS)
 
     def _make_ready(self, actor: str, not_before_ms: int) -> None:

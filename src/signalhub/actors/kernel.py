@@ -210,10 +210,14 @@ class Kernel:
             self.store.undo()
             while len(self.inbox.fresh) > waiting:
                 self.inbox.fresh.pop()
-            self.inbox.recount()
-            self.places.load()
-            self.moving.load()
+            self.forget_undone()
             self.arriving.set_aside(event, repr(fault), self.now_ms)
+
+    def forget_undone(self) -> None:
+        """Something was undone amid a turn: memory follows the tables."""
+        self.inbox.reread()
+        self.places.load()
+        self.moving.reread()
 
     def _offload_ended(self, event: Ended) -> None:
         if not self.places.is_here(event.actor):

@@ -10,6 +10,7 @@ import msgspec
 from signalhub.actors.inbox import Item
 
 if TYPE_CHECKING:
+    from signalhub.actors.calls import Waiting
     from signalhub.actors.kernel import Kernel
     from signalhub.actors.store import Store
 
@@ -38,6 +39,19 @@ class Evidence(msgspec.Struct):
     method: str = ""
     dest: str = ""
     outcome: bytes | None = None
+
+    @classmethod
+    def of(cls, waiting: Waiting, outcome: bytes | None = None) -> Evidence:
+        """What a call that waits leaves behind."""
+        return cls(
+            waiting.then,
+            waiting.catch,
+            waiting.errors_only,
+            waiting.context,
+            waiting.method,
+            waiting.dest,
+            outcome,
+        )
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -25,8 +25,11 @@ from signalhub.actors.effects import GiveAway, Send
 from signalhub.actors.events import Arrived, Moved, Place, Refused
 from signalhub.actors.message import NotReadable
 from signalhub.actors.naming import parse_ref
+from signalhub.actors.outbox import NOWHERE
 from signalhub.actors.parcel import Parcel, pack, unpack
 from signalhub.actors.places import Status
+from signalhub.actors.schema import VERSION
+from signalhub.actors.store import STORAGE_ERRORS, StorageFailed
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel import Kernel
@@ -36,6 +39,8 @@ log = logging.getLogger("signalhub.actors")
 PART_BYTES: Final = 384 * 1024
 _PART_BYTES_MIN: Final = 256
 _PAUSE_MS: Final = 2_000
+# Instead of the id of a batch: the hub has the mark and will deliver it.
+_AWAITED: Final = "awaited-"
 
 Step = Literal["asked", "placed", "drained", "parts", "arrived"]
 
@@ -95,18 +100,23 @@ class Moving:
         self.failures: dict[str, str] = {}
 
     def load(self) -> None:
-        rows = self._execute("SELECT actor, direction, peer, step, token, move_id FROM moves")
-        self._moves = {str(row[0]): Move(*row) for row in rows}
+        self.reread()
         self._trips.clear()
         self._next_part.clear()
         self._paused_until_ms.clear()
 
-    def __len__(self) -> int:
-        return len(self._moves)
+    def reread(self) -> None:
+        """Which moves there are, as the table has it."""
+        rows = self._execute("SELECT actor, direction, peer, step, token, move_id FROM moves")
+        self._moves = {str(row[0]): Move(*row) for row in rows}
 
     def connected(self) -> None:
-        """The hub may have lost what it was sent: all steps are taken again."""
-        self._trips.clear()
+        """The hub may have lost what it was sent: all steps are taken again.
+
+        What is under way is answered in any case, and goes on then.
+        """
+        under_way = [trip for trip in self._trips if not trip.startswith(_AWAITED)]
+        self._trips = {trip: self._trips[trip] for trip in under_way}
         self._next_part.clear()
         self._paused_until_ms.clear()
 
@@ -137,6 +147,11 @@ class Moving:
             raise CannotMove(f"{actor} does not live in {kernel.places.host}")
         if to == kernel.places.host:
             raise CannotMove(f"{actor} lives in {to} already")
+        try:
+            pack(Parcel.collect(kernel.store, actor, kernel.ids.last))
+        except (ValueError, TypeError, msgspec.MsgspecError) as error:
+            # Better now than when its place is given away.
+            raise CannotMove(f"what {actor} has stored cannot be sent: {error}") from error
         self.failures.pop(actor, None)
         kernel.places.put(actor, token, Status.LEAVING)
         # What this turn has brought for it must not run any more, either.
@@ -146,6 +161,14 @@ class Moving:
         kernel.instances.forget(actor)
         move = Move(actor, "leaving", to, "asked", token, kernel.new_id())
         self._put(move)
+        return move
+
+    def send_again(self, actor: str, to: str) -> Move:
+        """Whoever replaces a host that is lost has not got what that one took; `CannotMove`."""
+        move = self._moves.get(actor)
+        if move is None or move.direction != "leaving" or move.peer != to or move.step != "drained":
+            raise CannotMove(f"{actor} has not been sent to {to} yet; there is nothing to repeat")
+        self._cut_anew(move, self._bodies(move))
         return move
 
     def moved(self, event: Moved, now_ms: int) -> None:
@@ -186,6 +209,8 @@ class Moving:
             mark = _decode_mark(event.data)
         except msgspec.MsgspecError as error:
             raise NotReadable(f"a mark that cannot be read: {error}") from error
+        if event.sender != self._kernel.places.host:
+            raise NotReadable(f"{event.sender} sent a mark; only a host itself does")
         for move in self._moves.values():
             if move.move_id == mark.move and move.step == "placed":
                 move.step = "drained"
@@ -216,13 +241,16 @@ class Moving:
         part_bytes = len(bodies[0]) // 2
         if part_bytes < _PART_BYTES_MIN:
             return False
+        self._cut_anew(move, bodies, part_bytes)
+        return True
+
+    def _cut_anew(self, move: Move, bodies: list[bytes], part_bytes: int | None = None) -> None:
+        """Under another id: neither the hub nor the new host may take these for the old parts."""
         self._execute("DELETE FROM parts WHERE actor = ?", (move.actor,))
         self._next_part.pop(move.actor, None)
-        # Parts of two sizes must not be taken for one set.
         move.move_id = self._kernel.new_id()
         self._put(move)
-        self._cut(move, b"".join(bodies), part_bytes)
-        return True
+        self._cut(move, b"".join(bodies), part_bytes or len(bodies[0]))
 
     def _bodies(self, move: Move) -> list[bytes]:
         rows: Iterable[tuple[Any, ...]] = self._execute(
@@ -231,15 +259,20 @@ class Moving:
         )
         return [bytes(row[0]) for row in rows]
 
-    def _arrived(self, part: Part) -> None:
+    def _arrived(self, part: Part, sender: str) -> None:
         """The new host has everything."""
         move = self._moves.get(part.actor)
-        if move is None or move.move_id != part.move or move.direction != "leaving":
+        if move is None or move.direction != "leaving" or move.step != "drained":
+            return
+        # Not by its id: the parcel may have been cut anew since.
+        if move.token != part.token or move.peer != sender:
             return
         kernel = self._kernel
         Parcel.delete(kernel.store, move.actor)
         kernel.places.put(move.actor, move.token, Status.GONE)
         kernel.places.learn(move.actor, move.peer, move.token)
+        for lane in kernel.outbox.rehost(NOWHERE, {move.actor: move.peer}):
+            kernel.dispatch.wake(lane)
         kernel.inbox.recount()
         self._end(move.actor)
 
@@ -256,25 +289,24 @@ class Moving:
         except (msgspec.MsgspecError, ValueError) as error:
             raise NotReadable(f"a part of a move that cannot be read: {error}") from error
         if not part.count:
-            self._arrived(part)
+            self._arrived(part, event.sender)
             return
         self._store_part(part, body, event.sender)
 
     def _store_part(self, part: Part, body: bytes, peer: str) -> None:
         kernel = self._kernel
         own = kernel.places.own(part.actor)
-        if own is not None and own.status is Status.HERE and own.token >= part.token:
-            # It was taken over before; whoever sent the part has not heard of it.
-            if part.actor not in self._moves:
-                self._put(Move(part.actor, "arriving", peer, "arrived", part.token, part.move))
+        if self._was_taken_over(part):
+            # Whoever sent the part has not heard of it.
+            self._tell_arrived(part, peer)
             return
+        known = (Status.HERE, Status.GONE, Status.UNPLACED)
+        if own is not None and own.status in known and own.token >= part.token:
+            return  # A late copy from an earlier move.
         if own is not None and own.status is Status.HERE:
             # Only the hub's word ends the life of an actor here.
             kernel.dispatch.doubt(part.actor)
             return
-        left = (Status.GONE, Status.UNPLACED)
-        if own is not None and own.status in left and own.token >= part.token:
-            return  # It came, and has left again: a late copy.
         if own is not None and own.status is Status.ARRIVING and own.token > part.token:
             return  # A late copy from an earlier move; a later one is under way.
         move = self._moves.get(part.actor)
@@ -299,6 +331,30 @@ class Moving:
             # Only the hub's word makes an actor live here.
             kernel.dispatch.doubt(part.actor)
 
+    def _was_taken_over(self, part: Part) -> bool:
+        """Only this very move: its sender deletes the actor when it hears so."""
+        found = self._execute(
+            "SELECT 1 FROM done WHERE actor = ? AND call_id = ?", (part.actor, _memory(part.move))
+        )
+        return found.get is not None
+
+    def _tell_arrived(self, part: Part, peer: str) -> None:
+        """Once more; should that get lost, the next copy of a part makes up for it."""
+        data = _encoded_arrival(part.move, part.actor, part.token)
+        send = Send(f"told-{self._kernel.new_id()}", peer, wire.MOVE, data, {})
+        self._kernel.effects.append(send)
+
+    def is_complete(self, actor: str) -> bool:
+        """Is everything here of an actor that is arriving?"""
+        move = self._moves.get(actor)
+        if move is None or move.step != "parts":
+            return False
+        try:
+            unpack(b"".join(self._bodies(move)))
+        except msgspec.DecodeError:
+            return False
+        return True
+
     def confirmed(self, place: Place, now_ms: int) -> None:
         """The hub says that an arriving actor lives here: take it over if it is complete."""
         move = self._moves.get(place.actor)
@@ -309,8 +365,33 @@ class Moving:
             return
         try:
             parcel = unpack(b"".join(self._bodies(move)))
-        except msgspec.MsgspecError:
+        except msgspec.ValidationError as error:
+            self._cannot_take_over(move, f"it cannot be read here: {error}")
+            return
+        except msgspec.DecodeError:
             return  # Not complete.
+        if parcel.actor != move.actor or parcel.version != VERSION:
+            text = f"it is {parcel.actor} as of version {parcel.version} of the tables"
+            self._cannot_take_over(move, f"{text}; here they have version {VERSION}")
+            return
+        self._kernel.store.begin()
+        try:
+            self._take_over(move, parcel, now_ms)
+            self._kernel.store.keep()
+        except (*STORAGE_ERRORS, StorageFailed):
+            raise
+        except Exception as error:
+            log.exception("%s cannot be taken over", move.actor)
+            self._kernel.store.undo()
+            self._kernel.forget_undone()
+            self._cannot_take_over(self._moves[move.actor], repr(error))
+
+    def _cannot_take_over(self, move: Move, reason: str) -> None:
+        """Its parts are kept: it may be the host that has to be mended. A restart tries again."""
+        log.error("%s has arrived and cannot live here: %s", move.actor, reason)
+        self.failures[move.actor] = reason
+
+    def _take_over(self, move: Move, parcel: Parcel, now_ms: int) -> None:
         kernel = self._kernel
         kernel.ids.overtake(parcel.last_id)
         held = Parcel.take_inbox(kernel.store, move.actor)
@@ -324,14 +405,18 @@ class Moving:
             if row[2] != "request" or row[3] not in taken:
                 Parcel.put_inbox(kernel.store, row, kernel.new_id())
         Parcel.put_done(kernel.store, remembered)
+        Parcel.put_done(kernel.store, [[move.actor, _memory(move.move_id), now_ms]])
         self._execute("DELETE FROM parts WHERE actor = ?", (move.actor,))
-        kernel.places.put(move.actor, place.token, Status.HERE)
+        kernel.places.put(move.actor, move.token, Status.HERE)
+        # An object that was left here by an earlier life would know nothing of what happened since.
+        kernel.instances.forget(move.actor)
         kernel.inbox.release(move.actor)
         self._thaw(move.actor)
         kernel.adopted(move.actor)
         self._keep_stranded(stranded, now_ms)
         move.step = "arrived"
         self._put(move)
+        self.failures.pop(move.actor, None)
         log.info("%s lives here now", move.actor)
 
     def _keep_stranded(self, stranded: Parcel, now_ms: int) -> None:
@@ -363,8 +448,7 @@ class Moving:
         elif move.step == "drained":
             self._send_part(move)
         elif move.step == "arrived":
-            part = Part(wire.ENVELOPE_VERSION, move.move_id, move.actor)
-            data = msgspec.json.encode(part)
+            data = _encoded_arrival(move.move_id, move.actor, move.token)
             self._send(move, f"arrived-{move.move_id}", move.peer, wire.MOVE, data)
 
     def _send_part(self, move: Move) -> None:
@@ -384,10 +468,7 @@ class Moving:
             b64encode(body).decode(),
         )
         data = msgspec.json.encode(part)
-        # After a restart they are other messages: the new host may have been lost with those from
-        # before, and whoever replaces it has none.
-        boot = self._kernel.store.get_meta("boot_id")
-        self._send(move, f"part-{move.move_id}-{number}-{boot}", move.peer, wire.MOVE, data)
+        self._send(move, f"part-{move.move_id}-{number}", move.peer, wire.MOVE, data)
 
     def _send(self, move: Move, batch: str, to: str, type: str, data: bytes) -> None:
         self._trips[batch] = move.actor
@@ -403,8 +484,8 @@ class Moving:
         if batch.startswith("part-"):
             self._next_part[move.actor] = self._next_part.get(move.actor, 0) + 1
         elif batch.startswith("mark-"):
-            # It comes by itself; only a restart sends another.
-            self._trips[f"marked-{move.move_id}"] = move.actor
+            # It comes by itself; only a new connection sends another.
+            self._trips[f"{_AWAITED}{move.move_id}"] = move.actor
         elif batch.startswith("arrived-"):
             self._end(move.actor)
 
@@ -414,9 +495,12 @@ class Moving:
         move = None if actor is None else self._moves.get(actor)
         if move is None:
             return
-        if not (event.is_too_large and move.step == "drained" and self._cut_smaller(move)):
-            log.debug("the move of %s: %s", move.actor, event.reason)
-            self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
+        if event.is_too_large and move.step == "drained":
+            if self._cut_smaller(move):
+                return
+            self.failures[move.actor] = event.reason
+        log.debug("the move of %s: %s", move.actor, event.reason)
+        self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
     def _put(self, move: Move) -> None:
         self._moves[move.actor] = move
@@ -436,3 +520,12 @@ class Moving:
     def shown(self) -> list[dict[str, Any]]:
         """Moves as people read them."""
         return [msgspec.structs.asdict(move) for move in self._moves.values()]
+
+
+def _memory(move_id: str) -> str:
+    """Under which id a move is remembered that has ended here; no call has such a one."""
+    return f"move {move_id}"
+
+
+def _encoded_arrival(move_id: str, actor: str, token: int) -> bytes:
+    return msgspec.json.encode(Part(wire.ENVELOPE_VERSION, move_id, actor, token))

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from signalhub.actors.outbox import FROZEN
-from signalhub.actors.schema import HELD_MS
+from signalhub.actors.schema import HELD_MS, VERSION
 from signalhub.actors.state import table_prefix
 from signalhub.actors.store import Store
 
@@ -43,6 +43,8 @@ class Parcel(msgspec.Struct):
     outbox: list[Columns]
     done: list[Columns]
     tables: list[Table]
+    # Rows go along as they are, so both hosts must have the same tables.
+    version: int = VERSION
 
     @property
     def is_empty(self) -> bool:
@@ -119,11 +121,12 @@ class Parcel(msgspec.Struct):
 
     @staticmethod
     def put_inbox(store: Store, row: Columns, arrival_id: str) -> None:
-        """Behind everything that is there; what came twice stays once."""
-        actor, _, kind, call_id, sender, payload, attempts, _ = row
+        """Behind everything that is there, and held; what came twice stays once."""
+        actor, _, kind, call_id, sender, payload, attempts, not_before_ms = row
+        held = not_before_ms if not_before_ms < 0 else HELD_MS
         store.execute(
             "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (actor, arrival_id, kind, call_id, sender, payload, attempts, HELD_MS),
+            (actor, arrival_id, kind, call_id, sender, payload, attempts, held),
         )
 
 

@@ -12,8 +12,9 @@ import dataclasses
 import datetime as dates
 import enum
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, overload
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -356,7 +357,7 @@ def _write_list(value: list[Any], packer: Packer) -> list[Any]:
     return [packer.pack(item, index) for index, item in enumerate(value)]
 
 
-def _write_dict(value: dict[Any, Any], packer: Packer) -> dict[str, Any]:
+def _write_dict(value: Mapping[Any, Any], packer: Packer) -> dict[str, Any]:
     if _TAG not in value and all(type(key) is str for key in value):
         return {packer.pack_text(key): packer.pack(item, key) for key, item in value.items()}
     pairs = [[packer.pack(key, ...), packer.pack(item, key)] for key, item in value.items()]
@@ -405,7 +406,8 @@ def _many(kind: type) -> tuple[Callable[[Any, Packer], Any], Callable[[Any, Read
     return write, lambda content, read: kind(read(item) for item in content)
 
 
-_CONTAINERS |= {list: _write_list, dict: _write_dict}
+# The rights of a call are such a view, so that nobody changes them; a copy is a dict.
+_CONTAINERS |= {list: _write_list, dict: _write_dict, MappingProxyType: _write_dict}
 for _kind in (tuple, set, frozenset):
     extend(_kind.__name__, _kind, *_many(_kind))
 _LEAVES |= {

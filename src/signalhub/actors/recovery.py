@@ -130,17 +130,8 @@ class Recovery:
             if name and method_of(cls, name) is not None:
                 continue
             log.error("%s: the continuation of %s is set aside: %s", actor, call_id, fault_text)
-            evidence = Evidence(
-                waiting.then,
-                waiting.catch,
-                waiting.errors_only,
-                waiting.context,
-                waiting.method,
-                waiting.dest,
-            )
-            kernel.letters.bury(
-                actor, "continuation", call_id, letters.encode(evidence), fault_text, 0, now_ms
-            )
+            evidence = letters.encode(Evidence.of(waiting))
+            kernel.letters.bury(actor, "continuation", call_id, evidence, fault_text, 0, now_ms)
             kernel.calls.remove(actor, call_id)
             return
 

@@ -48,7 +48,8 @@ CREATE TABLE lanes (
     PRIMARY KEY (host, is_ordered)
 ) WITHOUT ROWID;
 
--- What has arrived and was not done in the same turn, in the order of `arrival_id`.
+-- What has arrived and was not done in the same turn, in the order of `arrival_id`. `not_before_ms`
+-- is 0 for what is ready, and negative for what is held and has a pause to end, too.
 CREATE TABLE inbox (
     actor TEXT NOT NULL,
     arrival_id TEXT NOT NULL,

@@ -23,6 +23,12 @@ _QUOTED_OR_COMMENT = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
 )
 
+# SQLite reads and writes these tables itself when a table is made or dropped, and the authorizer
+# cannot tell that from an access of the statement; so it is the text that must not name them. Not
+# even within quotes or comments: a name may be quoted in any way, and what is a comment is not
+# certain without a tokenizer.
+_OF_SQLITE = re.compile(r"\bsqlite_", re.IGNORECASE)
+
 _SPECIAL = re.compile("[A-Z:^]")
 
 
@@ -89,15 +95,7 @@ class State:
 
         Returns the rows, if it has any.
         """
-        if _FORBIDDEN.match(statement):
-            raise ValueError(
-                "state.sql is part of the handler's transaction: it cannot begin, end or leave it"
-            )
-        if _ROLLS_BACK.search(_QUOTED_OR_COMMENT.sub(" ", statement)):
-            raise ValueError(
-                "state.sql is part of the handler's transaction: a conflict cannot roll it back; "
-                "use ABORT, which raises, instead of ROLLBACK"
-            )
+        _check(statement)
         text = _TABLE.sub(lambda found: f'"{self._quoted(found[1])}"', statement)
         connection = self._store.connection
         connection.authorizer = self._authorize
@@ -112,6 +110,9 @@ class State:
                 f"{error}: name tables of the actor in braces, such as {{items}}; others are not "
                 "its own"
             ) from error
+        except apsw.NoMemError as error:
+            # The turn would run the same statement again, for ever.
+            raise MemoryError("the statement needs more memory than there is") from error
         finally:
             connection.authorizer = None
 
@@ -126,7 +127,7 @@ class State:
         database: str | None,
         trigger: str | None,
     ) -> int:
-        """Tables, and indexes on them, must be the actor's own."""
+        """Tables, and indexes on them, must be the actor's own; or SQLite's, see `_OF_SQLITE`."""
         if operation in _ON_TABLES:
             prefix = table_prefix(self._actor)
             # The name of an index is one of the file, too.
@@ -137,6 +138,24 @@ class State:
         elif operation in _NEVER:
             return apsw.SQLITE_DENY
         return apsw.SQLITE_OK
+
+
+def _check(statement: str) -> None:
+    """Refuse what the authorizer is not asked about, or not in time."""
+    if _FORBIDDEN.match(statement):
+        raise ValueError(
+            "state.sql is part of the handler's transaction: it cannot begin, end or leave it"
+        )
+    if _ROLLS_BACK.search(_QUOTED_OR_COMMENT.sub(" ", statement)):
+        raise ValueError(
+            "state.sql is part of the handler's transaction: a conflict cannot roll it back; "
+            "use ABORT, which raises, instead of ROLLBACK"
+        )
+    if _OF_SQLITE.search(_TABLE.sub(" ", statement)):
+        raise ValueError(
+            "what begins with sqlite_ is of all actors of the host, and state.sql cannot name it: "
+            "name tables of the actor in braces, such as {items}, and pass texts as parameters"
+        )
 
 
 _ON_INDEXES = frozenset({apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_DROP_INDEX})

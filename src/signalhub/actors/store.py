@@ -7,6 +7,7 @@ that the transaction as a whole has not happened.
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Self
@@ -120,6 +121,20 @@ class Store:
 
     def put_meta(self, key: str, value: object) -> None:
         self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def is_of_disk(error: BaseException) -> bool:
+    """Has the host's own file failed? A method may have a database of its own that fails."""
+    return isinstance(error, STORAGE_ERRORS) and _is_raised_here(error)
+
+
+def _is_raised_here(error: BaseException) -> bool:
+    """Was it this package that called SQLite, or the code of an actor?"""
+    module = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        # APSW adds frames of its C code, which have no module.
+        module = frame.f_globals.get("__name__", module)
+    return module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _open(path: str, durability: Durability) -> apsw.Connection:

@@ -152,7 +152,8 @@ def call(store: Store, call_id: str) -> View | None:
         (call_id,),
     ).fetchone()
     if arrived is not None:
-        state = "held" if arrived[2] == HELD_MS else "retrying" if arrived[1] else "waiting"
+        is_held = arrived[2] == HELD_MS or arrived[2] < 0
+        state = "held" if is_held else "retrying" if arrived[1] else "waiting"
         known["callee"] = {"actor": arrived[0], "state": state}
     elif (ran := _executed(store, call_id, target)) is not None:
         known["callee"] = ran

@@ -149,6 +149,14 @@ def move(
             help="Move it also to a host that is not there; until that comes, it stands still.",
         ),
     ] = False,
+    again: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Send once more what is on its way: its new host was lost, and replaced.",
+        ),
+    ] = False,
     data: NoFolder = None,
     connection: Moving = LATER,
 ) -> None:
@@ -180,7 +188,7 @@ def move(
                 "choose another --to, or start it with that class, too",
             )
         journey = Journey(hosts, target, goal)
-        await journey.begin()
+        await (journey.repeat() if again else journey.begin())
         if wait and not journey.is_over:
             await journey.wait(connection.timeout_s, _POLL_S)
         return journey.facts()

@@ -63,8 +63,6 @@ class Journey:
 
     async def begin(self) -> None:
         """Start it, unless it is under way or over already."""
-        from signalhub.actors.host import host_address
-
         found = await self._hosts.each("actor", actor=self._actor)
         host = residence(found)
         if host is None:
@@ -93,9 +91,28 @@ class Journey:
                 f" {status}",
                 "start the host it lives on, and move it then",
             )
+        await self._tell(host)
+
+    async def repeat(self) -> None:
+        """Let the old host send everything again."""
+        found = await self._hosts.each("actor", actor=self._actor)
+        leaving = [host for host, row in found.items() if row["status"] == "leaving"]
+        if not leaving:
+            raise self._failure(
+                "not_leaving",
+                f"{self._actor} is not leaving any host that is connected",
+                "start the host it comes from; to move it for the first time, leave --again out",
+            )
+        self.is_begun = True
+        await self._tell(leaving[0], again=True)
+
+    async def _tell(self, host: str, **options: bool) -> None:
+        from signalhub.actors.host import host_address
+
         self._origin = host
+        goal = host_address(self._goal)
         try:
-            await self._hosts.ask(host, "move", actor=self._actor, to=host_address(self._goal))
+            await self._hosts.ask(host, "move", actor=self._actor, to=goal, **options)
         except Silent:
             raise self._failure(
                 "outcome_unknown",

@@ -18,7 +18,7 @@ FULL = CallContext(
 )
 
 
-@pytest.mark.parametrize("context", [FULL, CallContext(), fresh(auth=("a", 1))])
+@pytest.mark.parametrize("context", [FULL, CallContext(), CallContext(auth=("a", 1))])
 def test_a_context_is_the_same_after_storing(context: CallContext) -> None:
     assert CallContext.decode(context.encode()) == context
 

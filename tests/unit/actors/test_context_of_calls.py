@@ -20,7 +20,7 @@ class Last(Actor):
             "caller": context.caller,
             "call_id": context.call_id,
             "state": dict(context.state),
-            "auth": context.auth and dict(context.auth),
+            "auth": context.auth,
         }
 
 
@@ -55,6 +55,24 @@ def test_the_chain_grows_with_every_call() -> None:
 
 def test_everybody_knows_who_outside_began_it_all() -> None:
     assert seen("a")["auth"] == {"address": CALLER}
+
+
+def test_rights_can_be_stored_and_passed_on_as_they_are() -> None:
+    class Notary(Actor):
+        @remote
+        def note(self) -> None:
+            self.state.put("who", self.context.auth)
+            self.call("notary/2", "keep", self.context.auth, new_chain=True)
+
+        @remote
+        def keep(self, who: dict[str, str]) -> None:
+            self.state.put("who", who)
+
+    local = LocalActors(Notary)
+    local.call("notary/1", "note")
+
+    assert local.state("notary/1").get("who") == {"address": CALLER}
+    assert local.state("notary/2").get("who") == {"address": CALLER}
 
 
 def test_each_call_is_known_by_its_id() -> None:

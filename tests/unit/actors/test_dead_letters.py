@@ -8,7 +8,8 @@ import pytest
 
 from signalhub.actors import Actor, CallError, Token, alias, remote
 from signalhub.actors import message as wire
-from signalhub.actors.letters import DeadLetter, contents
+from signalhub.actors.calls import Waiting
+from signalhub.actors.letters import DeadLetter, Evidence, contents
 from signalhub.testing.local_actors import LocalActors
 
 
@@ -297,3 +298,16 @@ def test_what_could_not_be_read_is_shown_and_cannot_be_redriven() -> None:
     assert "nonsense" in shown["data"]
     assert local.kernel.letters.redrive("", letter.id, local.clock.now_ms()) is False
     assert len(local.kernel.letters.of("")) == 1
+
+
+@pytest.mark.parametrize("outcome", [None, b"{}"])
+def test_what_a_call_leaves_behind_is_enough_to_wait_for_it_again(outcome: bytes | None) -> None:
+    calls = LocalActors(Asker, Echo).kernel.calls
+    waiting = Waiting("c1", "echo/1", "echo", b"then", b"catch", True, b"null")
+    evidence = Evidence.of(waiting, outcome)
+
+    item = calls.restore("asker/1", "c1", evidence)
+
+    assert calls.find("asker/1", "c1") == waiting
+    assert evidence.outcome == outcome
+    assert (item is None) == (outcome is None)

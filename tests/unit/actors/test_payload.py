@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -232,6 +233,22 @@ def test_arguments_are_copied_and_aliases_become_copies() -> None:
 
     assert copy == [[1, 2], [1]]
     assert inner == [1]
+
+
+@pytest.mark.parametrize("content", [{}, {"a": [1]}, {"$": 1}, {1: (2,)}])
+def test_a_view_of_a_dict_is_copied_as_a_dict(content: dict[Any, Any]) -> None:
+    view = MappingProxyType(content)
+
+    assert encode(view) == encode(content)
+    assert same(decode(encode([view])), [content])
+
+
+def test_a_view_of_a_dict_that_contains_itself_is_refused_where_it_does() -> None:
+    content: dict[str, Any] = {}
+    content["a"] = MappingProxyType(content)
+
+    with pytest.raises(PayloadError, match=r"^a\.a: the value contains itself"):
+        encode(content)
 
 
 def test_the_stored_form_can_be_read_without_us() -> None:

@@ -202,7 +202,7 @@ def test_an_outsider_cannot_pretend_to_be_somebody_else() -> None:
     class Asked(Actor):
         @remote
         def who(self) -> list[Any]:
-            return [self.context.caller, list(self.context.call_chain), dict(self.context.auth)]
+            return [self.context.caller, list(self.context.call_chain), self.context.auth]
 
     local = LocalActors(Asked)
     context = CallContext(("boss/1",), "root", {}, "x", "boss/1").encode()

@@ -226,6 +226,87 @@ def test_sql_cannot_leave_the_transaction_or_the_actor(local: LocalActors, state
     assert local.call("keeper/1", "sql", "SELECT * FROM {items}") == []
 
 
+COUNTED = "CREATE TABLE IF NOT EXISTS {items} (id INTEGER PRIMARY KEY AUTOINCREMENT, name UNIQUE)"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sqlite_sequence SET seq = 1000",
+        "DELETE FROM main.sqlite_sequence",
+        "INSERT INTO Sqlite_Sequence VALUES ('x', 1)",
+        "SELECT name FROM sqlite_schema",
+        "SELECT count(*) FROM SQLITE_MASTER",
+        'SELECT * FROM "sqlite_master"',
+        "SELECT * FROM 'sqlite_master'",
+        "SELECT * FROM [sqlite_master]",
+        "SELECT * FROM `sqlite_master`",
+        "SELECT * FROM/**/sqlite_temp_schema",
+        "SELECT * FROM sqlite_temp_master",
+        "SELECT * FROM sqlite_stat1",
+        "DROP TABLE sqlite_stat1",
+        "INSERT INTO {items} (name) SELECT name FROM sqlite_schema",
+        "CREATE TABLE {copy} AS SELECT * FROM sqlite_schema",
+        "DROP TABLE {items}; DELETE FROM sqlite_sequence",
+        # To SQLite the first quote is part of a parameter's name, and nothing here is a comment.
+        "SELECT $a('), \"' -- \", name FROM sqlite_schema",
+    ],
+)
+def test_sql_cannot_name_what_sqlite_keeps_of_all_actors(
+    local: LocalActors, statement: str
+) -> None:
+    add = "INSERT INTO {items} (name) VALUES ('mug')"
+    local.kernel.store.execute("ANALYZE")
+    for key in ("1", "2"):
+        local.call(f"keeper/{key}", "sql", COUNTED, add)
+
+    text = local.call("keeper/1", "try_sql", statement)
+
+    assert "state.sql cannot name it: name tables of the actor in braces" in text
+    for key in ("1", "2"):
+        again = add.replace("mug", "cup")
+        assert local.call(f"keeper/{key}", "sql", again, "SELECT max(id) FROM {items}") == [(2,)]
+
+
+def test_tables_can_be_made_changed_and_dropped_though_sqlite_keeps_books_of_it(
+    local: LocalActors,
+) -> None:
+    local.kernel.store.execute("ANALYZE")
+    rows = local.call(
+        "keeper/1",
+        "sql",
+        COUNTED,
+        COUNTED,
+        "CREATE UNIQUE INDEX {by_name} ON {items} (name)",
+        "INSERT INTO {items} (name) VALUES ('mug'), ('cup')",
+        "DELETE FROM {items}",
+        "INSERT INTO {items} (name) VALUES ('pot') ON CONFLICT (name) DO UPDATE SET name = 'pan'",
+        "CREATE TABLE {copy} AS SELECT * FROM {items}",
+        "CREATE TABLE {plain} (name TEXT PRIMARY KEY) WITHOUT ROWID",
+        "DROP INDEX {by_name}",
+        "DROP TABLE {items}",
+        "DROP TABLE {plain}",
+        "SELECT * FROM {copy}",
+    )
+
+    assert rows == [(3, "pot")]
+    assert local.call("keeper/1", "sql", COUNTED, "SELECT * FROM {items}") == []
+
+
+def test_a_table_in_braces_and_a_parameter_may_be_called_like_one_of_sqlite(
+    local: LocalActors,
+) -> None:
+    rows = local.call(
+        "keeper/1",
+        "sql",
+        "CREATE TABLE {sqlite_schema} (my_sqlite_column)",
+        ["INSERT INTO {sqlite_schema} VALUES (?)", ["sqlite_schema"]],
+        "SELECT my_sqlite_column FROM {sqlite_schema}",
+    )
+
+    assert rows == [("sqlite_schema",)]
+
+
 def test_a_wrong_statement_is_an_error_of_the_handler_and_harms_nobody(local: LocalActors) -> None:
     with pytest.raises(RemoteError, match="syntax error"):
         local.call("keeper/1", "sql", "SELEKT 1")

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from signalhub.actors import Actor, Token, remote
+from signalhub.actors import Actor, RemoteError, Token, remote
 from signalhub.actors.store import StorageFailed
 from signalhub.testing.local_actors import LocalActors
 from tests.unit.actors.test_offload import Fetcher, Unhurried
@@ -271,6 +271,151 @@ def test_a_file_that_somebody_else_is_writing_is_a_failure_of_the_turn(
     local.run()
 
     assert local.outcome(asked) == 7
+
+
+@pytest.mark.parametrize("how", ["request", "continuation", "alarm", "start"])
+@pytest.mark.parametrize("what", ["put", "sql"])
+def test_a_failure_of_the_hosts_file_ends_the_turn_even_if_the_transaction_is_still_there(
+    how: str, what: str
+) -> None:
+    class Unlucky(Actor):
+        def on_start(self) -> None:
+            if how == "start":
+                self.work()
+
+        @remote
+        def begin(self) -> None:
+            if how == "request":
+                self.work()
+            elif how == "continuation":
+                self.call("echo/1", "echo", 7, then=self.work)
+            elif how == "alarm":
+                self.alarms.schedule(0, self.work)
+
+        def work(self, *_: Any) -> None:
+            # Only for a moment, so that nothing else fails after it.
+            set_pragma = local.kernel.store.connection.pragma
+            set_pragma("query_only", not is_repaired)
+            try:
+                if what == "put":
+                    self.state.put("worked", True)
+                else:
+                    self.state.sql("CREATE TABLE {items} (name)")
+            finally:
+                set_pragma("query_only", False)
+
+    is_repaired: list[bool] = []
+    local = LocalActors(Unlucky, Echo)
+    asked = local.begin("unlucky/1", "begin")
+    with pytest.raises(StorageFailed, match="readonly"):
+        local.run()
+    is_repaired.append(True)
+    local.run()
+
+    assert local.outcome(asked) is None
+    assert local.kernel.counters.failed_turns == 1
+    assert local.state("unlucky/1").get("worked", False) is (what == "put")
+
+
+class Librarian(Actor):
+    """Has a database of its own that cannot be used."""
+
+    @remote
+    def read(self, path: str) -> None:
+        self.state.put("read", path)
+        apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+
+    @remote
+    def write(self, path: str) -> None:
+        self.state.put("written", path)
+        apsw.Connection(path).execute("CREATE TABLE books (title)")
+
+    @remote
+    def ask(self, path: str) -> None:
+        self.call("echo/1", "echo", path, then=self.write)
+
+    @remote
+    def set_alarm(self, path: str) -> None:
+        self.alarms.schedule(5, self.write, path)
+
+
+@contextmanager
+def locked_file(tmp_path: Path) -> Iterator[str]:
+    path = os.fspath(tmp_path / "library.db")
+    other = apsw.Connection(path)
+    other.execute("BEGIN EXCLUSIVE")
+    yield path
+    other.close()
+
+
+def test_a_failure_of_a_file_that_is_not_the_hosts_is_an_error_of_the_handler(
+    tmp_path: Path,
+) -> None:
+    local = LocalActors(Librarian, Echo)
+    with pytest.raises(RemoteError, match="unable to open"):
+        local.call("librarian/1", "read", os.fspath(tmp_path / "absent.db"))
+    with locked_file(tmp_path) as path, pytest.raises(RemoteError, match="database is locked"):
+        local.call("librarian/1", "write", path)
+
+    assert local.state("librarian/1").list() == {}
+    assert local.kernel.counters.failed_turns == 0
+
+
+def test_a_continuation_and_an_alarm_whose_own_file_fails_are_tried_again_alone(
+    tmp_path: Path,
+) -> None:
+    local = LocalActors(Librarian, Echo)
+    with locked_file(tmp_path) as path:
+        local.call("librarian/1", "ask", path)
+        local.call("librarian/2", "set_alarm", path)
+        local.advance(5)
+        assert local.call("echo/2", "echo", 7) == 7
+    local.advance(60)
+
+    assert local.kernel.counters.failed_turns == 0
+    assert local.state("librarian/1").get("written") == path
+
+
+def test_an_actor_whose_own_file_fails_at_its_start_is_not_started(tmp_path: Path) -> None:
+    class Starting(Librarian):
+        def on_start(self) -> None:
+            self.read(os.fspath(tmp_path / "absent.db"))
+
+    local = LocalActors(Starting, Echo)
+    local.begin("starting/1", "set_alarm", "")
+
+    assert local.call("echo/1", "echo", 7) == 7
+    assert local.kernel.counters.unstarted == 1
+
+
+class Greedy(Actor):
+    @remote
+    def want(self, size: int) -> None:
+        self.state.put("wanted", size)
+        self.state.sql("SELECT length(randomblob(?))", [size])
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    before = apsw.hard_heap_limit(apsw.memory_used() + 10_000_000)
+    try:
+        yield
+    finally:
+        apsw.hard_heap_limit(before)
+
+
+@pytest.mark.parametrize(
+    ("size", "error"), [(50_000_000, "needs more memory than there is"), (3 * 10**9, "too big")]
+)
+def test_a_statement_that_wants_too_much_memory_is_an_error_of_the_handler(
+    size: int, error: str
+) -> None:
+    local = LocalActors(Greedy)
+    with little_memory(), pytest.raises(RemoteError, match=error):
+        local.call("greedy/1", "want", size)
+
+    assert local.state("greedy/1").list() == {}
+    assert local.kernel.counters.failed_turns == 0
 
 
 def test_what_ended_during_a_failed_turn_is_asked_for_again(tmp_path: Path) -> None:
