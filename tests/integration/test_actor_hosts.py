@@ -326,6 +326,10 @@ async def test_the_name_of_a_host_that_is_away_is_taken_only_on_purpose(tmp_path
         other = Host(Adder, data=tmp_path / "other", url=hub.url, name="adders")
         assert "live in another folder; start that one" in await refusal(other)
 
+        async with Host(Adder, data=tmp_path / "other", url=hub.url, name="others") as others:
+            async with asyncio.timeout(PATIENCE_S):
+                await others.is_connected.wait()
+
         folder = tmp_path / "new"
         async with Host(Adder, data=folder, url=hub.url, name="adders", replaces=True):
             assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1

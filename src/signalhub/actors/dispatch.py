@@ -400,14 +400,13 @@ class Dispatch:
         if not any(kernel.outbox.dests(NOWHERE, 1)):
             self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
         self._asking = Pause()
+        new = [address for address in event.unplaced if address not in self._unplaced]
         for address in event.unplaced:
             self._asked.pop(address, None)
             self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
-        if event.unplaced:
-            address, reason = next(iter(event.unplaced.items()))
-            log.warning(
-                "%d actors have no place, such as %s: %s", len(event.unplaced), address, reason
-            )
+        if new:
+            others = f" and {len(new) - 1} more" if len(new) > 1 else ""
+            log.warning("%s%s must wait: %s", new[0], others, event.unplaced[new[0]])
 
     def _elsewhere(self, place: Place, now_ms: int) -> None:
         self._kernel.places.learn(place.actor, place.host, place.token)

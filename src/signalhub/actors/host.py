@@ -436,15 +436,17 @@ def _commanded(message: Message) -> Commanded:
 
 
 def _identity(store: Store, name: str | None) -> tuple[str, str]:
-    """The name and the instance of a host stay with its folder."""
+    """The name and the instance of a host stay with its folder, once the hub has known it."""
     with store.transaction():
         known, instance = store.get_meta("host"), store.get_meta("instance")
+        if store.get_meta(NAME_KEPT) is None:
+            known = name or known
         if known is not None and name is not None and known != name:
             raise ValueError(
                 f"{store.path} belongs to the host {known}; its mailbox and its actors are known "
                 "by that name. Leave the name out, or choose another data folder"
             )
-        known = known or name or f"host-{secrets.token_hex(4)}"
+        known = known or f"host-{secrets.token_hex(4)}"
         instance = instance or secrets.token_hex(16)
         store.put_meta("host", known)
         store.put_meta("instance", instance)

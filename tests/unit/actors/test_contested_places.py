@@ -94,6 +94,9 @@ def test_an_answer_older_than_what_is_known_is_asked_for_once_more() -> None:
     turn(actors, Placed([Place("counter/1", ELSEWHERE, 4)]))
     assert status(actors) is Status.GONE, "the hub insists"
 
+    turn(actors, Arrived(wire.MOVE, part(5), ELSEWHERE, actors.clock.now_ms(), "part"))
+    assert status(actors) is Status.ARRIVING, "and it may come back"
+
 
 def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot() -> None:
     actors = living()

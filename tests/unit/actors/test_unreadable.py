@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from signalhub.actors import Actor, remote
 from signalhub.actors import message as wire
 from signalhub.actors.effects import Effect, Send, Settle
@@ -54,10 +56,44 @@ def test_a_call_of_another_version_is_answered_with_an_error_and_kept() -> None:
 def test_a_batch_from_somebody_who_is_no_host_does_nothing() -> None:
     actors = LocalActors(Counter)
 
-    delivered(actors, wire.BATCH, request(1, "order/17"), "@(callers/mallory)")
+    effects = delivered(actors, wire.BATCH, request(1, "order/17"), "@(callers/mallory)")
 
     (letter,) = actors.kernel.letters.of("")
     assert "is no host" in letter.error
+    assert all(isinstance(effect, Settle) for effect in effects), "and answers nobody"
+    assert actors.kernel.store.execute("SELECT count(*) FROM outbox").get == 0
+
+
+@pytest.mark.parametrize("sender", ["nobody at all", "@no such (address"])
+def test_a_message_from_nobody_is_kept_and_not_answered(sender: str) -> None:
+    actors = LocalActors(Counter)
+
+    effects = delivered(actors, wire.BATCH, request(1, sender), PEER)
+
+    (letter,) = actors.kernel.letters.of("")
+    assert "from nobody" in letter.error
+    assert all(isinstance(effect, Settle) for effect in effects)
+
+
+def test_a_call_for_nobody_is_answered_with_an_error_and_nothing_waits() -> None:
+    actors = LocalActors(Counter)
+    data = request(1).replace(b"counter/1", b"Not A Name")
+
+    effects = delivered(actors, wire.CALL, data, CALLER)
+
+    ((result, _),) = wire.split(next(one for one in effects if isinstance(one, Send)).data)
+    assert b"is no address" in bytes(result.body)
+    assert actors.kernel.store.execute("SELECT count(*) FROM inbox").get == 0
+
+
+def test_only_the_newest_evidence_of_what_cannot_be_read_is_kept() -> None:
+    actors = LocalActors(Counter)
+    events = [Arrived("chat:line", b"%d" % number, PEER, 1, number) for number in range(1_010)]
+    actors.kernel.turn(events, actors.clock.now_ms())
+
+    kept = [row[0] for row in actors.kernel.store.execute("SELECT payload FROM dead ORDER BY 1")]
+    assert len(kept) == 1_000
+    assert bytes(max(kept, key=int)) == b"1009"
 
 
 def test_a_batch_of_a_host_is_done() -> None:
