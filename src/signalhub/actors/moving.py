@@ -408,8 +408,6 @@ class Moving:
         Parcel.put_done(kernel.store, [[move.actor, _memory(move.move_id), now_ms]])
         self._execute("DELETE FROM parts WHERE actor = ?", (move.actor,))
         kernel.places.put(move.actor, move.token, Status.HERE)
-        # An object that was left here by an earlier life would know nothing of what happened since.
-        kernel.instances.forget(move.actor)
         kernel.inbox.release(move.actor)
         self._thaw(move.actor)
         kernel.adopted(move.actor)

@@ -44,9 +44,6 @@ class Chest(Actor):
 
 
 class Asker(Actor):
-    def on_start(self) -> None:
-        self.heard_at_start = self.state.get("heard")
-
     @remote
     def ask(self) -> None:
         self.call("stock/1", "reserve", then=self.hear, timeout=None)
