@@ -7,8 +7,8 @@ terminal of its own,
     signalhub actors run examples.shop:Order --data orders
     signalhub actors run examples.shop:Stock examples.shop:Payment --data goods
 
-and be the customers: `python examples/shop.py`, or `python examples/shop.py URL` for a hub that is
-somewhere else; without a URL it takes SIGNALHUB_URL. One host may serve all three classes as well.
+and be the customers: `python examples/shop.py`, with `--url URL` for a hub that is somewhere else;
+without it, it takes SIGNALHUB_URL. One host may serve all three classes as well.
 From the command line, a shelf is filled and an order made with
 
     signalhub actors call stock/blue-mug deliver 10
@@ -17,6 +17,7 @@ From the command line, a shelf is filled and an order made with
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import secrets
@@ -283,12 +284,20 @@ async def main(url: str) -> None:
         print(await hub.ask(ref(Stock, sku), op(Stock.count)))
 
 
+def hub_url() -> str:
+    """Where the hub is; the URL may be given with or without the name of the option."""
+    parser = argparse.ArgumentParser(description="Orders that end well, or are taken back.")
+    parser.add_argument("given", nargs="?", metavar="URL", help="the same as --url URL")
+    parser.add_argument("--url", help=f"where the hub is; otherwise SIGNALHUB_URL, or {HUB}")
+    arguments = parser.parse_args()
+    return arguments.url or arguments.given or os.environ.get("SIGNALHUB_URL") or HUB
+
+
 if __name__ == "__main__":
-    hub_url = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("SIGNALHUB_URL") or HUB
     try:
-        asyncio.run(main(hub_url))
+        asyncio.run(main(hub_url()))
     except signalhub.Unavailable as error:
-        sys.exit(f"{error}; start one with `signalhub serve`, or name its URL: shop.py URL")
+        sys.exit(f"{error}; start one with `signalhub serve`, or name it: shop.py --url URL")
     except CallUndeliverable as error:
         sys.exit(f"{error}; start the hosts, as the beginning of this file says")
     except (CallError, signalhub.ClientError) as error:

@@ -170,6 +170,7 @@ async def test_one_actor_is_shown_with_all_it_has(
     assert facts["host"] == "a"
     assert [one["target"] for one in facts["calls"]] == ["clerk/ann"]
     assert [one["id"] for one in facts["alarmList"]] == ["tea", "weekly"]
+    assert facts["alarmList"][0]["continuation"]["m"] == "reminded"
     assert [one["error"] for one in facts["deadLetters"]] == ["KeyError: 'stumbled'"]
     assert facts["move"] is None
     assert unknown.code == 1
@@ -291,6 +292,8 @@ async def test_alarms_are_listed_and_tried_again(hub: RunningHub, a: Host, shop:
     assert weekly[2:6] == ["weekly", "0 9 * * MON UTC", 'reminded("coffee")', "pending"]
     assert skipped["id"] == "tea"
     assert isinstance(skipped["dueMs"], int)
+    assert skipped["continuation"] == {"m": "reminded", "a": ["tea"], "k": {}}
+    assert isinstance(skipped["spec"], dict)
     assert again.out == "tea of order/17 is tried again on a\n"
     assert left["id"] == "weekly"
     assert pending.code == 1
@@ -325,7 +328,8 @@ async def test_dead_letters_are_shown_tried_again_and_thrown_away(
     assert [first["call"], second["call"]] == calls
     assert sheet(shown)["its method"] == "reserve"
     assert letter["contents"]["dest"] == "stock/mug"
-    assert "on_stumbled" in letter["contents"]["then"]
+    assert letter["contents"]["then"]["m"] == "on_stumbled"
+    assert sheet(shown)["its then"] == "on_stumbled()"
     assert sheet(view)["state"] == "dead: given up"
     assert first["id"] in sheet(view)["dead letter"]
     assert unsure.code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -235,6 +236,8 @@ async def test_what_an_actor_raises_is_told_with_its_name(hub: RunningHub, shop:
     assert error["text"] == "none left"
     assert error["actor"] == "stock/mug"
     assert "in reserve" in error["traceback"]
+    assert "--json shows where it was raised" in told.err
+    assert "--json" not in error["resolution"]
     assert "Stock has no remote method sell" in missing.err
     assert "order/1.odd has run, but the outcome cannot be read" in unreadable.err
     assert not told.out
@@ -263,7 +266,7 @@ async def test_without_a_host_nothing_is_called(hub: RunningHub, shop: Host) -> 
     done = await cli(hub.url, "actors", "call", "clerk/1", "never", "--timeout", "0.5")
 
     assert done.code == 1
-    assert "waiting up to 0.5 s for one\n" in done.err
+    assert "; served are order, stock; waiting up to 0.5 s for one\n" in done.err
     assert "signalhub: clerk/1 could not be reached within 0.5 s" in done.err
     assert "nothing was called; start a host" in done.err
 
@@ -272,7 +275,7 @@ async def test_a_call_that_waits_for_a_host_is_done_when_it_comes(
     hub: RunningHub, tmp_path: Path
 ) -> None:
     async with started(hub.url, "actors", "call", "stock/mug", "reserve", "3") as call:
-        await line_of(call.stderr, "waiting up to 30 s for one")
+        await line_of(call.stderr, "no kind is served now; waiting up to 30 s for one")
         async with Host(Stock, data=tmp_path / "shop", url=hub.url):
             out, _ = await call.communicate()
 
@@ -330,3 +333,23 @@ async def test_the_token_must_allow_an_address_for_the_answer(tmp_path: Path) ->
     assert "--register 'callers/*'" in bad.err
     assert unheard.code == 1
     assert "does not permit to send to @(actors/host-" in unheard.err
+
+
+@pytest.mark.parametrize("arguments", [["--url", unused_url()], [unused_url()], ["--help"]])
+async def test_the_customers_of_the_example_are_told_where_the_hub_is(arguments: list[str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "examples" / "shop.py"),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+
+    if arguments == ["--help"]:
+        assert process.returncode == 0
+        assert b"--url" in out
+    else:
+        assert process.returncode == 1
+        assert err.decode().startswith(f"no hub at {arguments[-1]}")
+        assert err.count(b"\n") == 1

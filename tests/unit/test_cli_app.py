@@ -235,7 +235,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["inbox", "fetch", "x", "--room", "-x"], "-x is no option"),
         (["room", "send", "general", "x", "--inbox", "--jsno"], "--inbox"),
         (["actors", "call", "order/17"], "METHOD"),
-        (["actors", "call", "order", "checkout"], "kind/key"),
+        (["actors", "call", "order", "checkout"], "'order' is no actor — an actor is named kind"),
         (["actors", "call", "Order/17", "checkout"], "'Order' is no kind"),
         (["actors", "call", "order/17", "checkout", "blue-mug"], "'\"blue-mug\"'"),
         (["actors", "call", "order/17", "checkout", "1", "it's"], "argument 2"),
@@ -248,6 +248,10 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["actors", "show"], "ACTOR"),
         (["actors", "show", "order"], "kind/key"),
         (["actors", "alarms", "--status", "late"], "skipped"),
+        (["actors", "calls", "--id", ""], "the id is empty — give one"),
+        (["actors", "dead", "--id", " "], "the id is empty — give one"),
+        (["actors", "redrive", "order/17", ""], "the id is empty — give one"),
+        (["actors", "purge", "order/17", "", "--yes"], "the id is empty — give one"),
         (["actors", "redrive", "order/17", "x", "--data", "/tmp"], "running host"),
         (["actors", "purge", "order/17", "x", "--data", "/tmp"], "running host"),
         (["actors", "purge", "order/17", "x"], "--yes"),
@@ -281,8 +285,18 @@ def test_with_json_a_failure_is_an_object_on_standard_error(
     failure = json.loads(captured.err)
     assert failure["error"] == "settings"
     assert "/no/such/file.toml" in failure["message"]
-    assert "signalhub settings show" in failure["resolution"]
+    assert failure["resolution"].startswith("`signalhub settings show` lists")
     assert captured.out == ""
+
+
+def test_settings_that_are_wrong_are_shown_with_the_file_they_come_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text("port = 'many'\n")
+
+    assert run(["settings", "check", "--config", str(path)]) == 2
+    assert f"`signalhub settings show --config {path}` lists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

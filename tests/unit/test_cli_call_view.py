@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.cli.actor_rows import alarm_row, call_row, operation_text
+from signalhub.cli.actor_rows import alarm_row, call_row, nested, operation_text, written_operation
 from signalhub.cli.call_view import merged, sheet_of
 
 CALL = "01M7J0XH11HVJDPJH52Y9PDARE"
@@ -81,3 +81,18 @@ def test_rows_are_written_as_people_would_write_them() -> None:
     offloaded = {"call": "x#y", "target": None, "method": "fetch", "deadlineMs": None}
     assert call_row(offloaded)["target"] == "(offloaded) fetch"
     assert call_row(offloaded)["made"] == ""
+
+
+def test_for_one_letter_a_continuation_is_written_in_full() -> None:
+    assert len(written_operation('{"m":"remind","a":["%s"],"k":{}}' % ("x" * 500))) == 510
+
+
+def test_programs_get_objects_and_not_the_text_of_objects() -> None:
+    row = {"spec": '{"every_ms":1500}', "continuation": '{"m":"remind"}', "then": None}
+    row |= {"outcome": "3", "context": '{"cut…', "error": '{"looks":"alike"}'}
+
+    assert nested(row) == {
+        **row,
+        "spec": {"every_ms": 1500},
+        "continuation": {"m": "remind"},
+    }

@@ -183,7 +183,7 @@ class Arriving:
         if status is Status.LEAVING:
             return
         if status is Status.ARRIVING:
-            kernel.moving.confirmed(place, now_ms)
+            kernel.taking_over.confirmed(place, now_ms)
             return
         kernel.places.forget(place.actor)
         if own is not None and status is not Status.HERE and own.token >= place.token:
@@ -214,7 +214,7 @@ class Arriving:
                 kernel.dispatch.doubt_later(place.actor, now_ms)
                 return
             # It was on its way here and is somewhere else by now.
-            kernel.moving.give_up(place.actor)
+            kernel.taking_over.give_up(place.actor)
         if own.status is Status.HERE:
             if place.token < own.token and place.actor not in self._contested:
                 # The answer may be older than what is known here: ask once more.

@@ -52,7 +52,7 @@ def _carried_out(kernel: Kernel, name: str, arguments: Arguments) -> Any:
         return command(kernel, arguments)
     found = look(kernel.store, name, arguments)
     if name == "actor" and found is not None:
-        found["moveFailed"] = kernel.moving.failures.get(found["actor"])
+        found["moveFailed"] = kernel.moves.failures.get(found["actor"])
     return found
 
 
@@ -168,7 +168,7 @@ def _stats(kernel: Kernel, arguments: Arguments) -> Any:
     return {
         "host": kernel.places.host,
         "kinds": kernel.kinds.names,
-        "moves": kernel.moving.shown(),
+        "moves": kernel.moves.shown(),
         "counters": msgspec.structs.asdict(kernel.counters),
     }
 

@@ -372,7 +372,7 @@ class Dispatch:
         if own is None or own.status not in (Status.HERE, Status.ARRIVING):
             return None
         # Parts are sent when the hub has given the place away, so it once knew this token.
-        is_home = own.status is Status.HERE or self._kernel.moving.is_complete(address)
+        is_home = own.status is Status.HERE or self._kernel.taking_over.is_complete(address)
         return own.token if is_home else None
 
     def placing_failed(self, event: PlacingFailed, now_ms: int) -> None:

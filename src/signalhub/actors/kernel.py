@@ -42,12 +42,14 @@ from signalhub.actors.executing import Executor, Instances
 from signalhub.actors.inbox import Inbox, Item
 from signalhub.actors.kinds import Kinds
 from signalhub.actors.letters import Letters
+from signalhub.actors.moves import Moves
 from signalhub.actors.moving import Moving
 from signalhub.actors.naming import parse_ref
 from signalhub.actors.outbox import Outbox, Row
 from signalhub.actors.places import Places
 from signalhub.actors.recovery import Recovery
 from signalhub.actors.store import STORAGE_ERRORS, StorageFailed, Store
+from signalhub.actors.taking_over import TakingOver
 from signalhub.actors.ulid import Ulids
 
 log = logging.getLogger("signalhub.actors")
@@ -114,7 +116,9 @@ class Kernel:
         self.executor = Executor(self)
         self.arriving = Arriving(self)
         self.dispatch = Dispatch(self, jitter)
+        self.moves = Moves(store)
         self.moving = Moving(self)
+        self.taking_over = TakingOver(self)
         self.recovery = Recovery(self)
 
     def start(self, now_ms: int) -> None:
@@ -138,6 +142,7 @@ class Kernel:
         self.calls.load()
         self.instances.load()
         self.arriving.load()
+        self.moves.load()
         self.moving.load()
         self.dispatch.load()
 
@@ -217,7 +222,7 @@ class Kernel:
         """Something was undone amid a turn: memory follows the tables."""
         self.inbox.reread()
         self.places.load()
-        self.moving.reread()
+        self.moves.load()
 
     def _offload_ended(self, event: Ended) -> None:
         if not self.places.is_here(event.actor):

@@ -48,16 +48,30 @@ def _class(text: str) -> type[Actor]:
     name, _, path = text.partition(":")
     if not name or name.startswith("."):
         raise usage(f"{text!r} names no class", LIKE)
-    module = _module(name)
+    module = _module(name, _correction(text))
     if not path:
         raise usage(f"{text} is a module, and no class", _choice(module))
     try:
         found: Any = reduce(getattr, path.split("."), module)
     except AttributeError:
-        raise usage(f"{name} has no class {path}", _choice(module)) from None
+        raise usage(f"{name} has no class {path}{_origin(module)}", _choice(module)) from None
     if not (isinstance(found, type) and issubclass(found, Actor)) or found is Actor:
-        raise usage(f"{text} is no class derived from Actor", _choice(module))
+        raise usage(f"{text} is no class derived from Actor{_origin(module)}", _choice(module))
     return found
+
+
+def _correction(text: str) -> str:
+    """What to do if there is no such module."""
+    before, dot, last = text.rpartition(".")
+    if dot and ":" not in text:
+        return f"write a colon between the module and the class: {before}:{last}"
+    return "change into its folder, or correct the name; a file shop.py is the module shop"
+
+
+def _origin(module: ModuleType) -> str:
+    """The file of a module, which may be another one of the same name."""
+    file = getattr(module, "__file__", None)
+    return f"; it was loaded from {file}" if file else ""
 
 
 def _choice(module: ModuleType) -> str:
@@ -72,7 +86,7 @@ def _choice(module: ModuleType) -> str:
     return f"there are {', '.join(names)}" if names else LIKE
 
 
-def _module(name: str) -> ModuleType:
+def _module(name: str, correction: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -80,7 +94,7 @@ def _module(name: str) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             raise usage(
                 f"there is no module {missing} in {os.getcwd()}, nor among those installed",
-                "change into its folder, or correct the name; a file shop.py is the module shop",
+                correction,
             ) from None
         raise _unimportable(name, error) from None
     except (Exception, SystemExit) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -11,8 +11,15 @@ from signalhub.cli.hosts import Row
 from signalhub.cli.output import Column, counted, shown
 
 _TEXT_CHARS: Final = 80
+# Members whose texts are made by hosts; others may look like JSON by chance.
+_STORED_AS_JSON: Final = frozenset(
+    {"spec", "continuation", "then", "catch", "context", "outcome", "message"}
+)
+# Those that name a method and its arguments.
+CONTINUATIONS: Final = frozenset({"continuation", "then", "catch"})
 
 HOST = Column("host", style="green")
+HOST_IF_ROOM = Column("host", style="green", is_spare=True)
 ACTOR = Column("actor", style="cyan")
 ACTORS = (
     ACTOR,
@@ -27,27 +34,27 @@ CALLS = (
     ACTOR,
     Column("target"),
     Column("state", style="yellow"),
-    Column("made", style="dim"),
-    Column("deadline", style="dim"),
-    HOST,
+    Column("made", style="dim", is_spare=True),
+    Column("deadline", style="dim", is_spare=True),
+    HOST_IF_ROOM,
 )
 ALARMS = (
     Column("due", style="bold"),
     ACTOR,
     Column("id", is_whole=True),
-    Column("rhythm", title="when"),
+    Column("rhythm", title="when", is_spare=True),
     Column("calls"),
     Column("state", title="status", style="yellow"),
-    HOST,
+    HOST_IF_ROOM,
 )
 DEAD = (
     Column("died", style="dim"),
     ACTOR,
     Column("id", style="bold", is_whole=True),
     Column("origin", style="yellow"),
-    Column("attempts", title="tries"),
+    Column("attempts", title="tries", is_spare=True),
     Column("error", style="red"),
-    HOST,
+    HOST_IF_ROOM,
 )
 
 
@@ -89,6 +96,21 @@ def dead_row(row: Row) -> Row:
     }
 
 
+def nested(row: Row) -> Row:
+    """A row for programs: what is stored as the text of a JSON object is one."""
+    return {
+        name: _object(value) if name in _STORED_AS_JSON else value for name, value in row.items()
+    }
+
+
+def _object(value: Any) -> Any:
+    try:
+        found = msgspec.json.decode(value)
+    except (ValueError, TypeError, RecursionError):
+        return value
+    return found if isinstance(found, dict) else value
+
+
 def made_ms(call_id: str) -> int | None:
     """Calls of actors have ids that tell when they were made; those from outside do not."""
     from signalhub.actors.ulid import is_ulid, time_of
@@ -107,14 +129,19 @@ def _clock(ms: int | None) -> str:
 
 
 def operation_text(stored: str) -> str:
+    """A stored continuation, short enough for a table."""
+    return _cut(written_operation(stored))
+
+
+def written_operation(stored: str) -> str:
     """A stored continuation as one would write it."""
     try:
         found = msgspec.json.decode(stored)
         parts = [msgspec.json.encode(one).decode() for one in found["a"]]
         parts += [f"{key}={msgspec.json.encode(one).decode()}" for key, one in found["k"].items()]
-        return _cut(f"{found['m']}({', '.join(parts)})")
+        return f"{found['m']}({', '.join(parts)})"
     except (ValueError, KeyError, TypeError):
-        return _cut(stored)
+        return stored
 
 
 def _cut(text: str) -> str:

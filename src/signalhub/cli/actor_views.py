@@ -12,11 +12,14 @@ from signalhub.cli.actor_rows import (
     ACTORS,
     ALARMS,
     CALLS,
+    CONTINUATIONS,
     DEAD,
     alarm_row,
     call_row,
     dead_row,
     made_ms,
+    nested,
+    written_operation,
 )
 from signalhub.cli.failures import Exit, Failure, usage
 from signalhub.cli.host_folder import look
@@ -29,6 +32,7 @@ from signalhub.cli.looking import (
     Limit,
     Looking,
     checked_actor,
+    checked_id,
     no_letter,
     optional_actor,
 )
@@ -98,7 +102,8 @@ def show(actor: ActorName, /, *, connection: Looking = NEARBY) -> None:
     others = [{"host": one, "status": found[one]["status"]} for one in found if one != host]
     facts = {"host": host, **found[host], "elsewhere": others}
     if connection.as_json:
-        connection.output.sheet(facts)
+        listed = [nested(one) for one in facts["alarmList"]]
+        connection.output.sheet({**facts, "alarmList": listed})
     else:
         _print_actor(connection, facts, host)
     source.check(connection.timeout_s)
@@ -162,7 +167,7 @@ def calls(
     the caller has dealt with it, the call is done and forgotten.
     """
     if id is not None:
-        _one_call(id, connection)
+        _one_call(checked_id(id, "calls"), connection)
         return
     address = optional_actor(actor)
 
@@ -240,7 +245,7 @@ def dead(
     """
     address = optional_actor(actor)
     if id is not None:
-        _one_letter(address, id, connection)
+        _one_letter(address, checked_id(id, "dead"), connection)
         return
 
     async def work(source: Source) -> Listed:
@@ -270,11 +275,15 @@ def _one_letter(address: str | None, id: str, connection: Looking) -> None:
             f"{no_letter(address, id)}{unasked(source)}",
             "see with `signalhub actors dead` which there are",
         )
-    if not connection.as_json:
-        found["died"] = shown_moment(found.pop("deadMs"))
-        for name, value in (found.pop("contents") or {}).items():
-            if value not in (None, "") and name not in found:
-                found[f"its {name}"] = value
+    contents: Row | None = found["contents"]
+    if connection.as_json:
+        connection.output.sheet({**found, "contents": contents and nested(contents)})
+        return
+    del found["contents"]
+    found["died"] = shown_moment(found.pop("deadMs"))
+    for name, value in (contents or {}).items():
+        if value not in (None, "") and name not in found:
+            found[f"its {name}"] = written_operation(value) if name in CONTINUATIONS else value
     connection.output.sheet(found)
 
 
@@ -306,8 +315,8 @@ def _print(
     if_empty: str,
 ) -> None:
     output = connection.output
-    shown_rows = rows if output.as_json else [drawn(row) for row in rows]
-    output.table(columns, shown_rows, if_empty=if_empty)
+    shape = nested if output.as_json else drawn
+    output.table(columns, [shape(row) for row in rows], if_empty=if_empty)
 
 
 def _end(connection: Looking, found: Listed, source: Source) -> None:

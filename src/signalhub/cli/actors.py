@@ -18,6 +18,7 @@ from signalhub.cli.looking import (
     NoFolder,
     check_no_folder,
     checked_actor,
+    checked_id,
     no_letter,
 )
 from signalhub.errors import Code
@@ -50,6 +51,7 @@ def redrive(
     """
     check_no_folder(data)
     target = checked_actor(actor)
+    checked_id(id, "dead")
 
     async def work(hosts: HubSource) -> str:
         host = await _holder(hosts, target, id, with_alarms=True)
@@ -86,6 +88,7 @@ def purge(
     """Throw a dead letter away for good. Its host must run."""
     check_no_folder(data)
     target = "" if actor == NOBODY else checked_actor(actor)
+    checked_id(id, "dead")
     confirm(f"throw away the dead letter {id} of {target or 'no actor'}", yes=yes)
 
     async def work(hosts: HubSource) -> str:

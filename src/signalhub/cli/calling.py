@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
 
 from signalhub.cli.failures import Exit, Failure, usage
-from signalhub.cli.hosts import name_of, reach
+from signalhub.cli.hosts import hosts_at, name_of, reach
 from signalhub.cli.looking import SOON, ActorName, Calling, checked_actor
 from signalhub.errors import Code
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from signalhub.actors.operation import Operation
     from signalhub.actors.outside import ActorHub
     from signalhub.cli.connection import Refusals
+
+_RAISED: Final = "call_failed"
 
 
 def call(
@@ -49,14 +51,25 @@ def call(
         found = await connection.in_time(hub.client.place([target]))
         if found.unplaced and found.unplaced[0].code == Code.NO_HOST:
             reason = found.unplaced[0].message.rstrip(".")
-            connection.note(f"{reason}; waiting up to {connection.timeout_s:g} s for one")
+            served = await _served(hub, connection)
+            connection.note(f"{reason}; {served}; waiting up to {connection.timeout_s:g} s for one")
         try:
             return await hub.ask(target, wanted, timeout=connection.timeout_s)
         except CallError as error:
-            raise await _call_failure(hub, target, method, error) from None
+            failure = await _call_failure(hub, target, method, error)
+            if failure.code == _RAISED and not connection.as_json:
+                failure.resolution += "; --json shows where it was raised"
+            raise failure from None
 
     data = msgspec.json.encode(reach(connection, work), enc_hook=str)
     connection.output.fact({"value": msgspec.Raw(data)}, _printable(data.decode()))
+
+
+async def _served(hub: ActorHub, connection: Calling) -> str:
+    """Which kinds could be called instead."""
+    present = (await hosts_at(hub, connection)).present
+    kinds = sorted(frozenset().union(*present.values()))
+    return f"served are {', '.join(kinds)}" if kinds else "no kind is served now"
 
 
 def _value(number: int, text: str) -> Any:
@@ -129,9 +142,9 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
         case _:
             return Failure(
                 Exit.FAILED,
-                "call_failed",
+                _RAISED,
                 f"{target}.{method} raised {error.name}: {error.message}",
-                "correct the call, or the actor; --json shows where it was raised",
+                "correct the call, or the actor",
                 facts={
                     **facts,
                     "text": error.message,

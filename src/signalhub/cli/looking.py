@@ -90,6 +90,8 @@ def checked_actor(text: str) -> str:
     """The name of a durable actor."""
     from signalhub.actors.naming import parse_ref
 
+    if "/" not in text:
+        raise usage(f"{text!r} is no actor", "an actor is named kind/key, like order/17")
     try:
         return str(parse_ref(text))
     except ValueError as error:
@@ -98,6 +100,13 @@ def checked_actor(text: str) -> str:
 
 def optional_actor(text: str | None) -> str | None:
     return None if text is None else checked_actor(text)
+
+
+def checked_id(text: str, listed_by: str) -> str:
+    """The id of something; an empty one is a variable that was never set, as a rule."""
+    if not text.strip():
+        raise usage("the id is empty", f"give one that `signalhub actors {listed_by}` lists")
+    return text
 
 
 def no_letter(actor: str | None, id: str, what: str = "dead letter") -> str:

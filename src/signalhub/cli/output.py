@@ -30,13 +30,19 @@ AsJson = Annotated[
 class Column:
     """One column of a table; `name` is the member of the JSON object, `title` is for people.
 
-    What `is_whole` is to be copied, so it is not broken into lines while others can be.
+    What `is_whole` is to be copied, so it is not broken into lines while others can be. What
+    `is_spare` is left out on a terminal without room for it.
     """
 
     name: str
     title: str = ""
     style: str = ""
     is_whole: bool = False
+    is_spare: bool = False
+
+    @property
+    def head(self) -> str:
+        return self.title or self.name
 
 
 class Output:
@@ -105,16 +111,23 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
-        for column in columns:
+        from signalhub.cli.fitting import fitted
+
+        cells = {one.name: [shown(row[one.name]) for row in rows] for one in columns}
+        kept, widths = fitted(columns, cells, self.console.width)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim", caption_justify="left")
+        for column, width in zip(kept, widths, strict=True):
             table.add_column(
-                column.title or column.name,
+                column.head,
                 style=column.style,
                 overflow="fold",
+                width=width,
                 no_wrap=column.is_whole,
             )
-        for row in rows:
-            table.add_row(*(Text(shown(row[column.name])) for column in columns))
+        for texts in zip(*(cells[column.name] for column in kept), strict=True):
+            table.add_row(*map(Text, texts))
+        if left_out := [column.head for column in columns if column not in kept]:
+            table.caption = f"no room for: {', '.join(left_out)}"
         self.console.print(table)
 
     def _print(self, line: str) -> None:

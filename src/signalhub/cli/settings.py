@@ -60,7 +60,9 @@ def loaded_settings(config: str | None, overrides: Mapping[str, object] | None =
     try:
         return load(config, os.environ, overrides or {})
     except SettingsError as error:
-        option = "" if config is None else f" --config {config}"
+        # Of a file that is not there, there is nothing to show.
+        is_there = config is not None and os.path.exists(config)
+        option = f" --config {config}" if is_there else ""
         resolution = f"`signalhub settings show{option}` lists every value and its source"
         raise _wrong(str(error), resolution) from None
 
