@@ -96,15 +96,28 @@ async def test_a_host_is_refused_while_another_of_its_folder_or_name_is_there(
 ) -> None:
     busy = await cli(hub.url, *run_arguments(tmp_path / "shop", "Stock"))
     twin = await cli(hub.url, *run_arguments(tmp_path / "other", "Stock"), "--name", "shop")
-    renamed = await cli(hub.url, *run_arguments(tmp_path / "other", "Stock"), "--name", "else")
 
     assert busy.code == 2
     assert "is in use by another actor host — stop it" in busy.err
     assert twin.code == 1
     assert "a host shop is running" in twin.err
     assert "Traceback" not in twin.err
+
+
+async def test_a_folder_keeps_the_name_the_hub_has_known_it_by(
+    hub: RunningHub, shop: Host, tmp_path: Path
+) -> None:
+    refused = run_arguments(tmp_path / "other", "Stock")
+    await cli(hub.url, *refused, "--name", "shop")
+    async with started(hub.url, *refused, "--name", "else") as host:
+        await line_of(host.stdout, "host else serves stock")
+        await line_of(host.stdout, "as @(actors/else)")
+        host.terminate()
+        await host.wait()
+    renamed = await cli(hub.url, *refused, "--name", "again")
+
     assert renamed.code == 2
-    assert "belongs to the host shop" in renamed.err
+    assert "belongs to the host else" in renamed.err
     assert "leave --name out" in renamed.err
 
 

@@ -28,7 +28,7 @@ LETTER = dead_row(
     | {"id": ID, "origin": "continuation", "attempts": 3, "deadMs": NOON_MS}
     | {"error": "KeyError: 'stumbled', and a good deal more to say about it"}
 )
-LISTED = {"status": "arriving", "inbox": 0, "outbox": 0, "pending": 1, "alarms": 0, "dead": 12}
+LISTED = {"status": "here", "inbox": 0, "outbox": 0, "pending": 1, "alarms": 0, "dead": 12}
 LISTED |= {"actor": "payment/a1b2c3d4-4000000000000119", "host": "host-1a2b3c4d"}
 
 
@@ -38,7 +38,7 @@ LISTED |= {"actor": "payment/a1b2c3d4-4000000000000119", "host": "host-1a2b3c4d"
         (CALLS, CALL, [ID, "order/17", "accepted", "state"]),
         (ALARMS, ALARM, [ID, "order/17", "pending", "status", "2026-01-31"]),
         (DEAD, LETTER, [ID, "order/17", "continuation", "KeyError:", "2026-01-31"]),
-        (ACTORS, LISTED, ["arriving", "status", "outbox", "alarms", "12"]),
+        (ACTORS, LISTED, ["host-1a2b3c4d", "here", "status", "outbox", "12"]),
     ],
     ids=["calls", "alarms", "dead", "ls"],
 )
@@ -63,9 +63,10 @@ SPARE = (Column("a"), Column("b", is_spare=True), Column("c", is_spare=True))
     ("room", "names", "widths"),
     [
         (80, "abc", [11, 3, 5]),
-        (25, "abc", [9, 3, 5]),
-        (22, "ab", [11, 3]),
-        (12, "a", [10]),
+        (23, "abc", [9, 3, 5]),
+        (18, "ab", [11, 3]),
+        (12, "ab", [5, 3]),
+        (11, "a", [9]),
         (5, "a", [None]),
     ],
 )
@@ -81,7 +82,7 @@ def test_the_last_spare_columns_are_left_out_first(
 
 def test_what_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     columns = (Column("id", is_whole=True), Column("b", title="host", is_spare=True))
 

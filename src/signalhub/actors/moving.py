@@ -29,7 +29,6 @@ from signalhub.actors.moves import (
     read_mark,
     read_part,
 )
-from signalhub.actors.outbox import NOWHERE
 from signalhub.actors.parcel import Parcel, pack
 from signalhub.actors.places import Status
 
@@ -226,8 +225,6 @@ class Moving:
         Parcel.delete(kernel.store, move.actor)
         kernel.places.put(move.actor, move.token, Status.GONE)
         kernel.places.learn(move.actor, move.peer, move.token)
-        for lane in kernel.outbox.rehost(NOWHERE, {move.actor: move.peer}):
-            kernel.dispatch.wake(lane)
         kernel.inbox.recount()
         self._end(move)
 

@@ -51,7 +51,7 @@ DEAD = (
     Column("died", style="dim"),
     ACTOR,
     Column("id", style="bold", is_whole=True),
-    Column("origin", style="yellow"),
+    Column("origin", style="yellow", is_whole=True),
     Column("attempts", title="tries", is_spare=True),
     Column("error", style="red"),
     HOST_IF_ROOM,

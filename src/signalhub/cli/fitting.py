@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from signalhub.cli.output import Column
 
-# Longer words are names and payloads, which may be broken; shorter ones only if all else fails.
-_WORD_CHARS: Final = 12
+# Longer words than a host's usual name are names and payloads, which may be broken; shorter ones
+# only if all else fails.
+_WORD_CHARS: Final = 13
 _SHORT_WORD_CHARS: Final = (10, 8)
+# What a table adds to its columns, as it is drawn.
+PADDING: Final = (0, 1, 0, 0)
 _EDGES: Final = 2
-_BETWEEN: Final = 3
+_BETWEEN: Final = 2
 
 Cells = Mapping[str, Sequence[str]]
 

@@ -30,8 +30,8 @@ AsJson = Annotated[
 class Column:
     """One column of a table; `name` is the member of the JSON object, `title` is for people.
 
-    What `is_whole` is to be copied, so it is not broken into lines while others can be. What
-    `is_spare` is left out on a terminal without room for it.
+    What `is_whole` is to be copied, or one of a few short words, so it is not broken into lines
+    while others can be. What `is_spare` is left out on a terminal without room for it.
     """
 
     name: str
@@ -111,11 +111,17 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        from signalhub.cli.fitting import fitted
+        from signalhub.cli.fitting import PADDING, fitted
 
         cells = {one.name: [shown(row[one.name]) for row in rows] for one in columns}
         kept, widths = fitted(columns, cells, self.console.width)
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim", caption_justify="left")
+        table = Table(
+            box=SIMPLE_HEAD,
+            padding=PADDING,
+            pad_edge=False,
+            header_style="dim",
+            caption_justify="left",
+        )
         for column, width in zip(kept, widths, strict=True):
             table.add_column(
                 column.head,
