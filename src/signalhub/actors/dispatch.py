@@ -201,11 +201,11 @@ class Dispatch:
         fences: dict[str, int] = {}
         chosen: list[Row] = []
         size = 0
-        is_ending = rows[0].expires_ms is not None
         unknown: dict[str, str] = {}
         for row in rows:
             size += len(row.payload) + 1
-            if chosen and (size > BATCH_BYTES_MAX or (row.expires_ms is not None) != is_ending):
+            # What has all the time there is must not be in a batch that the hub drops one day.
+            if chosen and (size > BATCH_BYTES_MAX or row.is_ending != chosen[0].is_ending):
                 break
             if not self._fence(row, lane, fences):
                 unknown[row.dest] = NOWHERE

@@ -27,6 +27,11 @@ class Row(msgspec.Struct, gc=False):
     attempts: int = 0
     expires_ms: int | None = None
 
+    @property
+    def is_ending(self) -> bool:
+        """Does nobody want it after some time?"""
+        return self.expires_ms is not None
+
 
 Lane = tuple[str, bool]
 """A host, and whether the order matters."""

@@ -10,7 +10,7 @@ import pytest
 from signalhub.actors import Actor, CallError, CallTimeout, Token, remote
 from signalhub.actors.config import DurableConfig
 from signalhub.actors.effects import Send
-from signalhub.actors.events import Refused
+from signalhub.actors.events import Place, Placed, Refused
 from signalhub.actors.message import split
 from tests.unit.actors.several_hosts import Hosts
 
@@ -283,6 +283,25 @@ def test_a_call_nobody_takes_is_given_up_after_the_age_limit(tmp_path: Path) -> 
     assert [one[0] for one in outcomes(hosts)] == ["CallUndeliverable"] * 2
     assert [one.origin for one in hosts.sides[0].kernel.letters.of("caller/1")] == ["send"]
     assert hosts.count(0, "outbox") == 0
+
+
+def test_a_call_without_an_end_is_in_no_batch_that_ends(hosts: Hosts) -> None:
+    """Not even if what was to be sent first has to wait, because its place is not known."""
+    hosts.lose = lambda send: True
+    hosts.call("caller/1", "tell", "target/9", "x")
+    hosts.call("caller/1", "ask", "target/1", "note", 1)
+    hosts.call("caller/1", "go", "target/1", 1)
+    hosts.run()
+    (side, *_) = hosts.sides
+    hosts.crash(side)
+    hosts.sent.clear()
+
+    side.events.append(Placed([Place("target/1", to_target(hosts), 1)]))
+    hosts.turn(side)
+
+    (ending,) = [send for send in hosts.sent if send.to == to_target(hosts)]
+    assert ending.ttl_ms is not None
+    assert len(split(ending.data)) == 1
 
 
 def test_tombstones_end_when_every_repeat_has_been_seen(tmp_path: Path) -> None:
