@@ -15,7 +15,7 @@ from signalhub.cli.connection import LOCAL, Refusals
 from signalhub.cli.failures import Failure
 from signalhub.cli.hosts import HubSource, hosts_at
 from signalhub.cli.moving import Journey
-from signalhub.testing import RunningHub, run_hub
+from signalhub.testing import RunningHub, run_hub, spawn_host
 from tests.integration.cli_shop import Clerk, Order, Stock
 from tests.integration.test_cli import cli, started
 
@@ -127,6 +127,27 @@ async def test_an_actor_waits_for_a_host_that_is_away_if_that_is_wanted(
     assert "stock/mug is on its way to b already" in other.err
     assert process.returncode == 0
     assert out.decode() in ("stock/mug lives on b now\n", "stock/mug lives on b already\n")
+    assert left == 5
+
+
+async def test_what_was_lost_with_its_new_host_is_sent_again_to_whoever_replaces_it(
+    hub: RunningHub, a: Host, shop: ActorHub, tmp_path: Path
+) -> None:
+    move = ("actors", "move", "stock/mug", "--to", "b")
+    await shop.ask("stock/mug", "reserve", 4)
+    async with spawn_host(Stock, url=hub.url, name="b") as lost:
+        early = await cli(hub.url, *move, "--again")
+        await lost.arm("move arrived")
+        await cli(hub.url, *move, "--no-wait")
+        await lost.killed()
+    async with Host(Stock, data=tmp_path / "b", url=hub.url, name="b", replaces=True) as new:
+        await new.is_connected.wait()
+        sent = await cli(hub.url, *move, "--again")
+        left = await shop.ask("stock/mug", "reserve", 1)
+
+    assert early.code == 1
+    assert "stock/mug is not leaving any host" in early.err
+    assert sent.out == "stock/mug lives on b now\n"
     assert left == 5
 
 
