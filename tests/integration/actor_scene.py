@@ -149,3 +149,13 @@ async def arrived(url: str, host: Host | HostProcess, actor: str) -> None:
         return found is not None and found["status"] == "here" and found["move"] is None
 
     await until(is_here)
+
+
+async def packed(url: str, host: Host) -> None:
+    """Wait until all of an actor that leaves is on its way."""
+
+    async def is_packed() -> bool:
+        moves = (await command(url, host, "stats"))["moves"]
+        return [each["step"] for each in moves] == ["drained"]
+
+    await until(is_packed)

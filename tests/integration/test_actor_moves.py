@@ -28,6 +28,7 @@ from tests.integration.actor_scene import (
     command,
     hosting,
     lost,
+    packed,
     rows_of,
     stored,
     until,
@@ -107,12 +108,7 @@ async def test_a_move_waits_for_a_host_that_is_away(tmp_path: Path) -> None:
         async with hosting(hub.url, tmp_path, "two", Mover) as two:
             pass
         await command(hub.url, one, "move", actor="mover/a", to=two.address)
-
-        async def is_packed() -> bool:
-            moves = (await command(hub.url, one, "stats"))["moves"]
-            return [each["step"] for each in moves] == ["drained"]
-
-        await until(is_packed)
+        await packed(hub.url, one)
         async with ActorHub(hub.url) as outside:
             asked = asyncio.create_task(outside.ask("mover/a", op(Mover.note, 1)))
             with pytest.raises(ValueError, match="on its way already"):
@@ -210,12 +206,7 @@ async def test_work_that_ends_while_its_actor_moves_is_heard_of_once(tmp_path: P
         async with hosting(hub.url, tmp_path, "two", Mover) as two:
             pass
         await command(hub.url, one, "move", actor="mover/a", to=two.address)
-
-        async def is_packed() -> bool:
-            moves = (await command(hub.url, one, "stats"))["moves"]
-            return [each["step"] for each in moves] == ["drained"]
-
-        await until(is_packed)
+        await packed(hub.url, one)
         host_actors.work_may_end.set()
         # By the time it has answered, it has heard of the end of the work.
         await command(hub.url, one, "stats")

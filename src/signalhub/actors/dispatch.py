@@ -115,7 +115,8 @@ class Dispatch:
         self.wake((NOWHERE, False))
 
     def doubt(self, address: str) -> None:
-        """Ask the hub where an actor lives."""
+        """Ask the hub where an actor lives, without waiting for a pause to end."""
+        self._unplaced.pop(address, None)
         self._doubted[address] = None
         self._is_unlocated = True
 
@@ -388,11 +389,16 @@ class Dispatch:
         for place in event.places:
             self._asked.pop(place.actor, None)
             self._doubted.pop(place.actor, None)
-            hosts[place.actor] = place.host
-            if place.host == kernel.places.host:
-                kernel.arriving.lives_here(place, now_ms)
-            else:
+            if place.host != kernel.places.host:
                 self._elsewhere(place, now_ms)
+            elif kernel.moving.is_packed(place.actor):
+                # It is to come back before it has arrived elsewhere: until then nothing is for it
+                # here, and what waits for it stays in the names of its senders, in their order.
+                self.doubt_later(place.actor, now_ms)
+                continue
+            else:
+                kernel.arriving.lives_here(place, now_ms)
+            hosts[place.actor] = place.host
             if place.actor not in self._doubted:
                 self._unplaced.pop(place.actor, None)
         for lane in kernel.outbox.rehost(NOWHERE, hosts):

@@ -203,26 +203,32 @@ class Kernel:
 
     def _deliver(self, event: Arrived) -> None:
         """One delivery must not end the host, or it would come again and end it for ever."""
+        fault = self.attempt(lambda: self.arriving.arrived(event, self.now_ms))
+        if fault is not None:
+            log.error("a delivery from %s is set aside", event.sender, exc_info=fault)
+            self.arriving.set_aside(event, repr(fault), self.now_ms)
+
+    def attempt(self, work: Callable[[], None]) -> Exception | None:
+        """Do something that may fail; then it has not happened, and the turn goes on.
+
+        Faults of the disk end the turn, as everywhere.
+        """
         waiting = len(self.inbox.fresh)
         self.store.begin()
         try:
-            self.arriving.arrived(event, self.now_ms)
+            work()
             self.store.keep()
         except (*STORAGE_ERRORS, StorageFailed):
             raise
         except Exception as fault:
-            log.exception("a delivery from %s is set aside", event.sender)
             self.store.undo()
             while len(self.inbox.fresh) > waiting:
                 self.inbox.fresh.pop()
-            self.forget_undone()
-            self.arriving.set_aside(event, repr(fault), self.now_ms)
-
-    def forget_undone(self) -> None:
-        """Something was undone amid a turn: memory follows the tables."""
-        self.inbox.reread()
-        self.places.load()
-        self.moves.load()
+            self.inbox.reread()
+            self.places.load()
+            self.moves.load()
+            return fault
+        return None
 
     def _offload_ended(self, event: Ended) -> None:
         if not self.places.is_here(event.actor):

@@ -226,6 +226,7 @@ class Moving:
         kernel.places.put(move.actor, move.token, Status.GONE)
         kernel.places.learn(move.actor, move.peer, move.token)
         kernel.inbox.recount()
+        kernel.dispatch.doubt(move.actor)
         self._end(move)
 
     # Getting on.

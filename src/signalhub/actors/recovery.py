@@ -64,7 +64,6 @@ class Recovery:
                 newest.append(found)
         if newest:
             kernel.ids.seed(max(newest))
-        kernel.store.put_meta("boot_id", kernel.new_id())
         self.again()
 
     def again(self) -> None:

@@ -14,7 +14,7 @@ CREATE: Final = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 
--- `instance`, `boot_id`, `last_ulid`, `seen_ms`: the newest time of acceptance among deliveries.
+-- `host`, `instance`, `last_ulid`, `seen_ms`: the newest time of acceptance among deliveries.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
 -- Where actors live that this host has, had, or is getting. `status` is one of `Status`.

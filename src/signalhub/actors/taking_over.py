@@ -18,7 +18,6 @@ from signalhub.actors.moves import Move, Part, encoded_arrival
 from signalhub.actors.parcel import Parcel, pack, unpack
 from signalhub.actors.places import Status
 from signalhub.actors.schema import VERSION
-from signalhub.actors.store import STORAGE_ERRORS, StorageFailed
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel import Kernel
@@ -112,21 +111,9 @@ class TakingOver:
             text = f"it is {parcel.actor} as of version {parcel.version} of the tables"
             self._failed(move, f"{text}; here they have version {VERSION}")
             return
-        self._try(move, parcel, now_ms)
-
-    def _try(self, move: Move, parcel: Parcel, now_ms: int) -> None:
-        kernel = self._kernel
-        kernel.store.begin()
-        try:
-            self._take_over(move, parcel, now_ms)
-            kernel.store.keep()
-        except (*STORAGE_ERRORS, StorageFailed):
-            raise
-        except Exception as error:
-            log.exception("%s cannot be taken over", move.actor)
-            kernel.store.undo()
-            kernel.forget_undone()
-            self._failed(move, repr(error))
+        fault = self._kernel.attempt(lambda: self._take_over(move, parcel, now_ms))
+        if fault is not None:
+            self._failed(move, repr(fault))
 
     def _failed(self, move: Move, reason: str) -> None:
         """Its parts are kept: it may be the host that has to be mended. A restart tries again."""

@@ -115,12 +115,11 @@ def calls(
 def _state_of(store: Store, caller: str, dest: str, call_id: str) -> str:
     """How far a call has come: stored, sent, accepted, executing here, or its outcome is here."""
     result = store.execute(
-        "SELECT not_before_ms, attempts FROM inbox"
-        " WHERE actor = ? AND kind = 'result' AND call_id = ?",
+        "SELECT attempts FROM inbox WHERE actor = ? AND kind = 'result' AND call_id = ?",
         (caller, call_id),
     ).fetchone()
     if result is not None:
-        return "retrying" if result[1] else "answered"
+        return "retrying" if result[0] else "answered"
     if not dest:
         return "offloaded"
     row = store.execute(

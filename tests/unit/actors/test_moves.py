@@ -52,11 +52,17 @@ class Asker(Actor):
         self.state.put("heard", repr(outcome))
 
 
+class Sender(Actor):
+    @remote
+    def tell(self, chars: int) -> None:
+        self.send(ACTOR, Chest.fill, chars)
+
+
 class Journey:
     """An actor whose parts are about to leave, and a hub that takes so many bytes at once."""
 
     def __init__(self, chars: int = 2 * PART_BYTES) -> None:
-        self.old = LocalActors(Chest)
+        self.old = LocalActors(Chest, Sender)
         self.old.call(ACTOR, "fill", chars)
         self.bytes_max = 2**20
         self.receipts_max = 1_000
@@ -387,3 +393,19 @@ def test_after_a_new_connection_every_part_is_sent_again_once_the_one_under_way_
     journey.run()
 
     assert [part["number"] for part in journey.parts] == [0, 1, 2]
+
+
+def test_what_waits_for_an_actor_that_is_to_come_back_stays_in_the_name_of_its_sender() -> None:
+    """In another name it would be overtaken by what the same sender says next."""
+    journey = Journey()
+    journey.run()
+    old = journey.old
+    data = request_body("c", "sender/1", op("tell", 1))
+    turn(old, Arrived(wire.CALL, data, CALLER, old.clock.now_ms(), "c"))
+    turn(old, Placed([Place("sender/1", HOST, 1)]))
+
+    effects = turn(old, Placed([Place(ACTOR, HOST, 3)]))
+
+    waiting = old.kernel.store.execute("SELECT actor FROM outbox WHERE dest = ?", (ACTOR,))
+    assert waiting.fetchall() == [("sender/1",)]
+    assert not [one for one in effects if isinstance(one, Locate)], "and is asked about later"
