@@ -253,6 +253,9 @@ class ToyHub:
                 group.settled.add(seq)
                 continue
             key = stream.entries[seq - 1].key
+            if self._waits_for_a_pair(stream, group, key):
+                waiting.append(seq)
+                continue
             link = self._chosen(group, seq, key)
             if group.mode == "key-shared" and holders.get(key, link) is not link:
                 blocked.add(key)
@@ -262,6 +265,12 @@ class ToyHub:
             holders[key] = group.flights[seq] = link
             self._send_copy(stream, group, seq, link)
         group.ready = sorted(waiting)
+
+    def _waits_for_a_pair(self, stream: Stream, group: Group, key: str) -> bool:
+        """One entry of a key alone cannot come in the wrong order, and chance might send no two."""
+        if self._fault != "newest_first" or group.mode != "key-shared":
+            return False
+        return sum(stream.entries[seq - 1].key == key for seq in group.ready) < 2
 
     @staticmethod
     def _chosen(group: Group, seq: int, key: str) -> Link | None:
