@@ -38,7 +38,7 @@ from signalhub.actors import (
     ref,
     remote,
 )
-from signalhub.actors.operation import Operation
+from signalhub.actors.api.operation import Operation
 
 HUB = "ws://127.0.0.1:8787/ws"
 

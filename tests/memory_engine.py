@@ -14,17 +14,17 @@ from typing import cast
 from msgspec.structs import replace
 
 from signalhub.core import refusals
-from signalhub.core.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
 from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located, Match
 from signalhub.core.hub import Hub
-from signalhub.core.placements import Row
-from signalhub.core.recovery import Snapshot
+from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
+from signalhub.core.placement import Row
+from signalhub.core.streams.recovery import Snapshot
 from signalhub.engine.local import LocalEngine
 from signalhub.engine.port import Outcomes
-from signalhub.entry import Entry, Range, Stored
-from signalhub.errors import Refusal
-from signalhub.server.restart import recover
+from signalhub.server.startup import recover
 from signalhub.state.store import SnapshotRow, Store, Window
+from signalhub.wire.entry import Entry, Range, Stored
+from signalhub.wire.errors import Refusal
 
 
 class Undamaged:

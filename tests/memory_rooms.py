@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from signalhub.core import retention
 from signalhub.core.effects import Consult
 from signalhub.core.rooms.inbox import Inbox
-from signalhub.core.rooms.requests import (
+from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.values import (
     Accepted,
     Archived,
     Blob,
@@ -28,10 +28,10 @@ from signalhub.core.rooms.requests import (
     Send,
     Welcome,
 )
-from signalhub.core.rooms.room import Room
-from signalhub.entry import RoomMessage, decode_body
-from signalhub.errors import RoomError
-from signalhub.settings import Rooms, Settings
+from signalhub.core.streams import retention
+from signalhub.settings.model import Rooms, Settings
+from signalhub.wire.entry import RoomMessage, decode_body
+from signalhub.wire.errors import RoomError
 from tests.memory_engine import Shelf
 from tests.memory_shell import MemoryShell, Shell
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
+from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Ids
-from signalhub.core import flow
 from signalhub.core.effects import (
     Announce,
     Answer,
@@ -41,20 +41,20 @@ from signalhub.core.effects import (
     Recall,
     Reply,
 )
-from signalhub.core.flight import Attempt
 from signalhub.core.hub import Hub
-from signalhub.core.receipts import Receipt
-from signalhub.core.recovery import take_snapshot
-from signalhub.core.rooms.naming import Names
-from signalhub.core.rooms.requests import Archived
-from signalhub.core.session import Session, State
-from signalhub.core.tally import Tally
-from signalhub.envelope import RAW_PONG
-from signalhub.errors import Refusal
-from signalhub.names import HUB_ADDRESS
-from signalhub.settings import Settings
+from signalhub.core.messages.ask import Receipt
+from signalhub.core.rooms.values import Archived
+from signalhub.core.sessions import outbound
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.streams.recovery import take_snapshot
+from signalhub.core.subscriptions.window import Attempt
+from signalhub.counters import Tally
+from signalhub.settings.model import Settings
 from signalhub.testing import FakeClock
-from signalhub.tokens import Authenticator, SessionTokens
+from signalhub.wire.envelope import RAW_PONG
+from signalhub.wire.errors import Refusal
+from signalhub.wire.names import HUB_ADDRESS
+from signalhub.wire.room_ids import Names
 from tests.memory_engine import MemoryEngine, Shelf, restart
 
 Message = dict[str, Any]
@@ -199,7 +199,7 @@ class Peer:
         """Stop reading, and the hub knows it: the socket has taken all it can."""
         self.is_stalled = True
         bounds = self._shell.hub.settings.outbound
-        self.session.outbound = flow.Outbound(bounds, self._shell.now)
+        self.session.outbound = outbound.Outbound(bounds, self._shell.now)
 
     def read_on(self) -> None:
         """Read all that waited and go on reading."""

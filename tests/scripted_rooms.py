@@ -10,9 +10,9 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
-from signalhub.client.room_arguments import encoded
-from signalhub.server.http import Reader, Request
-from signalhub.websocket import close_frame, text_header
+from signalhub.client.arguments import encoded
+from signalhub.server.port.http import Reader, Request
+from signalhub.wire.frames import close_frame, text_header
 
 PATIENCE_S = 10.0
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from signalhub.engine.local import LocalEngine
-from signalhub.entry import Kind, RoomMessage, Stored, decode_body
 from signalhub.pipeline.lake import Lake, application
+from signalhub.wire.entry import Kind, RoomMessage, Stored, decode_body
 
 _TIME = pa.timestamp("us", "UTC")
 _PLACE = [("shard", pa.int32()), ("epoch", pa.int64()), ("offset", pa.int64())]

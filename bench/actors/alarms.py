@@ -15,11 +15,11 @@ from bench.machine import choose_cores
 from bench.servers import running, unpinned
 from bench.subjects import Column, Plan, Sample, Subject
 from signalhub.actors import op
-from signalhub.actors.host import FILE
-from signalhub.actors.operation import Continuation, encode_continuation
-from signalhub.actors.outside import ActorHub
-from signalhub.actors.schedules import AlarmType, Spec
-from signalhub.actors.store import Store
+from signalhub.actors.api.operation import Continuation, encode_continuation
+from signalhub.actors.api.schedules import AlarmType, Spec
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.host import FILE
+from signalhub.actors.store.store import Store
 
 NAME = "alarms"
 ALARMS = 1_000_000

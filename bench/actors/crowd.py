@@ -9,7 +9,7 @@ from bench.actors.roles import Caller
 from bench.actors.site import Meter, Pair, calling, pair
 from bench.subjects import Column, Plan, Sample, Subject
 from signalhub.actors import op
-from signalhub.actors.outside import ActorHub
+from signalhub.actors.host.caller import ActorHub
 
 NAME = "concurrent"
 NEW = "to actors without a place yet"

@@ -16,7 +16,7 @@ import time
 
 from bench.actors import roles
 from signalhub.actors import Actor, DurableConfig
-from signalhub.actors.host import Host
+from signalhub.actors.host.host import Host
 
 _POLL_S = 0.005
 KINDS: dict[str, type[Actor]] = {

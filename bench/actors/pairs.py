@@ -12,7 +12,7 @@ from bench.actors.site import Meter, Pair, calling, pair
 from bench.servers import REDIS, REDIS_DEFAULT
 from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.actors import DurableConfig, op
-from signalhub.actors.outside import ActorHub
+from signalhub.actors.host.caller import ActorHub
 
 NAME = "pairs"
 OURS = "signalhub"

@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from signalhub.actors import Actor
-from signalhub.actors import message as wire
-from signalhub.actors.effects import Locate, Send
-from signalhub.actors.events import Arrived, Event, Place, Placed, Receipted
-from signalhub.actors.host import FILE
-from signalhub.actors.kernel import Kernel
-from signalhub.actors.operation import Operation
-from signalhub.actors.store import Store
+from signalhub.actors import Actor, wire
+from signalhub.actors.api.operation import Operation
+from signalhub.actors.host.host import FILE
+from signalhub.actors.kernel.events import Arrived, Event, Locate, Place, Placed, Receipted, Send
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.store.store import Store
 from signalhub.testing.local_actors import request_body
 
 HERE = "@(actors/here)"

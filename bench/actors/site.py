@@ -16,7 +16,7 @@ from typing import TypeVar
 from bench.machine import choose_cores, cpu_s, data_folder
 from bench.servers import HUB, Running, Server, running, unpinned
 from bench.subjects import MeasurementFailed
-from signalhub.actors.outside import ActorHub
+from signalhub.actors.host.caller import ActorHub
 
 T = TypeVar("T")
 

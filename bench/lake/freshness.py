@@ -21,8 +21,8 @@ from bench.store_site import Publisher, prepare, publishers
 from bench.stores import topic_name
 from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.pipeline.lake import Lake, LakeUnreachable, lake_of
-from signalhub.pipeline.segments import Segments, log_of
-from signalhub.pipeline.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
+from signalhub.pipeline.source.plan import Segments, log_of
+from signalhub.pipeline.tables.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
 
 NAME = "freshness"
 BESIDE = "pipeline beside the hub"

@@ -17,16 +17,16 @@ from bench.lake.logs import fill, inbox_name, open_log, room_messages
 from bench.lake.site import check, folder, make_entries, spark_session
 from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.clock import SystemClock
-from signalhub.engine.lake_reader import LakeReader
+from signalhub.engine.archive import LakeReader
 from signalhub.log.log import Log
-from signalhub.pipeline import shape
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.land import Landed, Landing
-from signalhub.pipeline.maintain import maintain
-from signalhub.pipeline.segments import Position
-from signalhub.pipeline.status import Upkeep
-from signalhub.pipeline.tables import ENTRIES, INBOX
-from signalhub.settings import Pipeline as Settings
+from signalhub.pipeline.land.land import Landed, Landing
+from signalhub.pipeline.run.status import Upkeep
+from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.tables import catch_up
+from signalhub.pipeline.tables.tables import ENTRIES, INBOX
+from signalhub.pipeline.upkeep.upkeep import maintain
+from signalhub.settings.model import Pipeline as Settings
 
 NAME = "growth"
 
@@ -125,7 +125,7 @@ class _GrowingLake:
 
     def _catch_up(self) -> None:
         last = self._log.head - 1
-        done = shape.catch_up(self._spark, self._lake, INBOX.name, 0, self._log.epoch, last)
+        done = catch_up.catch_up(self._spark, self._lake, INBOX.name, 0, self._log.epoch, last)
         if done.rows:
             self._catch_up_ms.append(done.ms)
 

@@ -15,7 +15,7 @@ from bench.lake.site import CpuMeter, folder
 from bench.machine import choose_cores, process_tree
 from bench.servers import HUB, Running, Server, unpinned
 from bench.subjects import MeasurementFailed
-from signalhub.pipeline.status import read_status
+from signalhub.pipeline.run.status import read_status
 
 UP_S_MAX = 180.0
 STOP_S_MAX = 60.0

@@ -28,10 +28,10 @@ from bench.lake.site import (
 )
 from bench.servers import ROOT
 from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
-from signalhub.pipeline.columns import read_columns
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.segments import Position, Segments, log_of
-from signalhub.pipeline.tables import ENTRIES
+from signalhub.pipeline.source.columns import read_columns
+from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.tables.tables import ENTRIES
 
 NAME = "landing"
 PIPELINE = "pipeline"

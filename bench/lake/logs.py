@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from signalhub import settings
 from signalhub.clock import SystemClock
-from signalhub.entry import Entry, Kind, Message, RoomMessage, encode_body
 from signalhub.log.disk import SystemDisk
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
+from signalhub.settings import model
+from signalhub.wire.entry import Entry, Kind, Message, RoomMessage, encode_body
 
 BATCH_ENTRIES = 500
 KEPT_MS = 7 * 86_400_000
@@ -31,7 +31,7 @@ def open_log(data: Path) -> Iterator[Log]:
     """A log that is synced only when it is told, so that making it takes little time."""
     disk = SystemDisk(data / "log")
     clock = SystemClock()
-    log = Log(disk, settings.Log(sync="os"), recover(disk, repair=True), clock=clock)
+    log = Log(disk, model.Log(sync="os"), recover(disk, repair=True), clock=clock)
     try:
         yield log
     finally:

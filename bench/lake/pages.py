@@ -16,12 +16,13 @@ from bench.lake.site import count_rows, folder, land, log_end, make_entries, spa
 from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.clock import SystemClock
 from signalhub.core.effects import Consult
-from signalhub.core.rooms.requests import Archived
-from signalhub.core.tally import LakeTally
+from signalhub.core.rooms.values import Archived
+from signalhub.counters import LakeTally
 from signalhub.engine.archive import LakeArchive
-from signalhub.pipeline import compaction, shape
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.tables import INBOX
+from signalhub.pipeline.tables import catch_up
+from signalhub.pipeline.tables.tables import INBOX
+from signalhub.pipeline.upkeep import compact
 
 NAME = "pages"
 SMALL_FILES = "in small files"
@@ -45,8 +46,8 @@ def measure(plan: Plan) -> Iterator[Sample]:
         lake, epoch = _make(spark, place, inboxes, plan.count(PIECES, at_least=3))
         for case in (SMALL_FILES, COMPACTED):
             if case == COMPACTED:
-                upkeep = compaction.upkeep_session(spark)
-                compaction.compact(upkeep, lake, INBOX.name, small_max=2)
+                upkeep = compact.upkeep_session(spark)
+                compact.compact(upkeep, lake, INBOX.name, small_max=2)
             for _ in range(plan.rounds):
                 places = _places(plan.order, inboxes, PAGES_WARM + count)
                 took_s = asyncio.run(_read(lake.uri, epoch, places))[PAGES_WARM:]
@@ -62,7 +63,7 @@ def _make(spark: SparkSession, place: Path, inboxes: int, pieces: int) -> tuple[
     make_entries(spark, lake)
     land(spark, lake, data, place / "checkpoint", end)
     last, piece = end.offset - 1, -(-total // pieces)
-    shape.catch_up(spark, lake, INBOX.name, 0, end.epoch, last, piece_entries=piece)
+    catch_up.catch_up(spark, lake, INBOX.name, 0, end.epoch, last, piece_entries=piece)
     if (rows := count_rows(lake, INBOX.name)) != total:
         raise MeasurementFailed(f"the table has {rows} rows of {total} messages")
     return lake, end.epoch

@@ -23,10 +23,10 @@ def main(data: str, table: str, core: str) -> None:
     import pyarrow as pa
     from deltalake import CommitProperties, Transaction, write_deltalake
 
-    from signalhub.pipeline.columns import TIME, read_columns
     from signalhub.pipeline.lake import application
-    from signalhub.pipeline.segments import Position, Segments, log_of
-    from signalhub.pipeline.tables import ENTRIES
+    from signalhub.pipeline.source.columns import TIME, read_columns
+    from signalhub.pipeline.source.plan import Position, Segments, log_of
+    from signalhub.pipeline.tables.tables import ENTRIES
 
     disk = log_of(Path(data))
     segments = Segments(disk)

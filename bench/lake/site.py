@@ -17,12 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.machine import data_folder, process_tree
 from bench.subjects import MeasurementFailed
-from signalhub.pipeline.create import ensure_table, forget_tables
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.land import Landing, checkpointed
-from signalhub.pipeline.segments import Position, Segments, log_of
-from signalhub.pipeline.session import open_session
-from signalhub.pipeline.tables import ENTRIES
+from signalhub.pipeline.land.land import Landing, checkpointed
+from signalhub.pipeline.run.spark import open_session
+from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.tables.create import ensure_table, forget_tables
+from signalhub.pipeline.tables.tables import ENTRIES
 
 MASTER = "local[2]"
 MEMORY = "1g"

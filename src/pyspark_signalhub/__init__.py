@@ -1,5 +1,5 @@
 """Spark looks for data sources in packages with this prefix: `format("signalhub")` just works."""
 
-from signalhub.pipeline.source import SignalHubSource as DefaultSource
+from signalhub.pipeline.source.source import SignalHubSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from signalhub.errors import (
+from signalhub.wire.errors import (
     ClientError,
     GaveUp,
     OutcomeUnknown,

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from signalhub.actors import Actor, CallError, CallTimeout, Token, op, ref, remote
-from signalhub.testing.actor_host import at
+from signalhub.testing.process import at
 
 QUICK: dict[str, Any] = {
     "retry_base_ms": 50,

@@ -17,8 +17,8 @@ import pytest_asyncio
 
 from signalhub import ClientError
 from signalhub.actors import CallError, op, ref
-from signalhub.actors.operation import Operation
-from signalhub.actors.outside import ActorHub
+from signalhub.actors.api.operation import Operation
+from signalhub.actors.host.caller import ActorHub
 from signalhub.testing import HostProcess, HubProcess, spawn_host, spawn_hub
 from tests.chaos.kill_actors import QUICK, Callee, Caller, NarrowCaller, NearCallee, NearCaller
 

@@ -17,8 +17,8 @@ import pytest
 from examples.shop import DECLINED_CARD, GOOD_CARD, SILENT_CARD, Payment, Stock
 from signalhub import ClientError
 from signalhub.actors import CallError, op
-from signalhub.actors.operation import Operation
-from signalhub.actors.outside import ActorHub
+from signalhub.actors.api.operation import Operation
+from signalhub.actors.host.caller import ActorHub
 from signalhub.testing import HostProcess, HubProcess, spawn_host, spawn_hub
 from tests.chaos.hasty_shop import Order
 from tests.chaos.kill_actors import QUICK

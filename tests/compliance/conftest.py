@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
-from signalhub.server.listener import Listener
+from signalhub.server.port.listener import Listener
 from tests.compliance.echo import listen_and_echo
 
 pytest.register_assert_rewrite("tests.compliance.peer")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import picows
 
-from signalhub.server.http import Response, Routes
-from signalhub.server.listener import Door, Listener, listen
-from signalhub.settings import Settings
-from signalhub.websocket import (
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import Response, Routes
+from signalhub.server.port.listener import Listener, listen
+from signalhub.settings.model import Settings
+from signalhub.wire.frames import (
     Assembler,
     CloseCode,
     Closed,

@@ -19,7 +19,7 @@ from zlib import crc32
 import schemathesis
 from schemathesis import Case, HookContext, Response
 
-from signalhub.core.rooms.naming import default_inbox
+from signalhub.wire.room_ids import default_inbox
 
 COUNTS_VARIABLE = "SIGNALHUB_OPENAPI_COUNTS"
 # If set, all valid requests are about one room or inbox, so that they reach its limits.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import NamedTuple
 
-from signalhub.websocket import Opcode
+from signalhub.wire.frames import Opcode
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

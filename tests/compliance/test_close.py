@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.server.listener import Listener
-from signalhub.websocket import Opcode
+from signalhub.server.port.listener import Listener
+from signalhub.wire.frames import Opcode
 from tests.compliance.peer import Case, check, close, closed, frame, pong, text
 
 BROKEN = [closed(1002)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.server.listener import Listener
-from signalhub.websocket import FRAGMENTS_MAX, Opcode
+from signalhub.server.port.listener import Listener
+from signalhub.wire.frames import FRAGMENTS_MAX, Opcode
 from tests.compliance.echo import MESSAGE_BYTES_MAX
 from tests.compliance.peer import Case, check, close, closed, fragments, frame, pong, text
 

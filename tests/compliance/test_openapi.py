@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from signalhub.server.rooms.openapi import describe
-from signalhub.settings import Rooms
+from signalhub.settings.model import Rooms
 from signalhub.testing import FakeClock, run_hub, spawn_hub
 from tests.compliance.openapi_cases import COUNTS_VARIABLE, CROWDED_VARIABLE
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.server.listener import Listener
-from signalhub.websocket import Opcode
+from signalhub.server.port.listener import Listener
+from signalhub.wire.frames import Opcode
 from tests.compliance.peer import Case, check, closed, fragments, frame, text
 
 NOT_TEXT = [closed(1007)]

@@ -14,13 +14,13 @@ import sys
 from pathlib import Path
 
 from signalhub.clock import SystemClock
-from signalhub.entry import Entry
 from signalhub.log.disk import SystemDisk
 from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.log.verify import verify
+from signalhub.wire.entry import Entry
 from tests.faults.workload import log_settings
 
 REFUSALS_MAX = 3

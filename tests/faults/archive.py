@@ -11,13 +11,13 @@ from random import Random
 
 import pytest
 
-from signalhub.entry import Stored
 from signalhub.log.errors import LogDamaged
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import Recovery, recover
 from signalhub.log.verify import Report, verify
 from signalhub.testing import FakeClock, FaultyDisk
+from signalhub.wire.entry import Stored
 from tests.faults.workload import (
     ENDLESS,
     STREAMS,

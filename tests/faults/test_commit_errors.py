@@ -9,13 +9,13 @@ from threading import Event
 
 import pytest
 
-from signalhub.entry import Entry
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
 from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
 from signalhub.testing import FakeClock, FaultyDisk
 from signalhub.testing.disk import Operation
+from signalhub.wire.entry import Entry
 from tests.faults.workload import (
     Ledger,
     Sync,

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from signalhub.errors import SignalHubError
 from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.testing import FaultyDisk
 from signalhub.testing.disk import Operation
+from signalhub.wire.errors import SignalHubError
 from tests.faults.workload import (
     Ledger,
     Run,

@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 
-from signalhub.entry import Stored
 from signalhub.log.erasure import Erasure
 from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.log import Log
@@ -15,6 +14,7 @@ from signalhub.log.recovery import recover
 from signalhub.log.verify import verify
 from signalhub.testing import FakeClock, FaultyDisk, PowerCut
 from signalhub.testing.disk import Operation
+from signalhub.wire.entry import Stored
 from tests.faults.workload import log_settings
 from tests.unit.log.scene import drive, entry
 

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from signalhub.entry import Entry
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.record import ENTRY_HEADER_BYTES, HEADER_BYTES
 from signalhub.log.recovery import Recovery, recover
 from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.testing import FakeClock, FaultyDisk, PowerCut
-from signalhub.testing.sectors import SECTOR_BYTES
+from signalhub.testing.disk import SECTOR_BYTES
+from signalhub.wire.entry import Entry
 from tests.faults.archive import flipped
 from tests.faults.workload import (
     EPOCH,

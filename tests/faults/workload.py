@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
-from signalhub import settings
-from signalhub.entry import Entry, Kind, Stored
 from signalhub.log.disk import Disk
 from signalhub.log.errors import LogFull
 from signalhub.log.log import Log
@@ -21,7 +19,9 @@ from signalhub.log.reader import Reader
 from signalhub.log.record import encode_batch, encode_entry
 from signalhub.log.recovery import Recovery, recover
 from signalhub.log.verify import verify
+from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
+from signalhub.wire.entry import Entry, Kind, Stored
 
 Sync = Literal["always", "interval", "os"]
 Stream = tuple[str, int]
@@ -33,9 +33,9 @@ ENDLESS = 2**30
 EPOCH = FakeClock().now_ms() // 1000
 
 
-def log_settings(sync: Sync = "always", segment_bytes: int = SEGMENT_BYTES) -> settings.Log:
+def log_settings(sync: Sync = "always", segment_bytes: int = SEGMENT_BYTES) -> model.Log:
     """Segments far smaller than the settings file allows, so that a short run rolls often."""
-    return settings.Log(sync=sync, segment_bytes=segment_bytes, segment_s=3_600.0)
+    return model.Log(sync=sync, segment_bytes=segment_bytes, segment_s=3_600.0)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
+from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.core.effects import (
     Append,
     Close,
@@ -23,16 +24,15 @@ from signalhub.core.effects import (
     Note,
     Reply,
 )
-from signalhub.core.flight import Attempt
 from signalhub.core.hub import Hub
-from signalhub.core.receipts import Receipt
-from signalhub.core.session import Session, State
-from signalhub.core.tally import Tally
-from signalhub.envelope import RAW_PONG
-from signalhub.errors import Refusal
-from signalhub.settings import Settings
-from signalhub.tokens import Authenticator, SessionTokens
-from signalhub.websocket import is_text
+from signalhub.core.messages.ask import Receipt
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.subscriptions.window import Attempt
+from signalhub.counters import Tally
+from signalhub.settings.model import Settings
+from signalhub.wire.envelope import RAW_PONG
+from signalhub.wire.errors import Refusal
+from signalhub.wire.frames import is_text
 from tests.fuzz.corpus import ATTACKER, VICTIM
 from tests.memory_engine import MemoryEngine
 from tests.memory_shell import TURNS_MAX, CountedIds, envelope

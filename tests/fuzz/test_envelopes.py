@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from jwt import PyJWT
 
-from signalhub.settings import Auth, Settings
-from signalhub.tokens import Authenticator
+from signalhub.auth.tokens import Authenticator
+from signalhub.settings.model import Auth, Settings
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.target import Target
 

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import apsw
 
-from signalhub.actors import Actor, DurableConfig, payload
-from signalhub.actors import message as wire
-from signalhub.actors.events import Arrived, Receipted
-from signalhub.actors.host import FILE, Host
-from signalhub.actors.moving import PART_BYTES
-from signalhub.actors.operation import Operation
-from signalhub.actors.outside import ActorHub
+from signalhub.actors import Actor, DurableConfig, wire
+from signalhub.actors.api import payload
+from signalhub.actors.api.operation import Operation
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.host import FILE, Host
+from signalhub.actors.kernel.events import Arrived, Receipted
+from signalhub.actors.move.leave import PART_BYTES
 from signalhub.clock import Clock, SystemClock
 from signalhub.testing import HostProcess
 from signalhub.testing.local_actors import request_body

@@ -7,16 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
 
-from signalhub.actors import (
-    Actor,
-    CallError,
-    Token,
-    cont,
-    op,
-    ref,
-    register_payload,
-    remote,
-)
+from signalhub.actors import Actor, CallError, Token, cont, op, ref, register_payload, remote
 
 
 @register_payload("cli_shop.Parcel")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from signalhub.actors import CallTimeout, CallUndeliverable, op
-from signalhub.actors.host import Host
-from signalhub.actors.operation import Operation
-from signalhub.actors.outside import ActorHub
-from signalhub.errors import ClientError, Refused, SettingsError
+from signalhub.actors.api.operation import Operation
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.host import Host
 from signalhub.testing import RunningHub, run_hub
+from signalhub.wire.errors import ClientError, Refused, SettingsError
 from tests.integration.actor_scene import (
     PATIENCE_S,
     UNLIMITED,

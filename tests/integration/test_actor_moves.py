@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from signalhub.actors import op
-from signalhub.actors.events import Commanded
-from signalhub.actors.outbox import FROZEN
-from signalhub.actors.outside import ActorHub
-from signalhub.errors import ClientError
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.kernel.events import Commanded
+from signalhub.actors.kernel.outbox import FROZEN
 from signalhub.testing import HostProcess, run_hub, spawn_host
+from signalhub.wire.errors import ClientError
 from tests.integration import host_actors
 from tests.integration.actor_scene import (
     BALLAST_CHARS,

@@ -17,7 +17,7 @@ import pytest
 from signalhub.engine.archive import LakeArchive
 from signalhub.engine.local import LocalEngine
 from signalhub.log.footer import footer_name
-from signalhub.pipeline.status import LastBatch, Status, Totals, write_status
+from signalhub.pipeline.run.status import LastBatch, Status, Totals, write_status
 from signalhub.testing import FakeClock
 from tests.small_lake import SmallLake
 from tests.spec.rooms.house import (

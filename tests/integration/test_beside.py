@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.core.tally import LakeTally
+from signalhub.counters import LakeTally
 from signalhub.server.app import App
-from signalhub.server.beside import Beside, pipeline_command
-from signalhub.settings import Pipeline, Settings
+from signalhub.server.pipeline_process import Beside, pipeline_command
+from signalhub.settings.model import Pipeline, Settings
 from tests.small_lake import SmallLake
 from tests.spec.stage import eventually
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import signalhub
-from signalhub.settings import Key
+from signalhub.auth.tokens import mint
+from signalhub.settings.model import Key
 from signalhub.testing import ChaosProxy, Peer, RunningHub, ScriptedHub, run_hub, spawn_hub
-from signalhub.tokens import mint
 
 PATIENCE_S = 20.0
 SECRET = "correct horse battery staple"

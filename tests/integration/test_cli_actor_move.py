@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.actors.host import Host
-from signalhub.actors.outside import ActorHub
-from signalhub.cli.connection import LOCAL, Refusals
-from signalhub.cli.failures import Failure
-from signalhub.cli.hosts import HubSource, hosts_at
-from signalhub.cli.moving import Journey
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.host import Host
+from signalhub.cli.actors.hosts import HubSource, hosts_at
+from signalhub.cli.actors.move import Journey
+from signalhub.cli.terminal.connection import LOCAL, Refusals
+from signalhub.cli.terminal.failures import Failure
 from signalhub.testing import RunningHub, run_hub, spawn_host
 from tests.integration.cli_shop import Clerk, Order, Stock
 from tests.integration.test_cli import cli, started

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import signalhub
-from signalhub.actors.host import HOST_CAPABILITY, Host
-from signalhub.actors.outside import ActorHub
-from signalhub.cli.connection import LOCAL
-from signalhub.cli.hosts import hosts_at
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.host import HOST_CAPABILITY, Host
+from signalhub.cli.actors.hosts import hosts_at
+from signalhub.cli.terminal.connection import LOCAL
 from signalhub.testing import RunningHub, run_hub
 from tests.integration.cli_shop import Clerk, Order, Stock
 from tests.integration.test_cli import PATIENCE_S, Done, cli

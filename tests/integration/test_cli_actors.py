@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.actors.host import Host
-from signalhub.cli.actor_config import host_config
-from signalhub.settings import Key
-from signalhub.state.folder import Folder
+from signalhub.actors.host.host import Host
+from signalhub.auth.tokens import mint
+from signalhub.cli.actors.run import host_config
+from signalhub.locks import LockedFolder
+from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub, spawn_hub
-from signalhub.tokens import mint
 from tests.integration.cli_shop import Clerk, Order, Stock
 from tests.integration.test_cli import SECRET, cli, line_of, started, unused_url
 
@@ -122,7 +122,7 @@ async def test_a_folder_keeps_the_name_the_hub_has_known_it_by(
 
 
 async def test_the_folder_of_a_hub_is_none_for_a_host(tmp_path: Path) -> None:
-    Folder(str(tmp_path / "hub")).close()
+    LockedFolder(str(tmp_path / "hub")).close()
 
     done = await cli(unused_url(), *run_arguments(tmp_path / "hub", "Stock"))
 

@@ -16,11 +16,11 @@ import uvloop
 import signalhub
 from examples import hello
 from signalhub import Message, Reconnect
-from signalhub.client import flow, heartbeat
+from signalhub.auth.tokens import mint
 from signalhub.client.client import Connecting
-from signalhub.settings import Key
+from signalhub.client.protocol import incoming, pending
+from signalhub.settings.model import Key
 from signalhub.testing import ChaosProxy, run_hub, spawn_hub
-from signalhub.tokens import mint
 
 ALICE = "@(demo/alice)"
 BOB = "@(demo/bob)"
@@ -306,7 +306,7 @@ async def test_an_ask_waits_for_a_recipient_that_is_slow_to_return() -> None:
 async def test_a_link_that_went_silent_is_found_dead_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heartbeat, "ANSWER_S", 0.2)
+    monkeypatch.setattr(incoming, "ANSWER_S", 0.2)
     async with (
         run_hub(heartbeat_ms=100) as hub,
         ChaosProxy(hub.port) as proxy,
@@ -348,8 +348,8 @@ async def test_the_client_keeps_to_the_rate_the_hub_advertises() -> None:
 async def test_tells_refused_for_their_rate_are_sent_again_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(flow, "HEADROOM", 20.0)
-    monkeypatch.setattr(flow, "HUB_LAG_S", -10.0)
+    monkeypatch.setattr(pending, "HEADROOM", 20.0)
+    monkeypatch.setattr(pending, "HUB_LAG_S", -10.0)
     async with (
         run_hub(message_rate=500, message_burst=50) as hub,
         connect(hub.url, ALICE) as alice,

@@ -15,7 +15,7 @@ import uvloop
 import signalhub
 from signalhub import Hub, Reconnect, Room
 from signalhub.client import Missed, RoomMessage
-from signalhub.client.opening import Opening
+from signalhub.client.lifecycle import Opening
 from signalhub.testing import ChaosProxy, FakeClock, run_hub, spawn_hub
 
 QUICK = Reconnect(first_jitter_s=0.02, base_s=0.02)

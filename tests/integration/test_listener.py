@@ -13,16 +13,11 @@ from contextlib import asynccontextmanager
 import picows
 import pytest
 
-from signalhub.server.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, Request, Response, Routes
-from signalhub.server.listener import (
-    Door,
-    Listener,
-    at_capacity,
-    listen,
-    too_many_connections,
-)
-from signalhub.settings import Settings
-from signalhub.websocket import CloseCode
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, Request, Response, Routes
+from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
+from signalhub.settings.model import Settings
+from signalhub.wire.frames import CloseCode
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: hub\r\n\r\n"
 UPGRADE_LINES = (

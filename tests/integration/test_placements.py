@@ -11,9 +11,8 @@ import pytest
 
 import signalhub
 from signalhub import Message, Reconnect, Refused
-from signalhub.client.client import Connecting
+from signalhub.client.client import Connecting, Place
 from signalhub.client.delivery import Delivery
-from signalhub.client.hosting import Place
 from signalhub.testing import run_hub
 
 A, B, CALLER = "@(shop/host-a)", "@(shop/host-b)", "@(shop/caller)"

@@ -12,8 +12,8 @@ from typing import Any
 import apsw
 import pytest
 
-from signalhub.core.flow import Outbound
-from signalhub.core.rooms.requests import Accepted, Result, Send
+from signalhub.core.rooms.values import Accepted, Result, Send
+from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.socket import RoomSocket
 from tests.spec.rooms.guest import sealed
 from tests.spec.rooms.house import (

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
-from signalhub.core.session import Session
+from signalhub.core.sessions.session import Session
 from signalhub.testing import FakeClock
 from tests.spec.peer import Peer
 from tests.spec.slow import block

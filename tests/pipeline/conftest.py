@@ -9,10 +9,10 @@ from shutil import copytree
 import pytest
 from pyspark.sql import SparkSession
 
-from signalhub.pipeline import jars
-from signalhub.pipeline.create import ensure_tables
 from signalhub.pipeline.lake import Lake, lake_of
-from signalhub.pipeline.session import open_session
+from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.run.spark import open_session
+from signalhub.pipeline.tables.create import ensure_tables
 
 _HERE = Path(__file__).parent
 

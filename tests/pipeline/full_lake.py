@@ -14,19 +14,19 @@ import threading
 import time
 from pathlib import Path
 
-from signalhub.pipeline import shape
 from signalhub.pipeline.lake import lake_of
-from signalhub.pipeline.run import Pipeline
-from signalhub.pipeline.session import open_session
-from signalhub.pipeline.status import read_status
-from signalhub.settings import Pipeline as Settings
+from signalhub.pipeline.run.run import Pipeline
+from signalhub.pipeline.run.spark import open_session
+from signalhub.pipeline.run.status import read_status
+from signalhub.pipeline.tables import catch_up
+from signalhub.settings.model import Pipeline as Settings
 
 _PIECE = bytes(2**12)
 
 
 def main(data: Path) -> None:
     # The other tables have tests of their own, and take longer than landing.
-    shape.ORDER = ()  # type: ignore[misc]
+    catch_up.ORDER = ()  # type: ignore[misc]
     spark = open_session("local[1]", memory="512m", is_brief=True)
     pipeline = Pipeline(spark, lake_of(data), data, Settings())
     filler = data / "lake" / "filler"

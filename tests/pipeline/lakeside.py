@@ -8,10 +8,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from signalhub.pipeline.create import ensure_table
 from signalhub.pipeline.lake import Lake, application
-from signalhub.pipeline.shape import ORDER, catch_up
-from signalhub.pipeline.tables import ENTRIES
+from signalhub.pipeline.tables.catch_up import ORDER, catch_up
+from signalhub.pipeline.tables.create import ensure_table
+from signalhub.pipeline.tables.tables import ENTRIES
 
 
 class Lakeside:

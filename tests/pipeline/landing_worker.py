@@ -14,14 +14,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from signalhub.pipeline import shape
 from signalhub.pipeline.lake import lake_of
-from signalhub.pipeline.land import Landing
-from signalhub.pipeline.run import Pipeline
-from signalhub.pipeline.session import open_session
-from signalhub.pipeline.status import folder_of
-from signalhub.pipeline.tables import ENTRIES
-from signalhub.settings import Pipeline as Settings
+from signalhub.pipeline.land.land import Landing
+from signalhub.pipeline.run.run import Pipeline
+from signalhub.pipeline.run.spark import open_session
+from signalhub.pipeline.run.status import folder_of
+from signalhub.pipeline.tables import catch_up
+from signalhub.pipeline.tables.tables import ENTRIES
+from signalhub.settings.model import Pipeline as Settings
 
 BEFORE_WRITE = "before-write"
 WRITTEN = "written-not-committed"
@@ -88,7 +88,7 @@ def main(data: Path, chosen: str) -> None:
     global point
     point = chosen
     # The other tables have tests of their own, and take longer than landing.
-    shape.ORDER = ()  # type: ignore[misc]
+    catch_up.ORDER = ()  # type: ignore[misc]
     spark = open_session("local[1]", memory="512m", is_brief=True)
     folder_of(data).mkdir(exist_ok=True)
     print("ready", flush=True)

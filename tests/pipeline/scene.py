@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from signalhub.clock import Clock, SystemClock
-from signalhub.entry import Body, Entry, Kind, Message, RoomMessage, encode_body
 from signalhub.log.disk import SystemDisk
 from signalhub.log.folder import look
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
-from signalhub.settings import Log as LogSettings
+from signalhub.settings.model import Log as LogSettings
+from signalhub.wire.entry import Body, Entry, Kind, Message, RoomMessage, encode_body
 
 NOON_MS = 1_700_049_600_000  # 2023-11-15 12:00 UTC.
 

@@ -12,7 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from signalhub.entry import (
+from signalhub.log.folder import look
+from signalhub.log.retention import keep_footer
+from signalhub.pipeline.audit.audit import NEEDED, Audit, Findings
+from signalhub.pipeline.audit.hours import Bounds, Hours
+from signalhub.wire.entry import (
     Entry,
     Kind,
     Lost,
@@ -24,10 +28,6 @@ from signalhub.entry import (
     SubscriptionDefinition,
     encode_body,
 )
-from signalhub.log.folder import look
-from signalhub.log.retention import keep_footer
-from signalhub.pipeline.audit import NEEDED, Audit, Findings
-from signalhub.pipeline.audit_hours import Bounds, Hours
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
 

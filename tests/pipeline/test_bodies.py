@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from signalhub.entry import (
+from signalhub.pipeline.source.columns import TIME
+from signalhub.pipeline.tables import bodies
+from signalhub.wire.entry import (
     Broadcast,
     DeadLetter,
     Message,
@@ -18,8 +20,6 @@ from signalhub.entry import (
     Settlement,
     encode_body,
 )
-from signalhub.pipeline import bodies
-from signalhub.pipeline.columns import TIME
 
 MESSAGE = Message(
     id="m-1",

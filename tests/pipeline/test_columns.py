@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from signalhub.entry import Broadcast, Entry, Kind, encode_body
 from signalhub.log.errors import LogDamaged
 from signalhub.log.reader import Reader
-from signalhub.pipeline import source
-from signalhub.pipeline.columns import SCHEMA, read_columns
-from signalhub.pipeline.segments import Segments
+from signalhub.pipeline.source import source
+from signalhub.pipeline.source.columns import SCHEMA, read_columns
+from signalhub.pipeline.source.plan import Segments
+from signalhub.wire.entry import Broadcast, Entry, Kind, encode_body
 from tests.pipeline.scene import NOON_MS, LogScene
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from signalhub.pipeline.create import ensure_table
 from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.tables.create import ensure_table
 
 
 def test_a_table_that_could_not_be_made_is_made_as_it_is_declared(

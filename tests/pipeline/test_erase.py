@@ -9,9 +9,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from signalhub.core.erasing import Wanted
-from signalhub.core.ranges import Ranges
-from signalhub.entry import (
+from signalhub.core.erasure import Wanted
+from signalhub.pipeline.erase import certificate
+from signalhub.pipeline.erase.erase import (
+    Erasure,
+    PipelineBehind,
+    Removal,
+    alone,
+    erase,
+    repeated,
+    vacuum_all,
+    wait_for,
+)
+from signalhub.pipeline.erase.subject import FOUND, Subject, chosen, ranges
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.ranges import Ranges
+from signalhub.wire.entry import (
     Body,
     DeadLetter,
     Entry,
@@ -23,20 +37,6 @@ from signalhub.entry import (
     Settlement,
     encode_body,
 )
-from signalhub.pipeline import certificate
-from signalhub.pipeline.erase import (
-    Erasure,
-    PipelineBehind,
-    Removal,
-    alone,
-    erase,
-    repeated,
-    vacuum_all,
-    wait_for,
-)
-from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.segments import Position, Segments, log_of
-from signalhub.pipeline.subject import FOUND, Subject, chosen, ranges
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.remains import remains
 from tests.pipeline.scene import NOON_MS, LogScene

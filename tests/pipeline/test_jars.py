@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.errors import SettingsError
-from signalhub.pipeline import jars
+from signalhub.pipeline.run import spark as jars
+from signalhub.wire.errors import SettingsError
 
 ENVIRONMENT = ("JAVA_HOME", "SIGNALHUB_JARS", "XDG_CACHE_HOME")
 

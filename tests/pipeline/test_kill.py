@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from signalhub.pipeline import jars
 from signalhub.pipeline.lake import lake_of
-from signalhub.pipeline.tables import ENTRIES
+from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.tables.tables import ENTRIES
 from tests.pipeline.landing_worker import NEVER, POINTS
 from tests.pipeline.scene import LogScene
 

@@ -10,15 +10,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from signalhub.entry import Entry, Kind
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.land import CheckpointAhead, Landing
-from signalhub.pipeline.resume import EntriesMissing
-from signalhub.pipeline.run import Pipeline, PipelineFailed, Summary
-from signalhub.pipeline.segments import Segments
-from signalhub.pipeline.status import folder_of, read_status
-from signalhub.pipeline.tables import ENTRIES, QUARANTINE
-from signalhub.settings import Pipeline as Settings
+from signalhub.pipeline.land.land import CheckpointAhead, Landing
+from signalhub.pipeline.land.resume import EntriesMissing
+from signalhub.pipeline.run.run import Pipeline, PipelineFailed, Summary
+from signalhub.pipeline.run.status import folder_of, read_status
+from signalhub.pipeline.source.plan import Segments
+from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
+from signalhub.settings.model import Pipeline as Settings
+from signalhub.wire.entry import Entry, Kind
 from tests.pipeline.scene import NOON_MS, LogScene
 
 Once = Callable[..., Summary]
@@ -40,7 +40,7 @@ def once(spark: SparkSession, tmp_path: Path, lake: Lake) -> Once:
 @pytest.fixture(autouse=True)
 def only_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The derived tables have tests of their own."""
-    monkeypatch.setattr("signalhub.pipeline.shape.ORDER", ())
+    monkeypatch.setattr("signalhub.pipeline.tables.catch_up.ORDER", ())
 
 
 def entries(spark: SparkSession, lake: Lake) -> DataFrame:

@@ -14,21 +14,20 @@ from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
 from signalhub.clock import SystemClock
-from signalhub.engine.lake_reader import LakeReader
-from signalhub.pipeline import certificate, compaction
-from signalhub.pipeline.compaction import File, Run, runs
-from signalhub.pipeline.create import forget_tables, remember
-from signalhub.pipeline.expiry import Ages, Due
-from signalhub.pipeline.journal import Journal
+from signalhub.engine.archive import LakeReader
+from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.maintain import THOROUGH_MS, maintain
-from signalhub.pipeline.shape import ORDER
-from signalhub.pipeline.status import Upkeep, read_status
+from signalhub.pipeline.run.lock import TablesBusy, turn
+from signalhub.pipeline.run.status import Journal, Upkeep, read_status
 from signalhub.pipeline.storage import Storage
-from signalhub.pipeline.tables import TABLES
-from signalhub.pipeline.turns import TablesBusy, turn
-from signalhub.pipeline.vacuum import forget_commits, replaced, vacuum
-from signalhub.settings import Pipeline
+from signalhub.pipeline.tables.catch_up import ORDER
+from signalhub.pipeline.tables.create import forget_tables, remember
+from signalhub.pipeline.tables.tables import TABLES
+from signalhub.pipeline.upkeep import compact
+from signalhub.pipeline.upkeep.compact import File, Run, forget_commits, replaced, runs, vacuum
+from signalhub.pipeline.upkeep.expire import Ages, Due
+from signalhub.pipeline.upkeep.upkeep import THOROUGH_MS, maintain
+from signalhub.settings.model import Pipeline
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.remains import remains
 from tests.pipeline.scene import NOON_MS, LogScene
@@ -197,13 +196,13 @@ def test_many_small_files_become_one_that_is_in_order(side: Lakeside, scene: Log
         scene.publish(10)
         side.land()
     before = side.rows("entries", "offset", "body")
-    session = compaction.upkeep_session(side.spark)
+    session = compact.upkeep_session(side.spark)
 
-    assert compaction.compact(session, side.lake, "entries", small_max=100) == 0
-    fewer = compaction.compact(session, side.lake, "entries", small_max=4)
+    assert compact.compact(session, side.lake, "entries", small_max=100) == 0
+    fewer = compact.compact(session, side.lake, "entries", small_max=4)
 
     assert fewer >= 3
-    (file,) = compaction.files_in_order(side.lake, "entries")
+    (file,) = compact.files_in_order(side.lake, "entries")
     assert (file.first, file.last) == (0, 39)
     assert side.rows("entries", "offset", "body") == before
     assert side.lake.committed("entries", 0, file.epoch) == 39
@@ -240,7 +239,7 @@ def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_st
     for text in ("FORGOTTEN", "KEPT", "KEPT"):
         scene.append([scene.published("orders", {"n": n, "of": text}) for n in range(3)])
         side.land()
-    session = compaction.upkeep_session(side.spark)
+    session = compact.upkeep_session(side.spark)
     where = f"delta.`{side.lake.location('entries')}`"
     side.spark.sql(f"DELETE FROM {where} WHERE offset < 3")
     folder = side.data / "lake" / "entries"
@@ -258,7 +257,7 @@ def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_st
     on_its_way.unlink()
     assert remains(folder, "FORGOTTEN") == []
     assert side.rows("entries", "offset") == [(offset,) for offset in (3, 5, 6, 7, 8)]
-    purged = compaction.purge(session, side.lake, "entries")
+    purged = compact.purge(session, side.lake, "entries")
     assert purged == 1
     vacuum(session, side.lake, "entries", 600.0, is_alone=False)
     assert len(set(folder.glob("*.parquet")) & before) == 2, "it was replaced a moment ago"
@@ -300,7 +299,7 @@ def test_tables_forget_commits_from_before_the_last_two_old_checkpoints(
         rows = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")
         assert pa.table(rows)["n"].to_pylist() == [12]
     assert side.table("entries").count() == 12
-    session = compaction.upkeep_session(side.spark)
+    session = compact.upkeep_session(side.spark)
     vacuum(session, side.lake, "entries", 0.0, is_alone=False)
     forget_tables(side.spark)
     scene.publish(2)
@@ -373,8 +372,8 @@ def test_readers_go_on_while_everything_is_rewritten_and_deleted(
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        session = compaction.upkeep_session(bare.spark)
-        compaction.compact(session, bare.lake, "inbox", small_max=2)
+        session = compact.upkeep_session(bare.spark)
+        compact.compact(session, bare.lake, "inbox", small_max=2)
         done = maintain(
             bare.spark,
             bare.lake,

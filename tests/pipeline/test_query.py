@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from signalhub.pipeline.create import ensure_table
 from signalhub.pipeline.lake import Lake, lake_of
-from signalhub.pipeline.land import entries_of
+from signalhub.pipeline.land.land import entries_of
 from signalhub.pipeline.query import (
     QueryError,
     QueryRefused,
@@ -22,6 +21,7 @@ from signalhub.pipeline.query import (
     query_session,
     values,
 )
+from signalhub.pipeline.tables.create import ensure_table
 from tests.pipeline.scene import LogScene
 
 

@@ -10,8 +10,8 @@ from signalhub.log.disk import SystemDisk
 from signalhub.log.erasure import Erasure
 from signalhub.log.errors import LogDamaged
 from signalhub.log.log import Log
-from signalhub.pipeline.columns import read_columns
-from signalhub.pipeline.segments import Plan, Position, Segments
+from signalhub.pipeline.source.columns import read_columns
+from signalhub.pipeline.source.plan import Plan, Position, Segments
 from tests.unit.log.scene import do_upkeep, drive, entry, flip_bit, open_log
 
 COUNT = 90

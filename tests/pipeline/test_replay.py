@@ -13,15 +13,14 @@ from pyspark.sql import SparkSession
 
 import signalhub
 from signalhub import Client
-from signalhub.cli.connection import LOCAL
-from signalhub.cli.replay_sending import Sent, send
-from signalhub.cli.replay_target import Target
+from signalhub.cli.lake.sending import Sent, send
+from signalhub.cli.lake.target import Target
+from signalhub.cli.terminal.connection import LOCAL
 from signalhub.client import Consumer, Message, OriginalPosition
-from signalhub.entry import Broadcast, Entry, Kind, Replay, encode_body
-from signalhub.entry import Message as Stored
-from signalhub.pipeline import replay
 from signalhub.pipeline.query import QueryRefused, QueryWrong
-from signalhub.pipeline.replay import (
+from signalhub.pipeline.replay import select as selection
+from signalhub.pipeline.replay.job import Bound
+from signalhub.pipeline.replay.select import (
     LeftOut,
     behind,
     examples,
@@ -32,8 +31,9 @@ from signalhub.pipeline.replay import (
     select,
     summarise,
 )
-from signalhub.pipeline.replay_job import Bound
 from signalhub.testing import RunningHub, run_hub
+from signalhub.wire.entry import Broadcast, Entry, Kind, Replay, encode_body
+from signalhub.wire.entry import Message as Stored
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
 
@@ -169,7 +169,7 @@ def test_the_bound_is_what_has_landed_and_the_lag_is_known(side: Lakeside, tmp_p
 def test_the_order_holds_across_epochs_files_and_partitions(
     side: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "PARTITION_BYTES", 1)
+    monkeypatch.setattr(selection, "PARTITION_BYTES", 1)
     places = [(epoch, offset) for epoch in (1, 2, 10) for offset in range(40)]
     shuffled = random.Random(7).sample(places, len(places))
     columns = "shard INT, epoch BIGINT, offset BIGINT, id STRING, type STRING, sender STRING,"

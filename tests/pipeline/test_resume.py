@@ -9,19 +9,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from signalhub.locks import LockedFolder, is_hub_running
 from signalhub.pipeline.lake import Lake, LakeUnreachable, application, lake_of
-from signalhub.pipeline.lock import (
-    PipelineLock,
-    PipelineRunning,
-    is_hub_running,
-    is_pipeline_running,
-)
-from signalhub.pipeline.resume import EntriesMissing, LogBehindLake, epochs, resume
-from signalhub.pipeline.segments import Position, Segments
-from signalhub.pipeline.standing import standing
-from signalhub.pipeline.status import Status, folder_of, read_status, write_status
-from signalhub.pipeline.tables import ENTRIES
-from signalhub.state.folder import Folder
+from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
+from signalhub.pipeline.run.lock import PipelineRunning, is_pipeline_running, lock_pipeline
+from signalhub.pipeline.run.progress import standing
+from signalhub.pipeline.run.status import Status, folder_of, read_status, write_status
+from signalhub.pipeline.source.plan import Position, Segments
+from signalhub.pipeline.tables.tables import ENTRIES
 from tests.pipeline.scene import LogScene
 
 
@@ -125,20 +120,20 @@ def test_a_table_that_cannot_be_read_is_not_an_empty_one(scene: LogScene, lake: 
 
 
 def test_one_pipeline_at_a_time(tmp_path: Path) -> None:
-    lock = PipelineLock(tmp_path)
+    lock = lock_pipeline(tmp_path)
     assert is_pipeline_running(tmp_path)
 
     with pytest.raises(PipelineRunning, match="another pipeline"):
-        PipelineLock(tmp_path)
+        lock_pipeline(tmp_path)
 
     lock.close()
     assert not is_pipeline_running(tmp_path)
-    PipelineLock(tmp_path).close()
+    lock_pipeline(tmp_path).close()
 
 
 def test_a_running_hub_is_noticed(tmp_path: Path) -> None:
     assert not is_hub_running(tmp_path)
-    folder = Folder(str(tmp_path))
+    folder = LockedFolder(str(tmp_path))
     assert is_hub_running(tmp_path)
 
     folder.close()

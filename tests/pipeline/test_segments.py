@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.errors import SettingsError
 from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.log.folder import look
 from signalhub.log.segment import segment_name
-from signalhub.pipeline.columns import read_columns
-from signalhub.pipeline.segments import Plan, Position, Segments, log_of
+from signalhub.pipeline.source.columns import read_columns
+from signalhub.pipeline.source.plan import Plan, Position, Segments, log_of
+from signalhub.wire.errors import SettingsError
 from tests.pipeline.scene import LogScene
 
 

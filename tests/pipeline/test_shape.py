@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from signalhub.pipeline import tables
-from signalhub.pipeline.create import ensure_table
-from signalhub.pipeline.shape import ORDER, catch_up
-from signalhub.pipeline.shapes.traffic import traffic
+from signalhub.pipeline.tables import tables
+from signalhub.pipeline.tables.catch_up import ORDER, catch_up
+from signalhub.pipeline.tables.create import ensure_table
+from signalhub.pipeline.tables.traffic import traffic
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
 

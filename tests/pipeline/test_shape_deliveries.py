@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from signalhub.entry import (
+from signalhub.pipeline.tables import delivery_ends
+from signalhub.pipeline.tables.create import drop_table
+from signalhub.wire.entry import (
     Body,
     Cursor,
     Entry,
@@ -23,8 +25,6 @@ from signalhub.entry import (
     StreamDefinition,
     SubscriptionDefinition,
 )
-from signalhub.pipeline.create import drop_table
-from signalhub.pipeline.shapes import ends
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import LogScene
 
@@ -142,7 +142,7 @@ def test_each_delivery_ends_as_the_log_says_even_if_a_crash_comes_between_two_me
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ends, "merge", crash)
+        patched.setattr(delivery_ends, "merge", crash)
         with pytest.raises(OSError, match="no space"):
             life.shape("subscriptions", "deliveries")
 

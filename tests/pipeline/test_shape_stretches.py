@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from signalhub.pipeline.piece import joined
-from signalhub.pipeline.shapes.subscriptions import Change, Stretch, Stretches
+from signalhub.pipeline.tables.piece import joined
+from signalhub.pipeline.tables.subscriptions import Change, Stretch, Stretches
 
 
 def change(offset: int, kind: str, name: str | None = "billing", **more: Any) -> Change:

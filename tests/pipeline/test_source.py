@@ -9,9 +9,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from signalhub.errors import SettingsError
 from signalhub.log.errors import LogDamaged
-from signalhub.pipeline.source import LogPartition, Offsets, Options, SignalHubSource, StreamReader
+from signalhub.pipeline.source.source import (
+    LogPartition,
+    Offsets,
+    Options,
+    SignalHubSource,
+    StreamReader,
+)
+from signalhub.wire.errors import SettingsError
 from tests.pipeline.scene import LogScene
 
 

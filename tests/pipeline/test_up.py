@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.pipeline import hurry, jars
 from signalhub.pipeline.lake import LakeUnreachable, lake_of
-from signalhub.pipeline.segments import Segments
-from signalhub.pipeline.status import folder_of, read_status
-from signalhub.pipeline.tables import ENTRIES, INBOX
+from signalhub.pipeline.run import schedule
+from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.run.status import folder_of, read_status
+from signalhub.pipeline.source.plan import Segments
+from signalhub.pipeline.tables.tables import ENTRIES, INBOX
 from tests.faults.machine import needs_namespace
 from tests.pipeline.scene import LogScene
 
@@ -117,7 +118,7 @@ def test_a_pipeline_waits_for_its_lake_refuses_a_second_one_and_ends_when_told(
 
         scene.append([scene.said("inbox.1.abcdefghijklmnopqrstuv")])
         wait_until(lambda: committed(scene, ENTRIES.name) == 120)
-        hurry.ask(scene.data)
+        schedule.ask(scene.data)
         wait_until(lambda: not (folder_of(scene.data) / "hurry").exists())
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from signalhub.core import letters, retention
-from signalhub.core.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-from signalhub.core.flight import EXHAUSTED, SENT
-from signalhub.settings import Dispatch, Log, Settings
+from signalhub.core.streams import dead_letters, retention
+from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from signalhub.core.subscriptions.window import EXHAUSTED, SENT
+from signalhub.settings.model import Dispatch, Log, Settings
 from tests.memory_shell import Message, Peer
 from tests.property.dispatch_watch import NAME, TOPIC, Watch, WatchedShell
 
@@ -345,7 +345,9 @@ class Run:
             return
         first = topic.first + 1 + number % (topic.head - 1)
         if first <= topic.head + 1:
-            self.shell.perform(letters.lose_before(self.shell.hub, topic, first, self.shell.now))
+            self.shell.perform(
+                dead_letters.lose_before(self.shell.hub, topic, first, self.shell.now)
+            )
 
     def do_cut(self, seat: int, number: int) -> None:
         """Old segments are deleted behind a snapshot, and the hub hears of it."""

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from signalhub.core.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED
 from signalhub.core.effects import Dispatch, Effect
-from signalhub.core.flight import EXHAUSTED, READY, SENT
-from signalhub.core.streams import Topic
-from signalhub.core.subscription import Subscription
-from signalhub.entry import Cursor, Kind, Message, Outcome, Settled, decode_body
+from signalhub.core.streams.streams import Topic
+from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT
+from signalhub.wire.entry import Cursor, Kind, Message, Outcome, Settled, decode_body
 from tests.memory_shell import MemoryShell
 from tests.memory_shell import Message as Wire
 

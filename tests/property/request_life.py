@@ -11,11 +11,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from signalhub.core import refusals, retention
+from signalhub.core import refusals
 from signalhub.core.hub import Hub
-from signalhub.core.session import State
-from signalhub.names import HUB_ADDRESS
-from signalhub.settings import Mailbox, Settings
+from signalhub.core.sessions.session import State
+from signalhub.core.streams import retention
+from signalhub.settings.model import Mailbox, Settings
+from signalhub.wire.names import HUB_ADDRESS
 from tests.memory_engine import Shelf
 from tests.memory_shell import HELLO, SETTLING_HELLO, Message, Peer, envelope
 from tests.turning_shell import TurningShell

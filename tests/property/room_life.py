@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.dedup import Dedup
 from signalhub.core.effects import Consult
-from signalhub.core.rooms.naming import default_inbox
-from signalhub.core.rooms.requests import Archived, Deposit, PutBlob, Read, Send
-from signalhub.core.tally import RoomTally
-from signalhub.errors import RoomError
-from signalhub.settings import Rooms, Settings
+from signalhub.core.messages.dedup import Dedup
+from signalhub.core.rooms.values import Archived, Deposit, PutBlob, Read, Send
+from signalhub.counters import RoomTally
+from signalhub.settings.model import Rooms, Settings
+from signalhub.wire.errors import RoomError
+from signalhub.wire.room_ids import default_inbox
 from tests.memory_engine import Shelf
 from tests.memory_rooms import cut, described, mono_ms
 from tests.memory_shell import MemoryShell
@@ -140,7 +140,7 @@ class Life:
         with pytest.MonkeyPatch.context() as patch:
             if self.is_scarce:
                 patch.setattr(
-                    "signalhub.core.rooms.known_ids.Dedup",
+                    "signalhub.core.rooms.inbox.Dedup",
                     lambda window_ms, size: Dedup(window_ms, SCARCE_BYTES),
                 )
                 self.restart(written=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from signalhub.core.rooms.requests import (
+from signalhub.core.rooms.values import (
     APPROVAL,
     COMMIT,
     COMMITTED,
@@ -19,7 +19,7 @@ from signalhub.core.rooms.requests import (
     REJECTED,
     REJECTION,
 )
-from signalhub.entry import (
+from signalhub.wire.entry import (
     Control,
     Kind,
     Proposal,

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from signalhub.core.rooms.naming import default_inbox
-from signalhub.core.rooms.requests import Accepted, Blob, Guest, Page, Result, Welcome
-from signalhub.errors import RoomCode, RoomError
+from signalhub.core.rooms.values import Accepted, Blob, Guest, Page, Result, Welcome
+from signalhub.wire.errors import RoomCode, RoomError
+from signalhub.wire.room_ids import default_inbox
 from tests.memory_rooms import Caller, Visitor, mono_ms
 from tests.memory_shell import MemoryShell
 from tests.property.room_truth import Issued, Truth, Written

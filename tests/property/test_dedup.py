@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from signalhub.core.dedup import Ack, Dedup
+from signalhub.core.messages.dedup import Ack, Dedup
 
 WINDOW_MS = 60_000
 BEGIN_MS = 1_760_000_000_000

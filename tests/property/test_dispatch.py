@@ -20,10 +20,10 @@ SEEDS = 8_400
 @pytest.fixture(autouse=True)
 def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that no short life would reach."""
-    for module in ("subscription", "journal"):
-        monkeypatch.setattr(f"signalhub.core.{module}.RESERVE", 8)
-    monkeypatch.setattr("signalhub.core.sending.PASS_MESSAGES_MAX", 5)
-    monkeypatch.setattr("signalhub.core.dispatch.FETCH_MESSAGES", 3)
+    for module in ("subscription", "progress"):
+        monkeypatch.setattr(f"signalhub.core.subscriptions.{module}.RESERVE", 8)
+    monkeypatch.setattr("signalhub.core.subscriptions.send.PASS_MESSAGES_MAX", 5)
+    monkeypatch.setattr("signalhub.core.subscriptions.dispatcher.FETCH_MESSAGES", 3)
 
 
 def failure_of(traits: dict[str, Any], steps: list[Step]) -> Exception | None:

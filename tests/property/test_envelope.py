@@ -11,9 +11,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from signalhub import envelope as wire
-from signalhub.envelope import Envelope, NotEnvelope, NotJson
-from signalhub.names import HUB_ADDRESS, is_address
+from signalhub.wire import envelope as wire
+from signalhub.wire.envelope import Envelope, NotEnvelope, NotJson
+from signalhub.wire.names import HUB_ADDRESS, is_address
 from tests.memory_shell import MEMBERS
 
 NOW = 1_760_000_000_000

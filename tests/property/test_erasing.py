@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.rooms.requests import Accepted
-from signalhub.core.subscription import Subscription
-from signalhub.settings import Log, Rooms, Settings
+from signalhub.core.rooms.values import Accepted
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.settings.model import Log, Rooms, Settings
 from tests.memory_engine import Shelf
 from tests.memory_rooms import INBOX, WIDE, Caller, pages, send
 from tests.memory_rooms import described as rooms_described

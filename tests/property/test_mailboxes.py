@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from signalhub.settings import Dispatch, Log, Mailbox, Settings
+from signalhub.settings.model import Dispatch, Log, Mailbox, Settings
 from tests.memory_shell import HELLO, SETTLING_HELLO, MemoryShell, Message, Peer
 
 GROUPS = 4
@@ -297,9 +297,9 @@ def failure_of(seed: int, cut: int | None = None) -> Exception | None:
 @pytest.fixture(autouse=True)
 def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that no short life would reach."""
-    for module in ("subscription", "journal"):
-        monkeypatch.setattr(f"signalhub.core.{module}.RESERVE", 8)
-    monkeypatch.setattr("signalhub.core.dispatch.FETCH_MESSAGES", 3)
+    for module in ("subscription", "progress"):
+        monkeypatch.setattr(f"signalhub.core.subscriptions.{module}.RESERVE", 8)
+    monkeypatch.setattr("signalhub.core.subscriptions.dispatcher.FETCH_MESSAGES", 3)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

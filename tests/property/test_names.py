@@ -7,8 +7,8 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from signalhub import names
-from signalhub.names import Pattern
+from signalhub.wire import names
+from signalhub.wire.names import Pattern
 
 paths = st.text(alphabet="ab/.@()", max_size=12)
 patterns = st.text(alphabet="ab/.@()*", max_size=10)

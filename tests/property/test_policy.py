@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from signalhub import names
-from signalhub.core.policy import Allowance, Permissions
+from signalhub.auth.permissions import Allowance, Permissions
+from signalhub.wire import names
 
 IDENTITY = "@(local/me)"
 

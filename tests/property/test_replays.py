@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from signalhub.core import refusals, retention
-from signalhub.entry import Kind, Message, decode_body
+from signalhub.core import refusals
+from signalhub.core.streams import retention
+from signalhub.wire.entry import Kind, Message, decode_body
 from tests.memory_engine import Shelf
 from tests.memory_shell import MemoryShell, Peer
 from tests.unit.core.scene import TOPIC, commit_all, create

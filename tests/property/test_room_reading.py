@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from signalhub.client import room_catchup
-from signalhub.client.room_catchup import CatchUp
-from signalhub.client.room_message import InboxPage, RoomMessage
+from signalhub.client.rooms import protocol
+from signalhub.client.rooms.answers import InboxPage, RoomMessage
+from signalhub.client.rooms.protocol import CatchUp
 
 LONG_S = 1_000.0
 
@@ -20,8 +20,8 @@ LONG_S = 1_000.0
 def small_bounds() -> Iterator[None]:
     """Bounds so small that every run meets them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room_catchup, "READY_MAX", 4)
-        patch.setattr(room_catchup, "HELD_MAX", 3)
+        patch.setattr(protocol, "READY_MAX", 4)
+        patch.setattr(protocol, "HELD_MAX", 3)
         yield
 
 
@@ -121,8 +121,8 @@ class ReaderOfARoom(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        assert len(self.reading._held) <= room_catchup.HELD_MAX
-        assert len(self.reading._ready) <= room_catchup.READY_MAX + 7 + room_catchup.HELD_MAX
+        assert len(self.reading._held) <= protocol.HELD_MAX
+        assert len(self.reading._ready) <= protocol.READY_MAX + 7 + protocol.HELD_MAX
 
     def teardown(self) -> None:
         """Left alone with a working hub, the reader gets to the end."""

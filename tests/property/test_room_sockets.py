@@ -13,8 +13,8 @@ import random
 import pytest
 from picows import WSMsgType
 
-from signalhub.settings import Outbound
-from signalhub.websocket import Opcode
+from signalhub.settings.model import Outbound
+from signalhub.wire.frames import Opcode
 from tests.property.cutting import cut_down
 from tests.unit.server.room_stage import RoomStage, Visitor
 from tests.unit.server.stage import EVERYTHING

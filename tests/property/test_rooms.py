@@ -13,17 +13,15 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from signalhub.core.dedup import Dedup
 from signalhub.core.effects import Announce, Answer, Append, Effect
-from signalhub.core.rooms import accepting, blobs, keeping, proposals, rooms
-from signalhub.core.rooms.accepting import Delivery
-from signalhub.core.rooms.buffer import Buffer
-from signalhub.core.rooms.inbox import Inbox, Kept
-from signalhub.core.rooms.pins import Pins
-from signalhub.core.rooms.reading import Reading
-from signalhub.core.rooms.requests import Accepted, PutBlob, Send
+from signalhub.core.messages.dedup import Dedup
+from signalhub.core.rooms import accept, blobs, proposals, recovery, rooms
+from signalhub.core.rooms.accept import Delivery
+from signalhub.core.rooms.inbox import Buffer, Inbox, Kept, Pins
+from signalhub.core.rooms.read import Reading
 from signalhub.core.rooms.room import Room
-from signalhub.entry import Entry, InboxStands, Kind, decode_body, encode_body
+from signalhub.core.rooms.values import Accepted, PutBlob, Send
+from signalhub.wire.entry import Entry, InboxStands, Kind, decode_body, encode_body
 from tests.property.cutting import cut_down
 from tests.property.room_life import Life, Step, drawn
 
@@ -89,7 +87,7 @@ Patch = pytest.MonkeyPatch
 
 
 def acknowledging_too_soon(patch: Patch) -> None:
-    send = accepting.send
+    send = accept.send
 
     def hasty(rooms: rooms.Rooms, request: Send, now: int) -> list[Effect]:
         effects = send(rooms, request, now)
@@ -99,7 +97,7 @@ def acknowledging_too_soon(patch: Patch) -> None:
                 effects.append(Answer(request.caller, told, request.message_id))
         return effects
 
-    patch.setattr(accepting, "send", hasty)
+    patch.setattr(accept, "send", hasty)
 
 
 def announcing_twice(patch: Patch) -> None:
@@ -138,7 +136,7 @@ def ignoring_gaps(patch: Patch) -> None:
 
 
 def anchoring_too_little(patch: Patch) -> None:
-    entries = keeping._entries
+    entries = recovery._entries
 
     def one_less(hub: rooms.Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
         found = entries(hub, one, at_ms)
@@ -149,7 +147,7 @@ def anchoring_too_little(patch: Patch) -> None:
                 entry.body = encode_body(stands)
         return found
 
-    patch.setattr(keeping, "_entries", one_less)
+    patch.setattr(recovery, "_entries", one_less)
 
 
 def forgetting_windows(patch: Patch) -> None:

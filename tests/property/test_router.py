@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from signalhub.core.dedup import fingerprint
-from signalhub.settings import Settings
+from signalhub.core.messages.dedup import fingerprint
+from signalhub.settings.model import Settings
 from tests.memory_shell import MemoryShell, Message, Peer
 
 NAMES = ["@(a/1)", "@(a/2)", "@(a/3)"]

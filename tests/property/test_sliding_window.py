@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from signalhub.core.rooms.limiter import SlidingWindow, Windows
-from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.room import Room, SlidingWindow, Windows
 from tests.memory_rooms import Caller, room_shell, send, without_shelf
 
 LIMIT = 5

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from signalhub import names
-from signalhub.core.limits import TokenBucket
-from signalhub.core.session import Session
-from signalhub.core.topics import _AUDIENCES_KEPT_MAX, _IDS_KEPT_MAX, Topics
+from signalhub.core.messages.topics import _AUDIENCES_KEPT_MAX, _IDS_KEPT_MAX, Topics
+from signalhub.core.sessions.session import Session
+from signalhub.pacing import TokenBucket
+from signalhub.wire import names
 
 SESSIONS = 3
 sessions = st.integers(0, SESSIONS - 1)

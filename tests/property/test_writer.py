@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pytest
 from picows import WSMsgType
 
-from signalhub.core.session import State
-from signalhub.settings import Outbound
-from signalhub.websocket import Opcode
+from signalhub.core.sessions.session import State
+from signalhub.settings.model import Outbound
+from signalhub.wire.frames import Opcode
 from tests.memory_shell import Message, decoded
 from tests.property.cutting import cut_down
 from tests.unit.server.stage import EVERYTHING, Peer, Stage

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from signalhub.actors import message as wire
-from signalhub.actors import payload
-from signalhub.actors.operation import decode_operation
-from signalhub.testing.actor_world import ActorWorld
+from signalhub.actors import wire
+from signalhub.actors.api import payload
+from signalhub.actors.api.operation import decode_operation
 from tests.simulation.actor_workload import OUTSIDE, PATIENCE_MS, Plan, Workload
+from tests.simulation.actor_world import ActorWorld
 
 EMPTY = ("outbox", "inbox", "pending", "deferred", "offloads", "alarms", "moves", "parts")
 CANCELLED = ("withdrawn", "suppressed")

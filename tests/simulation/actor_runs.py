@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from random import Random
 
-from signalhub.actors.config import DurableConfig
-from signalhub.testing.actor_faults import Faults, Shelf
-from signalhub.testing.actor_world import ActorWorld, MakeKernel
+from signalhub.actors.api.config import DurableConfig
 from tests.simulation.actor_checkers import check
 from tests.simulation.actor_workload import Worker, Workload
+from tests.simulation.actor_world import ActorWorld, Faults, MakeKernel, Shelf
 
 SHELF = Shelf()
 WAVE_MS = 8_000

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from signalhub.actors import message as wire
-from signalhub.actors.actor import Actor, remote
-from signalhub.actors.deferring import Token
-from signalhub.actors.failures import CallError, CallTimeout, Retry
-from signalhub.actors.operation import op
-from signalhub.testing.actor_world import ActorWorld
+from signalhub.actors import wire
+from signalhub.actors.api.actor import Actor, remote
+from signalhub.actors.api.deferred import Token
+from signalhub.actors.api.errors import CallError, CallTimeout, Retry
+from signalhub.actors.api.operation import op
 from signalhub.testing.local_actors import request_body
+from tests.simulation.actor_world import ActorWorld
 
 OUTSIDE = "@(test/outside)"
 BURST_MS = (200, 2_000)

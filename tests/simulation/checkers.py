@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from signalhub.core.hub import Hub
-from signalhub.names import HUB_ADDRESS
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
+from signalhub.wire.names import HUB_ADDRESS
 from tests.memory_shell import MemoryShell, Message, Peer
 from tests.simulation.events import Emitted, Exchange, Handed
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from signalhub.entry import Kind, Outcome, Settled, decode_body
-from signalhub.entry import Message as Stored
-from signalhub.names import HUB_ADDRESS
+from signalhub.wire.entry import Kind, Outcome, Settled, decode_body
+from signalhub.wire.entry import Message as Stored
+from signalhub.wire.names import HUB_ADDRESS
 from tests.memory_shell import MemoryShell, Message
 from tests.simulation.events import Emitted, Exchange, Handed
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from signalhub.core.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-from signalhub.settings import Dispatch, Log, Mailbox, Settings
+from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from signalhub.settings.model import Dispatch, Log, Mailbox, Settings
 from signalhub.testing import FakeClock
 from tests.memory_shell import HELLO, SETTLING_HELLO, Message, Peer, envelope
 from tests.simulation.checkers import Check

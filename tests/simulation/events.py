@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from signalhub.names import HUB_ADDRESS
+from signalhub.wire.names import HUB_ADDRESS
 from tests.memory_shell import MemoryShell, Message, Peer, Waiter, decoded
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from signalhub.names import topic_matches
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
+from signalhub.wire.names import topic_matches
 from tests.memory_shell import Message, Peer, Row
 from tests.simulation.events import Exchange
 

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from signalhub.actors.arriving import Arriving
-from signalhub.actors.calls import Calls, Waiting
-from signalhub.actors.dispatch import Dispatch
-from signalhub.actors.effects import Send, Settle
-from signalhub.actors.events import Arrived, Refused
-from signalhub.actors.inbox import Inbox, Item
-from signalhub.actors.kernel import Kernel
-from signalhub.actors.outbox import Lane, Outbox, Row
-from signalhub.testing.actor_faults import Faults
-from signalhub.testing.actor_hub import Host
-from signalhub.testing.actor_world import ActorWorld
+from signalhub.actors.kernel.calls import Calls, Waiting
+from signalhub.actors.kernel.events import Arrived, Refused, Send, Settle
+from signalhub.actors.kernel.inbox import Inbox, Item
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.kernel.outbox import Lane, Outbox, Row
+from signalhub.actors.kernel.receive import Arriving
+from signalhub.actors.kernel.send import Dispatch
 from tests.simulation.actor_runs import ActorRun
+from tests.simulation.actor_world import ActorWorld, Faults, Host
 
 SEEDS = 80
 CALLS = 24

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.actors import moving
-from signalhub.actors.config import DurableConfig
-from signalhub.testing.actor_faults import Faults
-from signalhub.testing.actor_world import ActorWorld
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.move import leave
 from tests.simulation.actor_checkers import Notes, check
 from tests.simulation.actor_runs import SHELF, ActorRun
 from tests.simulation.actor_workload import Worker, Workload
+from tests.simulation.actor_world import ActorWorld, Faults
 
 CHUNKS = 40
 SEEDS_PER_CHUNK = 100
@@ -43,7 +42,7 @@ def test_hosts_that_open_their_files_anew_after_a_crash_lose_nothing(
 def test_actors_that_move_in_many_parts_arrive_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(moving, "PART_BYTES", 700)
+    monkeypatch.setattr(leave, "PART_BYTES", 700)
     moves = 0
 
     for seed in range(OTHER_SEEDS, OTHER_SEEDS + 60):

@@ -8,13 +8,12 @@ from typing import TypeVar
 
 import pytest
 
-from signalhub.core.dedup import Dedup
 from signalhub.core.effects import Append, Effect
-from signalhub.core.flight import Flight
-from signalhub.core.session import Session
-from signalhub.core.subscription import Subscription
-from signalhub.core.window import Window
-from signalhub.entry import Outcome
+from signalhub.core.messages.dedup import Dedup
+from signalhub.core.sessions.session import Session
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.subscriptions.window import Flight, Window
+from signalhub.wire.entry import Outcome
 from tests.memory_engine import MemoryEngine
 from tests.simulation.durable_world import DurableWorld
 from tests.simulation.events import RecordingShell

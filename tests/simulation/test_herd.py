@@ -11,8 +11,7 @@ import random
 
 import pytest
 
-from signalhub.client.backoff import Backoff, Reconnect
-from signalhub.core.limits import TokenBucket
+from signalhub.pacing import Backoff, Reconnect, TokenBucket
 
 CLIENTS = 10_000
 RATE_S = 100

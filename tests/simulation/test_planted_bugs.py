@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from signalhub.core.dedup import Ack, Dedup
 from signalhub.core.effects import Deliver, Effect, FanOut, Forget
-from signalhub.core.limits import TokenBucket
-from signalhub.core.receipts import PublishReceipt, Receipt
-from signalhub.core.registry import Registration, Registry
-from signalhub.core.router import Told
-from signalhub.core.session import Session
-from signalhub.core.topics import Audience, Topics
+from signalhub.core.messages.ask import PublishReceipt, Receipt
+from signalhub.core.messages.dedup import Ack, Dedup
+from signalhub.core.messages.route import Told
+from signalhub.core.messages.topics import Audience, Topics
+from signalhub.core.sessions.registry import Registration, Registry
+from signalhub.core.sessions.session import Session
+from signalhub.pacing import TokenBucket
 from tests.memory_shell import Peer, Waiter
 from tests.simulation.events import RecordingShell
 from tests.simulation.world import Plant, World

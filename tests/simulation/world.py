@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from signalhub.settings import Registry, Settings
+from signalhub.settings.model import Registry, Settings
 from signalhub.testing import FakeClock
 from tests.memory_shell import HELLO, Message, Peer, envelope
 from tests.simulation.checkers import Asks, Bounds, Check, Order, assert_nothing_is_left

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from signalhub.errors import Code
 from signalhub.testing import FakeClock
+from signalhub.wire.errors import Code
 from tests.spec.peer import HUB, Envelope, Peer
 from tests.spec.stage import SMALL_BUFFER, InProcess, code_of, run_stage
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from signalhub.core.effects import Fetch
-from signalhub.entry import Stored
-from signalhub.settings import Dispatch, Log, Settings
+from signalhub.settings.model import Dispatch, Log, Settings
+from signalhub.wire.entry import Stored
 from tests.memory_shell import MemoryShell, Peer
 from tests.spec.durable_topics import UNLIMITED, create, enter, publish_all, seqs
 from tests.spec.stage import run_stage

@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jwt import PyJWS
 
+from signalhub.auth.tokens import mint
 from signalhub.clock import Clock
-from signalhub.settings import Key
-from signalhub.tokens import mint
+from signalhub.settings.model import Key
 
 # Long enough for HS512 too, which the hub must refuse for other reasons.
 SECRET = "a shared secret of more than the sixty-four bytes that HS512 asks for"

@@ -10,15 +10,23 @@ from typing import Any, TypeVar
 
 import signalhub
 from signalhub import Client, Reconnect
-from signalhub.client.effects import Answered, Drop, Effect, Failed, Instant, Ready, Send, Stop
-from signalhub.client.frame import Request
-from signalhub.client.membership import Membership
-from signalhub.client.protocol import Protocol
+from signalhub.client.protocol.effects import (
+    Answered,
+    Drop,
+    Effect,
+    Failed,
+    Instant,
+    Ready,
+    Send,
+    Stop,
+)
+from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.protocol import Protocol
+from signalhub.client.protocol.restore import Membership, Seat, SeatKey
 from signalhub.client.requests import Composer
-from signalhub.client.seat import Seat, SeatKey
 from signalhub.clock import Ids
-from signalhub.errors import ClientError
 from signalhub.testing import FakeClock, Peer, ScriptedHub
+from signalhub.wire.errors import ClientError
 
 ALICE = "@(demo/alice)"
 BOB = "@(demo/bob)"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from signalhub.client.effects import Failed, Send
-from signalhub.client.room_arguments import encoded
-from signalhub.client.room_message import InboxPage, RoomMessage
-from signalhub.client.room_protocol import Effect, Fetch, RoomProtocol
-from signalhub.errors import ClientError, Unavailable
+from signalhub.client.arguments import encoded
+from signalhub.client.protocol.effects import Failed, Send
+from signalhub.client.rooms.answers import InboxPage, RoomMessage
+from signalhub.client.rooms.protocol import Effect, Fetch, RoomProtocol
+from signalhub.wire.errors import ClientError, Unavailable
 
 E = TypeVar("E", bound=Effect)
 

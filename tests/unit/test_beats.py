@@ -8,14 +8,14 @@ import time
 import pytest
 
 from signalhub.clock import SystemClock
-from signalhub.pipeline import shape
-from signalhub.pipeline.beats import WAIT_MS, Beats, Neighbour, neighbour
-from signalhub.pipeline.status import Upkeep
-from signalhub.pipeline.tables import INBOX
-from signalhub.settings import Pipeline
+from signalhub.pipeline.run.schedule import WAIT_MS, Beats, Neighbour, neighbour
+from signalhub.pipeline.run.status import Upkeep
+from signalhub.pipeline.tables import catch_up
+from signalhub.pipeline.tables.tables import INBOX
+from signalhub.settings.model import Pipeline
 
 SETTINGS = Pipeline(shape_s=60.0, maintain_s=60.0)
-TABLES = [name for name in shape.ORDER if name != INBOX.name]
+TABLES = [name for name in catch_up.ORDER if name != INBOX.name]
 
 
 class Hub:

@@ -22,8 +22,8 @@ from bench.subject_report import print_report, ratios, to_json
 from bench.subject_session import choose
 from bench.subjects import Results, Sample, Subject, Summaries
 from signalhub.actors import op
-from signalhub.actors.host import FILE
-from signalhub.actors.store import Store
+from signalhub.actors.host.host import FILE
+from signalhub.actors.store.store import Store
 from signalhub.testing.local_actors import LocalActors
 
 

@@ -19,7 +19,7 @@ from bench.lake.sender import send_on_schedule
 from bench.lake.site import CpuMeter, count_rows, log_end
 from bench.subjects import MeasurementFailed, Results, Sample
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.segments import Position, Segments, log_of
+from signalhub.pipeline.source.plan import Position, Segments, log_of
 
 FRAME = b"0123456789"
 ANSWER = b"<kept>"

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.cli.actor_classes import classes_of
-from signalhub.cli.failures import Failure
-from signalhub.cli.hosting import _Changes
+from signalhub.cli.actors.run import _Changes, classes_of
+from signalhub.cli.terminal.failures import Failure
 
 SHOP = """
 from signalhub.actors import Actor

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.cli import serve
 from signalhub.cli.app import build, run
-from signalhub.cli.connection import LOCAL, Refusals, failure_of
-from signalhub.cli.failures import EXIT_CODES, Exit, Failure
-from signalhub.client.link import NotOpened
-from signalhub.errors import (
+from signalhub.cli.hub import serve
+from signalhub.cli.terminal.connection import LOCAL, Refusals, failure_of
+from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure
+from signalhub.client.transport.link import NotOpened
+from signalhub.wire.errors import (
     ClientError,
     Code,
     GaveUp,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from signalhub.cli import arguments
-from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.terminal import arguments
+from signalhub.cli.terminal.failures import Exit, Failure
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from signalhub.cli.actor_rows import alarm_row, call_row, nested, operation_text, written_operation
-from signalhub.cli.call_view import merged, sheet_of
+from signalhub.cli.actors.tables import (
+    alarm_row,
+    call_row,
+    merged,
+    nested,
+    operation_text,
+    sheet_of,
+    written_operation,
+)
 
 CALL = "01M7J0XH11HVJDPJH52Y9PDARE"
 

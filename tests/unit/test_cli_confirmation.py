@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from signalhub.cli.confirmation import confirm
-from signalhub.cli.failures import Exit, Failure
+from signalhub.cli.terminal.failures import Exit, Failure, confirm
 
 
 class Typist(io.StringIO):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from signalhub import entry
-from signalhub.cli.entries import entry_facts, kind_name
-from signalhub.entry import Kind, Outcome, Stored, encode_body
+from signalhub.cli.hub.log import entry_facts, kind_name
+from signalhub.wire import entry
+from signalhub.wire.entry import Kind, Outcome, Stored, encode_body
 
 LETTER = entry.DeadLetter("orders", "billing", "1.1", 7, 6, "bad", 1, 2, ["a"])
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.cli.actor_rows import ACTORS, ALARMS, CALLS, DEAD, alarm_row, call_row, dead_row
-from signalhub.cli.fitting import fitted
-from signalhub.cli.hosts import Row
-from signalhub.cli.output import Column, Output
+from signalhub.cli.actors.hosts import Row
+from signalhub.cli.actors.tables import ACTORS, ALARMS, CALLS, DEAD, alarm_row, call_row, dead_row
+from signalhub.cli.terminal.output import Column, Output, fitted
 from tests.unit.test_cli_output import Terminal
 
 ID = "01M7J0XH11HVJDPJH52Y9PDARE"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from signalhub import entry
 from signalhub.cli.app import run
-from signalhub.entry import Entry, Kind, encode_body
 from signalhub.log.disk import SystemDisk
 from signalhub.testing import FaultyDisk
+from signalhub.wire import entry
+from signalhub.wire.entry import Entry, Kind, encode_body
 from tests.unit.log.scene import NOW_MS, do_upkeep, erase, fill_segments, open_log
 
 SEGMENT_BYTES = 2_000

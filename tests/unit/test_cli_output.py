@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from signalhub.cli.bars import bar
-from signalhub.cli.output import Column, Output, counted, shown
+from signalhub.cli.terminal.output import Column, Output, counted, shown
+from signalhub.cli.terminal.progress import bar
 
 COLUMNS = (Column("address", style="cyan"), Column("capabilities"))
 ROWS = [

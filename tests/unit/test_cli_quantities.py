@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from signalhub.cli.failures import Exit, Failure
-from signalhub.cli.quantities import (
+from signalhub.cli.terminal.failures import Exit, Failure
+from signalhub.cli.terminal.quantities import (
     byte_count,
     moment,
     place,

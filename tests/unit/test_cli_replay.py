@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from signalhub.cli.failures import Failure
-from signalhub.cli.replay_sending import BYTES_MAX, batch_size, batches
-from signalhub.cli.replay_target import Target, candidates
+from signalhub.cli.lake.sending import BYTES_MAX, batch_size, batches
+from signalhub.cli.lake.target import Target, candidates
+from signalhub.cli.terminal.failures import Failure
 from signalhub.client import Original
-from signalhub.pipeline.replay_job import (
+from signalhub.pipeline.replay.job import (
     NAME,
     Bound,
     ReplayConflict,

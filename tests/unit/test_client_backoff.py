@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.client.backoff import SETTLED_S, Backoff, Reconnect
+from signalhub.pacing import SETTLED_S, Backoff, Reconnect
 
 
 def waits(policy: Reconnect, count: int, draw: float = 1.0) -> list[float | None]:

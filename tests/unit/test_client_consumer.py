@@ -9,8 +9,8 @@ import pytest
 
 import signalhub
 from signalhub import Client, Consumer, Message
-from signalhub.client.settling import TOGETHER_MAX
-from signalhub.client.streams import Lost
+from signalhub.client.answers import Lost
+from signalhub.client.settle import TOGETHER_MAX
 from signalhub.testing import Peer, ScriptedHub
 from tests.unit.client_scene import ALICE, conversation
 

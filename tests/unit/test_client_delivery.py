@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.client.effects import Answered, Failed, Warned
-from signalhub.client.pending import RECENT_BYTES_MAX, RECENT_MAX
-from signalhub.client.protocol import WAITING_MAX
-from signalhub.errors import OutcomeUnknown, Refused, Unavailable
+from signalhub.client.protocol.effects import Answered, Failed, Warned
+from signalhub.client.protocol.pending import RECENT_BYTES_MAX, RECENT_MAX
+from signalhub.client.protocol.protocol import WAITING_MAX
+from signalhub.wire.errors import OutcomeUnknown, Refused, Unavailable
 from tests.unit.client_scene import Scene
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from signalhub.client.answers import SubscriptionInfo, Topic
 from signalhub.client.arguments import wire_position
 from signalhub.client.delivery import Delivery, Verb
-from signalhub.client.frame import Kind, Request
-from signalhub.client.incoming import answer_of, decode, message_of
 from signalhub.client.message import Message, Published, Receipt, Registration
+from signalhub.client.protocol.frame import Kind, Request
+from signalhub.client.protocol.incoming import answer_of, decode, message_of
 from signalhub.client.requests import Composer
-from signalhub.client.streams import SubscriptionInfo, Topic
-from signalhub.client.terms import defined, served, terms
+from signalhub.client.stream_requests import defined, served, terms
 from signalhub.clock import Ids
-from signalhub.errors import OutcomeUnknown
+from signalhub.wire.errors import OutcomeUnknown
 
 ALICE = "@(demo/alice)"
 PLACE = {"topic": "orders", "subscription": "billing"}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.client.flow import EMPTY_MIN, Flow
-from signalhub.client.pending import Deadlines, Pending
+from signalhub.client.protocol.pending import EMPTY_MIN, Deadlines, Flow, Pending
 from signalhub.client.requests import Composer
 from signalhub.clock import Ids
 

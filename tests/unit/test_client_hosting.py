@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from signalhub.client.hosting import Place, Placements, Unplaced, _checked_actor
-from signalhub.client.incoming import Incoming, answer_of, message_of
+from signalhub.client.client import Place, Placements, Unplaced, _checked_actor
+from signalhub.client.protocol.incoming import Incoming, answer_of, message_of
 from signalhub.client.requests import Composer
 from signalhub.clock import Ids
 

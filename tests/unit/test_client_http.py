@@ -12,9 +12,9 @@ from ssl import SSLError
 import pytest
 
 import signalhub
-from signalhub.client import http
-from signalhub.client.http import Answer, HttpClient, Origin, no_hub
-from signalhub.errors import OutcomeUnknown, Unavailable
+from signalhub.client.transport import http
+from signalhub.client.transport.http import Answer, HttpClient, Origin, no_hub
+from signalhub.wire.errors import OutcomeUnknown, Unavailable
 from tests.scripted_rooms import ScriptedRooms
 from tests.unit.test_client_link import _certificates
 

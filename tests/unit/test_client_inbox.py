@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from signalhub.client.inbox import Inbox
+from signalhub.client.arrivals import Inbox
 from signalhub.client.message import Message
-from signalhub.errors import GaveUp
+from signalhub.wire.errors import GaveUp
 
 
 class Reading:

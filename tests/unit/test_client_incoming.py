@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from signalhub.client.incoming import decode
+from signalhub.client.protocol.incoming import decode
 
 
 def test_numbers_no_decoder_likes_do_not_cost_the_message() -> None:

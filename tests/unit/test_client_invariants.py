@@ -15,10 +15,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from signalhub.client.effects import Answered, Drop, Effect, Failed, Stop
-from signalhub.client.frame import Request
-from signalhub.client.protocol import WAITING_MAX, Phase
-from signalhub.errors import GaveUp, OutcomeUnknown, Unavailable
+from signalhub.client.protocol.effects import Answered, Drop, Effect, Failed, Stop
+from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.protocol import WAITING_MAX, Phase
+from signalhub.wire.errors import GaveUp, OutcomeUnknown, Unavailable
 from tests.unit.client_scene import BOB, Scene
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from signalhub.client.arrivals import REASON_CHARS_MAX, Inbox, Lane
 from signalhub.client.delivery import Delivery, Settled, Verb
-from signalhub.client.inbox import Inbox
-from signalhub.client.lane import REASON_CHARS_MAX, Lane
 from signalhub.client.message import Message
-from signalhub.errors import Reject, Unavailable, Unsubscribed
+from signalhub.wire.errors import Reject, Unavailable, Unsubscribed
 
 KEY = ("orders", "billing")
 

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 import signalhub
 from signalhub import Client, Reconnect
-from signalhub.client.link import SHORT_BYTES, masked_text
+from signalhub.client.transport.link import SHORT_BYTES, masked_text
 from signalhub.testing import Peer, ScriptedHub
 
 ALICE = "@(demo/alice)"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.client.delivery import Delivery
-from signalhub.client.progress import RETURNED_MAX, Progress
+from signalhub.client.delivery import RETURNED_MAX, Delivery, Progress
 
 
 def of(seq: int, epoch: str = "e", *, attempt: int = 1, generation: int = 1) -> Delivery:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.client.effects import Answered, Arrived, Drop, Failed, Ready, Stop, Warned
-from signalhub.client.protocol import FINAL_REASONS, Phase
-from signalhub.errors import GaveUp, OutcomeUnknown, Refused, Unavailable, UnknownActor
+from signalhub.client.protocol.effects import Answered, Arrived, Drop, Failed, Ready, Stop, Warned
+from signalhub.client.protocol.protocol import FINAL_REASONS, Phase
+from signalhub.wire.errors import GaveUp, OutcomeUnknown, Refused, Unavailable, UnknownActor
 from tests.unit.client_scene import ALICE, BOB, HUB, Scene
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.client.streams import Lost
+from signalhub.client.answers import Lost
 from signalhub.testing import Peer
 from tests.unit.client_scene import conversation
 

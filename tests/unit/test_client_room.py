@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import signalhub
-from signalhub import Hub, Reconnect, Room
-from signalhub.client import InboxPage, Missed, Stored, inbox_access, retrying, room_catchup
+from signalhub import Hub, Reconnect, Room, pacing
+from signalhub.client import InboxPage, Missed, Stored
+from signalhub.client.rooms import inbox, protocol
 from tests.scripted_rooms import RoomPeer, ScriptedRooms, refusal
 
 QUICK = Reconnect(first_jitter_s=0.0, base_s=0.01)
@@ -23,10 +24,10 @@ LIMITED = {"error": "Rate limit exceeded", "errorCode": "RATE_LIMIT_EXCEEDED", "
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (retrying, "BASE_S"),
-        (room_catchup, "PAUSE_S"),
-        (room_catchup, "PARTIAL_S"),
-        (inbox_access, "PARTIAL_S"),
+        (pacing, "BASE_S"),
+        (protocol, "PAUSE_S"),
+        (protocol, "PARTIAL_S"),
+        (inbox, "PARTIAL_S"),
     ):
         monkeypatch.setattr(module, name, 0.001)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from signalhub.client import room_protocol
-from signalhub.client.effects import Drop, Failed, Stop, Warned
-from signalhub.client.room_message import RoomMessage
-from signalhub.client.room_protocol import Accepted, Fetch, Joined
-from signalhub.errors import GaveUp, OutcomeUnknown, Refused, Unavailable
+from signalhub.client.protocol.effects import Drop, Failed, Stop, Warned
+from signalhub.client.rooms import protocol
+from signalhub.client.rooms.answers import RoomMessage
+from signalhub.client.rooms.protocol import Accepted, Fetch, Joined
+from signalhub.wire.errors import GaveUp, OutcomeUnknown, Refused, Unavailable
 from tests.unit.room_scene import Scene
 
 
@@ -241,7 +241,7 @@ class TestSending:
     def test_too_many_at_once_are_unavailable(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(room_protocol, "SENDS_MAX", 1)
+        monkeypatch.setattr(protocol, "SENDS_MAX", 1)
         scene.send("a")
         scene.send("b")
 
@@ -342,9 +342,9 @@ class TestLiveness:
 
     def test_a_hub_without_a_welcome_is_left(self, scene: Scene) -> None:
         scene.effects += scene.protocol.opened(scene.now_s)
-        assert scene.protocol.wake_at_s() == scene.now_s + room_protocol.WELCOME_S
+        assert scene.protocol.wake_at_s() == scene.now_s + protocol.WELCOME_S
 
-        scene.pass_time(room_protocol.WELCOME_S)
+        scene.pass_time(protocol.WELCOME_S)
 
         assert len(scene.of(Drop)) == 1
         assert scene.of(Joined) == []
@@ -352,7 +352,7 @@ class TestLiveness:
     def test_a_silent_hub_is_pinged_and_then_left(self, scene: Scene) -> None:
         scene.join()
 
-        scene.pass_time(room_protocol.HEARTBEAT_S)
+        scene.pass_time(protocol.HEARTBEAT_S)
         assert scene.written() == [{"action": "ping", "t": 1}]
         scene.pass_time(10)
 
@@ -360,7 +360,7 @@ class TestLiveness:
 
     def test_an_answered_ping_keeps_the_link(self, scene: Scene) -> None:
         scene.join()
-        scene.pass_time(room_protocol.HEARTBEAT_S)
+        scene.pass_time(protocol.HEARTBEAT_S)
 
         scene.hear("pong", t=1)
         scene.pass_time(10)

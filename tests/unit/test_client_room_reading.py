@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.client import room_catchup
-from signalhub.client.effects import Stop, Warned
-from signalhub.client.room_message import InboxPage, Missed, RoomMessage
-from signalhub.client.room_protocol import Fetch, Phase
-from signalhub.errors import GaveUp, Refused
+from signalhub.client.protocol.effects import Stop, Warned
+from signalhub.client.rooms import protocol
+from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage
+from signalhub.client.rooms.protocol import Fetch, Phase
+from signalhub.wire.errors import GaveUp, Refused
 from tests.unit.room_scene import Scene
 
 
@@ -112,7 +112,7 @@ class TestReading:
 
         scene.live(4)
         assert scene.fresh(Fetch) == []
-        scene.pass_time(room_catchup.PAUSE_S)
+        scene.pass_time(protocol.PAUSE_S)
 
         assert scene.fetch() == 3
 
@@ -153,7 +153,7 @@ class TestReading:
         scene.lose()
         scene.page(asked, 1, 2)
         scene.join(last_seq=3)
-        scene.pass_time(room_catchup.PAUSE_S)
+        scene.pass_time(protocol.PAUSE_S)
 
         assert scene.take() == [1, 2]
         assert scene.fetch() == 3
@@ -165,7 +165,7 @@ class TestReading:
         scene.page(scene.fetch(), 8, 9, oldest=8, partial=True)
         assert scene.take() == []
         assert scene.fresh(Fetch) == []
-        scene.pass_time(room_catchup.PARTIAL_S)
+        scene.pass_time(protocol.PARTIAL_S)
         assert scene.fetch() == 1
         scene.page(1, *range(1, 10))
 
@@ -235,7 +235,7 @@ class TestReading:
     def test_what_came_after_the_question_is_not_taken_for_gone(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(room_catchup, "HELD_MAX", 2)
+        monkeypatch.setattr(protocol, "HELD_MAX", 2)
         scene.join(last_seq=1)
         scene.take()
         asked = scene.fetch()
@@ -243,7 +243,7 @@ class TestReading:
             scene.live(seq)
 
         scene.page(asked)
-        scene.pass_time(room_catchup.PAUSE_S)
+        scene.pass_time(protocol.PAUSE_S)
         scene.page(scene.fetch(), *range(2, 8))
 
         assert list(scene.protocol.reading.missed) == [Missed(1, 1)]
@@ -255,7 +255,7 @@ class TestReading:
         scene.page(scene.fetch())
         scene.lose()
         scene.join(last_seq=5)
-        scene.pass_time(room_catchup.PAUSE_S)
+        scene.pass_time(protocol.PAUSE_S)
 
         scene.page(scene.fetch())
 
@@ -300,7 +300,7 @@ class TestBounds:
     def test_held_messages_beyond_the_bound_are_fetched_instead(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(room_catchup, "HELD_MAX", 3)
+        monkeypatch.setattr(protocol, "HELD_MAX", 3)
         scene.join(last_seq=2)
         scene.take()
         for seq in range(3, 30):
@@ -314,7 +314,7 @@ class TestBounds:
     def test_held_bytes_are_bounded_too(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(room_catchup, "HELD_BYTES_MAX", 100)
+        monkeypatch.setattr(protocol, "HELD_BYTES_MAX", 100)
         scene.join(last_seq=1)
         scene.take()
         asked = scene.fetch()
@@ -328,8 +328,8 @@ class TestBounds:
     def test_unread_messages_are_bounded_and_none_is_lost(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(room_catchup, "READY_MAX", 4)
-        monkeypatch.setattr(room_catchup, "HELD_MAX", 4)
+        monkeypatch.setattr(protocol, "READY_MAX", 4)
+        monkeypatch.setattr(protocol, "HELD_MAX", 4)
         scene.join()
         for seq in range(1, 21):
             scene.live(seq)

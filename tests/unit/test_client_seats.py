@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from signalhub.client.answers import Lost
 from signalhub.client.delivery import Delivery
-from signalhub.client.effects import Answered, Arrived, Ended, Failed, Ready, Stop, Warned
-from signalhub.client.protocol import Phase
-from signalhub.client.streams import Lost
-from signalhub.errors import OutcomeUnknown, Refused, Unsubscribed
+from signalhub.client.protocol.effects import Answered, Arrived, Ended, Failed, Ready, Stop, Warned
+from signalhub.client.protocol.protocol import Phase
+from signalhub.wire.errors import OutcomeUnknown, Refused, Unsubscribed
 from tests.unit.client_scene import ALICE, Scene
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from signalhub.client.delivery import Delivery
-from signalhub.client.effects import Answered, Instant
-from signalhub.client.frame import Request
 from signalhub.client.message import Message
+from signalhub.client.protocol.effects import Answered, Instant
+from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.restore import Seat, SeatKey
 from signalhub.client.requests import Composer
-from signalhub.client.seat import Seat, SeatKey
-from signalhub.client.settling import Settlers
+from signalhub.client.settle import Settlers
 from signalhub.client.stream_requests import StreamComposer
 from signalhub.clock import Ids
-from signalhub.errors import Unavailable
+from signalhub.wire.errors import Unavailable
 
 ALICE = "@(demo/alice)"
 KEY = SeatKey("orders", "billing")

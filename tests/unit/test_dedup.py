@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from signalhub.core.dedup import Ack, Dedup, _Table
+from signalhub.core.messages.dedup import Ack, Dedup, _Table
 
 WINDOW_MS = 300_000
 NOW_MS = 1_760_000_000_000

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from signalhub import settings
 from signalhub.core.effects import Append, Erase, Fetch, Locate, Located, Match
 from signalhub.engine.local import LocalEngine
-from signalhub.entry import Entry, Erased, Stored
-from signalhub.errors import Refusal
 from signalhub.log.verify import verify
+from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
+from signalhub.wire.entry import Entry, Erased, Stored
+from signalhub.wire.errors import Refusal
 from tests.unit.log.scene import entry, flip_bit
 
 SECRET = b"nobody is to read this again"
@@ -40,7 +40,7 @@ class Stage:
         self.disk = FaultyDisk()
         self._committed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        log = settings.Log(segment_bytes=2**16)
+        log = model.Log(segment_bytes=2**16)
         self.engine = LocalEngine(Path("log"), log, FakeClock(), loop, disk=self.disk)
         self.engine.report_to(self)
 

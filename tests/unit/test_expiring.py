@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from signalhub.engine.expiring import CONTROL_LINGER_MS, LINGER_MS, Expirer
-from signalhub.entry import Control, Entry, Kind, RoomMessage, encode_body
+from signalhub.engine.upkeep import CONTROL_LINGER_MS, LINGER_MS, Expirer
 from signalhub.log.commit import Upkeep
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
+from signalhub.wire.entry import Control, Entry, Kind, RoomMessage, encode_body
 from tests.unit.log.scene import NOW_MS, do_upkeep, entry, open_log
 
 MINUTE_MS = 60_000

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from signalhub.log.disk import Disk, File, SystemDisk
 from signalhub.testing import FaultyDisk, PowerCut
-from signalhub.testing.disk import Operation
-from signalhub.testing.sectors import SECTOR_BYTES
+from signalhub.testing.disk import SECTOR_BYTES, Operation
 
 SEEDS = range(200)
 OLD = b"o" * SECTOR_BYTES

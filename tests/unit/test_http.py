@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.server import handshake
-from signalhub.server.http import (
+from signalhub.server.port import door
+from signalhub.server.port.http import (
     BODY_BYTES_MAX,
     HEAD_BYTES_MAX,
     Reader,
@@ -334,8 +334,8 @@ def test_proper_upgrade_is_not_refused() -> None:
         upgrade(upgrade="WebSocket"),
         upgrade(sec_websocket_protocol="chat", sec_websocket_extensions="permessage-deflate"),
     ):
-        assert handshake.wants_websocket(request)
-        assert handshake.refusal(request) is None
+        assert door.wants_websocket(request)
+        assert door.handshake_refusal(request) is None
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_proper_upgrade_is_not_refused() -> None:
     ],
 )
 def test_improper_upgrade_is_refused(request_: Request, status: int) -> None:
-    refusal = handshake.refusal(request_)
+    refusal = door.handshake_refusal(request_)
 
     assert refusal is not None
     assert refusal.status == status
@@ -396,7 +396,7 @@ def test_improper_upgrade_is_refused(request_: Request, status: int) -> None:
 def test_without_a_list_only_loopback_origins_may_connect(
     origin: str | None, allowed: bool
 ) -> None:
-    assert handshake.origin_allowed(origin, ()) is allowed
+    assert door.origin_allowed(origin, ()) is allowed
 
 
 @pytest.mark.parametrize(
@@ -419,4 +419,4 @@ def test_without_a_list_only_loopback_origins_may_connect(
 def test_with_a_list_only_its_members_may_connect(origin: str | None, allowed: bool) -> None:
     listed = ("https://app.example.org", "http://app.example.org:8080", "null", "nonsense")
 
-    assert handshake.origin_allowed(origin, listed) is allowed
+    assert door.origin_allowed(origin, listed) is allowed

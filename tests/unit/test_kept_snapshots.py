@@ -8,8 +8,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from signalhub.core.dedup import Remembered
-from signalhub.core.recovery import Snapshot
+from signalhub.core.messages.dedup import Remembered
+from signalhub.core.streams.recovery import Snapshot
 from signalhub.state.store import Store, Window
 
 WINDOW = Window(300_000, 7 * 86_400_000, 2**20)

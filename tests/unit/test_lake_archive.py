@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from signalhub.core.effects import Consult
-from signalhub.core.rooms.requests import Archived
-from signalhub.core.tally import LakeTally
+from signalhub.core.rooms.values import Archived
+from signalhub.counters import LakeTally
 from signalhub.engine import archive as module
 from signalhub.engine.archive import LakeArchive, Sight
 from signalhub.log.segment import SegmentInfo, segment_name

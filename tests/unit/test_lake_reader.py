@@ -11,8 +11,8 @@ from time import perf_counter
 import pytest
 from deltalake import DeltaTable
 
-from signalhub.core.rooms.requests import Archived
-from signalhub.engine.lake_reader import LakeReader
+from signalhub.core.rooms.values import Archived
+from signalhub.engine.archive import LakeReader
 from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.pipeline.lake import LakeUnreachable
 from tests.small_lake import EPOCH, HASH, NOW_MS, STREAM, SmallLake, place, row

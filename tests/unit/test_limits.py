@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signalhub.core.limits import TokenBucket
+from signalhub.pacing import TokenBucket
 
 NOW_MS = 1_760_000_000_000
 

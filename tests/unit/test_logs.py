@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from signalhub.observe import logs
-from signalhub.settings import Secret
+from signalhub.settings.model import Secret
 
 
 class Terminal(io.StringIO):

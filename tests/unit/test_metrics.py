@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from signalhub.core.tally import (
+from signalhub.counters import (
     BROADCAST_BOUNDS_S,
     SYNC_BOUNDS_S,
     Histogram,
@@ -18,10 +18,9 @@ from signalhub.core.tally import (
     SubscriptionTally,
     Tally,
 )
-from signalhub.errors import Code
 from signalhub.observe.declarations import DECLARATIONS, PROCESS, SUBSCRIPTIONS
-from signalhub.observe.metrics import Metrics, page
-from signalhub.observe.subscriptions import Reading
+from signalhub.observe.metrics import Metrics, Reading, page
+from signalhub.wire.errors import Code
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "metrics.md"
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
-from signalhub import names
-from signalhub.core.policy import EVERYTHING, Allowance, Permissions
+from signalhub.auth.permissions import EVERYTHING, Allowance, Permissions
+from signalhub.wire import names
 
 Verb = Literal["send", "broadcast", "publish", "subscribe", "register"]
 VERBS: tuple[Verb, ...] = ("send", "broadcast", "publish", "subscribe", "register")

@@ -23,19 +23,18 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 import signalhub.core
-from signalhub import envelope
-from signalhub.client.link import Link, open_link
+from signalhub.auth.permissions import Permissions
+from signalhub.client.transport.link import Link, open_link
 from signalhub.core import refusals
 from signalhub.core import requests as payloads
-from signalhub.core.handlers import HANDLERS, UNLIMITED
-from signalhub.core.hub import Hub
-from signalhub.core.policy import Permissions
-from signalhub.errors import Code, Refusal
+from signalhub.core.hub import HANDLERS, UNLIMITED, Hub
 from signalhub.log import log
-from signalhub.names import HUB_ADDRESS
 from signalhub.server.app import App
-from signalhub.settings import Outbound, Settings
+from signalhub.settings.model import Outbound, Settings
 from signalhub.testing import FakeClock, RunningHub, run_hub
+from signalhub.wire import envelope
+from signalhub.wire.errors import Code, Refusal
+from signalhub.wire.names import HUB_ADDRESS
 
 Frame = dict[str, Any]
 
@@ -123,7 +122,7 @@ REQUESTS = {request.type: request for request in requests()}
 
 
 def nodes_of_core() -> Iterator[ast.AST]:
-    for path in Path(signalhub.core.__path__[0]).glob("*.py"):
+    for path in Path(signalhub.core.__path__[0]).rglob("*.py"):
         yield from ast.walk(ast.parse(path.read_text()))
 
 

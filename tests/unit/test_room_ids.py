@@ -9,10 +9,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from signalhub.core.dedup import Ack, Dedup, Remembered, fingerprint
-from signalhub.core.recovery import Snapshot
+from signalhub.core.messages.dedup import Ack, Dedup, Remembered, fingerprint
+from signalhub.core.streams.recovery import Snapshot
 from signalhub.state import schema
-from signalhub.state.room_ids import RoomIds
+from signalhub.state.schema import RoomIds
 from signalhub.state.store import Store, Window
 
 DAY_MS = 86_400_000

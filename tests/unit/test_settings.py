@@ -10,10 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from signalhub.cli.settings_page import page
-from signalhub.errors import SettingsError
-from signalhub.settings import Auth, Key, Secret, Settings
-from signalhub.settings_load import Loaded, leaves, load, survey
+from signalhub.cli.hub.settings import page
+from signalhub.settings.load import Loaded, leaves, load, survey
+from signalhub.settings.model import Auth, Key, Secret, Settings
+from signalhub.wire.errors import SettingsError
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "settings.md"
 SECRET = "correct horse battery staple"

@@ -10,9 +10,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from signalhub.errors import SettingsError
 from signalhub.state import schema
 from signalhub.state.store import RegistrationRow, Store
+from signalhub.wire.errors import SettingsError
 
 NOW_MS = 1_760_000_000_000
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import pytest
 
-from signalhub.settings import Registry
+from signalhub.settings.model import Registry
 from signalhub.testing import ChaosProxy, FakeClock, run_hub
 from signalhub.testing.process import variables_of
 

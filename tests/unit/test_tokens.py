@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from signalhub.core.policy import Permissions
-from signalhub.errors import Code, Refusal, SettingsError
-from signalhub.settings import Auth, Key
-from signalhub.tokens import TOKEN_CHARS_MAX, Authenticator, Claims, SessionTokens, mint
+from signalhub.auth.permissions import Permissions
+from signalhub.auth.tokens import TOKEN_CHARS_MAX, Authenticator, Claims, SessionTokens, mint
+from signalhub.settings.model import Auth, Key
+from signalhub.wire.errors import Code, Refusal, SettingsError
 
 NOW_S = 1_760_000_000.5
 SECRET = "a shared secret of the tests"

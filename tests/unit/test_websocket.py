@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.websocket import (
+from signalhub.wire.frames import (
     FRAGMENTS_MAX,
     REASON_BYTES_MAX,
     Assembler,

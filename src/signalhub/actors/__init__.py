@@ -6,13 +6,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from signalhub.actors.actor import Actor, alias, remote
-from signalhub.actors.alarms import Schedule
-from signalhub.actors.calls import CallId, CancelOutcome, PendingCall
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.context import CallContext
-from signalhub.actors.deferring import Token
-from signalhub.actors.failures import (
+from signalhub.actors.api.actor import Actor, alias, remote
+from signalhub.actors.api.config import CallContext, DurableConfig
+from signalhub.actors.api.deferred import Token
+from signalhub.actors.api.errors import (
     CallError,
     CallTimeout,
     CallUndeliverable,
@@ -20,16 +17,18 @@ from signalhub.actors.failures import (
     Retry,
     register_error,
 )
-from signalhub.actors.letters import DeadLetter
-from signalhub.actors.naming import Ref, ref
-from signalhub.actors.operation import RESULT, cont, op
-from signalhub.actors.payload import PayloadError
-from signalhub.actors.payload import register as register_payload
-from signalhub.actors.schedules import AlarmType
+from signalhub.actors.api.names import Ref, ref
+from signalhub.actors.api.operation import RESULT, cont, op
+from signalhub.actors.api.payload import PayloadError
+from signalhub.actors.api.payload import register as register_payload
+from signalhub.actors.api.schedules import AlarmType
+from signalhub.actors.kernel.alarms import Schedule
+from signalhub.actors.kernel.calls import CallId, CancelOutcome, PendingCall
+from signalhub.actors.kernel.dead_letters import DeadLetter
 
 if TYPE_CHECKING:
-    from signalhub.actors.host import Host
-    from signalhub.actors.outside import ActorHub
+    from signalhub.actors.host.caller import ActorHub
+    from signalhub.actors.host.host import Host
 
 __all__ = [
     "RESULT",
@@ -61,7 +60,7 @@ __all__ = [
     "remote",
 ]
 
-_SHELL = {"ActorHub": "signalhub.actors.outside", "Host": "signalhub.actors.host"}
+_SHELL = {"ActorHub": "signalhub.actors.host.caller", "Host": "signalhub.actors.host.host"}
 
 # A type checker knows the names from above, and should go on complaining about others.
 if not TYPE_CHECKING:

@@ -9,33 +9,16 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
-from signalhub.cli import (
-    actor_views,
-    actors,
-    audit,
-    calling,
-    directory,
-    dlq,
-    erase,
-    hosting,
-    inbox,
-    log,
-    messages,
-    pipeline,
-    publish,
-    replay,
-    room,
-    serve,
-    settings,
-    sql,
-    sub,
-    subscribe,
-    token,
-    topic,
-)
-from signalhub.cli.arguments import options_of
-from signalhub.cli.failures import EXIT_CODES, Exit, Failure, report, usage
-from signalhub.errors import SettingsError
+from signalhub.cli.actors import call, change, show
+from signalhub.cli.actors import run as actors_run
+from signalhub.cli.hub import log, serve, settings, token
+from signalhub.cli.lake import audit, erase, lake, pipeline, replay
+from signalhub.cli.messages import directory, send
+from signalhub.cli.rooms import inbox, room
+from signalhub.cli.terminal.arguments import options_of
+from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure, report, usage
+from signalhub.cli.topics import dlq, publish, sub, subscribe, topic
+from signalhub.wire.errors import SettingsError
 
 Command = Callable[..., object]
 
@@ -83,9 +66,9 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
         "actors": (
             "Run durable actors, call them, and look at what they do.",
             (
-                *(hosting.run, calling.call, actor_views.ls, actor_views.show, actor_views.calls),
-                *(actor_views.alarms, actor_views.dead),
-                *(actors.redrive, actors.purge, actors.move),
+                *(actors_run.run, call.call, show.ls, show.show, show.calls),
+                *(show.alarms, show.dead),
+                *(change.redrive, change.purge, change.move),
             ),
         ),
     },
@@ -98,10 +81,10 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
     _HUB: (serve.serve,),
-    _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
+    _MESSAGES: (send.tell, send.ask, send.broadcast, send.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (directory.discover, directory.ls, directory.ping),
-    _LAKE: (sql.sql, audit.audit, replay.replay, erase.erase),
+    _LAKE: (lake.sql, audit.audit, replay.replay, erase.erase),
 }
 _WITH_DATA = {
     *(("tell",), ("ask",), ("broadcast",), ("publish",)),

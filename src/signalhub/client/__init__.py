@@ -1,12 +1,24 @@
 """The Python client: connect to a hub, send, ask, publish, listen, consume, join rooms."""
 
-from signalhub.client.backoff import Reconnect
-from signalhub.client.client import Client, Subscription, connect
-from signalhub.client.consumer import Consumer
+from signalhub.client.answers import (
+    ConsumerInfo,
+    Copied,
+    Erased,
+    Lost,
+    Original,
+    OriginalPosition,
+    Republished,
+    Retention,
+    Sought,
+    SubscriptionInfo,
+    SubscriptionPage,
+    Topic,
+    TopicPage,
+)
+from signalhub.client.arguments import new_message_id
+from signalhub.client.client import Client, Place, Placements, Subscription, Unplaced, connect
+from signalhub.client.consumers import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
-from signalhub.client.erasures import Erased
-from signalhub.client.hosting import Place, Placements, Unplaced
-from signalhub.client.inbox_access import InboxAccess, InboxMessages
 from signalhub.client.message import (
     Actor,
     ActorPage,
@@ -20,23 +32,12 @@ from signalhub.client.message import (
     RefreshedToken,
     Registration,
 )
-from signalhub.client.originals import Copied, Original, OriginalPosition, Republished
 from signalhub.client.replay import Replay
-from signalhub.client.room import Room
-from signalhub.client.room_arguments import new_message_id
-from signalhub.client.room_message import InboxPage, Missed, RoomMessage, Sent, Stored
-from signalhub.client.rooms import Hub, Joining, hub
-from signalhub.client.streams import (
-    ConsumerInfo,
-    Lost,
-    Retention,
-    Sought,
-    SubscriptionInfo,
-    SubscriptionPage,
-    Topic,
-    TopicPage,
-)
-from signalhub.client.terms import Definition, Serving
+from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage, Sent, Stored
+from signalhub.client.rooms.inbox import InboxAccess, InboxMessages
+from signalhub.client.rooms.room import Hub, Joining, Room, hub
+from signalhub.client.stream_requests import Definition, Serving
+from signalhub.pacing import Reconnect
 
 __all__ = [
     "Actor",

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from signalhub.client.answers import Copied
 from signalhub.client.delivery import DeadLetter, Delivery, Settled, Settles, Verb, read_members
-from signalhub.client.originals import Copied
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from typing import Self
 
-from signalhub.client.effects import Answered
-from signalhub.client.incoming import answer_of
+from signalhub.client.answers import Lost, Replayed
 from signalhub.client.message import Message
-from signalhub.client.runner import Runner
-from signalhub.client.streams import Lost, Replayed
+from signalhub.client.protocol.effects import Answered
+from signalhub.client.protocol.incoming import answer_of
+from signalhub.client.transport.runner import Runner
 
 PAGE = 500
 

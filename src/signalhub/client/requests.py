@@ -20,10 +20,10 @@ from signalhub.client.arguments import (
     checked_type,
     epoch_ms,
 )
-from signalhub.client.frame import REQUEST_S, FrameWriter, Kind, Request
+from signalhub.client.protocol.frame import REQUEST_S, FrameWriter, Kind, Request
 from signalhub.client.stream_requests import StreamComposer
 from signalhub.clock import Ids
-from signalhub.envelope import ASK, PROTOCOL_VERSION, TELL
+from signalhub.wire.envelope import ASK, PROTOCOL_VERSION, TELL
 
 HELLO_TTL_MS = 5_000
 GOODBYE_TTL_MS = 500

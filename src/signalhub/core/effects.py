@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from signalhub.entry import Entry, Erased, Stored
+from signalhub.wire.entry import Entry, Erased, Stored
 
 if TYPE_CHECKING:
-    from signalhub.core.flight import Attempt
     from signalhub.core.hub import Hub
-    from signalhub.core.receipts import FanReceipt, Receipt
-    from signalhub.core.registry import Registration
-    from signalhub.core.rooms.requests import Archived, Guest, Result
-    from signalhub.core.session import Session
-    from signalhub.core.topics import Audience
-    from signalhub.errors import Refusal
+    from signalhub.core.messages.ask import FanReceipt, Receipt
+    from signalhub.core.messages.topics import Audience
+    from signalhub.core.rooms.values import Archived, Guest, Result
+    from signalhub.core.sessions.registry import Registration
+    from signalhub.core.sessions.session import Session
+    from signalhub.core.subscriptions.window import Attempt
+    from signalhub.wire.errors import Refusal
 
 
 class Reply(msgspec.Struct, gc=False):

@@ -11,35 +11,98 @@ Rules kept here, for all message types alike:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import Final
 
-from signalhub import envelope as wire
+from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Ids
-from signalhub.core import asks, control, journal, mailbox, refusals, requests, router
-from signalhub.core.dedup import Dedup
-from signalhub.core.dispatch import Dispatcher
+from signalhub.core import erasure, placement, refusals, replay, requests
 from signalhub.core.effects import Append, Close, Effect, Forget, Persist, Reply
-from signalhub.core.erasures import Erasures
-from signalhub.core.flight import Attempt
-from signalhub.core.handlers import HANDLERS, UNLIMITED
-from signalhub.core.limits import TokenBucket
-from signalhub.core.period import Period
-from signalhub.core.placements import Placements
-from signalhub.core.receipts import FanReceipt, Orphan, PublishReceipt, Receipt
-from signalhub.core.registry import Registration, Registry
-from signalhub.core.replays import Replays
+from signalhub.core.erasure import Erasures
+from signalhub.core.messages import ask, route
+from signalhub.core.messages.ask import FanReceipt, Orphan, PublishReceipt, Receipt
+from signalhub.core.messages.dedup import Dedup
+from signalhub.core.messages.topics import Topics
+from signalhub.core.placement import Placements
+from signalhub.core.replay import Replays
 from signalhub.core.rooms.rooms import Rooms
-from signalhub.core.session import Session, State
-from signalhub.core.streams import Streams
-from signalhub.core.tally import Tally
-from signalhub.core.topics import Topics
-from signalhub.entry import Entry, Kind, Outcome, Settled, Settlement, encode_body
-from signalhub.envelope import Envelope, NotEnvelope, NotJson
-from signalhub.errors import Code, Refusal
-from signalhub.names import NOBODY
-from signalhub.settings import Settings
-from signalhub.tokens import Authenticator, SessionTokens
+from signalhub.core.sessions import control, register
+from signalhub.core.sessions.registry import Registration, Registry
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.streams import dead_letters, mailboxes, topics
+from signalhub.core.streams.streams import Streams
+from signalhub.core.subscriptions import manage, progress, settle
+from signalhub.core.subscriptions.dispatcher import Dispatcher
+from signalhub.core.subscriptions.window import Attempt
+from signalhub.counters import Tally
+from signalhub.pacing import Period, TokenBucket
+from signalhub.settings.model import Settings
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import Entry, Kind, Outcome, Settled, Settlement, encode_body
+from signalhub.wire.envelope import Envelope, NotEnvelope, NotJson
+from signalhub.wire.errors import Code, Refusal
+from signalhub.wire.names import NOBODY
+
+Handler = Callable[["Hub", Session, Envelope, int], list[Effect]]
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "hub:connect": control.connect,
+    "hub:heartbeat": control.heartbeat,
+    "hub:disconnect": control.disconnect,
+    "hub:refresh_token": control.refresh_token,
+    "hub:queue_stats": control.queue_stats,
+    "hub:metrics": control.metrics,
+    "hub:register": register.register,
+    "hub:unregister": register.unregister,
+    "hub:renew": register.renew,
+    "hub:discover": register.discover,
+    "hub:list_actors": register.list_actors,
+    "hub:place": placement.place,
+    "hub:move": placement.move,
+    "hub:send": route.send,
+    "hub:broadcast": route.broadcast,
+    "hub:publish": route.publish,
+    "hub:subscribe": route.subscribe,
+    "hub:unsubscribe": route.unsubscribe,
+    "hub:topic_create": topics.create,
+    "hub:topic_update": topics.update,
+    "hub:topic_info": topics.info,
+    "hub:topic_delete": topics.delete,
+    "hub:list_topics": topics.list_topics,
+    "hub:sub_info": manage.info,
+    "hub:sub_update": manage.update,
+    "hub:sub_pause": manage.pause,
+    "hub:sub_resume": manage.resume,
+    "hub:sub_delete": manage.delete,
+    "hub:list_subs": manage.list_subscriptions,
+    "hub:seek": manage.seek,
+    "hub:ack": settle.ack,
+    "hub:nack": settle.nack,
+    "hub:extend": settle.extend,
+    "hub:term": settle.term,
+    "hub:credit": settle.credit,
+    "hub:replay": replay.replay,
+    "hub:redrive": dead_letters.redrive,
+    "hub:purge": dead_letters.purge,
+    "hub:republish": replay.republish,
+    "hub:erase": erasure.erase,
+}
+# Liveness and settling must not depend on how much else a session sends.
+UNLIMITED: Final = frozenset(
+    {
+        "hub:connect",
+        "hub:heartbeat",
+        "hub:renew",
+        "hub:disconnect",
+        "hub:ack",
+        "hub:nack",
+        "hub:extend",
+        "hub:term",
+        "hub:credit",
+    }
+)
+
 
 _DURABILITY = {"always": "fsync", "interval": "interval", "os": "os"}
 _CONNECTED = State.CONNECTED
@@ -74,7 +137,7 @@ class Hub:
         self.registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.topics = Topics()
         self.dedup = Dedup(int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max)
-        self.asks: dict[bytes, Receipt | PublishReceipt | router.Told] = {}
+        self.asks: dict[bytes, Receipt | PublishReceipt | route.Told] = {}
         self.asked = 0  # How many asks were ever sent to the log.
         self.streams = Streams(log_epoch, settings.log.cache_bytes)
         self.dispatcher = Dispatcher(self)
@@ -172,7 +235,7 @@ class Hub:
         self._token_ends_ms.pop(session, None)
         self.tally.connections_closed += 1
         for consumer in list(session.consumers.values()):
-            mailbox.detach(self, consumer, now)
+            mailboxes.detach(self, consumer, now)
         addresses = list(session.registrations)
         for address in addresses:
             self.registry.remove(address)
@@ -184,18 +247,18 @@ class Hub:
     def handed_over(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
         """The bytes of an ask, or of a dispatched message, are the kernel's."""
         if isinstance(receipt, Attempt):
-            return asks.attempt_handed_over(self, receipt, now)
-        return asks.handed_over(self, receipt, now)
+            return ask.attempt_handed_over(self, receipt, now)
+        return ask.handed_over(self, receipt, now)
 
     def undelivered(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
         """The target's socket went away, or the message expired, before the bytes could leave."""
         if isinstance(receipt, Attempt):
-            return asks.attempt_lost(self, receipt, now)
-        return asks.undelivered(self, receipt, now)
+            return ask.attempt_lost(self, receipt, now)
+        return ask.undelivered(self, receipt, now)
 
     def overflowed(self, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
         """The target reads so slowly that the ask could not even wait."""
-        return asks.overflowed(self, receipt, waiting, now)
+        return ask.overflowed(self, receipt, waiting, now)
 
     def unblocked(self, session: Session) -> None:
         """The socket takes messages again, so its consumers have room."""
@@ -219,7 +282,7 @@ class Hub:
 
     def fanned_out(self, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
         """The copies of a publish or broadcast are queued."""
-        return router.fanned_out(self, receipt, queued, failed, now)
+        return route.fanned_out(self, receipt, queued, failed, now)
 
     # The log.
 
@@ -292,7 +355,7 @@ class Hub:
         self._give_up_orphans(now)
         rooms = self.rooms.tick(now)
         unwritten, self.unwritten = self.unwritten, []
-        again: list[Effect] = [Append(one, journal.Kept(one)) for one in unwritten]
+        again: list[Effect] = [Append(one, progress.Kept(one)) for one in unwritten]
         effects = again + rooms + self.erasures.tick(now) + self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
@@ -301,7 +364,7 @@ class Hub:
             gone = self.registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
-            effects.extend(mailbox.expire(self, now))
+            effects.extend(mailboxes.expire(self, now))
         effects.extend(self._persist_renewed(now))
         if self.settings.heartbeat_push_s and self._push.is_due(now):
             payload = control.heartbeat_payload(b"%d" % now, now)

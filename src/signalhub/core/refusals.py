@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from signalhub.envelope import PROTOCOL_VERSION
-from signalhub.errors import Code, Refusal
-from signalhub.settings import Outbound
+from signalhub.settings.model import Outbound
+from signalhub.wire.envelope import PROTOCOL_VERSION
+from signalhub.wire.errors import Code, Refusal
 
 
 def structural(reason: str) -> Refusal:

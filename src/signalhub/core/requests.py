@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from signalhub.core import refusals
-from signalhub.entry import ACTOR, PSEUDONYM
-from signalhub.envelope import NULL, Address, Envelope, Id, Number
-from signalhub.names import TYPE_CHARS_MAX
+from signalhub.wire.entry import ACTOR, PSEUDONYM
+from signalhub.wire.envelope import NULL, Address, Envelope, Id, Number
+from signalhub.wire.names import TYPE_CHARS_MAX
 
 T = TypeVar("T")
 

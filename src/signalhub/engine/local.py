@@ -18,15 +18,11 @@ from typing import TypeVar
 
 import msgspec
 
-from signalhub import settings
 from signalhub.clock import Clock
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located
-from signalhub.engine.erasing import Eraser
-from signalhub.engine.expiring import Expirer
 from signalhub.engine.port import Outcomes
-from signalhub.entry import Stored
-from signalhub.errors import Refusal, SettingsError, SignalHubError
+from signalhub.engine.upkeep import Eraser, Expirer
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
 from signalhub.log.disk import Disk, SystemDisk
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull
@@ -36,6 +32,9 @@ from signalhub.log.reader import Reader
 from signalhub.log.recovery import Recovery, recover
 from signalhub.log.retention import Expendable, expendable
 from signalhub.log.segment import SegmentInfo
+from signalhub.settings import model
+from signalhub.wire.entry import Stored
+from signalhub.wire.errors import Refusal, SettingsError, SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
 
@@ -68,7 +67,7 @@ class LocalEngine:
     def __init__(
         self,
         path: Path,
-        log_settings: settings.Log,
+        log_settings: model.Log,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,

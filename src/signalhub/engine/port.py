@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from signalhub.core.effects import Append, Consult, Erase, Fetch, FindTime, Locate, Located
-from signalhub.core.rooms.requests import Archived
-from signalhub.entry import Stored
-from signalhub.errors import Refusal
+from signalhub.core.rooms.values import Archived
+from signalhub.wire.entry import Stored
+from signalhub.wire.errors import Refusal
 
 
 class Outcomes(Protocol):

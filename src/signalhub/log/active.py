@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from signalhub.entry import Entry
 from signalhub.log.disk import Disk, File
 from signalhub.log.positions import LatePositions, Lookup, Positions
 from signalhub.log.segment import SegmentInfo
+from signalhub.wire.entry import Entry
 
 
 class Active:

@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import Final
 
-from signalhub.entry import Stored
 from signalhub.log.disk import Disk, File
 from signalhub.log.errors import LogDamaged
 from signalhub.log.positions import Span
 from signalhub.log.record import Unreadable, entry_positions, read_batch, read_entry
+from signalhub.wire.entry import Stored
 
 _BLOCKS_MAX: Final = 64
 _FILES_MAX: Final = 64

@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
-from signalhub.entry import Entry
-from signalhub.errors import SignalHubError
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.log.log import Log
+from signalhub.wire.entry import Entry
+from signalhub.wire.errors import SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
 

@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from signalhub.entry import PSEUDONYM_PREFIX, Range
 from signalhub.log.disk import Disk, File
 from signalhub.log.errors import LogDamaged
 from signalhub.log.footer import read_summary, sealed_segment
@@ -29,6 +28,7 @@ from signalhub.log.record import (
 )
 from signalhub.log.seal import Sealing, write_footer
 from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batches
+from signalhub.wire.entry import PSEUDONYM_PREFIX, Range
 
 TORN_SUFFIX: Final = ".torn"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from signalhub.errors import SignalHubError
+from signalhub.wire.errors import SignalHubError
 
 
 class LogFull(SignalHubError):

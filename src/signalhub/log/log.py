@@ -16,23 +16,15 @@ from secrets import token_bytes
 from threading import Lock
 from typing import Final, Literal
 
-from signalhub import settings
 from signalhub.clock import Clock
-from signalhub.core.tally import LogTally
-from signalhub.entry import Entry
+from signalhub.counters import LogTally
 from signalhub.log.active import Active
 from signalhub.log.disk import Disk, File
 from signalhub.log.erasure import Erasure, Rewritten, rewrite
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull, storage_error
 from signalhub.log.head import Head, encode_head, open_head
 from signalhub.log.positions import LatePositions, Lookup
-from signalhub.log.record import (
-    HEADER_BYTES,
-    SALT_BYTES,
-    Unreadable,
-    encode_batch,
-    encode_entry,
-)
+from signalhub.log.record import HEADER_BYTES, SALT_BYTES, Unreadable, encode_batch, encode_entry
 from signalhub.log.recovery import Recovery
 from signalhub.log.repair import keep_reserve, with_reserve
 from signalhub.log.retention import keep_footer
@@ -45,6 +37,8 @@ from signalhub.log.segment import (
     new_segment,
     prepare_segment,
 )
+from signalhub.settings import model
+from signalhub.wire.entry import Entry
 
 State = Literal["open", "full", "failed", "damaged"]
 Slices = Generator[None, None, None]
@@ -68,7 +62,7 @@ class Log:
     """
 
     def __init__(
-        self, disk: Disk, log_settings: settings.Log, recovery: Recovery, *, clock: Clock
+        self, disk: Disk, log_settings: model.Log, recovery: Recovery, *, clock: Clock
     ) -> None:
         """Open the log, or begin one; raises `LogFull` or `LogFailed`."""
         self.disk: Final = disk

@@ -17,11 +17,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from signalhub.entry import Entry
 from signalhub.log.disk import Disk
 from signalhub.log.errors import LogDamaged
 from signalhub.log.record import HEADER_BYTES, Unreadable, read_entry_heads
 from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batches
+from signalhub.wire.entry import Entry
 
 BLOCK_BYTES: Final = 2**16
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from signalhub.entry import Stored
 from signalhub.log.blocks import Block, Blocks
 from signalhub.log.disk import Disk
 from signalhub.log.errors import EntriesGone, LogDamaged, storage_error
@@ -22,6 +21,7 @@ from signalhub.log.index import Index
 from signalhub.log.positions import Lookup, Run, read_positions
 from signalhub.log.record import Unreadable
 from signalhub.log.segment import SegmentInfo, segment_name
+from signalhub.wire.entry import Stored
 
 _FOOTERS_MAX: Final = 32
 _ATTEMPTS_MAX: Final = 5

@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from signalhub.entry import Entry, Stored
+from signalhub.wire.entry import Entry, Stored
 
 VERSION: Final = 1
 MAGIC: Final = 0x4853  # "SH"

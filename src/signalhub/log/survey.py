@@ -25,13 +25,7 @@ from signalhub.log.footer import (
     sealed_segment,
 )
 from signalhub.log.head import HEAD_NAME, Head, read_head
-from signalhub.log.record import (
-    HEADER_BYTES,
-    UnknownVersion,
-    Unreadable,
-    batch_length,
-    read_batch,
-)
+from signalhub.log.record import HEADER_BYTES, UnknownVersion, Unreadable, batch_length, read_batch
 from signalhub.log.segment import (
     BATCHES_BEGIN,
     MAGIC,

@@ -15,8 +15,8 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from signalhub.errors import SignalHubError
-from signalhub.pipeline.tables import TABLES
+from signalhub.pipeline.tables.tables import TABLES
+from signalhub.wire.errors import SignalHubError
 
 FOLDER: Final = "lake"
 

@@ -29,9 +29,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from signalhub.errors import SignalHubError
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.tables import TABLES
+from signalhub.pipeline.tables.tables import TABLES
+from signalhub.wire.errors import SignalHubError
 
 MOMENT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 

@@ -21,39 +21,33 @@ from typing import TYPE_CHECKING
 import picows
 import uvloop
 
-from signalhub import envelope as wire
+from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Clock, Ids, SystemClock
-from signalhub.core import recovery, retention
 from signalhub.core.hub import Hub
-from signalhub.core.limits import TokenBucket
-from signalhub.core.period import Period
-from signalhub.core.rooms.naming import Names
-from signalhub.core.tally import Tally
+from signalhub.core.streams import recovery, retention
+from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
+from signalhub.locks import LockedFolder
 from signalhub.log.errors import LogDamaged
 from signalhub.observe.metrics import CONTENT_TYPE, Metrics
-from signalhub.server import restart
-from signalhub.server.connection import Connection
+from signalhub.pacing import Period, TokenBucket
+from signalhub.server import startup
 from signalhub.server.gauges import Gauges
-from signalhub.server.http import Request, Response, Routes
-from signalhub.server.listener import (
-    Door,
-    Listener,
-    at_capacity,
-    listen,
-    too_many_connections,
-)
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import Request, Response, Routes
+from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
 from signalhub.server.rooms.api import Api
-from signalhub.server.rooms.gate import Gate
+from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import Runner
-from signalhub.settings import Settings
-from signalhub.state.folder import Folder
+from signalhub.server.sockets.connection import Connection
+from signalhub.settings.model import Settings
 from signalhub.state.store import Store
-from signalhub.tokens import Authenticator, SessionTokens
-from signalhub.websocket import CloseCode
+from signalhub.wire import envelope as wire
+from signalhub.wire.frames import CloseCode
+from signalhub.wire.room_ids import Names
 
 if TYPE_CHECKING:
-    from signalhub.server.lakeside import Lakeside
+    from signalhub.server.lake import Lakeside
 
 log = logging.getLogger("signalhub.server")
 
@@ -98,7 +92,7 @@ class App:
         self._known_degradations: list[str] = []
         self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
-        self._folder: Folder
+        self._folder: LockedFolder
         self._store: Store
         self._engine: LocalEngine
         self._checkpointed = 0
@@ -121,7 +115,7 @@ class App:
     async def start(self) -> None:
         """Open the state and the port."""
         loop = asyncio.get_running_loop()
-        self._folder = Folder(self.settings.data)
+        self._folder = LockedFolder(self.settings.data)
         try:
             await self._open(loop)
         except BaseException:
@@ -143,11 +137,11 @@ class App:
         self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
         try:
             self._lakeside = await self._open_lakeside()
-            restart.recover(self.hub, self._engine, self._store, self._clock.now_ms())
+            startup.recover(self.hub, self._engine, self._store, self._clock.now_ms())
             if self._lakeside is not None:
                 # The snapshot may be older than what the lake has taken since.
                 self.hub.rooms.archived_to(self._lakeside.archive.position)
-            names = restart.room_names(self.hub, self._folder.path)
+            names = startup.room_names(self.hub, self._folder.path)
             self._checkpointed = self._snapshot_before = self._engine.head
             if self._engine.head > self._store.saved_offset:
                 # What only the log knew can be looked up from now on.
@@ -166,7 +160,7 @@ class App:
         if self.settings.pipeline.run == "off":
             return None
         # A hub without a lake does without the libraries that read it.
-        from signalhub.server.lakeside import open_lakeside
+        from signalhub.server.lake import open_lakeside
 
         return await open_lakeside(
             self.settings.pipeline,
@@ -254,7 +248,7 @@ class App:
         # What became of the last asks before it may follow it in the log.
         seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
-        window = restart.window_of(self.settings)
+        window = startup.window_of(self.settings)
         self._store.save_snapshot(snapshot, self._engine.epoch, seen_from, window)
 
     # The gatekeeper's part.

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.clock import Clock
-from signalhub.core.consumers import KEY_SHARED
 from signalhub.core.effects import Fetch
-from signalhub.core.flight import EXHAUSTED, SENT, WAITING
 from signalhub.core.hub import Hub
-from signalhub.core.journal import is_progress_unwritten
-from signalhub.core.subscribing import first_unsettled
-from signalhub.core.subscription import BLOCK, Subscription
+from signalhub.core.subscriptions.consumers import KEY_SHARED
+from signalhub.core.subscriptions.join import first_unsettled
+from signalhub.core.subscriptions.progress import is_progress_unwritten
+from signalhub.core.subscriptions.subscription import BLOCK, Subscription
+from signalhub.core.subscriptions.window import EXHAUSTED, SENT, WAITING
 from signalhub.engine.local import LocalEngine
-from signalhub.entry import Stored
-from signalhub.observe.subscriptions import Reading
+from signalhub.observe.metrics import Reading
 from signalhub.server.runner import Runner
 from signalhub.state.store import Store
+from signalhub.wire.entry import Stored
 
 if TYPE_CHECKING:
-    from signalhub.server.lakeside import Lakeside
+    from signalhub.server.lake import Lakeside
 
 _SUBSCRIPTIONS_SLICE: Final = 64
 _MAILBOXES_SLICE: Final = 1_024

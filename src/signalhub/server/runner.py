@@ -36,17 +36,17 @@ from signalhub.core.effects import (
     Reply,
 )
 from signalhub.core.hub import Hub
-from signalhub.core.registry import Recipient, Registration
-from signalhub.core.rooms.requests import Archived
-from signalhub.core.session import Session, State
-from signalhub.core.topics import Audience
+from signalhub.core.messages.topics import Audience
+from signalhub.core.rooms.values import Archived
+from signalhub.core.sessions.registry import Recipient, Registration
+from signalhub.core.sessions.session import Session, State
 from signalhub.engine.port import Archive, Engine
-from signalhub.errors import Refusal, unworded
-from signalhub.server.connection import Connection, Party, Waiting
-from signalhub.server.fanout import FanBatch
-from signalhub.server.writer import Writer
+from signalhub.server.sockets.connection import Connection, Party, Waiting
+from signalhub.server.sockets.fan_out import FanBatch
+from signalhub.server.sockets.writer import Writer
 from signalhub.state.store import RegistrationRow, Store
-from signalhub.websocket import CloseCode, text_header
+from signalhub.wire.errors import Refusal, unworded
+from signalhub.wire.frames import CloseCode, text_header
 
 if TYPE_CHECKING:
     from signalhub.server.rooms.socket import RoomSocket

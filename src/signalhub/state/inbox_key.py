@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from signalhub.errors import SettingsError
+from signalhub.wire.errors import SettingsError
 
 NAME: Final = "inbox.key"
 _KEY_BYTES: Final = 32

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import apsw
+
+from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
+
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
 VERSION: Final = 5
 
@@ -23,7 +27,7 @@ OPEN: Final = """
 _SNAPSHOT: Final = """
     CREATE TABLE stream (
         id INTEGER PRIMARY KEY,
-        state BLOB NOT NULL             -- MessagePack, see core/recovery.py.
+        state BLOB NOT NULL             -- MessagePack, see core/streams/recovery.py.
     ) STRICT;
     CREATE TABLE subscription (
         stream INTEGER NOT NULL,
@@ -41,7 +45,7 @@ _SNAPSHOT: Final = """
     CREATE TABLE remembered (
         number INTEGER PRIMARY KEY,
         newest_ms INTEGER NOT NULL,
-        body BLOB NOT NULL              -- MessagePack, see core/dedup.py.
+        body BLOB NOT NULL              -- MessagePack, see core/messages/dedup.py.
     ) STRICT;
 """
 
@@ -49,11 +53,11 @@ _SNAPSHOT: Final = """
 _ROOMS: Final = """
     CREATE TABLE room_state (
         name TEXT NOT NULL PRIMARY KEY,
-        state BLOB NOT NULL             -- MessagePack, see core/rooms/keeping.py.
+        state BLOB NOT NULL             -- MessagePack, see core/rooms/recovery.py.
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE room_id (
         slot INTEGER NOT NULL,          -- Of time; whole slots are forgotten.
-        record BLOB NOT NULL,           -- See core/dedup.py; it begins with the key.
+        record BLOB NOT NULL,           -- See core/messages/dedup.py; it begins with the key.
         PRIMARY KEY (slot, record)
     ) STRICT, WITHOUT ROWID;
 """
@@ -62,7 +66,7 @@ _ROOMS: Final = """
 _REPLAY: Final = """
     CREATE TABLE replay (
         only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
-        state BLOB NOT NULL             -- MessagePack, see core/replays.py.
+        state BLOB NOT NULL             -- MessagePack, see core/replay.py.
     ) STRICT;
 """
 
@@ -160,3 +164,57 @@ RECALL_ROOM_ID: Final = """
     SELECT record FROM room_id WHERE slot = ? AND record >= ? AND record < ?
 """
 FORGET_ALL_REMEMBERED: Final = "DELETE FROM remembered"
+
+
+# Of the time an id was accepted; small enough to be loaded at once.
+_SLOT_MS: Final = 6 * 3_600_000
+_PIECE_RECORDS: Final = 20_000
+
+
+class RoomIds:
+    """Records of accepted ids; belongs to the thread that owns the connection."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def add(self, records: bytes) -> None:
+        """Write records, inside the transaction of a snapshot."""
+        size = RECORD_BYTES
+        rows = [records[at : at + size] for at in range(0, len(records), size)]
+        # In the order of the table, neighbours share a page.
+        keyed = sorted((accepted_ms(row) // _SLOT_MS, row) for row in rows)
+        self._connection.executemany(PUT_ROOM_ID, keyed)
+
+    def recall(self, key: bytes, oldest_ms: int) -> int:
+        """The position of an id accepted since a time; 0 if there is none."""
+        for slot in self._slots(oldest_ms):
+            bounds = (slot, key, key + b"\xff" * (RECORD_BYTES - len(key) + 1))
+            records = [record for (record,) in self._connection.execute(RECALL_ROOM_ID, bounds)]
+            newest = max(records, key=accepted_ms, default=None)
+            if newest is not None and accepted_ms(newest) >= oldest_ms:
+                return seq_of(newest)
+        return 0
+
+    def load(self, oldest_ms: int, bytes_max: int) -> list[Remembered]:
+        """The newest records that fit, oldest first."""
+        pieces: list[Remembered] = []
+        size = 0
+        for slot in self._slots(oldest_ms):
+            rows = self._connection.execute(LOAD_ROOM_IDS, (slot,))
+            records = sorted((record for (record,) in rows), key=accepted_ms)
+            for end in range(len(records), 0, -_PIECE_RECORDS):
+                piece = records[max(0, end - _PIECE_RECORDS) : end]
+                pieces.append(Remembered(accepted_ms(piece[-1]), b"".join(piece), {}))
+                size += len(pieces[-1].records)
+                if size > bytes_max:
+                    return pieces[::-1]
+        return pieces[::-1]
+
+    def _slots(self, oldest_ms: int) -> range:
+        """Newest first. The newest may be tomorrow, if the clock was set back."""
+        newest = self._connection.execute(NEWEST_ROOM_ID_SLOT).get
+        return range(newest or 0, oldest_ms // _SLOT_MS - 1, -1)
+
+    def forget(self, oldest_ms: int) -> None:
+        """Let go of whole slots before a time."""
+        self._connection.execute(FORGET_ROOM_IDS, (oldest_ms // _SLOT_MS,))

@@ -22,11 +22,11 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from signalhub.core.dedup import Remembered
-from signalhub.core.recovery import Snapshot
-from signalhub.errors import SettingsError
+from signalhub.core.messages.dedup import Remembered
+from signalhub.core.streams.recovery import Snapshot
 from signalhub.state import schema
-from signalhub.state.room_ids import RoomIds
+from signalhub.state.schema import RoomIds
+from signalhub.wire.errors import SettingsError
 
 log = logging.getLogger("signalhub.state")
 

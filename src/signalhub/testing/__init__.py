@@ -1,11 +1,10 @@
 """What users and our own tests share: clocks, hubs and hosts, a bad network, a bad disk."""
 
-from signalhub.testing.actor_host import HostProcess, spawn_host
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.disk import FaultyDisk, PowerCut
 from signalhub.testing.hub import RunningHub, run_hub
 from signalhub.testing.local_actors import LocalActors, Unanswered
-from signalhub.testing.process import HubProcess, spawn_hub
+from signalhub.testing.process import HostProcess, HubProcess, spawn_host, spawn_hub
 from signalhub.testing.proxy import ChaosProxy
 from signalhub.testing.scripted import Peer, ScriptedHub
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from signalhub.clock import Clock, SystemClock
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
 
 if TYPE_CHECKING:
     from signalhub.server.app import App

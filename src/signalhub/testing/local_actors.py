@@ -9,18 +9,29 @@ from typing import Any
 
 import msgspec
 
-from signalhub.actors import message as wire
-from signalhub.actors import outcome
-from signalhub.actors.actor import Actor
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.effects import Effect, Locate, Offload, Send, Settle
-from signalhub.actors.events import Arrived, Ended, Event, Place, Placed, Receipted
-from signalhub.actors.kernel import Kernel
-from signalhub.actors.naming import Ref
-from signalhub.actors.offloading import run_offloaded
-from signalhub.actors.operation import Operation, encode_operation, op
-from signalhub.actors.state import State
-from signalhub.actors.store import StorageFailed, Store
+from signalhub.actors import wire
+from signalhub.actors.api import outcome
+from signalhub.actors.api.actor import Actor
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.api.names import Ref
+from signalhub.actors.api.offload import run_offloaded
+from signalhub.actors.api.operation import Operation, encode_operation, op
+from signalhub.actors.api.state import State
+from signalhub.actors.kernel.events import (
+    Arrived,
+    Effect,
+    Ended,
+    Event,
+    Locate,
+    Offload,
+    Place,
+    Placed,
+    Receipted,
+    Send,
+    Settle,
+)
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.store.store import StorageFailed, Store
 from signalhub.testing.clock import FakeClock
 
 HOST = "@(actors/local)"

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
+
+import msgspec
+
+from signalhub.actors.api.actor import Actor
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.host.host import FILE, Host, host_address
+from signalhub.actors.kernel.events import (
+    Arrived,
+    Effect,
+    Event,
+    GiveAway,
+    Moved,
+    Placed,
+    Receipted,
+    Refused,
+    Send,
+    Settle,
+)
+from signalhub.clock import SystemClock
 
 START_S = 20.0
 STOP_S = 10.0
@@ -156,3 +177,300 @@ def variables_of(settings: Mapping[str, Any], prefix: str = "SIGNALHUB") -> dict
         else:
             variables[variable] = json.dumps(value)
     return variables
+
+
+_PROGRAM: Final = "from signalhub.testing.process import main; main()"
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What a process is told."""
+
+    classes: list[str]
+    data: str
+    url: str
+    name: str
+    config: dict[str, Any] = {}
+    foreign: list[str] = []
+    clock_s: float = 0.0
+    kill_at: str = ""
+
+
+class HostProcess:
+    """A host on one data folder, through any number of lives."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.data = Path(plan.data)
+        self.name = plan.name
+        self.address = host_address(plan.name)
+        self._plan = plan
+        self._log = folder / f"{plan.name}.log"
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """The process of the present life."""
+        assert self._process is not None, "the host is not running"
+        return self._process
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def file(self) -> Path:
+        """Its store."""
+        return self.data / FILE
+
+    def log(self) -> str:
+        """Everything the host has written to stderr, in all its lives."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    async def start(self, *, kill_at: str = "", clock_s: float = 0.0) -> None:
+        """Start, or start again, and wait until the hub knows it.
+
+        Args:
+            kill_at: A point and how often it is to be reached, such as `recovery:2`, armed from
+                the start on. Then nothing is waited for; `killed` waits for the end.
+            clock_s: How far its clock is ahead of the real one, or behind.
+        """
+        assert self._process is None, "the host is running already"
+        plan = msgspec.structs.replace(self._plan, kill_at=kill_at, clock_s=clock_s)
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-c", _PROGRAM, msgspec.json.encode(plan).decode()),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                # Its actors are found where the test finds them.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        if not kill_at:
+            await self.connected()
+
+    async def connected(self) -> None:
+        """Wait until the hub knows it."""
+        await self._said("connected")
+
+    async def arm(self, point: str) -> None:
+        """From now on, reaching the point (for the n-th time: `commit:3`) ends the process."""
+        stdin = self.process.stdin
+        assert stdin is not None
+        stdin.write(f"{point}\n".encode())
+        await self._said("armed")
+
+    async def _said(self, word: str) -> None:
+        stdout = self.process.stdout
+        assert stdout is not None
+        try:
+            async with asyncio.timeout(START_S):
+                line = await stdout.readline()
+        except TimeoutError:
+            line = b""
+        if line.decode().strip() != word:
+            await self.kill()
+            raise RuntimeError(f"the host {self.name} is not {word}:\n{self.log()}")
+
+    async def killed(self) -> None:
+        """Wait until it has reached the point it was armed for."""
+        process = self.process
+        async with asyncio.timeout(START_S):
+            await process.wait()
+        assert process.returncode == -signal.SIGKILL, self.log()
+        await process.communicate()
+        self._process = None
+
+    async def kill(self) -> None:
+        """End it without warning, as a crash does."""
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> int:
+        """Ask it to end as an operator does; the exit code."""
+        return await self._end(signal.SIGTERM)
+
+    async def restart(self, *, clock_s: float = 0.0) -> None:
+        """Kill it and start it again at once."""
+        await self.kill()
+        await self.start(clock_s=clock_s)
+
+    async def _end(self, how: signal.Signals) -> int:
+        process, self._process = self.process, None
+        return await end_process(process, how)
+
+
+@asynccontextmanager
+async def spawn_host(
+    *classes: type[Actor],
+    url: str,
+    name: str,
+    config: Mapping[str, Any] | None = None,
+    foreign: Iterable[str] = (),
+    is_started: bool = True,
+) -> AsyncIterator[HostProcess]:
+    """Run a host as a process of its own; it is ended with the block.
+
+    The classes must be those of a module, for the process imports them. `config` are settings of
+    `DurableConfig` by name.
+    """
+    with TemporaryDirectory(prefix="signalhub-") as folder:
+        plan = Plan(
+            classes=[f"{one.__module__}:{one.__qualname__}" for one in classes],
+            data=str(Path(folder) / "data"),
+            url=url,
+            name=name,
+            config=dict(config or {}),
+            foreign=list(foreign),
+        )
+        host = HostProcess(Path(folder), plan)
+        if is_started:
+            await host.start()
+        try:
+            yield host
+        finally:
+            if host.is_running:
+                await host.kill()
+
+
+# What follows runs in the process of the host.
+
+
+class _Doom:
+    """The point this process is to end at."""
+
+    def __init__(self) -> None:
+        self.point = ""
+        self._left = 0
+        self._next = ""
+
+    def arm(self, text: str) -> None:
+        first, _, self._next = text.partition(">")
+        self.point, _, count = first.partition(":")
+        self._left = int(count or 1)
+
+    def reached(self, point: str) -> None:
+        if point != self.point:
+            return
+        self._left -= 1
+        if not self._left and self._next:
+            self.arm(self._next)
+        elif not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+_doom = _Doom()
+at = _doom.reached
+
+
+class _DoomedHost(Host):
+    """A host with points of its own around the kernel."""
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Settle():
+                    at("settle")
+                case Send():
+                    at(f"send {_short(effect.type)}")
+                case GiveAway():
+                    at("give away")
+        super()._perform(effects)
+
+    async def _sent(self, effect: Send) -> Receipted | Refused:
+        answer = await super()._sent(effect)
+        if isinstance(answer, Receipted):
+            at(f"sent {_short(effect.type)}")
+        return answer
+
+    def kernel_events(self, events: Iterable[Event]) -> None:
+        happened = list(events)
+        for event in happened:
+            if isinstance(event, Arrived):
+                at(f"arrived {_short(event.type)}")
+            elif isinstance(event, Moved) and event.token is not None:
+                at("gave away")
+            elif isinstance(event, Placed):
+                at("located")
+        super().kernel_events(happened)
+
+    def reached(self, point: str) -> None:
+        """On the kernel's thread."""
+        at(point)
+        if point != "committed":
+            return
+        execute = self.kernel.store.execute
+        if _doom.point == "result stored":
+            if execute("SELECT 1 FROM inbox WHERE kind = 'result' AND not_before_ms = 0").get:
+                at("result stored")
+        elif _doom.point.startswith("move "):
+            for (step,) in execute("SELECT step FROM moves").fetchall():
+                at(f"move {step}")
+
+
+def _short(type: str) -> str:
+    return type.rpartition(":")[2]
+
+
+class _ShiftedClock(SystemClock):
+    """Wrong by so many seconds."""
+
+    def __init__(self, shift_s: float) -> None:
+        self._shift_ms = round(shift_s * 1000)
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._shift_ms
+
+
+def _found(name: str) -> type[Actor]:
+    module, _, path = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert isinstance(found, type)
+    assert issubclass(found, Actor)
+    return found
+
+
+def main() -> None:
+    """The process: a host that ends with its standard input, so that no test leaves it behind."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    asyncio.run(_serve(msgspec.json.decode(sys.argv[1], type=Plan)))
+
+
+async def _serve(plan: Plan) -> None:
+    host = _DoomedHost(
+        *map(_found, plan.classes),
+        data=plan.data,
+        url=plan.url,
+        name=plan.name,
+        config=DurableConfig(**plan.config),
+        foreign=plan.foreign,
+        clock=_ShiftedClock(plan.clock_s),
+        reached=lambda point: host.reached(point),
+    )
+    if plan.kill_at:
+        _doom.arm(plan.kill_at)
+    async with host:
+        ends = [asyncio.create_task(one) for one in (host.run(), _obey(host), _terminated())]
+        done, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+async def _obey(host: Host) -> None:
+    """Say when the host is connected, then arm what the test wants armed."""
+    await host.is_connected.wait()
+    print("connected", flush=True)
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async for line in reader:
+        _doom.arm(line.decode().strip())
+        print("armed", flush=True)
+
+
+async def _terminated() -> None:
+    wanted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, wanted.set)
+    await wanted.wait()

@@ -22,7 +22,7 @@ from picows import (
     ws_create_server,
 )
 
-from signalhub.names import HUB_ADDRESS
+from signalhub.wire.names import HUB_ADDRESS
 
 PATIENCE_S = 5.0
 

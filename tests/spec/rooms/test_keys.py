@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.errors import SettingsError
+from signalhub.wire.errors import SettingsError
 from tests.spec.rooms.house import (
     HOUR,
     INBOX,

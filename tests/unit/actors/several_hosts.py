@@ -8,15 +8,25 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from signalhub.actors.actor import Actor
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.effects import Effect, Locate, Send, Settle
-from signalhub.actors.events import Arrived, Event, Place, Placed, Receipted, Refused
-from signalhub.actors.kernel import Kernel
-from signalhub.actors.message import CALL
-from signalhub.actors.operation import Operation, op
-from signalhub.actors.state import State
-from signalhub.actors.store import Store
+from signalhub.actors.api.actor import Actor
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.api.operation import Operation, op
+from signalhub.actors.api.state import State
+from signalhub.actors.kernel.events import (
+    Arrived,
+    Effect,
+    Event,
+    Locate,
+    Place,
+    Placed,
+    Receipted,
+    Refused,
+    Send,
+    Settle,
+)
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.store.store import Store
+from signalhub.actors.wire import CALL
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.local_actors import request_body
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import pytest
 
 from signalhub.actors import Actor, CallContext, alias, ref, remote
-from signalhub.actors.actor import method_of, remote_method
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.kinds import Kinds
+from signalhub.actors.api.actor import method_of, remote_method
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.api.kinds import Kinds
 from signalhub.testing.local_actors import LocalActors
 
 

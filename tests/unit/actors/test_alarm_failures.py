@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, Retry, alias, op, remote
-from signalhub.actors.schedules import AlarmType, Spec
+from signalhub.actors.api.schedules import AlarmType, Spec
 from signalhub.testing.local_actors import LocalActors
 
 tries: list[int] = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, cont, remote
-from signalhub.actors.config import DurableConfig
+from signalhub.actors.api.config import DurableConfig
 from signalhub.testing.local_actors import LocalActors
 from tests.unit.actors.alarm_scene import START, Clock, left, rung, set_alarm
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from signalhub.actors.config import DEFAULTS, DurableConfig, check_timeout, config_of, merged
+from signalhub.actors.api.config import DEFAULTS, DurableConfig, check_timeout, config_of, merged
 
 
 class Parent:

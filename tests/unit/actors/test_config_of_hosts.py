@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from signalhub.actors import Actor, remote
-from signalhub.actors.config import DurableConfig, for_host
-from signalhub.actors.kernel import Kernel
-from signalhub.actors.store import Store
+from signalhub.actors.api.config import DurableConfig, for_host
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.store.store import Store
 from signalhub.testing.local_actors import LocalActors
 
 DAY_MS = 86_400_000

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from signalhub.actors import Actor, remote
-from signalhub.actors import message as wire
-from signalhub.actors.effects import Effect, Locate
-from signalhub.actors.events import Arrived, Event, Moved, Place, Placed
-from signalhub.actors.operation import op
-from signalhub.actors.places import Status
+from signalhub.actors import Actor, remote, wire
+from signalhub.actors.api.operation import op
+from signalhub.actors.kernel.events import Arrived, Effect, Event, Locate, Moved, Place, Placed
+from signalhub.actors.move.places import Status
 from signalhub.testing.local_actors import CALLER, HOST, LocalActors, request_body
 
 ELSEWHERE = "@(actors/elsewhere)"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from signalhub.actors.context import CHAIN_MAX, CallContext, fresh
-from signalhub.actors.payload import PayloadError
+from signalhub.actors.api.config import CHAIN_MAX, CallContext, fresh
+from signalhub.actors.api.payload import PayloadError
 
 FULL = CallContext(
     call_chain=("order/1", "stock/2"),

@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from signalhub.actors import Actor, cont, remote
-from signalhub.actors.control import ANSWER_BYTES_MAX, look
-from signalhub.actors.effects import Answer
-from signalhub.actors.events import Commanded
-from signalhub.actors.store import Store
-from signalhub.errors import SettingsError
+from signalhub.actors.kernel.control import ANSWER_BYTES_MAX, look
+from signalhub.actors.kernel.events import Answer, Commanded
+from signalhub.actors.store.store import Store
 from signalhub.testing.local_actors import LocalActors
+from signalhub.wire.errors import SettingsError
 
 
 class Desk(Actor):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, CallTimeout, Token, remote
-from signalhub.actors.config import DurableConfig
+from signalhub.actors.api.config import DurableConfig
 from signalhub.testing.local_actors import LocalActors
 from tests.unit.actors.several_hosts import QUICK, Crash, Fuse, Hosts
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from signalhub.actors import Actor, CallError, Token, alias, remote
-from signalhub.actors import message as wire
-from signalhub.actors.calls import Waiting
-from signalhub.actors.letters import DeadLetter, Evidence, contents
+from signalhub.actors import Actor, CallError, Token, alias, remote, wire
+from signalhub.actors.kernel.calls import Waiting
+from signalhub.actors.kernel.dead_letters import DeadLetter, Evidence, contents
 from signalhub.testing.local_actors import LocalActors
 
 

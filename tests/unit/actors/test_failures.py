@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signalhub.actors import payload
-from signalhub.actors.failures import (
+from signalhub.actors.api import payload
+from signalhub.actors.api.errors import (
     CallError,
     CallTimeout,
     CallUndeliverable,

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from signalhub.actors.inbox import Inbox, Item
-from signalhub.actors.store import Store
-from signalhub.actors.ulid import Ulids
+from signalhub.actors.kernel.inbox import Inbox, Item
+from signalhub.actors.store.store import Store
+from signalhub.ids import Ulids
 
 NOW = 1_760_000_000_000
 

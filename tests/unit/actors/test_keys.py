@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from signalhub.actors import Actor, Retry, remote
-from signalhub.actors.config import DurableConfig
+from signalhub.actors.api.config import DurableConfig
 from signalhub.testing.local_actors import LocalActors
 
 DAY = 86_400

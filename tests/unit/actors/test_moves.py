@@ -10,23 +10,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from signalhub.actors import Actor, Retry, remote
-from signalhub.actors import message as wire
-from signalhub.actors.effects import Answer, Effect, GiveAway, Locate, Send
-from signalhub.actors.events import (
+from signalhub.actors import Actor, Retry, remote, wire
+from signalhub.actors.api.operation import op
+from signalhub.actors.kernel.events import (
+    Answer,
     Arrived,
     Commanded,
+    Effect,
     Event,
+    GiveAway,
+    Locate,
     Moved,
     Place,
     Placed,
     Receipted,
     Refused,
+    Send,
 )
-from signalhub.actors.moving import PART_BYTES
-from signalhub.actors.operation import op
-from signalhub.actors.parcel import pack, unpack
-from signalhub.actors.places import Status
+from signalhub.actors.move.leave import PART_BYTES
+from signalhub.actors.move.parcel import pack, unpack
+from signalhub.actors.move.places import Status
 from signalhub.testing.local_actors import CALLER, HOST, LocalActors, request_body
 
 OLD, NEW = "@(actors/old)", "@(actors/new)"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.actors.naming import Ref, kind_of, parse_ref, ref
+from signalhub.actors.api.names import Ref, kind_of, parse_ref, ref
 
 
 class Stock:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, CallError, remote
-from signalhub.actors.effects import Effect, Offload
-from signalhub.actors.events import Ended
-from signalhub.actors.offloading import find, run_offloaded
-from signalhub.actors.outcome import of_value
+from signalhub.actors.api.offload import find, run_offloaded
+from signalhub.actors.api.outcome import of_value
+from signalhub.actors.kernel.events import Effect, Ended, Offload
 from signalhub.testing.local_actors import LocalActors
 
 ran: list[Any] = []

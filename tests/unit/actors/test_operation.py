@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.actors import payload
-from signalhub.actors.operation import (
+from signalhub.actors.api import payload
+from signalhub.actors.api.operation import (
     RESULT,
     Continuation,
     Operation,
@@ -28,7 +28,7 @@ from signalhub.actors.operation import (
     place,
     run,
 )
-from signalhub.actors.payload import PayloadError
+from signalhub.actors.api.payload import PayloadError
 
 
 def logged(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from signalhub.actors.parcel import Parcel, pack, unpack
-from signalhub.actors.state import State
-from signalhub.actors.store import Store
+from signalhub.actors.api.state import State
+from signalhub.actors.move.parcel import Parcel, pack, unpack
+from signalhub.actors.store.store import Store
 
 ACTOR = "keeper/1"
 

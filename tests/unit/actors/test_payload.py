@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signalhub.actors import payload
-from signalhub.actors.naming import Ref
-from signalhub.actors.payload import PayloadError, decode, encode
-from signalhub.errors import SignalHubError
+from signalhub.actors.api import payload
+from signalhub.actors.api.names import Ref
+from signalhub.actors.api.payload import PayloadError, decode, encode
+from signalhub.wire.errors import SignalHubError
 
 
 @payload.register("test.Item")

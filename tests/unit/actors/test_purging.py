@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.actors import Actor, remote
-from signalhub.actors import message as wire
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.effects import Offload, Send
-from signalhub.actors.events import Arrived, Place, Placed, Refused
-from signalhub.actors.kernel import Kernel
-from signalhub.actors.operation import op
-from signalhub.actors.outbox import FROZEN, Outbox, Row
-from signalhub.actors.places import Status
-from signalhub.actors.store import Store
-from signalhub.actors.views import SEARCHED_MAX, call
+from signalhub.actors import Actor, remote, wire
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.api.operation import op
+from signalhub.actors.kernel.events import Arrived, Offload, Place, Placed, Refused, Send
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.kernel.outbox import FROZEN, Outbox, Row
+from signalhub.actors.move.places import Status
+from signalhub.actors.store.store import Store
+from signalhub.actors.store.views import SEARCHED_MAX, call
 from signalhub.testing.local_actors import LocalActors, request_body
 
 HOST = "@(actors/a)"

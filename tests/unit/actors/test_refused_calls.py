@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import RESULT, Actor, Ref, RemoteError, cont, op, ref, remote
-from signalhub.actors.operation import Continuation
+from signalhub.actors.api.operation import Continuation
 from signalhub.testing.local_actors import LocalActors
 
 

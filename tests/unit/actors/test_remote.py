@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from signalhub.actors import Actor, CallContext, CallError, RemoteError, remote
-from signalhub.actors import message as wire
-from signalhub.actors.operation import Operation, encode_operation
+from signalhub.actors import Actor, CallContext, CallError, RemoteError, remote, wire
+from signalhub.actors.api.operation import Operation, encode_operation
 from signalhub.testing.local_actors import CALLER, LocalActors
 
 

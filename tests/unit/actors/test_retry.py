@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, Retry, remote
-from signalhub.actors.config import DurableConfig
+from signalhub.actors.api.config import DurableConfig
 from signalhub.testing.local_actors import LocalActors
 
 

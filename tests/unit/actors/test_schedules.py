@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signalhub.actors.schedules import (
+from signalhub.actors.api.schedules import (
     AlarmType,
     ScheduleError,
     Spec,

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, CallError, CallTimeout, Token, remote
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.effects import Send
-from signalhub.actors.events import Place, Placed, Refused
-from signalhub.actors.message import split
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.kernel.events import Place, Placed, Refused, Send
+from signalhub.actors.wire import split
 from tests.unit.actors.several_hosts import Hosts
 
 

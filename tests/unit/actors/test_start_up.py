@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, CallTimeout, Token, remote
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.effects import Effect, Offload, Send
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.kernel.events import Effect, Offload, Send
 from signalhub.testing.local_actors import LocalActors
 
 log: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from signalhub.actors import Actor, RemoteError, remote
-from signalhub.actors.state import State, table_of, table_prefix
+from signalhub.actors.api.state import State, table_of, table_prefix
 from signalhub.testing.local_actors import LocalActors
 
 

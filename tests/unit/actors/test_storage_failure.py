@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from signalhub.actors import Actor, RemoteError, Token, remote
-from signalhub.actors.store import StorageFailed
+from signalhub.actors.store.store import StorageFailed
 from signalhub.testing.local_actors import LocalActors
 from tests.unit.actors.test_offload import Fetcher, Unhurried
 

@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from signalhub.actors import Actor, remote
-from signalhub.actors.store import Store
-from signalhub.errors import SettingsError
+from signalhub.actors.store.store import Store
 from signalhub.testing.local_actors import LocalActors
+from signalhub.wire.errors import SettingsError
 
 
 class Echo(Actor):

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from signalhub.actors import Actor, CallTimeout, Retry, Token, remote
-from signalhub.actors import message as wire
-from signalhub.actors.config import DurableConfig
-from signalhub.actors.message import Message
+from signalhub.actors import Actor, CallTimeout, Retry, Token, remote, wire
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.wire import Message
 from signalhub.testing.local_actors import LocalActors
 
 

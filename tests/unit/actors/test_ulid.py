@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.actors.ulid import TIME_MAX, Ulids, is_ulid, time_of
+from signalhub.ids import TIME_MAX, Ulids, is_ulid, time_of
 
 NOW = 1_760_000_000_000
 LAST = "7" + "Z" * 25

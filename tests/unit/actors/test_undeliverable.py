@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, CallError, op, remote
-from signalhub.actors.effects import Effect, Locate
-from signalhub.actors.letters import contents
+from signalhub.actors.kernel.dead_letters import contents
+from signalhub.actors.kernel.events import Effect, Locate
 from signalhub.testing.local_actors import LocalActors
 
 HALF_AN_HOUR = 1_800

@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from signalhub.actors import Actor, remote
-from signalhub.actors import message as wire
-from signalhub.actors.effects import Effect, Send, Settle
-from signalhub.actors.events import Arrived
+from signalhub.actors import Actor, remote, wire
+from signalhub.actors.kernel.events import Arrived, Effect, Send, Settle
 from signalhub.testing.local_actors import CALLER, LocalActors
 
 PEER = "@(actors/elsewhere)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from signalhub.entry import Kind, Settled, Stored, decode_body
+from signalhub.wire.entry import Kind, Settled, Stored, decode_body
 from tests.memory_shell import MemoryShell, Message, Peer
 from tests.unit.core.scene import create, publish
 

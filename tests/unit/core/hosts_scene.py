@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from signalhub.core import retention
+from signalhub.core.streams import retention
 from tests.memory_engine import Shelf
 from tests.memory_shell import SETTLING_HELLO, MemoryShell, Message, Peer
 from tests.unit.core.scene import code_of

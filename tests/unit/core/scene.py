@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from signalhub.core.position import Position
-from signalhub.core.streams import Mailbox, Topic
-from signalhub.core.subscription import Subscription
+from signalhub.core.streams.streams import Mailbox, Topic
+from signalhub.core.subscriptions.subscription import Position, Subscription
 from tests.memory_shell import MemoryShell, Message, Peer
 
 TOPIC, NAME = "t", "s"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.flow import Outbound
-from signalhub.settings import Outbound as Bounds
+from signalhub.core.sessions.outbound import Outbound
+from signalhub.settings.model import Outbound as Bounds
 from tests.memory_shell import MemoryShell
 
 BOUNDS = Bounds(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings import Dispatch, Settings
+from signalhub.settings.model import Dispatch, Settings
 from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.unit.core.scene import (
     ACTOR,

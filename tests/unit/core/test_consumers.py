@@ -7,7 +7,9 @@ from typing import cast
 
 import pytest
 
-from signalhub.core.consumers import (
+from signalhub.core.sessions.outbound import Outbound
+from signalhub.core.sessions.session import Session
+from signalhub.core.subscriptions.consumers import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
@@ -16,11 +18,9 @@ from signalhub.core.consumers import (
     Consumers,
     Lane,
 )
-from signalhub.core.flow import Outbound
-from signalhub.core.limits import TokenBucket
-from signalhub.core.session import Session
-from signalhub.core.subscription import Subscription
-from signalhub.settings import Outbound as Bounds
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.pacing import TokenBucket
+from signalhub.settings.model import Outbound as Bounds
 
 NOBODYS = cast(Subscription, None)
 

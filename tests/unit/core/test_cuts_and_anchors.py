@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from signalhub.core import refusals, retention
-from signalhub.server.restart import window_of
-from signalhub.settings import Log, Settings
+from signalhub.core import refusals
+from signalhub.core.streams import retention
+from signalhub.server.startup import window_of
+from signalhub.settings.model import Log, Settings
 from tests.memory_engine import Shelf
 from tests.memory_shell import MemoryShell, Peer
 from tests.unit.core.scene import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings import Registry, Settings
+from signalhub.settings.model import Registry, Settings
 from tests.memory_shell import MemoryShell, Message, Peer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.entry import Erased, Kind, Message, Outcome, decode_body
+from signalhub.wire.entry import Erased, Kind, Message, Outcome, decode_body
 from tests.memory_shell import MemoryShell, envelope
 from tests.unit.core.erasing_scene import ADA, BOB, entries, erased, holds, outcomes, two_senders
 from tests.unit.core.scene import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.erasing import Wanted
-from signalhub.core.ranges import Ranges
-from signalhub.entry import Kind, Stored
+from signalhub.core.erasure import Wanted
+from signalhub.ranges import Ranges
+from signalhub.wire.entry import Kind, Stored
 from tests.memory_shell import MemoryShell, Message, Peer
 from tests.unit.core.erasing_scene import ADA, BOB, entries, erase, erased, holds, two_senders
 from tests.unit.core.scene import (

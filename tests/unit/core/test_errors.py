@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.errors import Code
+from signalhub.wire.errors import Code
 from tests.memory_shell import MemoryShell, envelope
 
 MEMBERS = {"code", "message", "resolution", "details", "retryable"}

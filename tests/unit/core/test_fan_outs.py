@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.effects import FanOut
-from signalhub.names import HUB_ADDRESS
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
+from signalhub.wire.names import HUB_ADDRESS
 from tests.memory_shell import MemoryShell, envelope
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from signalhub.core import refusals
-from signalhub.entry import Kind
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
+from signalhub.wire.entry import Kind
 from tests.memory_shell import MemoryShell
 from tests.unit.core.scene import (
     ACTOR,

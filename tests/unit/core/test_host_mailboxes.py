@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from signalhub.core import refusals, retention
-from signalhub.settings import Actors, Mailbox, Settings
+from signalhub.core import refusals
+from signalhub.core.streams import retention
+from signalhub.settings.model import Actors, Mailbox, Settings
 from tests.memory_engine import Shelf
 from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.unit.core.hosts_scene import ACTOR, A, B, cut, host, place, register, send

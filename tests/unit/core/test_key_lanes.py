@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core import sending
-from signalhub.core.consumers import Consumers, Lane
-from signalhub.settings import Settings
+from signalhub.core.subscriptions import send
+from signalhub.core.subscriptions.consumers import Consumers, Lane
+from signalhub.settings.model import Settings
 from tests.memory_shell import MemoryShell
 from tests.unit.core.scene import (
     NAMED,
@@ -50,7 +50,7 @@ def test_a_message_costs_the_same_however_many_keys_wait(monkeypatch: pytest.Mon
 
 
 def test_a_pass_over_waiting_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "PASS_MESSAGES_MAX", 10)
+    monkeypatch.setattr(send, "PASS_MESSAGES_MAX", 10)
     shell = MemoryShell()
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
     create(writer)
@@ -62,7 +62,7 @@ def test_a_pass_over_waiting_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     (consumer,) = subscription.consumers
     consumer.window = 100
 
-    is_unfinished = sending.run(subscription, shell.now)
+    is_unfinished = send.run(subscription, shell.now)
 
     assert is_unfinished
     assert len(subscription.sends) <= 10

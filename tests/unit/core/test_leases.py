@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.settings import Registry, Settings
+from signalhub.settings.model import Registry, Settings
 from tests.memory_shell import MemoryShell, Peer
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from signalhub.clock import Ids
-from signalhub.core.limits import TokenBucket
-from signalhub.core.period import Period
+from signalhub.pacing import Period, TokenBucket
 
 
 def test_a_bucket_starts_full_and_refills_continuously() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core import retention
 from signalhub.core.effects import Fetch
-from signalhub.settings import Log, Mailbox, Settings
+from signalhub.core.streams import retention
+from signalhub.settings.model import Log, Mailbox, Settings
 from tests.memory_shell import HELLO, SETTLING_HELLO, MemoryShell, Message
 from tests.unit.core.scene import ACTOR, attempts, code_of, mailbox_of
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from signalhub.names import NOBODY
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
+from signalhub.wire.names import NOBODY
 from tests.memory_shell import MemoryShell, Peer, envelope
 
 NOT_JSON = [b"", b"{", b"hello", b'{"id":}', b"[1,]", b"\x00", b"NaN", b'{"x":Infinity}']

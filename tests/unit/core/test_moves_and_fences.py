@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from signalhub.entry import Kind
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
+from signalhub.wire.entry import Kind
 from tests.memory_shell import MemoryShell, Peer
 from tests.unit.core.hosts_scene import (
     ACTOR,

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from signalhub.core import placing, refusals, retention
-from signalhub.core.placements import Place, Placements, number_of, preferred
-from signalhub.core.policy import Allowance, Permissions
-from signalhub.entry import Kind, Placed, decode_body
-from signalhub.settings import Actors, Settings
+from signalhub.auth.permissions import Allowance, Permissions
+from signalhub.core import placement, refusals
+from signalhub.core.placement import Place, Placements, number_of, preferred
+from signalhub.core.streams import retention
+from signalhub.settings.model import Actors, Settings
+from signalhub.wire.entry import Kind, Placed, decode_body
 from tests.memory_shell import MemoryShell
 from tests.unit.core.hosts_scene import (
     ACTOR,
@@ -270,7 +271,7 @@ def test_after_a_restart_only_places_from_before_the_cut_are_written_again() -> 
 
 
 def test_many_places_are_written_again_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "ANCHORS_MAX", 7)
+    monkeypatch.setattr(placement, "ANCHORS_MAX", 7)
     shell = MemoryShell()
     caller = shell.connect("@(a/caller)")
     host(shell)

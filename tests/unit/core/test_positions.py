@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.position import Position
-from signalhub.entry import Cursor, Outcome, Settlement, decode_body, encode_body
+from signalhub.core.subscriptions.subscription import Position
+from signalhub.wire.entry import Cursor, Outcome, Settlement, decode_body, encode_body
 
 
 def test_the_floor_follows_what_is_settled_in_order() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.ranges import Ranges
+from signalhub.ranges import Ranges
 
 
 def test_positions_added_in_order_are_one_range() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.envelope import RAW_PING
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
+from signalhub.wire.envelope import RAW_PING
 from tests.memory_shell import HELLO, MemoryShell
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from signalhub.settings import Mailbox, Settings
+from signalhub.settings.model import Mailbox, Settings
 from tests.memory_engine import Shelf
 from tests.memory_shell import MemoryShell, Peer
 from tests.property.request_life import described, outline

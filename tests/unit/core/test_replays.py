@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.replays import Replays, place_of
-from signalhub.entry import Replay
-from signalhub.errors import Code, Refusal
+from signalhub.core.replay import Replays, place_of
+from signalhub.wire.entry import Replay
+from signalhub.wire.errors import Code, Refusal
 
 
 def copy(job: str, offset: int = 1, *, until: int) -> Replay:

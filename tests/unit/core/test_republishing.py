@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from signalhub.core import refusals, republishing, retention
-from signalhub.core.replays import Replays
-from signalhub.entry import Kind
-from signalhub.settings import Mailbox, Settings
+from signalhub.core import refusals, replay
+from signalhub.core.replay import Replays
+from signalhub.core.streams import retention
+from signalhub.settings.model import Mailbox, Settings
+from signalhub.wire.entry import Kind
 from tests.memory_engine import Shelf
 from tests.memory_shell import MemoryShell, Message, Peer
 from tests.unit.core.scene import (
@@ -94,13 +95,13 @@ def test_a_copy_says_what_it_is_a_copy_of_and_keeps_all_but_its_ttl() -> None:
 
 def test_a_copy_has_the_same_id_whenever_it_is_made_and_no_other_has_it() -> None:
     ids = {
-        republishing.copy_id_of(job, place)
+        replay.copy_id_of(job, place)
         for job in ("a", "b")
         for place in ((0, 1, 1), (0, 1, 2), (0, 2, 1), (1, 1, 1))
     }
 
     assert len(ids) == 8
-    assert republishing.copy_id_of("a", (0, 1, 1)) in ids
+    assert replay.copy_id_of("a", (0, 1, 1)) in ids
 
 
 def test_what_a_job_has_appended_is_skipped_and_counted() -> None:
@@ -216,7 +217,7 @@ def test_nothing_is_written_down_about_replays_while_one_is_on_its_way() -> None
     shell.engine.is_prompt = False
     operator.request("hub:republish", request(original(2)))
 
-    appends = republishing.anchor(shell.hub, shell.engine.head, shell.now)
+    appends = replay.anchor(shell.hub, shell.engine.head, shell.now)
 
     assert appends == []
 
@@ -353,7 +354,7 @@ def test_one_message_that_cannot_be_sent_again_refuses_them_all(
 
 def test_many_messages_are_bounded_in_bytes_and_one_alone_only_by_the_hub() -> None:
     _, operator, reader = scene()
-    large = {"n": 1, "text": "x" * republishing.BYTES_MAX}
+    large = {"n": 1, "text": "x" * replay.BYTES_MAX}
 
     both = refusal(operator, original(1), original(2, data=large))
     alone = operator.ask("hub:republish", request(original(2, data=large)))

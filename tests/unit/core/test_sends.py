@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.receipts import Receipt
-from signalhub.names import HUB_ADDRESS
+from signalhub.core.messages.ask import Receipt
+from signalhub.wire.names import HUB_ADDRESS
 from tests.memory_shell import MemoryShell, Message, Peer, envelope
 
 

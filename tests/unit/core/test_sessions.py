@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.session import State
-from signalhub.envelope import RAW_PING
-from signalhub.settings import Settings
+from signalhub.core.sessions.session import State
+from signalhub.settings.model import Settings
+from signalhub.wire.envelope import RAW_PING
 from tests.memory_shell import HELLO, MemoryShell, envelope
 
 REQUESTS = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from signalhub.core.flow import Outbound
-from signalhub.core.tally import Histogram
-from signalhub.settings import Settings
+from signalhub.core.sessions.outbound import Outbound
+from signalhub.counters import Histogram
+from signalhub.settings.model import Settings
 from tests.memory_shell import MemoryShell, Message, Peer
 
 

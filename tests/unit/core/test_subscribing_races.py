@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.core import retention
+from signalhub.core.streams import retention
 from tests.memory_shell import MemoryShell, Peer
 from tests.turning_shell import TurningShell
 from tests.unit.core.scene import (

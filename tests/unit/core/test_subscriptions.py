@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings import Settings
+from signalhub.settings.model import Settings
 from tests.memory_shell import MemoryShell, Peer
 
 

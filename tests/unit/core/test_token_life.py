@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from jwt import PyJWT
 
-from signalhub.settings import Auth, Key, Settings
-from signalhub.tokens import Authenticator
+from signalhub.auth.tokens import Authenticator
+from signalhub.settings.model import Auth, Key, Settings
 from tests.memory_shell import HELLO, MemoryShell, Message, Peer
 
 ALL = {"send": ["*"], "broadcast": ["*"], "publish": ["*"], "subscribe": ["*"], "register": ["*"]}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from signalhub.core import refusals
-from signalhub.core.journal import has_unwritten, is_progress_unwritten
-from signalhub.core.subscription import Subscription
+from signalhub.core.subscriptions.progress import has_unwritten, is_progress_unwritten
+from signalhub.core.subscriptions.subscription import Subscription
 from tests.memory_shell import MemoryShell
 from tests.unit.core.scene import (
     NAMED,

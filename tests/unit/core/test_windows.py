@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import cast
 
-from signalhub.core.consumers import Consumer
-from signalhub.core.flight import EXHAUSTED, READY, SETTLED, WAITING, Flight
-from signalhub.core.limits import TokenBucket
-from signalhub.core.session import Session
-from signalhub.core.streams import Held
-from signalhub.core.subscription import Subscription
-from signalhub.core.window import Window
-from signalhub.entry import Message
+from signalhub.core.sessions.session import Session
+from signalhub.core.streams.streams import Held
+from signalhub.core.subscriptions.consumers import Consumer
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.subscriptions.window import EXHAUSTED, READY, SETTLED, WAITING, Flight, Window
+from signalhub.pacing import TokenBucket
+from signalhub.wire.entry import Message
 
 
 def consumer() -> Consumer:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from signalhub import settings
-from signalhub.entry import Entry, Kind, Stored
 from signalhub.log.disk import Disk
 from signalhub.log.erasure import Erasure, rewrite
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.log.segment import SegmentInfo
+from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
+from signalhub.wire.entry import Entry, Kind, Stored
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def entry(seq: int, stream: str = "orders", *, body: bytes = b"x" * 100, **chang
 
 def open_log(disk: Disk, clock: FakeClock | None = None, **values: Any) -> Log:
     """Recover and open; the settings are those of `[log]`, with smaller segments."""
-    chosen = settings.Log(**{"segment_bytes": 2**18} | values)
+    chosen = model.Log(**{"segment_bytes": 2**18} | values)
     return Log(disk, chosen, recover(disk, repair=True), clock=clock or FakeClock())
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.entry import Kind, Stored
 from signalhub.log.disk import SystemDisk
 from signalhub.log.erasure import Erasure, remove_torn, rewrite
 from signalhub.log.errors import LogDamaged, LogFull
@@ -16,6 +15,7 @@ from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
+from signalhub.wire.entry import Kind, Stored
 from tests.unit.log.scene import do_upkeep, drive, entry, fill, flip_bit, open_log, seqs
 
 ADDRESS = "@(people/ada)"

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from signalhub.entry import Entry
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed
 from signalhub.log.log import Log
 from signalhub.log.positions import BLOCK_BYTES
 from signalhub.log.reader import Reader
 from signalhub.testing import FaultyDisk
+from signalhub.wire.entry import Entry
 from tests.unit.log.scene import (
     as_entry,
     do_upkeep,

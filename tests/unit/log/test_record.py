@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.entry import Entry, Kind
 from signalhub.log import record
 from signalhub.log.record import (
     ENTRY_HEADER_BYTES,
@@ -21,6 +20,7 @@ from signalhub.log.record import (
     read_entries,
     read_entry_heads,
 )
+from signalhub.wire.entry import Entry, Kind
 from tests.unit.log.scene import as_entry, entry
 
 SALT = bytes(range(16))

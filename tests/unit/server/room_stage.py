@@ -7,11 +7,11 @@ from typing import Any
 
 from picows import WSMsgType
 
-from signalhub.core.rooms.naming import Names
 from signalhub.engine.port import Archive
 from signalhub.server.rooms.socket import RoomSocket, Terms, Visit
-from signalhub.settings import Rooms
-from signalhub.websocket import Opcode
+from signalhub.settings.model import Rooms
+from signalhub.wire.frames import Opcode
+from signalhub.wire.room_ids import Names
 from tests.unit.server.stage import End, Stage
 
 ROOM = "general"

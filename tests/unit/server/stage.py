@@ -21,18 +21,18 @@ from typing import Any, Self, cast
 import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
+from signalhub.auth.tokens import SessionTokens
 from signalhub.core.hub import Hub
-from signalhub.core.tally import Tally
+from signalhub.counters import Tally
 from signalhub.engine.port import Archive
-from signalhub.server import connection as connection_module
-from signalhub.server.connection import Connection, Party
-from signalhub.server.door import Door
+from signalhub.server.port.door import Door
 from signalhub.server.runner import Runner
-from signalhub.settings import Settings
+from signalhub.server.sockets import connection as connection_module
+from signalhub.server.sockets.connection import Connection, Party
+from signalhub.settings.model import Settings
 from signalhub.state.store import RegistrationRow, Store
 from signalhub.testing import FakeClock
-from signalhub.tokens import SessionTokens
-from signalhub.websocket import Opcode, close_frame
+from signalhub.wire.frames import Opcode, close_frame
 from tests.memory_engine import TurningEngine
 from tests.memory_shell import HELLO, CountedIds, Message, decoded, envelope
 

@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from signalhub.server import listener as listener_module
-from signalhub.server.door import Door
-from signalhub.server.http import Request, Response, Routes
-from signalhub.server.listener import Gatekeeper, Listener, listen
-from signalhub.settings import Settings
+from signalhub.server.port import listener as listener_module
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import Request, Response, Routes
+from signalhub.server.port.listener import Gatekeeper, Listener, listen
+from signalhub.settings.model import Settings
 from tests.unit.server.test_doors import Nobody, Wire
 
 BIG = b"x" * (16 * 2**20)

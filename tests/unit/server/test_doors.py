@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from signalhub.server.door import Door
-from signalhub.server.http import Later, Request, Response, Routes
-from signalhub.server.listener import READ_BYTES, Gatekeeper, Listener
-from signalhub.settings import Settings
-from signalhub.websocket import CloseCode
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import Later, Request, Response, Routes
+from signalhub.server.port.listener import READ_BYTES, Gatekeeper, Listener
+from signalhub.settings.model import Settings
+from signalhub.wire.frames import CloseCode
 
 
 class Nobody:

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from signalhub.core.rooms.requests import Accepted, Blob, Page
-from signalhub.entry import Proposal
-from signalhub.errors import RoomCode, RoomError
-from signalhub.server.http import Response
+from signalhub.core.rooms.values import Accepted, Blob, Page
+from signalhub.server.port.http import Response
 from signalhub.server.rooms import answers
 from signalhub.server.rooms.answers import Timestamps, time_text
+from signalhub.wire.entry import Proposal
+from signalhub.wire.errors import RoomCode, RoomError
 
 AT_MS = 1_769_860_805_123  # 2026-01-31T12:00:05.123Z
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms.naming import Names
-from signalhub.errors import RoomCode
-from signalhub.server.http import Later, Request, Response, Routes
+from signalhub.server.port.http import Later, Request, Response, Routes
 from signalhub.server.rooms.api import Api
-from signalhub.settings import Rooms
+from signalhub.settings.model import Rooms
+from signalhub.wire.errors import RoomCode
+from signalhub.wire.room_ids import Names
 from tests.unit.server.stage import Stage
 
 INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.core.rooms.requests import ABOUT_PROPOSALS, TYPES
-from signalhub.errors import RoomCode, RoomError
+from signalhub.core.rooms.values import ABOUT_PROPOSALS, TYPES
 from signalhub.server.rooms.envelopes import (
     Envelope,
-    default_inbox,
     inbox_id,
     new_message_id,
     proposal_id,
@@ -24,6 +22,8 @@ from signalhub.server.rooms.envelopes import (
     read_envelope,
     room_name,
 )
+from signalhub.wire.errors import RoomCode, RoomError
+from signalhub.wire.room_ids import default_inbox
 
 BYTES_MAX = 2**16
 CAPABILITY = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"

@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from signalhub.errors import RoomError
-from signalhub.server import handshake
-from signalhub.server.door import Door
-from signalhub.server.http import FAILED, Request, Response, Routes, Upgrade
-from signalhub.server.listener import at_capacity, too_many_connections
-from signalhub.server.rooms.gate import PATH, PROTOCOL, TENANT_PATH, Gate, rephrased, visit_of
+from signalhub.server.port import door
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import FAILED, Request, Response, Routes, Upgrade
+from signalhub.server.port.listener import at_capacity, too_many_connections
 from signalhub.server.rooms.socket import Visit
+from signalhub.server.rooms.upgrade import PATH, PROTOCOL, TENANT_PATH, Gate, rephrased, visit_of
+from signalhub.wire.errors import RoomError
 from tests.unit.server.room_stage import RoomStage
 
 INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
@@ -252,8 +252,8 @@ def test_fault_while_entering_is_answered_and_leaves_nobody_behind(
 @pytest.mark.parametrize(
     ("refusal", "code"),
     [
-        (handshake.UPGRADE_REQUIRED, "UPGRADE_REQUIRED"),
-        (handshake.NO_CONNECTION, "BAD_REQUEST"),
+        (door.UPGRADE_REQUIRED, "UPGRADE_REQUIRED"),
+        (door.NO_CONNECTION, "BAD_REQUEST"),
         (too_many_connections(2, 100, 0), "RATE_LIMIT_EXCEEDED"),
         (at_capacity(0.99), "UNAVAILABLE"),
         (FAILED, "INTERNAL_ERROR"),
@@ -273,4 +273,4 @@ def test_refusals_of_the_front_door_keep_status_and_headers_and_are_json(
 
 
 def test_refusal_of_an_origin_is_that_of_every_path() -> None:
-    assert rephrased(handshake.ORIGIN_REFUSED) is handshake.ORIGIN_REFUSED
+    assert rephrased(door.ORIGIN_REFUSED) is door.ORIGIN_REFUSED

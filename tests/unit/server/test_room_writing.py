@@ -11,8 +11,8 @@ from picows import WSMsgType
 from signalhub.core.rooms.guests import TRY_AGAIN_LATER
 from signalhub.server import runner as runner_module
 from signalhub.server.rooms.socket import BAD_FRAMES_MAX
-from signalhub.settings import Outbound
-from signalhub.websocket import CloseCode, text_header
+from signalhub.settings.model import Outbound
+from signalhub.wire.frames import CloseCode, text_header
 from tests.unit.server.room_stage import RoomStage, Visitor
 
 QUEUE = 8

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.errors import unworded
-from signalhub.server.http import Later, Request, Response, Routes, Upgrade
+from signalhub.server.port.http import Later, Request, Response, Routes, Upgrade
+from signalhub.wire.errors import unworded
 
 
 def handler(request: Request, *parts: str) -> Response:

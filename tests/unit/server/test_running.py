@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from signalhub.core.effects import Answer, Append, Consult, Effect, Fetch, Recall
-from signalhub.core.rooms.requests import Accepted, Archived, Result
-from signalhub.entry import Entry, Kind
-from signalhub.errors import Refusal
+from signalhub.core.rooms.values import Accepted, Archived, Result
+from signalhub.wire.entry import Entry, Kind
+from signalhub.wire.errors import Refusal
 from tests.unit.server.stage import Stage
 
 SECRET = "room-of-somebody"

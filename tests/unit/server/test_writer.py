@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 from picows import WSMsgType
 
-from signalhub.settings import Outbound
-from signalhub.websocket import Opcode
+from signalhub.settings.model import Outbound
+from signalhub.wire.frames import Opcode
 from tests.unit.server.stage import Peer, Stage
 
 HOUR_S = 3_600

@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Answer, Append, Effect
-from signalhub.core.rooms import denials
-from signalhub.core.rooms.binding import claim, find, settle
+from signalhub.core.rooms import refusals
+from signalhub.core.rooms.bind import claim, find, settle
 from signalhub.core.rooms.inbox import STREAM_EPOCH
 from signalhub.core.rooms.proposals import fits
-from signalhub.core.rooms.requests import Blob, PutBlob
 from signalhub.core.rooms.room import BLOB_PREFIX, Room
-from signalhub.entry import Entry, Kind, RoomBlob, encode_body
-from signalhub.errors import RoomError
+from signalhub.core.rooms.values import Blob, PutBlob
+from signalhub.wire.entry import Entry, Kind, RoomBlob, encode_body
+from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
     from signalhub.core.rooms.rooms import Rooms
-    from signalhub.errors import Refusal
+    from signalhub.wire.errors import Refusal
 
 
 def get(room: Room | None, name: str) -> Blob:
     """A blob as it is on disk; raises `RoomError`."""
     blob = None if room is None else room.blobs.get(name)
     if blob is None:
-        raise denials.no_blob()
+        raise refusals.no_blob()
     return Blob(blob.version, blob.data)
 
 
@@ -34,13 +34,13 @@ def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
         room = find(rooms, request.room, request.inbox)
         version = 0 if room is None else room.versions.get(request.name, 0)
         if request.if_version is not None and request.if_version != version:
-            raise denials.changed(version)
+            raise refusals.changed(version)
         if rooms.hub.storage_fault is not None:
-            raise denials.storage()
+            raise refusals.storage()
         old = None if room is None else room.blobs.get(request.name)
         grown = len(request.data) - (0 if old is None else len(old.data))
         if not fits(rooms, room, grown):
-            raise denials.state_full()
+            raise refusals.state_full()
         room, effects = _room(rooms, request, room, now)
     except RoomError as error:
         return [Answer(request.caller, error)]
@@ -104,4 +104,4 @@ class Writing:
         else:
             room.versions[blob.name] = blob.version - 1
         self._rooms.forget_blank(room)
-        return [Answer(self._request.caller, denials.storage())]
+        return [Answer(self._request.caller, refusals.storage())]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
-from signalhub.core.rooms import denials
+from signalhub.core.rooms import refusals
 from signalhub.core.rooms.inbox import Inbox
-from signalhub.core.rooms.requests import Guest, Welcome
 from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.values import Guest, Welcome
 
 TRY_AGAIN_LATER: Final = 1013
 
@@ -33,7 +33,7 @@ def turn_away(room: Room) -> list[Effect]:
     """The room could not be bound: those who waited for it shall try again."""
     effects: list[Effect] = []
     for guest in _waiting(room):
-        effects.append(Answer(guest.link, denials.storage()))
+        effects.append(Answer(guest.link, refusals.storage()))
         effects.append(Dismiss(guest, TRY_AGAIN_LATER, "the log takes nothing"))
     return effects
 

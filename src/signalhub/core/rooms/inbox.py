@@ -7,12 +7,15 @@ log refuses is taken back, so there is never a hole.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from signalhub.core.messages.dedup import DELAY_MS_MIN, Ack, Dedup, Remembered
+
 if TYPE_CHECKING:
-    from signalhub.core.rooms.accepting import Delivery, Waiting
+    from signalhub.core.rooms.accept import Delivery, Waiting
     from signalhub.core.rooms.room import Room
 
 # The log knows a stream by its name and an epoch; inboxes are never made again.
@@ -153,3 +156,201 @@ class Inbox:
             batch = self.unarchived.popleft()
             self.unarchived_count -= batch.count
             self.unarchived_bytes -= batch.bytes
+
+
+_STALE_MAX: Final = 64
+
+
+class Buffer:
+    """What memory holds, and in which order it lets go."""
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max  # Of one inbox.
+        self._bytes_max = bytes_max  # Of all.
+        self.bytes = 0
+        # Inbox and position, the oldest first; some of them have been let go already.
+        self._order: deque[tuple[Inbox, int]] = deque()
+        self._stale = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def keep(self, inbox: Inbox, kept: Kept) -> None:
+        """Remember a committed message while there is room."""
+        recent = inbox.recent
+        if not recent:
+            inbox.recent_first = kept.seq
+        recent[kept.seq] = kept
+        self._order.append((inbox, kept.seq))
+        self.bytes += len(kept.json)
+        if len(recent) > self._count_max:
+            self._let_go(inbox)
+            self._stale += 1
+            if self._stale > _STALE_MAX and self._stale * 2 > len(self._order):
+                self._order = deque(one for one in self._order if one[1] in one[0].recent)
+                self._stale = 0
+        while self.bytes > self._bytes_max:
+            self._let_go_oldest()
+
+    def expire(self, now: int) -> None:
+        """Let go of what can no longer be read."""
+        while self._order:
+            inbox, seq = self._order[0]
+            kept = inbox.recent.get(seq)
+            if kept is not None and kept.expires_ms > now:
+                return
+            self._let_go_oldest()
+
+    def blank(self, inbox: Inbox, seq: int) -> None:
+        """Take out the content of a message; its place stays, as if it had expired."""
+        kept = inbox.recent.get(seq)
+        if kept is not None:
+            self.bytes -= len(kept.json)
+            kept.json, kept.expires_ms = b"", 0
+
+    def _let_go(self, inbox: Inbox) -> None:
+        self.bytes -= len(inbox.recent.pop(inbox.recent_first).json)
+        inbox.recent_first += 1
+
+    def _let_go_oldest(self) -> None:
+        inbox, seq = self._order.popleft()
+        if seq in inbox.recent:
+            self._let_go(inbox)
+        else:
+            self._stale -= 1
+
+
+class KnownIds:
+    """Positions by the fingerprint of inbox and message id, for a window of time."""
+
+    def __init__(self, window_ms: int, memory_bytes_max: int, grid_ms: int) -> None:
+        self.memory = Dedup(window_ms, memory_bytes_max)
+        # In no snapshot on disk yet, and on their way into one, with its offset.
+        self.unsaved: dict[bytes, int] = {}
+        self._saving: list[tuple[int, dict[bytes, int]]] = []
+        self._window_ms = window_ms
+        self._grid_ms = grid_ms
+        self._slot_ms = self._id_ms = 0
+
+    def time(self, now: int) -> int:
+        """The time by which ids are known: on the grid, and then one tick further with each id.
+
+        So it says no more than the order of the log does, yet what memory gives up first is old.
+        """
+        at_ms = now - now % self._grid_ms
+        if at_ms > self._slot_ms:
+            self._slot_ms = at_ms
+            self._id_ms = max(at_ms, self._id_ms)
+        return self._id_ms
+
+    def oldest_ms(self, now: int) -> int:
+        """What was accepted before this is not known any more."""
+        return self.time(now) - self._window_ms
+
+    def find(self, key: bytes, now: int) -> Ack | None:
+        """What memory knows of an id."""
+        return self.memory.find_by(key, self.time(now))
+
+    def find_unsaved(self, key: bytes) -> int:
+        """The position of an id memory gave up before it was in a snapshot; 0 if it is none."""
+        if not self.memory.is_shortened:
+            return 0
+        seq = self.unsaved.get(key, 0)
+        for _, keys in self._saving:
+            seq = seq or keys.get(key, 0)
+        return seq
+
+    def may_be_on_disk(self, since_ms: int, now: int) -> bool:
+        """May ids of an inbox that began at `since_ms` be where only the disk knows them?"""
+        memory = self.memory
+        return memory.is_shortened and since_ms <= self.time(now) - memory.window_ms
+
+    def remember(self, key: bytes, seq: int, now: int, at_ms: int) -> None:
+        """A message was accepted; `at_ms` is when, as it may be told."""
+        id_ms = self.time(now)
+        if id_ms < self._slot_ms + self._grid_ms - 1:
+            self._id_ms += 1
+        # What is told of it is its own time, if that fits a record; the position always does.
+        told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
+        self.memory.remember_by(key, id_ms, Ack(told_ms, seq=seq))
+        self.unsaved[key] = seq
+
+    def sweep(self, now: int) -> None:
+        """Let go of some of what has left the window."""
+        self.memory.sweep(self.time(now))
+
+    # Snapshots.
+
+    def load(self, kept: list[Remembered]) -> None:
+        """Know again what an earlier process knew; before anything else."""
+        self.memory.load(kept)
+        self._id_ms = self.memory.now_ms
+        self._slot_ms = self._id_ms - self._id_ms % self._grid_ms
+
+    def take_fresh(self, offset: int) -> Remembered:
+        """What goes into the snapshot at this offset."""
+        if self.unsaved:
+            self._saving.append((offset, self.unsaved))
+            self.unsaved = {}
+        return self.memory.take_fresh()
+
+    def saved(self, offset: int) -> None:
+        """The snapshot at this offset is on disk."""
+        while self._saving and self._saving[0][0] <= offset:
+            self._saving.pop(0)
+
+
+_STRETCH: Final = 1_024
+_MARKS_MAX: Final = 4_096
+
+
+class Pins:
+    """Stretches of the log, and until when they are needed."""
+
+    def __init__(self) -> None:
+        # First offset and latest expiry, oldest first.
+        self._marks: deque[tuple[int, int]] = deque()
+        self._stretch = _STRETCH
+
+    def add(self, offset: int, expires_ms: int) -> None:
+        """A message was written at `offset` and can be read until `expires_ms`."""
+        if self._marks:
+            first, latest = self._marks[-1]
+            if offset < first:
+                return
+            if offset - first < self._stretch:
+                if expires_ms > latest:
+                    self._marks[-1] = (first, expires_ms)
+                return
+        self._marks.append((offset, expires_ms))
+        if len(self._marks) > _MARKS_MAX:
+            self._merge()
+
+    def needed_from(self, now: int) -> int | None:
+        """The first offset that is needed; `None` if none is. Nothing is forgotten by asking.
+
+        The clock may be wrong, and right again later.
+        """
+        return next((first for first, expires_ms in self._marks if expires_ms > now), None)
+
+    def cut(self, offset: int) -> None:
+        """The log begins at this offset now."""
+        while len(self._marks) > 1 and self._marks[1][0] <= offset:
+            self._marks.popleft()
+
+    def marks(self) -> list[tuple[int, int]]:
+        """All of it, to be kept."""
+        return list(self._marks)
+
+    def restore(self, marks: Iterable[tuple[int, int]]) -> None:
+        """Begin with what was kept."""
+        self._marks = deque(marks)
+
+    def _merge(self) -> None:
+        """Two stretches become one."""
+        self._stretch *= 2
+        marks = list(self._marks)
+        odd = [marks.pop()] if len(marks) % 2 else []
+        pairs = zip(marks[::2], marks[1::2], strict=True)
+        self._marks = deque((one[0], max(one[1], other[1])) for one, other in pairs)
+        self._marks.extend(odd)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from signalhub.core.effects import Append, Effect
-from signalhub.core.rooms import denials
+from signalhub.core.rooms import refusals
 from signalhub.core.rooms.inbox import STREAM_EPOCH
-from signalhub.core.rooms.requests import (
+from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.values import (
     APPROVAL,
     COMMIT,
     COMMITTED,
@@ -26,13 +27,12 @@ from signalhub.core.rooms.requests import (
     REJECTION,
     Send,
 )
-from signalhub.core.rooms.room import Room
-from signalhub.entry import Entry, Kind, Proposal, RoomMessage, encode_body
+from signalhub.wire.entry import Entry, Kind, Proposal, RoomMessage, encode_body
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
     from signalhub.core.rooms.rooms import Rooms
-    from signalhub.errors import Refusal
+    from signalhub.wire.errors import Refusal
 
 # A finished one can be looked up for so long.
 _REMEMBERED_MS = 7 * 86_400_000
@@ -53,7 +53,7 @@ def one(room: Room | None, proposal_id: str, now: int) -> Proposal:
     """One of a room; raises `RoomError`."""
     found = None if room is None else room.proposals.get(proposal_id)
     if found is None:
-        raise denials.no_proposal()
+        raise refusals.no_proposal()
     return _seen(found, now)
 
 
@@ -72,14 +72,14 @@ def check(rooms: Rooms, room: Room | None, request: Send, now: int) -> None:
         return
     if not fits(rooms, room, size):
         rooms.tally.refused += 1
-        raise denials.state_full()
+        raise refusals.state_full()
     if room is None or not is_new or request.proposal in room.proposals:
         return
     pending = {one.id for one in every(room, now) if one.status == PENDING}
     pending |= room.proposals_in_flight() - room.proposals.keys()
     if len(pending) >= rooms.settings.proposals_max:
         rooms.tally.refused += 1
-        raise denials.state_full()
+        raise refusals.state_full()
 
 
 def fits(rooms: Rooms, room: Room | None, size: int) -> bool:

@@ -12,32 +12,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Append, Dismiss, Effect
-from signalhub.core.rooms import (
-    accepting,
-    blobs,
-    denials,
-    guests,
-    proposals,
-    reading,
-    rendering,
-)
-from signalhub.core.rooms.binding import default_inbox_id, find, join_inbox
-from signalhub.core.rooms.buffer import Buffer
-from signalhub.core.rooms.inbox import Inbox, Kept
-from signalhub.core.rooms.known_ids import KnownIds
-from signalhub.core.rooms.limiter import Windows
-from signalhub.core.rooms.naming import Names
-from signalhub.core.rooms.pins import Pins
-from signalhub.core.rooms.requests import (
-    Blob,
-    Deposit,
-    Guest,
-    PutBlob,
-    Read,
-    Send,
-)
-from signalhub.core.rooms.room import Room
-from signalhub.entry import (
+from signalhub.core.rooms import accept, blobs, guests, proposals, read, refusals, values
+from signalhub.core.rooms.bind import default_inbox_id, find, join_inbox
+from signalhub.core.rooms.inbox import Buffer, Inbox, Kept, KnownIds, Pins
+from signalhub.core.rooms.room import Room, Windows
+from signalhub.core.rooms.values import Blob, Deposit, Guest, PutBlob, Read, Send
+from signalhub.wire.entry import (
     Entry,
     InboxKey,
     Kind,
@@ -47,10 +27,11 @@ from signalhub.entry import (
     decode_body,
     encode_body,
 )
+from signalhub.wire.room_ids import Names
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
-    from signalhub.errors import Refusal
+    from signalhub.wire.errors import Refusal
 
 _MINUTE_MS: Final = 60_000
 RESTARTING: Final = 1012
@@ -72,7 +53,7 @@ class Rooms:
         self.fetches = Windows(settings.fetch_rate, _MINUTE_MS)
         self.looks = Windows(settings.state_rate, _MINUTE_MS)
         self.appends = Windows(settings.append_rate, _MINUTE_MS)
-        self._grid_ms = rendering.GRID_MS[settings.timestamps]
+        self._grid_ms = values.GRID_MS[settings.timestamps]
         repeat_ms = int(settings.repeat_s * 1000)
         self.ids = KnownIds(repeat_ms, settings.repeat_memory_bytes, self._grid_ms)
         self.buffer = Buffer(settings.buffer, settings.buffer_bytes)
@@ -104,15 +85,15 @@ class Rooms:
 
     def send(self, request: Send, now: int) -> list[Effect]:
         """A message for a room."""
-        return accepting.send(self, request, now)
+        return accept.send(self, request, now)
 
     def deposit(self, request: Deposit, now: int) -> list[Effect]:
         """A message for an inbox alone."""
-        return accepting.deposit(self, request, now)
+        return accept.deposit(self, request, now)
 
     def read(self, request: Read, now: int) -> list[Effect]:
         """A page of an inbox."""
-        return reading.read(self, request, now)
+        return read.read(self, request, now)
 
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
         """A new version of a blob."""
@@ -124,7 +105,7 @@ class Rooms:
         wait_ms = self.looks.of(self.names.room(room)).take(mono_ms)
         if wait_ms:
             self.tally.limited += 1
-            raise denials.limited(wait_ms)
+            raise refusals.limited(wait_ms)
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
         """A blob as it is; raises `RoomError`."""
@@ -327,12 +308,12 @@ class Rooms:
         self, seq: int, message_id: str, ciphertext: bytes, created_ms: int | None
     ) -> bytes:
         """A message as a page holds it."""
-        alike = rendering.members(seq, message_id, ciphertext)
-        return rendering.page_item(alike, created_ms, is_exact=self._is_exact)
+        alike = values.members(seq, message_id, ciphertext)
+        return values.page_item(alike, created_ms, is_exact=self._is_exact)
 
     def _check_limit(self) -> None:
         if len(self.rooms) + len(self.inboxes) >= self.settings.limit:
-            raise denials.too_many_rooms()
+            raise refusals.too_many_rooms()
 
     def every(self) -> Iterator[Room | Inbox]:
         """Everything that is defined somewhere in the log."""

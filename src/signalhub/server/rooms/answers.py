@@ -11,12 +11,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from signalhub.core.rooms import denials
-from signalhub.core.rooms.rendering import GRID_MS, rfc3339
-from signalhub.core.rooms.requests import Accepted, Blob, Page
-from signalhub.entry import Proposal
-from signalhub.errors import RoomCode, RoomError
-from signalhub.server.http import Response
+from signalhub.core.rooms import refusals
+from signalhub.core.rooms.values import GRID_MS, Accepted, Blob, Page, rfc3339
+from signalhub.server.port.http import Response
+from signalhub.wire.entry import Proposal
+from signalhub.wire.errors import RoomCode, RoomError
 
 JSON: Final = "application/json"
 BINARY: Final = "application/octet-stream"
@@ -73,7 +72,7 @@ def error_response(error: RoomError) -> Response:
     return Response(STATUS[code], msgspec.json.encode(body), JSON, headers)
 
 
-INTERNAL_ERROR: Final = error_response(denials.broken())
+INTERNAL_ERROR: Final = error_response(refusals.broken())
 
 
 def sent(accepted: Accepted) -> Response:

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from signalhub.core.rooms.naming import default_inbox as default_inbox
-from signalhub.core.rooms.requests import ABOUT_PROPOSALS, APP, TYPES
-from signalhub.errors import RoomCode, RoomError
+from signalhub.core.rooms.values import ABOUT_PROPOSALS, APP, TYPES
+from signalhub.wire.errors import RoomCode, RoomError
+from signalhub.wire.room_ids import default_inbox
 
 ID_CHARS_MAX: Final = 128
 # Enough for base64url of the longest name of a room with a tenant.

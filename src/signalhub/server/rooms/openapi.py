@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from signalhub.core.rooms.requests import (
+from signalhub.core.rooms.values import (
     ABOUT_PROPOSALS,
     APP,
     BLOBS,
@@ -15,11 +15,11 @@ from signalhub.core.rooms.requests import (
     REJECTED,
     TYPES,
 )
-from signalhub.envelope import PROTOCOL_VERSION
-from signalhub.errors import RoomCode
 from signalhub.server.rooms import answers
 from signalhub.server.rooms.envelopes import CAPABILITY_CHARS, ID_CHARS_MAX, INBOX_CHARS_MAX
-from signalhub.settings import Rooms as RoomSettings
+from signalhub.settings.model import Rooms as RoomSettings
+from signalhub.wire.envelope import PROTOCOL_VERSION
+from signalhub.wire.errors import RoomCode
 
 MESSAGE: Final = "/api/v1/message"
 MESSAGES: Final = "/v1/inbox/messages"

@@ -12,12 +12,10 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
-from signalhub.core.flow import Outbound
-from signalhub.core.rooms import denials
+from signalhub.core.rooms import refusals
 from signalhub.core.rooms.guests import TRY_AGAIN_LATER
-from signalhub.core.rooms.requests import Accepted, Guest, Result, Send, Welcome
-from signalhub.errors import RoomCode, RoomError
-from signalhub.server.connection import Connection, Waiting
+from signalhub.core.rooms.values import Accepted, Guest, Result, Send, Welcome
+from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS, is_retried
 from signalhub.server.rooms.envelopes import (
     ID_CHARS_MAX,
@@ -27,9 +25,11 @@ from signalhub.server.rooms.envelopes import (
     room_name,
 )
 from signalhub.server.runner import Runner
-from signalhub.server.writer import Writer
-from signalhub.settings import Outbound as Bounds
-from signalhub.websocket import CloseCode, text_header
+from signalhub.server.sockets.connection import Connection, Waiting
+from signalhub.server.sockets.writer import Writer
+from signalhub.settings.model import Outbound as Bounds
+from signalhub.wire.errors import RoomCode, RoomError
+from signalhub.wire.frames import CloseCode, text_header
 
 BAD_FRAMES_MAX: Final = 10
 EARLY_FRAMES_MAX: Final = 16
@@ -55,7 +55,7 @@ _NO_ACTION = RoomError(RoomCode.BAD_FRAME, "action must be send, ping or pong.")
 _OTHER_NAMES = RoomError(
     RoomCode.BAD_ENVELOPE, "A frame cannot name another room, tenant or pseudonym than its socket."
 )
-_FAULT = denials.broken()
+_FAULT = refusals.broken()
 
 
 class Visit(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms.requests import Accepted, Welcome
-from signalhub.entry import Kind
-from signalhub.errors import RoomCode
+from signalhub.core.rooms.values import Accepted, Welcome
+from signalhub.wire.entry import Kind
+from signalhub.wire.errors import RoomCode
 from tests.memory_rooms import (
     INBOX,
     SECRET,

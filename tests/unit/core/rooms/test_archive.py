@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from signalhub.core.effects import Consult
-from signalhub.core.rooms.requests import Archived
-from signalhub.errors import RoomCode
+from signalhub.core.rooms.values import Archived
+from signalhub.wire.errors import RoomCode
 from tests.memory_rooms import (
     Caller,
     archived,

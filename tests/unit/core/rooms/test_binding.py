@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms.naming import default_inbox
-from signalhub.core.rooms.requests import Welcome
-from signalhub.entry import Kind
-from signalhub.errors import RoomCode, RoomError
+from signalhub.core.rooms.values import Welcome
+from signalhub.wire.entry import Kind
+from signalhub.wire.errors import RoomCode, RoomError
+from signalhub.wire.room_ids import default_inbox
 from tests.memory_rooms import (
     INBOX,
     ROOM,

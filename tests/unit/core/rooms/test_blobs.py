@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms.requests import Blob
-from signalhub.errors import RoomCode, RoomError
+from signalhub.core.rooms.values import Blob
+from signalhub.wire.errors import RoomCode, RoomError
 from tests.memory_rooms import (
     ROOM,
     Caller,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core import recovery, retention
-from signalhub.core.dedup import Dedup, fingerprint
 from signalhub.core.effects import Recall
+from signalhub.core.messages.dedup import Dedup, fingerprint
 from signalhub.core.rooms import rooms as rooms_module
-from signalhub.errors import RoomCode, RoomError
+from signalhub.core.streams import recovery, retention
+from signalhub.wire.errors import RoomCode, RoomError
 from tests.memory_rooms import (
     INBOX,
     ROOM,
@@ -44,7 +44,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(window_ms: int, memory_bytes_max: int) -> Dedup:
         return Dedup(window_ms, SCARCE_BYTES)
 
-    monkeypatch.setattr("signalhub.core.rooms.known_ids.Dedup", made)
+    monkeypatch.setattr("signalhub.core.rooms.inbox.Dedup", made)
 
 
 def aged(shell: MemoryShell, count: int = 200) -> None:

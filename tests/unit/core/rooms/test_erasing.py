@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.entry import Kind
+from signalhub.wire.entry import Kind
 from tests.memory_rooms import (
     INBOX,
     SECRET,

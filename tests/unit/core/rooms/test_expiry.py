@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.rooms.naming import default_inbox
+from signalhub.wire.room_ids import default_inbox
 from tests.memory_rooms import (
     INBOX,
     SECRET,

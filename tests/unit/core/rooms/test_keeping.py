@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from signalhub.core import refusals, retention
-from signalhub.core.recovery import take_snapshot
-from signalhub.core.rooms.requests import Blob
-from signalhub.entry import Kind
-from signalhub.errors import RoomCode
+from signalhub.core import refusals
+from signalhub.core.rooms.values import Blob
+from signalhub.core.streams import retention
+from signalhub.core.streams.recovery import take_snapshot
+from signalhub.wire.entry import Kind
+from signalhub.wire.errors import RoomCode
 from tests.memory_rooms import (
     ROOM,
     SECRET,

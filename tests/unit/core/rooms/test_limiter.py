@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core import refusals, retention
-from signalhub.core.rooms.limiter import SlidingWindow, Windows
-from signalhub.errors import RoomCode
-from signalhub.settings import Rooms, Settings
+from signalhub.core import refusals
+from signalhub.core.rooms.room import SlidingWindow, Windows
+from signalhub.core.streams import retention
+from signalhub.settings.model import Rooms, Settings
+from signalhub.wire.errors import RoomCode
 from tests.memory_rooms import (
     SECRET,
     deposit,

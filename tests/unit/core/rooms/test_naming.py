@@ -8,9 +8,9 @@ from base64 import urlsafe_b64encode
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms import denials
-from signalhub.core.rooms.naming import KEY_VERSION, Names, default_inbox
-from signalhub.entry import InboxKey, Kind, decode_body
+from signalhub.core.rooms import refusals as room_refusals
+from signalhub.wire.entry import InboxKey, Kind, decode_body
+from signalhub.wire.room_ids import KEY_VERSION, Names, default_inbox
 from tests.memory_rooms import (
     INBOX,
     ROOM,
@@ -105,17 +105,17 @@ def test_no_error_names_a_room_an_inbox_or_a_member() -> None:
         send(shell, "x", inbox="another").error,
         send(shell, "x", room="another", inbox=SECRET).error,
         put_blob(shell, b"", if_version=7).error,
-        denials.capability_missing(),
-        denials.not_blind(),
-        denials.storage(),
-        denials.unreadable(),
-        denials.archive_away(),
-        denials.over_cap(),
-        denials.too_many_rooms(),
-        denials.busy(),
-        denials.state_full(),
-        denials.no_blob(),
-        denials.no_proposal(),
+        room_refusals.capability_missing(),
+        room_refusals.not_blind(),
+        room_refusals.storage(),
+        room_refusals.unreadable(),
+        room_refusals.archive_away(),
+        room_refusals.over_cap(),
+        room_refusals.too_many_rooms(),
+        room_refusals.busy(),
+        room_refusals.state_full(),
+        room_refusals.no_blob(),
+        room_refusals.no_proposal(),
     ]
 
     for error in errors:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.core import retention
-from signalhub.core.rooms import pins as pins_module
-from signalhub.core.rooms.pins import Pins
+from signalhub.core.rooms import inbox as pins_module
+from signalhub.core.rooms.inbox import Pins
+from signalhub.core.streams import retention
 from tests.memory_rooms import deposit, fill, pages, room_shell, without_shelf
 
 NOW = 1_760_000_000_000

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms.requests import PENDING
-from signalhub.entry import Kind, Proposal
-from signalhub.errors import RoomCode, RoomError
+from signalhub.core.rooms.values import PENDING
+from signalhub.wire.entry import Kind, Proposal
+from signalhub.wire.errors import RoomCode, RoomError
 from tests.memory_rooms import (
     DAY_MS,
     ROOM,

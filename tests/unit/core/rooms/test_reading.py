@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from signalhub.core.effects import Fetch, FindTime
-from signalhub.core.rooms.naming import default_inbox
-from signalhub.entry import Stored
-from signalhub.errors import RoomCode
+from signalhub.wire.entry import Stored
+from signalhub.wire.errors import RoomCode
+from signalhub.wire.room_ids import default_inbox
 from tests.memory_rooms import (
     INBOX,
     archived,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from signalhub.core.dedup import Dedup, fingerprint
-from signalhub.core.rooms.requests import Accepted
-from signalhub.errors import RoomCode
+from signalhub.core.messages.dedup import Dedup, fingerprint
+from signalhub.core.rooms.values import Accepted
 from signalhub.state import schema
-from signalhub.state.room_ids import RoomIds
+from signalhub.state.schema import RoomIds
+from signalhub.wire.errors import RoomCode
 from tests.memory_rooms import (
     SECRET,
     Caller,
@@ -37,7 +37,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(window_ms: int, memory_bytes_max: int) -> Dedup:
         return Dedup(window_ms, SCARCE_BYTES)
 
-    monkeypatch.setattr("signalhub.core.rooms.known_ids.Dedup", made)
+    monkeypatch.setattr("signalhub.core.rooms.inbox.Dedup", made)
 
 
 def aged(shell: MemoryShell, count: int = 200, **members: str) -> None:

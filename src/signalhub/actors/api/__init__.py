@@ -1,0 +1,1 @@
+"""What a program with durable actors imports."""

@@ -1,0 +1,52 @@
+"""Work outside actors: async functions, found by name and run at least once."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+from signalhub.actors.api import outcome, payload
+
+_DEPTH_MAX: Final = 50
+_BYTES_MAX: Final = 2**20
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What an async function is stored by; raises `TypeError` if it could not be found again."""
+    if not inspect.iscoroutinefunction(function):
+        raise TypeError(f"offload runs async functions, not {function!r}")
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    try:
+        is_found = find(name) is function
+    except LookupError:
+        is_found = False
+    if not is_found:
+        raise TypeError(
+            f"{function!r} could not be found again after a crash: offload functions of a module"
+        )
+    return name
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The async function `module:qualified.name`; raises `LookupError`."""
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LookupError(f"there is no function {name} any more: {error}") from error
+    if not inspect.iscoroutinefunction(found):
+        raise LookupError(f"{name} is no async function any more")
+    return found  # type: ignore[no-any-return]
+
+
+async def run_offloaded(name: str, arguments: bytes) -> bytes:
+    """Run it; whatever it returns or raises is its outcome."""
+    try:
+        value = await find(name)(*payload.decode(arguments))
+        return outcome.of_value(value, max_depth=_DEPTH_MAX, max_bytes=_BYTES_MAX)
+    except Exception as error:
+        return outcome.of_error(error)

@@ -1,0 +1,191 @@
+"""An actor's state: keys and values, and SQL on tables of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from signalhub.actors.api import payload
+from signalhub.actors.store.store import Store
+
+_TABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
+# Statements that would reach beyond the transaction of the handler.
+_FORBIDDEN = re.compile(
+    r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|PRAGMA|VACUUM|ANALYZE|REINDEX)\b",
+    re.IGNORECASE,
+)
+# So would this in case of a conflict, and without an error that ends the turn for good.
+_ROLLS_BACK = re.compile(r"\b(OR|CONFLICT)\s+ROLLBACK\b", re.IGNORECASE)
+_QUOTED_OR_COMMENT = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
+)
+
+# SQLite reads and writes these tables itself when a table is made or dropped, and the authorizer
+# cannot tell that from an access of the statement; so it is the text that must not name them. Not
+# even within quotes or comments: a name may be quoted in any way, and what is a comment is not
+# certain without a tokenizer.
+_OF_SQLITE = re.compile(r"\bsqlite_", re.IGNORECASE)
+
+_SPECIAL = re.compile("[A-Z:^]")
+
+
+Rows = list[tuple[Any, ...]]
+
+
+def table_of(actor: str, name: str) -> str:
+    """The name of an actor's table in the host's file."""
+    return f"{table_prefix(actor)}{name.lower()}"
+
+
+def table_prefix(actor: str) -> str:
+    """How the names of an actor's tables begin, and of no other's.
+
+    SQLite does not tell upper from lower case in names, but keys of actors do; and a key may hold
+    a colon.
+    """
+    return f"state:{_SPECIAL.sub(lambda found: f'^{found[0].lower()}', actor)}:"
+
+
+class State:
+    """Reads and writes within the running handler's transaction."""
+
+    def __init__(self, store: Store, actor: str, max_depth: int, max_bytes: int) -> None:
+        self._store = store
+        self._execute = store.execute
+        self._actor = actor
+        self._max_depth = max_depth
+        self._max_bytes = max_bytes
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = self._execute(
+            "SELECT value FROM state WHERE actor = ? AND key = ?", (self._actor, key)
+        ).fetchone()
+        return default if found is None else payload.decode(found[0])
+
+    def put(self, key: str, value: Any) -> None:
+        """Store a value by copy; what `payload` cannot encode raises and stores nothing."""
+        if not isinstance(key, str):
+            raise TypeError(f"keys of the state are texts, not {type(key).__name__}")
+        data = payload.encode(value, max_depth=self._max_depth, max_bytes=self._max_bytes)
+        self._execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (self._actor, key, data))
+
+    def delete(self, key: str) -> bool:
+        """Was there something to delete?"""
+        self._execute("DELETE FROM state WHERE actor = ? AND key = ?", (self._actor, key))
+        return bool(self._store.connection.changes())
+
+    def list(self, prefix: str = "", *, limit: int | None = None) -> dict[str, Any]:
+        """Keys that begin like this, in order, and their values."""
+        rows = self._execute(
+            "SELECT key, value FROM state WHERE actor = ? AND key >= ? ORDER BY key",
+            (self._actor, prefix),
+        )
+        found: dict[str, Any] = {}
+        for key, data in rows:
+            if not key.startswith(prefix) or (limit is not None and len(found) >= limit):
+                break
+            found[key] = payload.decode(data)
+        return found
+
+    def sql(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> Rows:
+        """Run one statement on tables of this actor, named in braces: `SELECT * FROM {items}`.
+
+        Returns the rows, if it has any.
+        """
+        _check(statement)
+        text = _TABLE.sub(lambda found: f'"{self._quoted(found[1])}"', statement)
+        connection = self._store.connection
+        connection.authorizer = self._authorize
+        try:
+            return list(
+                self._execute(
+                    text, tuple(parameters) if isinstance(parameters, list) else parameters
+                )
+            )
+        except apsw.AuthError as error:
+            raise ValueError(
+                f"{error}: name tables of the actor in braces, such as {{items}}; others are not "
+                "its own"
+            ) from error
+        except apsw.NoMemError as error:
+            # The turn would run the same statement again, for ever.
+            raise MemoryError("the statement needs more memory than there is") from error
+        finally:
+            connection.authorizer = None
+
+    def _quoted(self, name: str) -> str:
+        return table_of(self._actor, name).replace('"', '""')
+
+    def _authorize(
+        self,
+        operation: int,
+        first: str | None,
+        second: str | None,
+        database: str | None,
+        trigger: str | None,
+    ) -> int:
+        """Tables, and indexes on them, must be the actor's own; or SQLite's, see `_OF_SQLITE`."""
+        if operation in _ON_TABLES:
+            prefix = table_prefix(self._actor)
+            # The name of an index is one of the file, too.
+            names = [first, second] if operation in _ON_INDEXES else [first]
+            for name in names:
+                if name and not name.startswith((prefix, "sqlite_")):
+                    return apsw.SQLITE_DENY
+        elif operation in _NEVER:
+            return apsw.SQLITE_DENY
+        return apsw.SQLITE_OK
+
+
+def _check(statement: str) -> None:
+    """Refuse what the authorizer is not asked about, or not in time."""
+    if _FORBIDDEN.match(statement):
+        raise ValueError(
+            "state.sql is part of the handler's transaction: it cannot begin, end or leave it"
+        )
+    if _ROLLS_BACK.search(_QUOTED_OR_COMMENT.sub(" ", statement)):
+        raise ValueError(
+            "state.sql is part of the handler's transaction: a conflict cannot roll it back; "
+            "use ABORT, which raises, instead of ROLLBACK"
+        )
+    if _OF_SQLITE.search(_TABLE.sub(" ", statement)):
+        raise ValueError(
+            "what begins with sqlite_ is of all actors of the host, and state.sql cannot name it: "
+            "name tables of the actor in braces, such as {items}, and pass texts as parameters"
+        )
+
+
+_ON_INDEXES = frozenset({apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_DROP_INDEX})
+_ON_TABLES = _ON_INDEXES | frozenset(
+    {
+        apsw.SQLITE_READ,
+        apsw.SQLITE_INSERT,
+        apsw.SQLITE_UPDATE,
+        apsw.SQLITE_DELETE,
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_DROP_TABLE,
+    }
+)
+_NEVER = frozenset(
+    {
+        apsw.SQLITE_ATTACH,
+        apsw.SQLITE_DETACH,
+        apsw.SQLITE_PRAGMA,
+        apsw.SQLITE_TRANSACTION,
+        apsw.SQLITE_SAVEPOINT,
+        apsw.SQLITE_ALTER_TABLE,
+        apsw.SQLITE_CREATE_VIEW,
+        apsw.SQLITE_DROP_VIEW,
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_DROP_TRIGGER,
+        apsw.SQLITE_CREATE_VTABLE,
+        apsw.SQLITE_DROP_VTABLE,
+        apsw.SQLITE_CREATE_TEMP_TABLE,
+        apsw.SQLITE_CREATE_TEMP_VIEW,
+        apsw.SQLITE_CREATE_TEMP_TRIGGER,
+        apsw.SQLITE_CREATE_TEMP_INDEX,
+    }
+)

@@ -1,0 +1,1 @@
+"""The shell of a host: a thread, a connection, tasks."""

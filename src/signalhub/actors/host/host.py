@@ -1,0 +1,459 @@
+"""A host: the process in which durable actors live, between its store and the hub.
+
+The kernel's thread decides; this, on the event loop, moves bytes: deliveries in, effects out. While
+there is no hub, actors of the host work on; what is for others waits in the outbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Self
+
+import msgspec
+
+from signalhub.actors import wire
+from signalhub.actors.api.actor import Actor
+from signalhub.actors.api.config import DurableConfig, for_host
+from signalhub.actors.api.offload import run_offloaded
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.thread import Turning
+from signalhub.actors.kernel.control import NAME_KEPT
+from signalhub.actors.kernel.events import (
+    Answer,
+    Arrived,
+    Commanded,
+    Connected,
+    Effect,
+    Ended,
+    Event,
+    GiveAway,
+    Locate,
+    Moved,
+    Offload,
+    Place,
+    Placed,
+    PlacingFailed,
+    Receipted,
+    Refused,
+    Send,
+    Settle,
+)
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.store.store import Store
+from signalhub.client import Client, Message, Reconnect, connect
+from signalhub.client.transport.runner import Token
+from signalhub.clock import Clock, SystemClock
+from signalhub.locks import LockedFolder
+from signalhub.wire.errors import ClientError, Code, Unavailable, UnknownActor
+from signalhub.wire.errors import Refused as HubRefused
+from signalhub.wire.names import path_of
+
+log = logging.getLogger("signalhub.actors")
+
+FILE: Final = "actors.db"
+LOCK_NAME: Final = "actors.lock"
+HOST_CAPABILITY: Final = "actor-host"
+_CONNECT_S_MAX: Final = 10.0
+_SESSION_S: Final = 1.0
+_PROBE_S: Final = 2.0
+_MOVE_FINAL: Final = frozenset(
+    {Code.STALE_PLACEMENT, Code.NO_HOST, Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE}
+)
+# What somebody outside may not be told is not tried again: nobody else waits for it.
+_TELL_FINAL: Final = frozenset({Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE})
+
+
+def host_address(name: str) -> str:
+    """What the hub knows a host by."""
+    return f"{wire.HOST_PREFIX}{name})"
+
+
+class Host:
+    """Serves kinds of actors from a data folder. Use it as `async with Host(…) as host:`."""
+
+    def __init__(
+        self,
+        *classes: type[Actor],
+        data: str | os.PathLike[str],
+        url: str,
+        name: str | None = None,
+        config: DurableConfig | None = None,
+        foreign: Iterable[str] = (),
+        token: Token = None,
+        clock: Clock | None = None,
+        replaces: bool = False,
+        reached: Callable[[str], None] | None = None,
+    ) -> None:
+        """Open the store; nothing runs before the host is entered.
+
+        Args:
+            classes: The kinds of actors to serve.
+            data: The folder of this host; no other process may use it at the same time.
+            url: The hub, such as `ws://127.0.0.1:8787/ws`.
+            name: What the hub knows this host by. It stays with the folder: give it once, or never,
+                and one is made up.
+            config: What holds for all kinds unless they override it.
+            foreign: Kinds of other hosts that may be called by name, without their classes.
+            token: For hubs that want one, as for `connect`.
+            replaces: Take a name whose folder is lost: its actors begin anew here.
+            reached: For tests: called at points of a turn.
+        """
+        self.config = config or DurableConfig()
+        self._url = url
+        self._token = token
+        self._clock = clock or SystemClock()
+        self._folder = LockedFolder(os.fspath(data), lock_name=LOCK_NAME, owner="actor host")
+        try:
+            durability = for_host(self.config, classes).durability
+            store = Store(self._folder.path / FILE, durability=durability)
+            self.name, self._instance = _identity(store, name)
+            # Has the hub known this folder by its name before?
+            self._is_name_ours = store.get_meta(NAME_KEPT) is not None
+            self.address = host_address(self.name)
+            self.kernel = Kernel(
+                store,
+                classes,
+                host=self.address,
+                config=self.config,
+                foreign=foreign,
+                reached=reached or (lambda point: None),
+            )
+        except BaseException:
+            self._folder.close()
+            raise
+        self._turning = Turning(self.kernel, self._clock, self._committed)
+        self._client: Client | None = None
+        self._session_id = ""
+        self._replaces = replaces
+        self._offloaded: set[tuple[str, str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._is_closed = False
+        self.is_connected = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self.kernel.start(self._clock.now_ms())
+        self._turning.on_fault = self._faulted
+        self._turning.start()
+        self._spawn(self._serve())
+        self._spawn(self._watch_session())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _faulted(self) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def run(self) -> None:
+        """Wait until the host ends; raises what ended it, if that was not `close`."""
+        await self._ended.wait()
+        if self._turning.fault is not None:
+            raise self._turning.fault
+
+    async def close(self) -> None:
+        """Finish the running turn and leave. Everything else goes on with the next start."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await asyncio.to_thread(self._turning.stop)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+        self.kernel.store.close()
+        self._folder.close()
+        self._ended.set()
+
+    # From the hub.
+
+    async def _serve(self) -> None:
+        """Connect, however long it takes, and pass on what comes."""
+        try:
+            self._client = client = await self._connected()
+            self._notice_session(client)
+            self.is_connected.set()
+            async for message in client.messages():
+                self._received(message)
+            raise Unavailable("the connection to the hub has ended")
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # A host that hears nothing any more must not look as if it lived.
+            log.error("the hub does not serve this host: %s", error)
+            self._turning.fault = error
+            self._ended.set()
+
+    async def _connected(self) -> Client:
+        pause_s = 0.2
+        while True:
+            try:
+                await self._check_name()
+                return await connect(
+                    self._url,
+                    self.address,
+                    capabilities=[
+                        HOST_CAPABILITY,
+                        *(f"actor:{kind}" for kind in self.kernel.kinds.names),
+                    ],
+                    metadata={"instance": self._instance},
+                    durable=True,
+                    acknowledge=True,
+                    token=self._token,
+                    reconnect=Reconnect(first_jitter_s=1.0, cap_s=_CONNECT_S_MAX),
+                )
+            except Unavailable as error:
+                log.warning("no hub at %s yet: %s", self._url, error)
+            except HubRefused as error:
+                if not error.retryable or error.code == Code.DUPLICATE_HOST:
+                    raise
+                log.warning("the hub does not serve this host yet: %s", error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_CONNECT_S_MAX, pause_s * 2)
+
+    async def _check_name(self) -> None:
+        """Whose is the name? A second folder under it would be a second life of its actors.
+
+        Raises `HubRefused` with `duplicate_host`.
+        """
+        try:
+            async with ActorHub(self._url, token=self._token) as probe:
+                pattern = path_of(self.address)
+                found = await probe.client.discover(pattern, include_away=True)
+                known = [one for one in found if one.address == self.address]
+                if known and not known[0].away and await _answers(probe, self.address):
+                    raise _duplicate(f"a host {self.name} is running", "stop it first")
+                if known and not self._is_name_ours and not self._replaces:
+                    raise _duplicate(
+                        f"the hub knows a host {self.name} already, whose actors live in another "
+                        "folder",
+                        "start that one, or choose another name; only if its folder is lost, "
+                        "replace it",
+                    )
+        except HubRefused as error:
+            if error.code == Code.DUPLICATE_HOST:
+                raise
+            # Who may not look has to do without; the hub still refuses another instance.
+            log.debug("the name could not be checked: %s", error)
+        if not self._is_name_ours:
+            kept: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+            self.kernel_events([Commanded("keep_name", {}, kept)])
+            await kept
+            self._is_name_ours = True
+
+    async def _watch_session(self) -> None:
+        while True:
+            await asyncio.sleep(_SESSION_S)
+            if self._client is not None:
+                self._notice_session(self._client)
+
+    def _notice_session(self, client: Client) -> None:
+        """The client reconnects by itself; the kernel wants to know that it did."""
+        if client.session_id and client.session_id != self._session_id:
+            self._session_id = client.session_id
+            self.kernel_events([Connected()])
+
+    def _received(self, message: Message) -> None:
+        if self._client is not None:
+            self._notice_session(self._client)
+        if message.type == wire.CONTROL:
+            if message.is_settleable:
+                self._spawn(_settle([message]))
+            self.kernel_events([_commanded(message)])
+            return
+        delivery = message.delivery
+        accepted_ms = message.timestamp
+        if delivery is not None and delivery.accepted_at is not None:
+            accepted_ms = delivery.accepted_at
+        data = msgspec.json.encode(message.payload)
+        self.kernel_events([Arrived(message.type, data, message.sender, accepted_ms, message)])
+
+    def kernel_events(self, events: Iterable[Event]) -> None:
+        """Tell the kernel what has happened."""
+        self._turning.put(events)
+
+    # To the hub.
+
+    def _committed(self, effects: list[Effect]) -> None:
+        """On the kernel's thread: the effects of a turn are real now."""
+        self._loop.call_soon_threadsafe(self._perform, effects)
+
+    def _perform(self, effects: list[Effect]) -> None:
+        settles: list[Message] = []
+        for effect in effects:
+            match effect:
+                case Settle():
+                    settles.append(effect.delivery)
+                case Send():
+                    self._spawn(self._send(effect))
+                case Locate():
+                    self._spawn(self._locate(effect))
+                case GiveAway():
+                    self._spawn(self._give_away(effect))
+                case Offload():
+                    self._spawn(self._offload(effect))
+                case Answer():
+                    self._spawn(self._answer(effect))
+        if settles:
+            self._spawn(_settle(settles))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, effect: Send) -> None:
+        self.kernel_events([await self._sent(effect)])
+
+    async def _sent(self, effect: Send) -> Receipted | Refused:
+        if self._client is None:
+            return Refused(effect.batch, "there is no connection to the hub yet")
+        self._notice_session(self._client)
+        try:
+            await self._client.ask(
+                effect.to,
+                effect.type,
+                msgspec.Raw(effect.data),
+                ttl_ms=effect.ttl_ms,
+                message_id=effect.batch,
+                fences=effect.fences or None,
+                timeout_s=self.kernel.config.outbound_timeout_ms / 1000,
+                attempts=1,
+            )
+        except UnknownActor as error:
+            return Refused(effect.batch, str(error), is_final=effect.type == wire.RESULT)
+        except HubRefused as error:
+            return _refused(effect, error)
+        except ClientError as error:
+            return Refused(effect.batch, str(error))
+        except Exception as error:
+            log.exception("a batch for %s cannot be sent", effect.to)
+            return Refused(effect.batch, repr(error))
+        return Receipted(effect.batch)
+
+    async def _locate(self, effect: Locate) -> None:
+        claims = effect.claims
+        strangers = [one for one in effect.actors if one not in claims]
+        # Each answer is passed on at once: held back, it could be overtaken by what it is about.
+        if strangers:
+            self.kernel_events([await self._placed(strangers, {})])
+        if claims:
+            self.kernel_events([await self._placed(list(claims), claims)])
+
+    async def _placed(self, actors: list[str], claims: dict[str, int]) -> Placed | PlacingFailed:
+        try:
+            if self._client is None:
+                raise Unavailable("there is no connection to the hub yet")
+            host = self.address if claims else None
+            found = await self._client.place(actors, host=host, tokens=claims or None)
+        except ClientError as error:
+            log.debug("places are not known: %s", error)
+            return PlacingFailed(actors)
+        except Exception:
+            log.exception("places cannot be asked for")
+            return PlacingFailed(actors)
+        places = [Place(one.actor, one.host, one.token) for one in found.places]
+        return Placed(places, {one.actor: one.message for one in found.unplaced})
+
+    async def _give_away(self, effect: GiveAway) -> None:
+        moved = Moved(effect.actor, None, "there is no connection to the hub yet")
+        if self._client is not None:
+            try:
+                place = await self._client.move(effect.actor, effect.token, effect.to)
+                moved = Moved(effect.actor, place.token)
+            except HubRefused as error:
+                moved = Moved(effect.actor, None, str(error), is_final=error.code in _MOVE_FINAL)
+            except Exception as error:
+                moved = Moved(effect.actor, None, str(error))
+        self.kernel_events([moved])
+
+    async def _offload(self, effect: Offload) -> None:
+        work = (effect.actor, effect.call_id)
+        if work in self._offloaded:
+            return  # After a failed turn the kernel no longer knows what is under way.
+        self._offloaded.add(work)
+        body = await run_offloaded(effect.function, effect.arguments)
+        self._offloaded.discard(work)
+        self.kernel_events([Ended(effect.actor, effect.call_id, body)])
+
+    async def _answer(self, effect: Answer) -> None:
+        if isinstance(effect.answer, asyncio.Future):
+            effect.answer.set_result(effect.result)
+            return
+        request: Message = effect.answer
+        asked = request.payload if isinstance(request.payload, dict) else {}
+        body = {"id": asked.get("id"), **effect.result}
+        if self._client is not None:
+            try:
+                await self._client.tell(request.sender, wire.ANSWER, body)
+            except ClientError as error:
+                log.warning("an answer to %s could not be sent: %s", request.sender, error)
+
+
+async def _answers(probe: ActorHub, address: str) -> bool:
+    """Does somebody live under the address, rather than a connection nobody has closed yet?"""
+    try:
+        await probe.command(address, "stats", timeout_s=_PROBE_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _duplicate(message: str, resolution: str) -> HubRefused:
+    return HubRefused(Code.DUPLICATE_HOST, message, resolution=resolution)
+
+
+async def _settle(messages: list[Message]) -> None:
+    for message in messages:
+        if message.is_settleable:
+            try:
+                await message.ack()
+            except ClientError as error:
+                # It comes again, and is known by then.
+                log.debug("a delivery could not be settled: %s", error)
+                return
+
+
+def _refused(effect: Send, error: HubRefused) -> Refused:
+    if error.code == Code.STALE_PLACEMENT:
+        stale = [one["actor"] for one in error.details.get("stale", ())]
+        return Refused(effect.batch, str(error), stale)
+    if error.code == Code.MESSAGE_TOO_LARGE:
+        return Refused(effect.batch, str(error), is_too_large=True)
+    is_final = effect.type == wire.RESULT and error.code in _TELL_FINAL
+    return Refused(effect.batch, str(error), is_final=is_final)
+
+
+def _commanded(message: Message) -> Commanded:
+    body = message.payload if isinstance(message.payload, dict) else {}
+    arguments = body.get("arguments")
+    name = body.get("name")
+    return Commanded(
+        name if isinstance(name, str) else "",
+        arguments if isinstance(arguments, dict) else {},
+        message,
+    )
+
+
+def _identity(store: Store, name: str | None) -> tuple[str, str]:
+    """The name and the instance of a host stay with its folder, once the hub has known it."""
+    with store.transaction():
+        known, instance = store.get_meta("host"), store.get_meta("instance")
+        if store.get_meta(NAME_KEPT) is None:
+            known = name or known
+        if known is not None and name is not None and known != name:
+            raise ValueError(
+                f"{store.path} belongs to the host {known}; its mailbox and its actors are known "
+                "by that name. Leave the name out, or choose another data folder"
+            )
+        known = known or f"host-{secrets.token_hex(4)}"
+        instance = instance or secrets.token_hex(16)
+        store.put_meta("host", known)
+        store.put_meta("instance", instance)
+    return known, instance

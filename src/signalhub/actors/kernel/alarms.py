@@ -1,0 +1,372 @@
+"""Alarms: what is to happen at a time, after a delay, by cron, or every so often.
+
+A due alarm runs like a message, alone and in a savepoint of its own. After it has run, its row is
+deleted or gets its next time only if the handler did not set or cancel the same alarm meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from signalhub.actors.api import schedules
+from signalhub.actors.api.operation import Continuation, cont, decode_continuation
+from signalhub.actors.api.schedules import AlarmType, ScheduleError, Spec
+
+if TYPE_CHECKING:
+    from signalhub.actors.api.actor import Then
+    from signalhub.actors.kernel.kernel import Kernel
+    from signalhub.actors.kernel.run import Running
+
+log = logging.getLogger("signalhub.actors")
+
+_COLUMNS = (
+    "actor, id, type, due_ms, occurrence_ms, spec, continuation, attempts, max_attempts, status,"
+    " generation, last_error"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Of what a turn can do, alarms that are due take at most this part, so that messages go on, too.
+_SHARE = 2
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """One alarm, as its actor sees it."""
+
+    id: str
+    type: AlarmType
+    due_ms: int
+    continuation: Continuation
+    spec: Spec
+    status: str = "pending"
+    attempts: int = 0
+    last_error: str | None = None
+
+    @property
+    def due(self) -> datetime:
+        """When it is to run next."""
+        return _EPOCH + timedelta(milliseconds=self.due_ms)
+
+
+class AlarmRow(msgspec.Struct):
+    """A row of the table `alarms`; `occurrence_ms` is the time it is meant for, tries aside."""
+
+    actor: str
+    id: str
+    type: str
+    due_ms: int
+    occurrence_ms: int
+    spec: str
+    continuation: bytes
+    attempts: int
+    max_attempts: int
+    status: str
+    generation: str
+    last_error: str | None = None
+
+    def shown(self) -> Schedule:
+        return Schedule(
+            self.id,
+            AlarmType(self.type),
+            self.due_ms,
+            decode_continuation(self.continuation),
+            Spec.decode(self.spec),
+            self.status,
+            self.attempts,
+            self.last_error,
+        )
+
+
+class AlarmTable:
+    """The alarms of all actors of a host."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._execute = kernel.store.execute
+
+    def put(self, row: AlarmRow) -> None:
+        self._execute(
+            "INSERT OR REPLACE INTO alarms VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            msgspec.structs.astuple(row),
+        )
+
+    def find(self, actor: str, alarm_id: str) -> AlarmRow | None:
+        found = self._execute(
+            f"SELECT {_COLUMNS} FROM alarms WHERE actor = ? AND id = ?",  # noqa: S608
+            (actor, alarm_id),
+        ).fetchone()
+        return None if found is None else AlarmRow(*found)
+
+    def of(self, actor: str) -> list[AlarmRow]:
+        rows = self._execute(
+            f"SELECT {_COLUMNS} FROM alarms WHERE actor = ? ORDER BY due_ms, id",  # noqa: S608
+            (actor,),
+        )
+        return [AlarmRow(*columns) for columns in rows]
+
+    def remove(self, actor: str, alarm_id: str) -> None:
+        self._execute("DELETE FROM alarms WHERE actor = ? AND id = ?", (actor, alarm_id))
+
+    def due(self, now_ms: int, limit: int) -> list[AlarmRow]:
+        """The next alarms to run, of actors that are here."""
+        rows = self._execute(
+            f"SELECT {_COLUMNS} FROM alarms WHERE status = 'pending' AND due_ms <= ?"  # noqa: S608
+            " AND NOT EXISTS"
+            " (SELECT 1 FROM actors WHERE address = alarms.actor AND status <> 'here')"
+            " ORDER BY due_ms, id LIMIT ?",
+            (now_ms, limit),
+        )
+        return [AlarmRow(*columns) for columns in rows]
+
+    def next_due_ms(self) -> int | None:
+        found: int | None = self._execute(
+            "SELECT due_ms FROM alarms WHERE status = 'pending'"
+            " AND NOT EXISTS"
+            " (SELECT 1 FROM actors WHERE address = alarms.actor AND status <> 'here')"
+            " ORDER BY due_ms, id LIMIT 1"
+        ).get
+        return found
+
+    def share(self, limit: int) -> int:
+        return max(1, limit // _SHARE)
+
+    # What became of a run.
+
+    def ran(self, row: AlarmRow, now_ms: int) -> None:
+        """It succeeded; unless its handler has changed it, it goes on or ends."""
+        current = self._unchanged(row)
+        if current is not None:
+            current.last_error = None
+            self._go_on(current, now_ms)
+
+    def postpone(self, row: AlarmRow, due_ms: int) -> None:
+        """It could not be tried, or does not want to be yet; that is no failure."""
+        current = self._unchanged(row)
+        if current is not None:
+            current.due_ms = due_ms
+            self.put(current)
+
+    def failed(self, row: AlarmRow, error: str, now_ms: int) -> None:
+        """It is tried again after a pause, or set aside."""
+        current = self._unchanged(row)
+        if current is None:
+            return
+        row = current
+        row.attempts += 1
+        row.last_error = error
+        if row.attempts < row.max_attempts:
+            row.due_ms = schedules.retry_due(row.attempts, now_ms)
+            self.put(row)
+            return
+        if row.type in (AlarmType.CRON, AlarmType.INTERVAL):
+            self._kernel.letters.bury(
+                row.actor, "alarm", row.id, msgspec.msgpack.encode(row), error, row.attempts, now_ms
+            )
+            self._go_on(row, now_ms)
+            return
+        self.set_aside(row, error)
+
+    def set_aside(self, row: AlarmRow, error: str) -> None:
+        """It is kept as evidence and runs no more."""
+        self._kernel.counters.skipped += 1
+        log.error("alarm %s of %s is skipped: %s", row.id, row.actor, error)
+        row.status, row.last_error = "skipped", error
+        self.put(row)
+
+    def _go_on(self, row: AlarmRow, now_ms: int) -> None:
+        try:
+            due_ms = schedules.next_due(Spec.decode(row.spec), row.occurrence_ms, now_ms)
+        except ScheduleError as fault:
+            self.set_aside(row, str(fault))
+            return
+        if due_ms is None:
+            self.remove(row.actor, row.id)
+            return
+        row.due_ms = row.occurrence_ms = due_ms
+        row.attempts = 0
+        row.generation = self._kernel.new_id()
+        self.put(row)
+
+    def _unchanged(self, row: AlarmRow) -> AlarmRow | None:
+        """The row as it is now, unless another alarm was set in its place, or none is left."""
+        now = self.find(row.actor, row.id)
+        return None if now is None or now.generation != row.generation else now
+
+    def redrive(self, actor: str, data: bytes, now_ms: int) -> None:
+        """An occurrence that was given up runs once more, beside those to come."""
+        row = msgspec.msgpack.decode(data, type=AlarmRow)
+        again = AlarmRow(
+            actor,
+            self._kernel.new_id(),
+            AlarmType.DELAYED,
+            now_ms,
+            now_ms,
+            Spec(AlarmType.DELAYED).encode(),
+            row.continuation,
+            0,
+            row.max_attempts,
+            "pending",
+            self._kernel.new_id(),
+        )
+        self.put(again)
+
+    def retry_skipped(self, actor: str, alarm_id: str, now_ms: int) -> bool:
+        """Run an alarm that was set aside."""
+        row = self.find(actor, alarm_id)
+        if row is None or row.status != "skipped":
+            return False
+        row.status, row.attempts, row.due_ms = "pending", 0, now_ms
+        row.generation = self._kernel.new_id()
+        self.put(row)
+        return True
+
+
+class Alarms:
+    """`self.alarms`: what one actor can do with its alarms, within its handler's transaction."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._table = running.kernel.alarms
+
+    def schedule(
+        self,
+        when: datetime | timedelta | float | str,
+        continuation: Then,
+        *args: Any,
+        id: str | None = None,
+        tz: str = "UTC",
+        max_attempts: int | None = None,
+    ) -> Schedule:
+        """Have a method of this actor called later.
+
+        Set again with the same id, cron expression and zone, a recurring one goes on as it was.
+
+        Args:
+            when: A time, seconds or a timedelta from now (0 and less: as soon as this is
+                committed), or a cron expression of five fields.
+            continuation: A method of this actor, `partial(self.method, …)` or `cont(…)`.
+            args: Its arguments, if it is a plain method.
+            id: Replaces the alarm of that id, if there is one.
+            tz: The zone of cron expressions and of times without one.
+            max_attempts: How often it is tried if it raises; 5 unless configured otherwise.
+        """
+        spec, due_ms = schedules.spec_of(when, self._running.now_ms, tz=tz)
+        return self._put(spec, due_ms, continuation, args, id, max_attempts)
+
+    def every(
+        self,
+        seconds: float | timedelta,
+        continuation: Then,
+        *args: Any,
+        id: str | None = None,
+        first: datetime | timedelta | float | None = None,
+        max_attempts: int | None = None,
+    ) -> Schedule:
+        """Have a method called at a fixed interval; times that were missed are one call.
+
+        Set again with the same id and interval, as in `on_start`, it goes on as it was.
+        """
+        spec, due_ms = schedules.interval(seconds, self._running.now_ms, first)
+        return self._put(spec, due_ms, continuation, args, id, max_attempts)
+
+    def get(self, id: str) -> Schedule | None:
+        row = self._table.find(self._running.address, id)
+        return None if row is None else row.shown()
+
+    def list(
+        self,
+        *,
+        type: AlarmType | str | None = None,
+        status: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+    ) -> list[Schedule]:
+        """Alarms by due time; `start` and `end` are included."""
+        wanted = None if type is None else AlarmType(type)
+        return [
+            row.shown()
+            for row in self._table.of(self._running.address)
+            if (wanted is None or row.type == wanted)
+            and (status is None or row.status == status)
+            and (start is None or row.due_ms >= _ms(start))
+            and (end is None or row.due_ms <= _ms(end))
+        ]
+
+    def cancel(self, id: str) -> Schedule | None:
+        """Take an alarm away; whoever gets it back is the only one."""
+        row = self._table.find(self._running.address, id)
+        if row is None:
+            return None
+        self._table.remove(self._running.address, id)
+        return row.shown()
+
+    def trigger(self, count: int | None = None) -> int:
+        """For tests: have so many of the earliest alarms run next, due or not; else the overdue.
+
+        Returns how many that are.
+        """
+        now_ms = self._running.now_ms
+        rows = [row for row in self._table.of(self._running.address) if row.status == "pending"]
+        if count is None:
+            rows = [row for row in rows if row.due_ms <= now_ms]
+        for row in rows[:count]:
+            row.due_ms = min(row.due_ms, now_ms)
+            self._table.put(row)
+        return len(rows[:count])
+
+    def redrive(self, id: str) -> bool:
+        """Try an alarm again that was skipped."""
+        return self._table.retry_skipped(self._running.address, id, self._running.now_ms)
+
+    def _put(
+        self,
+        spec: Spec,
+        due_ms: int,
+        continuation: Then,
+        args: tuple[Any, ...],
+        alarm_id: str | None,
+        max_attempts: int | None,
+    ) -> Schedule:
+        running = self._running
+        config = running.config
+        if max_attempts is not None and (isinstance(max_attempts, bool) or max_attempts < 1):
+            raise ValueError("max_attempts is a number from 1 on")
+        if alarm_id is not None and not (isinstance(alarm_id, str) and 0 < len(alarm_id) <= 256):
+            raise ValueError("the id of an alarm is a text of 1 to 256 characters")
+        data = running.stored(cont(continuation, *args), has_outcome=False)
+        tries = max_attempts or config.handler_max_attempts
+        alarm_id = alarm_id or running.kernel.new_id()
+        row = self._table.find(running.address, alarm_id)
+        is_recurring = spec.type in (AlarmType.CRON, AlarmType.INTERVAL)
+        if row is not None and is_recurring and _is_same(row, spec):
+            # Registered again, as `on_start` does: its rhythm stays, and so does what is known
+            # about the occurrence that may be running; only what it does may have changed.
+            row.continuation, row.max_attempts = data, tries
+            self._table.put(row)
+            return row.shown()
+        row = AlarmRow(
+            running.address,
+            alarm_id,
+            spec.type,
+            due_ms,
+            due_ms,
+            spec.encode(),
+            data,
+            0,
+            tries,
+            "pending",
+            running.kernel.new_id(),
+        )
+        self._table.put(row)
+        return row.shown()
+
+
+def _is_same(row: AlarmRow, spec: Spec) -> bool:
+    return row.status == "pending" and row.spec == spec.encode()
+
+
+def _ms(when: datetime) -> int:
+    moment = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

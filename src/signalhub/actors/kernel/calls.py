@@ -1,0 +1,276 @@
+"""Calls of actors of this host: waiting, ended by a result or a timeout, cancelled, given up."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from enum import Enum
+from typing import TYPE_CHECKING, Literal, NewType
+
+import msgspec
+
+from signalhub.actors import wire
+from signalhub.actors.api import outcome
+from signalhub.actors.api.errors import CallTimeout, CallUndeliverable, RemoteError
+from signalhub.actors.kernel import dead_letters
+from signalhub.actors.kernel.dead_letters import Evidence
+from signalhub.actors.kernel.inbox import Item
+from signalhub.actors.kernel.outbox import Row
+from signalhub.actors.wire import Message
+
+if TYPE_CHECKING:
+    from signalhub.actors.kernel.kernel import Kernel
+
+log = logging.getLogger("signalhub.actors")
+
+CallId = NewType("CallId", str)
+
+_COLUMNS = 'call_id, dest, method, "then", catch, errors_only, context, deadline_ms, idem_key'
+
+
+class CancelOutcome(Enum):
+    """What became of a call that was cancelled."""
+
+    WITHDRAWN = "withdrawn"  # It never left and will not be executed.
+    SUPPRESSED = "suppressed"  # It may be executed; its continuation will not run.
+    NOT_FOUND = "not_found"  # It ended before, was cancelled before, or never was.
+
+
+class PendingCall(msgspec.Struct, frozen=True):
+    """A call whose continuation has not run."""
+
+    id: CallId
+    target: str  # Empty for offloaded work.
+    method: str
+    deadline_ms: int | None
+    key: str | None
+
+
+class Waiting(msgspec.Struct):
+    """A row of the table `pending`."""
+
+    call_id: str
+    dest: str
+    method: str
+    then: bytes | None
+    catch: bytes | None
+    errors_only: bool
+    context: bytes
+    deadline_ms: int | None = None
+    idem_key: str | None = None
+
+
+class Calls:
+    """The table `pending`, and the deadlines in it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._execute = kernel.store.execute
+        # Deadlines of calls, some of which may have ended; the table decides.
+        self._deadlines: list[tuple[int, str, str]] = []
+
+    def load(self) -> None:
+        self._deadlines = list(
+            self._execute(
+                "SELECT deadline_ms, call_id, actor FROM pending WHERE deadline_ms IS NOT NULL"
+            )
+        )
+        heapq.heapify(self._deadlines)
+
+    def put(self, actor: str, waiting: Waiting) -> None:
+        self._execute(
+            "INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                actor,
+                waiting.call_id,
+                waiting.dest,
+                waiting.method,
+                waiting.then,
+                waiting.catch,
+                waiting.errors_only,
+                waiting.context,
+                waiting.deadline_ms,
+                waiting.idem_key,
+            ),
+        )
+        if waiting.deadline_ms is not None:
+            heapq.heappush(self._deadlines, (waiting.deadline_ms, waiting.call_id, actor))
+
+    def find(self, actor: str, call_id: str) -> Waiting | None:
+        row = self._execute(
+            f"SELECT {_COLUMNS} FROM pending WHERE actor = ? AND call_id = ?",  # noqa: S608
+            (actor, call_id),
+        ).fetchone()
+        if row is None:
+            return None
+        waiting = Waiting(*row)
+        # SQLite has no truth values, and a letter that holds a number cannot be read again.
+        waiting.errors_only = bool(waiting.errors_only)
+        return waiting
+
+    def remove(self, actor: str, call_id: str) -> bool:
+        self._execute("DELETE FROM pending WHERE actor = ? AND call_id = ?", (actor, call_id))
+        return bool(self._kernel.store.connection.changes())
+
+    def of(self, actor: str) -> list[PendingCall]:
+        rows = self._execute(
+            "SELECT call_id, dest, method, deadline_ms, idem_key FROM pending"
+            " WHERE actor = ? ORDER BY call_id",
+            (actor,),
+        )
+        return [PendingCall(*columns) for columns in rows]
+
+    # Keys of the application.
+
+    def made_before(self, actor: str, key: str, now_ms: int) -> CallId | None:
+        """The call that was made with this key lately."""
+        found = self._execute(
+            "SELECT call_id, until_ms FROM keys WHERE actor = ? AND idem_key = ?", (actor, key)
+        ).fetchone()
+        if found is None:
+            return None
+        call_id, until_ms = found
+        if until_ms > now_ms or self.find(actor, call_id) is not None:
+            return CallId(call_id)
+        return None
+
+    def remember_key(self, actor: str, key: str, call_id: str, until_ms: int) -> None:
+        self._execute(
+            "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", (actor, key, call_id, until_ms)
+        )
+
+    def purge_keys(self, now_ms: int, limit: int) -> int:
+        self._execute(
+            "DELETE FROM keys WHERE (actor, idem_key) IN"
+            " (SELECT actor, idem_key FROM keys WHERE until_ms < ? AND NOT EXISTS"
+            " (SELECT 1 FROM pending WHERE actor = keys.actor AND call_id = keys.call_id) LIMIT ?)",
+            (now_ms, limit),
+        )
+        return self._kernel.store.connection.changes()
+
+    # Ends of calls other than by a result.
+
+    def cancel(self, actor: str, call_id: str) -> CancelOutcome:
+        waiting = self.find(actor, call_id)
+        if waiting is None:
+            return CancelOutcome.NOT_FOUND
+        self.remove(actor, call_id)
+        if waiting.idem_key is not None:
+            self._execute(
+                "DELETE FROM keys WHERE actor = ? AND idem_key = ?", (actor, waiting.idem_key)
+            )
+        if self.withdraw(actor, waiting):
+            return CancelOutcome.WITHDRAWN
+        # An outcome that has arrived is not delivered any more.
+        self._kernel.inbox.withdraw(actor, "result", call_id)
+        return CancelOutcome.SUPPRESSED
+
+    def withdraw(self, actor: str, waiting: Waiting) -> bool:
+        """Take the request back; was it certainly never executed?"""
+        if not waiting.dest:
+            self._execute(
+                "DELETE FROM offloads WHERE actor = ? AND call_id = ?", (actor, waiting.call_id)
+            )
+            return False
+        was_unsent = self._kernel.outbox.withdraw(actor, waiting.dest, waiting.call_id)
+        if was_unsent is None:
+            return self._kernel.take_back(waiting.dest, waiting.call_id)
+        return was_unsent
+
+    def expire(self, now_ms: int) -> None:
+        """End the calls whose time has passed, in the order of their deadlines."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, call_id, actor = heapq.heappop(self._deadlines)
+            waiting = self.find(actor, call_id)
+            if waiting is None or waiting.deadline_ms is None:
+                continue
+            if waiting.deadline_ms > now_ms:
+                heapq.heappush(self._deadlines, (waiting.deadline_ms, call_id, actor))
+                continue
+            if not self._kernel.places.is_here(actor):
+                continue  # Its new host has the deadline, too.
+            self._kernel.reached("timeout")
+            self._time_out(actor, waiting, now_ms)
+
+    def _time_out(self, actor: str, waiting: Waiting, now_ms: int) -> None:
+        self._execute(
+            "UPDATE pending SET deadline_ms = NULL WHERE actor = ? AND call_id = ?",
+            (actor, waiting.call_id),
+        )
+        if self._kernel.inbox.has(actor, "result", waiting.call_id):
+            return  # The result was first, and only waits for its turn.
+        executed: Literal["no", "unknown"] = "no" if self.withdraw(actor, waiting) else "unknown"
+        self._kernel.counters.timeouts += 1
+        error = CallTimeout(
+            f"{waiting.method} of {waiting.dest or 'offloaded work'} did not end in time",
+            executed=executed,
+        )
+        self.end(actor, waiting.call_id, error, now_ms)
+
+    def end(self, actor: str, call_id: str, error: BaseException, now_ms: int) -> None:
+        """The call ends on this side; its continuation hears of it like of any result."""
+        self.ended(actor, call_id, outcome.of_error(error), now_ms)
+
+    def ended(self, actor: str, call_id: str, body: bytes, now_ms: int) -> None:
+        self._kernel.inbox.put(_result(actor, call_id, body), now_ms)
+
+    def undeliverable(self, row: Row, reason: str) -> None:
+        """A request found no receiver; its call ends, or it becomes a dead letter."""
+        kernel = self._kernel
+        kernel.outbox.remove([row])
+        if self.find(row.actor, row.call_id) is not None:
+            error = CallUndeliverable(f"{row.dest} could not be reached: {reason}")
+            self.end(row.actor, row.call_id, error, kernel.now_ms)
+            return
+        self._bury(row, reason)
+
+    def too_large(self, row: Row) -> None:
+        """The hub does not take a message of that size."""
+        kernel = self._kernel
+        if row.kind == "request":
+            self.undeliverable(row, "the message is larger than the hub takes")
+            return
+        kernel.outbox.remove([row])
+        log.error("a result of %s for %s is larger than the hub takes", row.actor, row.dest)
+        error = RemoteError("TooLarge", "the result is larger than the hub takes")
+        # Outside, the id is known without the address that was put before it here.
+        call_id = row.call_id.removeprefix(f"{row.dest}#")
+        message = Message(
+            "result", call_id, row.dest, msgspec.Raw(outcome.of_error(error)), row.actor
+        )
+        kernel.post(
+            row.actor, row.dest, kernel.new_id(), "result", row.call_id, wire.encode(message)
+        )
+
+    def _bury(self, row: Row, reason: str) -> None:
+        kernel = self._kernel
+        log.error("%s gives up a request to %s: %s", row.actor, row.dest, reason)
+        evidence = dead_letters.encode(dead_letters.Message(row.dest, row.kind, row.payload))
+        kernel.letters.bury(
+            row.actor, "send", row.call_id, evidence, reason, row.attempts, kernel.now_ms
+        )
+
+    def restore(self, actor: str, call_id: str, evidence: Evidence) -> Item | None:
+        """A dead letter is tried again: its outcome, without which the call waits as before."""
+        waiting = Waiting(
+            call_id,
+            evidence.dest,
+            evidence.method,
+            evidence.then,
+            evidence.catch,
+            evidence.errors_only,
+            evidence.context,
+        )
+        self.remove(actor, call_id)
+        self.put(actor, waiting)
+        if evidence.outcome is None:
+            return None
+        return _result(actor, call_id, evidence.outcome)
+
+    def next_due_ms(self) -> int | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+
+def _result(actor: str, call_id: str, body: bytes) -> Item:
+    message = Message("result", call_id, actor, msgspec.Raw(body))
+    return Item(actor, "result", call_id, "", wire.encode(message))

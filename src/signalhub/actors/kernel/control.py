@@ -1,0 +1,191 @@
+"""What people ask of a running host: to show something, to redrive, to move an actor.
+
+Anybody may ask who may send to the host, and whatever they send, the host goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from signalhub.actors.kernel import dead_letters
+from signalhub.actors.kernel.events import Answer, Commanded
+from signalhub.actors.move.leave import CannotMove
+from signalhub.actors.store import views
+from signalhub.actors.store.store import Store
+from signalhub.wire import names
+
+if TYPE_CHECKING:
+    from signalhub.actors.kernel.kernel import Kernel
+
+log = logging.getLogger("signalhub.actors")
+
+# An answer is one message, and hubs take up to a mebibyte unless set otherwise.
+ANSWER_BYTES_MAX: Final = 256 * 1024
+CUT_CHARS: Final = 1_000
+
+# In the table `meta`: this folder has had its name in the hub.
+NAME_KEPT: Final = "name_kept"
+
+Arguments = dict[str, Any]
+Rows = list[views.View]
+
+
+class BadCommand(ValueError):
+    """A command that is not known or has a wrong argument."""
+
+
+def obey(kernel: Kernel, event: Commanded) -> None:
+    """Carry a command out within the turn, and answer when that is committed."""
+    try:
+        result = {"result": _carried_out(kernel, event.name, event.arguments)}
+    except (BadCommand, CannotMove) as refusal:
+        result = {"error": str(refusal)}
+    kernel.effects.append(Answer(event.answer, result))
+
+
+def _carried_out(kernel: Kernel, name: str, arguments: Arguments) -> Any:
+    if (command := COMMANDS.get(name)) is not None:
+        return command(kernel, arguments)
+    found = look(kernel.store, name, arguments)
+    if name == "actor" and found is not None:
+        found["moveFailed"] = kernel.moves.failures.get(found["actor"])
+    return found
+
+
+def look(store: Store, name: str, arguments: Arguments) -> Any:
+    """What only needs to be read; raises `BadCommand`."""
+    view = LOOKS.get(name)
+    if view is None:
+        known = ", ".join(sorted([*LOOKS, *COMMANDS]))
+        raise BadCommand(f"no command {name!r:.100}; there are {known}")
+    return view(store, arguments)
+
+
+def _text(arguments: Arguments, name: str, *, may_be_empty: bool = False) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str) or not (value or may_be_empty):
+        raise BadCommand(f"the argument {name!r} is missing, or no text")
+    return value
+
+
+def _optional(arguments: Arguments, *wanted: str) -> Arguments:
+    given = {name: arguments[name] for name in wanted if arguments.get(name) is not None}
+    for name, value in given.items():
+        if type(value) is not (int if name in ("limit", "offset") else str):
+            raise BadCommand(f"the argument {name!r} is of the wrong type")
+    return given
+
+
+def _fitting(rows: Rows, bytes_max: int = ANSWER_BYTES_MAX) -> Rows:
+    """As many as one answer holds; whoever wants more asks again, with an offset."""
+    size = 0
+    for index, row in enumerate(rows):
+        size += len(msgspec.json.encode(row))
+        if size > bytes_max:
+            return rows[:index] or [_cut(row, CUT_CHARS)]
+    return rows
+
+
+def _cut(row: views.View, chars_max: int) -> views.View:
+    return {
+        name: f"{value[:chars_max]}…"
+        if isinstance(value, str) and len(value) > chars_max
+        else value
+        for name, value in row.items()
+    }
+
+
+def _actors(store: Store, arguments: Arguments) -> Any:
+    return _fitting(views.actors(store, **_optional(arguments, "kind", "limit", "offset")))
+
+
+def _actor(store: Store, arguments: Arguments) -> Any:
+    found = views.actor(store, _text(arguments, "actor"))
+    if found is not None:
+        parts = ("calls", "alarmList", "deadLetters")
+        found |= {name: _fitting(found[name], ANSWER_BYTES_MAX // 4) for name in parts}
+    return found
+
+
+def _calls(store: Store, arguments: Arguments) -> Any:
+    return _fitting(views.calls(store, **_optional(arguments, "address", "id", "limit", "offset")))
+
+
+def _call(store: Store, arguments: Arguments) -> Any:
+    return views.call(store, _text(arguments, "call"))
+
+
+def _alarms(store: Store, arguments: Arguments) -> Any:
+    wanted = _optional(arguments, "address", "id", "status", "limit", "offset")
+    return _fitting(views.alarms(store, **wanted))
+
+
+def _dead(store: Store, arguments: Arguments) -> Any:
+    return _fitting(views.dead(store, **_optional(arguments, "address", "id", "limit", "offset")))
+
+
+def _letter(store: Store, arguments: Arguments) -> Any:
+    actor = _text(arguments, "actor", may_be_empty=True)
+    found = dead_letters.contents(store, actor, _text(arguments, "id"))
+    return None if found is None else _cut(found, ANSWER_BYTES_MAX // 8)
+
+
+def _redrive(kernel: Kernel, arguments: Arguments) -> Any:
+    """A dead letter, or an alarm that was skipped."""
+    actor, one = _text(arguments, "actor"), _text(arguments, "id")
+    if not kernel.places.is_here(actor):
+        # Its rows are packed, or elsewhere.
+        raise BadCommand(f"{actor} does not live here now; try again where it is, or when it is")
+    return kernel.letters.redrive(actor, one, kernel.now_ms) or kernel.alarms.retry_skipped(
+        actor, one, kernel.now_ms
+    )
+
+
+def _purge(kernel: Kernel, arguments: Arguments) -> Any:
+    """A dead letter; those of no actor are such that could not be read."""
+    actor = _text(arguments, "actor", may_be_empty=True)
+    return kernel.letters.purge(actor, _text(arguments, "id"))
+
+
+def _move(kernel: Kernel, arguments: Arguments) -> Any:
+    actor, to = _text(arguments, "actor"), _text(arguments, "to")
+    if not names.is_address(to):
+        raise CannotMove(f"{to!r:.100} is no address of a host")
+    step = kernel.moving.send_again if arguments.get("again") is True else kernel.moving.begin
+    return msgspec.structs.asdict(step(actor, to))
+
+
+def _keep_name(kernel: Kernel, arguments: Arguments) -> Any:
+    """The hub knows this folder by its name from now on."""
+    kernel.store.put_meta(NAME_KEPT, 1)
+
+
+def _stats(kernel: Kernel, arguments: Arguments) -> Any:
+    return {
+        "host": kernel.places.host,
+        "kinds": kernel.kinds.names,
+        "moves": kernel.moves.shown(),
+        "counters": msgspec.structs.asdict(kernel.counters),
+    }
+
+
+LOOKS: dict[str, Callable[[Store, Arguments], Any]] = {
+    "actors": _actors,
+    "actor": _actor,
+    "calls": _calls,
+    "call": _call,
+    "alarms": _alarms,
+    "dead": _dead,
+    "letter": _letter,
+}
+COMMANDS: dict[str, Callable[[Kernel, Arguments], Any]] = {
+    "keep_name": _keep_name,
+    "redrive": _redrive,
+    "purge": _purge,
+    "move": _move,
+    "stats": _stats,
+}

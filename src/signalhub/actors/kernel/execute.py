@@ -1,0 +1,410 @@
+"""Running what has arrived: requests, outcomes of calls, alarms. Each in a savepoint of its own.
+
+A request that raises is rolled back and answered with the error. A continuation or alarm that
+raises is rolled back and tried again later, and in the end set aside. Errors of the disk are
+neither: they end the turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from signalhub.actors import wire
+from signalhub.actors.api import outcome, schedules
+from signalhub.actors.api.actor import Actor, bound, method_of, remote_method
+from signalhub.actors.api.config import CallContext, DurableConfig, fresh
+from signalhub.actors.api.deferred import Token
+from signalhub.actors.api.errors import CallError, Retry
+from signalhub.actors.api.names import parse_ref
+from signalhub.actors.api.operation import (
+    Continuation,
+    decode_continuation,
+    decode_operation,
+    place,
+    run,
+)
+from signalhub.actors.api.payload import PayloadError
+from signalhub.actors.kernel import dead_letters
+from signalhub.actors.kernel.alarms import AlarmRow
+from signalhub.actors.kernel.calls import Waiting
+from signalhub.actors.kernel.dead_letters import Evidence
+from signalhub.actors.kernel.inbox import Item
+from signalhub.actors.kernel.run import Running
+from signalhub.actors.store.store import StorageFailed, is_of_disk
+from signalhub.actors.wire import Message
+
+if TYPE_CHECKING:
+    from signalhub.actors.kernel.kernel import Kernel
+
+log = logging.getLogger("signalhub.actors")
+
+_INSTANCES_MAX: Final = 10_000
+# How long an actor that cannot be started, or is of no kind known here, is left alone.
+UNSTARTED_MS: Final = 10_000
+
+
+class NotStarted(Exception):
+    """The actor refuses work."""
+
+
+class NotCallable(Exception):
+    """There is no such method for others."""
+
+
+class Unrunnable(Exception):
+    """What is stored cannot be run, however often it is tried."""
+
+
+def _is_fault(error: BaseException) -> bool:
+    """Has a method merely failed with it? An actor that exits ends no more than its own run."""
+    if isinstance(error, StorageFailed) or is_of_disk(error):
+        return False
+    if isinstance(error, Exception | SystemExit | GeneratorExit):
+        return True
+    # Known by name, because loops are the business of the shell.
+    return any(
+        (one.__module__, one.__name__) == ("asyncio.exceptions", "CancelledError")
+        for one in type(error).__mro__
+    )
+
+
+class Instances:
+    """Actors that are loaded. They can always be made anew: what counts is in the store."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._loaded: OrderedDict[str, Actor] = OrderedDict()
+
+    def load(self) -> None:
+        self._loaded.clear()
+
+    def forget(self, address: str) -> None:
+        self._loaded.pop(address, None)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def get(self, address: str) -> Actor:
+        """The actor, started; raises `NotStarted`."""
+        actor = self._loaded.get(address)
+        if actor is not None:
+            self._loaded.move_to_end(address)
+            return actor
+        inbox, now_ms = self._kernel.inbox, self._kernel.now_ms
+        if inbox.refused_until_ms(address) > now_ms:
+            raise NotStarted(f"{address} is tried again later")
+        try:
+            actor = self._start(address)
+        except NotStarted as fault:
+            log.error("%s waits: %s", address, fault, exc_info=fault.__cause__)
+            inbox.not_started(address, now_ms + UNSTARTED_MS)
+            raise
+        inbox.started(address)
+        self._loaded[address] = actor
+        if len(self._loaded) > _INSTANCES_MAX:
+            self._loaded.popitem(last=False)
+        return actor
+
+    def _start(self, address: str) -> Actor:
+        who = parse_ref(address)
+        cls = self._kernel.kinds.find(who.kind)
+        if cls is None:
+            raise NotStarted(f"this host serves no kind {who.kind}")
+        try:
+            actor = cls(who)
+            if cls.on_start is not Actor.on_start:
+                self._kernel.executor.attempt(actor, actor.on_start, fresh())
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
+            raise NotStarted(f"on_start failed: {error!r}") from error
+        return actor
+
+
+class Executor:
+    """Runs one thing at a time."""
+
+    def __init__(self, kernel: Kernel, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._kernel = kernel
+        self._monotonic = monotonic
+
+    def item(self, item: Item) -> None:
+        """Whatever has arrived for an actor."""
+        try:
+            if item.kind == "request":
+                self._request(item)
+            else:
+                self._result(item)
+        except NotStarted:
+            self._kernel.counters.unstarted += 1
+            self._kernel.inbox.refuse(item, self._kernel.now_ms)
+
+    def attempt(
+        self,
+        actor: Actor,
+        method: Callable[..., Any],
+        context: CallContext,
+        args: list[Any] | tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        finish: Callable[[Running, Any], object] | None = None,
+        request: tuple[str, str] | None = None,
+    ) -> Any:
+        """Run a method in a savepoint; what it raises is raised once its effects are taken back."""
+        kernel = self._kernel
+        running = Running(kernel, actor, kernel.kinds.config(actor.kind), context, kernel.now_ms)
+        running.request = request
+        kernel.store.begin()
+        kernel.inbox.begin()
+        actor._running = running
+        started = self._monotonic()
+        try:
+            value = method(*args, **(kwargs or {}))
+            kernel.reached("handler")
+            if finish is not None:
+                finish(running, value)
+        except BaseException as error:
+            self._undo(actor, error)
+            raise
+        finally:
+            actor._running = None
+        self._watch(actor, method, started, running.config)
+        kernel.store.keep()
+        kernel.inbox.keep()
+        for item in running.posted:
+            kernel.inbox.put(item, kernel.now_ms)
+        kernel.effects += running.effects
+        return value
+
+    def _undo(self, actor: Actor, error: BaseException) -> None:
+        """The run has not happened; the object may remember otherwise and is made anew."""
+        kernel = self._kernel
+        if is_of_disk(error):
+            raise StorageFailed(f"{kernel.store.path}: {error}") from error
+        kernel.store.undo()
+        kernel.inbox.undo()
+        kernel.instances.forget(str(actor.ref))
+
+    def _watch(
+        self, actor: Actor, method: Callable[..., Any], started: float, config: DurableConfig
+    ) -> None:
+        took_ms = (self._monotonic() - started) * 1000
+        if took_ms >= config.handler_warn_ms:
+            self._kernel.counters.slow += 1
+            name = getattr(method, "__name__", "a method")
+            log.warning("%r.%s took %.0f ms; all actors of the host waited", actor, name, took_ms)
+
+    # Requests.
+
+    def _request(self, item: Item) -> None:
+        kernel = self._kernel
+        message = wire.decode(item.payload)
+        actor = kernel.instances.get(item.actor)
+        caller = message.sender if message.wants else ""
+        try:
+            context = CallContext.decode(bytes(message.context))
+            operation = decode_operation(bytes(message.body))
+
+            def finish(running: Running, value: Any) -> None:
+                if value != running.deferred and (running.deferred or isinstance(value, Token)):
+                    # It would be answered twice, or never.
+                    raise TypeError("a method returns the token that self.defer() gave it")
+                if not isinstance(value, Token):
+                    config = running.config
+                    running.answer(
+                        caller,
+                        message.call,
+                        outcome.of_value(
+                            value, max_depth=config.max_depth, max_bytes=config.max_payload_bytes
+                        ),
+                    )
+
+            self.attempt(
+                actor,
+                lambda: run(operation, lambda name: self._remote(actor, name, context)),
+                context,
+                finish=finish,
+                request=(caller, message.call),
+            )
+        except Retry as retry:
+            kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + retry.after_ms)
+            return
+        except NotStarted:
+            raise
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
+            self._answer_error(actor, message, caller, error)
+        kernel.counters.requests += 1
+        kernel.inbox.done(item)
+
+    def _remote(self, actor: Actor, name: str, context: CallContext) -> Callable[..., Any]:
+        """A method that others may call, after whoever decides about it has agreed."""
+        cls = type(actor)
+        mark = remote_method(cls, name)
+        present = method_of(cls, name)
+        if mark is None or present is None or present.startswith("_"):
+            raise NotCallable(f"{cls.__name__} has no remote method {name}")
+        actor.on_before_call(context)
+        if mark.guard is not None and mark.guard(actor, context) is False:
+            raise PermissionError(f"{cls.__name__}.{name} is not for this caller")
+        return bound(actor, present)
+
+    def _answer_error(
+        self, actor: Actor, message: Message, caller: str, error: BaseException
+    ) -> None:
+        kernel = self._kernel
+        kernel.counters.request_errors += 1
+        if not caller:
+            log.error(
+                "%r: %s from %s raised, and nobody waits for it",
+                actor,
+                message.call,
+                message.sender or "outside",
+                exc_info=error,
+            )
+            return
+        body = outcome.of_error(error)
+        running = Running(kernel, actor, kernel.kinds.config(actor.kind), fresh(), kernel.now_ms)
+        running.answer(caller, message.call, body)
+        for item in running.posted:
+            kernel.inbox.put(item, kernel.now_ms)
+
+    # Outcomes.
+
+    def _result(self, item: Item) -> None:
+        """An outcome, if somebody still waits for it."""
+        kernel = self._kernel
+        body = bytes(wire.decode(item.payload).body)
+        waiting = kernel.calls.find(item.actor, item.call_id)
+        if waiting is None:
+            if not kernel.letters.add_outcome(item.actor, item.call_id, body):
+                kernel.counters.late_results += 1
+            kernel.inbox.done(item)
+            return
+        value = outcome.read(body, item.call_id)
+        stored = self._continuation(waiting, value)
+        if stored is None:
+            kernel.calls.remove(item.actor, item.call_id)
+            kernel.inbox.done(item)
+            if isinstance(value, CallError) and waiting.then is None and waiting.catch is None:
+                log.error(
+                    "%s: %s of %s failed: %r", item.actor, waiting.method, waiting.dest, value
+                )
+            return
+        try:
+            self._continue(item, waiting, stored, value)
+        except Retry as retry:
+            due_ms = kernel.now_ms + retry.after_ms
+            kernel.inbox.later(item, kernel.now_ms, due_ms, is_attempt=False)
+        except NotStarted:
+            raise
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
+            log.exception("%s: the continuation of %s raised", item.actor, waiting.method)
+            self._failed(item, waiting, body, error)
+        else:
+            kernel.counters.continuations += 1
+            kernel.inbox.done(item)
+
+    def _continuation(self, waiting: Waiting, value: Any) -> bytes | None:
+        if isinstance(value, CallError):
+            return waiting.catch if waiting.catch is not None else waiting.then
+        return None if waiting.errors_only else waiting.then
+
+    def _continue(self, item: Item, waiting: Waiting, stored: bytes, value: Any) -> None:
+        calls = self._kernel.calls
+        actor = self._kernel.instances.get(item.actor)
+        continuation, method = _stored_method(actor, stored)
+        args, kwargs = place(continuation, value)
+        try:
+            context = CallContext.decode(waiting.context)
+        except PayloadError as error:
+            raise Unrunnable(f"the context of the call cannot be read: {error}") from error
+        self.attempt(
+            actor,
+            method,
+            context,
+            args,
+            kwargs,
+            finish=lambda *_: calls.remove(item.actor, item.call_id),
+        )
+
+    def _failed(self, item: Item, waiting: Waiting, body: bytes, error: BaseException) -> None:
+        kernel = self._kernel
+        attempts = item.attempts + 1
+        limit = kernel.config_of(item.actor).handler_max_attempts
+        if attempts < limit and not isinstance(error, Unrunnable):
+            kernel.inbox.later(item, kernel.now_ms, schedules.retry_due(attempts, kernel.now_ms))
+            return
+        kernel.letters.bury(
+            item.actor,
+            "continuation",
+            item.call_id,
+            dead_letters.encode(Evidence.of(waiting, body)),
+            _text_of(error),
+            attempts,
+            kernel.now_ms,
+        )
+        kernel.calls.remove(item.actor, item.call_id)
+        kernel.inbox.done(item)
+
+    # Alarms.
+
+    def alarm(self, found: AlarmRow) -> None:
+        """Run an alarm that was found to be due, unless something before it has changed that."""
+        kernel = self._kernel
+        alarms, now_ms = kernel.alarms, kernel.now_ms
+        try:
+            actor = kernel.instances.get(found.actor)
+        except NotStarted:
+            # Not the alarm's fault.
+            alarms.postpone(found, now_ms + UNSTARTED_MS)
+            return
+        row = alarms.find(found.actor, found.id)
+        if row is None or row.generation != found.generation:
+            return  # `on_start` has changed or cancelled it.
+        try:
+            continuation, method = _stored_method(actor, row.continuation)
+            self.attempt(
+                actor,
+                method,
+                fresh(),
+                list(continuation.args),
+                dict(continuation.kwargs),
+                finish=lambda *_: alarms.ran(row, now_ms),
+            )
+            kernel.counters.alarms += 1
+        except Retry as retry:
+            alarms.postpone(row, now_ms + retry.after_ms)
+        except Unrunnable as error:
+            log.error("alarm %s of %s cannot be run: %s", row.id, row.actor, error)
+            alarms.set_aside(row, str(error))
+        except BaseException as error:
+            if not _is_fault(error):
+                raise
+            log.exception("alarm %s of %s raised", row.id, row.actor)
+            alarms.failed(row, _text_of(error), now_ms)
+
+
+def _stored_method(actor: Actor, stored: bytes) -> tuple[Continuation, Callable[..., Any]]:
+    """What is to be run, and the method of the actor that does it; raises `Unrunnable`."""
+    try:
+        continuation = decode_continuation(stored)
+    except PayloadError as error:
+        raise Unrunnable(f"the continuation cannot be read: {error}") from error
+    name = method_of(type(actor), continuation.method)
+    if name is None:
+        raise Unrunnable(
+            f"{type(actor).__name__} has no method {continuation.method}; give the one it has "
+            f"become @alias({continuation.method!r}) and redrive"
+        )
+    return continuation, bound(actor, name)
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,330 @@
+"""The core of a host: `turn(events, now)` takes what has happened and returns what is to be done.
+
+One turn is one transaction. It takes the events, ends calls whose time has passed, runs what is
+ready up to a limit, and chooses what to send; then it commits, and only then do its effects exist.
+There is no work that only memory knows of: a kernel that is made anew from its tables goes on where
+the last commit was. `StorageFailed` means that the turn has not happened, and the kernel has
+already done that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+
+from signalhub.actors.api.actor import Actor
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.api.deferred import Deferred
+from signalhub.actors.api.kinds import Kinds
+from signalhub.actors.api.names import parse_ref
+from signalhub.actors.kernel import control
+from signalhub.actors.kernel.alarms import AlarmTable
+from signalhub.actors.kernel.calls import Calls
+from signalhub.actors.kernel.dead_letters import Letters
+from signalhub.actors.kernel.events import (
+    Arrived,
+    Commanded,
+    Connected,
+    Effect,
+    Ended,
+    Event,
+    Moved,
+    Placed,
+    PlacingFailed,
+    Receipted,
+    Refused,
+)
+from signalhub.actors.kernel.execute import Executor, Instances
+from signalhub.actors.kernel.inbox import Inbox, Item
+from signalhub.actors.kernel.outbox import Outbox, Row
+from signalhub.actors.kernel.receive import Arriving
+from signalhub.actors.kernel.recovery import Recovery
+from signalhub.actors.kernel.send import Dispatch
+from signalhub.actors.move.leave import Moving
+from signalhub.actors.move.moves import Moves
+from signalhub.actors.move.places import Places
+from signalhub.actors.move.take_over import TakingOver
+from signalhub.actors.store.store import STORAGE_ERRORS, StorageFailed, Store
+from signalhub.ids import Ulids
+
+log = logging.getLogger("signalhub.actors")
+
+
+class Counters(msgspec.Struct):
+    """What has happened since the host was started."""
+
+    requests: int = 0
+    request_errors: int = 0
+    continuations: int = 0
+    alarms: int = 0
+    timeouts: int = 0
+    duplicates: int = 0
+    late_results: int = 0
+    skipped: int = 0
+    dead: int = 0
+    gone: int = 0
+    unreadable: int = 0
+    unstarted: int = 0
+    slow: int = 0
+    turns: int = 0
+    failed_turns: int = 0
+
+
+def _nothing(point: str) -> None:
+    """Nobody watches how far a turn has come."""
+
+
+class Kernel:
+    """One host's actors. Not thread-safe; one thread owns it."""
+
+    def __init__(
+        self,
+        store: Store,
+        classes: Iterable[type[Actor]],
+        *,
+        host: str,
+        config: DurableConfig | None = None,
+        foreign: Iterable[str] = (),
+        randomness: Callable[[int], bytes] = os.urandom,
+        jitter: Callable[[], float] = random.random,
+        reached: Callable[[str], None] = _nothing,
+    ) -> None:
+        """`reached` is called at the points of a turn where tests want to end the process."""
+        self.store = store
+        self.kinds = Kinds(classes, config or DurableConfig(), foreign)
+        self.config = self.kinds.host_config
+        self.ids = Ulids(randomness)
+        self.counters = Counters()
+        self.reached = reached
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        # Does memory still stand for a turn that has not happened?
+        self._is_unread = False
+        self.places = Places(store, host)
+        self.inbox = Inbox(store, self.ids)
+        self.outbox = Outbox(store)
+        self.calls = Calls(self)
+        self.deferred = Deferred(store)
+        self.alarms = AlarmTable(self)
+        self.letters = Letters(self)
+        self.instances = Instances(self)
+        self.executor = Executor(self)
+        self.arriving = Arriving(self)
+        self.dispatch = Dispatch(self, jitter)
+        self.moves = Moves(store)
+        self.moving = Moving(self)
+        self.taking_over = TakingOver(self)
+        self.recovery = Recovery(self)
+
+    def start(self, now_ms: int) -> None:
+        """Read the tables; raises `StorageFailed`."""
+        self.now_ms = now_ms
+        with self.store.transaction():
+            self.recovery.begin(now_ms)
+            self._load()
+
+    def _load_again(self) -> None:
+        """After a turn that has not happened; a disk that fails here, too, is tried again later."""
+        self._is_unread = True
+        with self.store.transaction():
+            self._load()
+            self.recovery.again()
+        self._is_unread = False
+
+    def _load(self) -> None:
+        self.places.load()
+        self.inbox.load()
+        self.calls.load()
+        self.instances.load()
+        self.arriving.load()
+        self.moves.load()
+        self.moving.load()
+        self.dispatch.load()
+
+    def turn(self, events: Iterable[Event], now_ms: int) -> list[Effect]:
+        """Everything that can be done now; the effects are to be performed by the caller."""
+        self.now_ms = now_ms
+        self.effects = []
+        self.counters.turns += 1
+        if self._is_unread:
+            self._load_again()
+        try:
+            with self.store.transaction():
+                for event in events:
+                    self._take(event)
+                self.recovery.step(now_ms)
+                self.calls.expire(now_ms)
+                self._work(now_ms)
+                self.moving.run(now_ms)
+                self.dispatch.run(now_ms)
+                # Last, because what comes home or could not be sent goes into the mailbox, too.
+                self.inbox.flush(now_ms)
+                self.arriving.write()
+                self.recovery.end_turn()
+                self.reached("commit")
+        except BaseException as error:
+            self.counters.failed_turns += 1
+            self.effects = []
+            if isinstance(error, StorageFailed):
+                with suppress(StorageFailed):
+                    self._load_again()
+            raise
+        self.reached("committed")
+        effects, self.effects = self.effects, []
+        return effects
+
+    def _take(self, event: Event) -> None:
+        now_ms = self.now_ms
+        match event:
+            case Arrived():
+                self._deliver(event)
+            case Receipted():
+                self.dispatch.receipted(event)
+            case Refused():
+                self.dispatch.refused(event, now_ms)
+            case Placed():
+                self.dispatch.placed(event, now_ms)
+            case PlacingFailed():
+                self.dispatch.placing_failed(event, now_ms)
+            case Ended():
+                self._offload_ended(event)
+            case Moved():
+                self.moving.moved(event, now_ms)
+            case Connected():
+                self.dispatch.connected()
+                self.moving.connected()
+            case Commanded():
+                control.obey(self, event)
+
+    def _deliver(self, event: Arrived) -> None:
+        """One delivery must not end the host, or it would come again and end it for ever."""
+        fault = self.attempt(lambda: self.arriving.arrived(event, self.now_ms))
+        if fault is not None:
+            log.error("a delivery from %s is set aside", event.sender, exc_info=fault)
+            self.arriving.set_aside(event, repr(fault), self.now_ms)
+
+    def attempt(self, work: Callable[[], None]) -> Exception | None:
+        """Do something that may fail; then it has not happened, and the turn goes on.
+
+        Faults of the disk end the turn, as everywhere.
+        """
+        waiting = len(self.inbox.fresh)
+        self.store.begin()
+        try:
+            work()
+            self.store.keep()
+        except (*STORAGE_ERRORS, StorageFailed):
+            raise
+        except Exception as fault:
+            self.store.undo()
+            while len(self.inbox.fresh) > waiting:
+                self.inbox.fresh.pop()
+            self.inbox.reread()
+            self.places.load()
+            self.moves.load()
+            return fault
+        return None
+
+    def _offload_ended(self, event: Ended) -> None:
+        if not self.places.is_here(event.actor):
+            return  # It is on its way, perhaps packed already, and does the work anew.
+        self.store.execute(
+            "DELETE FROM offloads WHERE actor = ? AND call_id = ?", (event.actor, event.call_id)
+        )
+        if self.store.connection.changes():
+            self.calls.ended(event.actor, event.call_id, event.outcome, self.now_ms)
+
+    def _work(self, now_ms: int) -> None:
+        """What was stored first, what this turn has brought, and alarms; each has its share."""
+        budget = self.config.inbound_batch_size
+        due = self.alarms.due(now_ms, self.alarms.share(budget))
+        budget = max(1, budget - len(due))
+        for item in self.inbox.take(now_ms, budget):
+            self.executor.item(item)
+            budget -= 1
+        budget = self._fresh(budget)
+        for row in due:
+            self.executor.alarm(row)
+        self._fresh(budget)
+
+    def _fresh(self, budget: int) -> int:
+        while self.inbox.fresh and budget > 0:
+            self.executor.item(self.inbox.fresh.popleft())
+            budget -= 1
+        return budget
+
+    @property
+    def has_work(self) -> bool:
+        """Is there something that need not wait for an event or a time?"""
+        return self.inbox.is_ready or self.recovery.is_unfinished
+
+    def next_due_ms(self) -> int | None:
+        """When `turn` has to be called if nothing happens; `None` for never."""
+        times = (
+            self.calls.next_due_ms(),
+            self.inbox.next_due_ms(),
+            self.alarms.next_due_ms(),
+            self.dispatch.next_due_ms(),
+            self.moving.next_due_ms(),
+        )
+        return min((one for one in times if one is not None), default=None)
+
+    # What its parts need of each other.
+
+    def adopted(self, actor: str) -> None:
+        """An actor has come from another host, with calls and work of its own."""
+        self.calls.load()
+        self.recovery.adopt(actor)
+        self.dispatch.wake_nowhere()
+
+    def new_id(self) -> str:
+        return self.ids.next(self.now_ms)
+
+    def config_of(self, address: str) -> DurableConfig:
+        kind = parse_ref(address).kind
+        return self.config if self.kinds.find(kind) is None else self.kinds.config(kind)
+
+    def post(
+        self,
+        actor: str,
+        dest: str,
+        msg_id: str,
+        kind: str,
+        call_id: str,
+        payload: bytes,
+        expires_ms: int | None = None,
+        *,
+        is_ordered: bool = True,
+        is_held_back: bool = False,
+    ) -> Item | None:
+        """Put a message on its way: into the mailbox of an actor here, else into the outbox.
+
+        With `is_held_back` what is for an actor here is returned instead, because the run it comes
+        from may still fail.
+        """
+        if self.places.is_here(dest) and not self.outbox.has_for(actor, dest):
+            item = Item(dest, kind, call_id, actor, payload)
+            if is_held_back:
+                return item
+            self.inbox.put(item, self.now_ms)
+            return None
+        row = Row(actor, dest, msg_id, kind, call_id, payload, 0, expires_ms)
+        self.post_row(row, is_ordered=is_ordered)
+        return None
+
+    def post_row(self, row: Row, *, is_ordered: bool) -> None:
+        # Behind what waits already, even if its destination is known to live elsewhere by now.
+        lane = self.outbox.lane_of(row.actor, row.dest, is_ordered=is_ordered)
+        if lane is None:
+            lane = self.dispatch.lane_for(row.dest, is_ordered=is_ordered)
+        self.outbox.add(row, lane)
+        self.dispatch.wake(lane)
+
+    def take_back(self, dest: str, call_id: str) -> bool:
+        """Take a request back that waits in the mailbox of an actor here and was not tried."""
+        return self.places.is_here(dest) and self.inbox.withdraw(dest, "request", call_id)

@@ -1,0 +1,182 @@
+"""What is to be sent to other hosts, as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from signalhub.actors.store.store import Store
+
+# The lane of rows whose destination's host is not known.
+NOWHERE = ""
+# The lane of rows whose sender is moving.
+FROZEN = "!"
+
+
+class Row(msgspec.Struct, gc=False):
+    """One message to be sent."""
+
+    actor: str
+    dest: str
+    msg_id: str
+    kind: str
+    call_id: str
+    payload: bytes
+    attempts: int = 0
+    expires_ms: int | None = None
+
+    @property
+    def is_ending(self) -> bool:
+        """Does nobody want it after some time?"""
+        return self.expires_ms is not None
+
+
+Lane = tuple[str, bool]
+"""A host, and whether the order matters."""
+
+
+class Outbox:
+    """The table `outbox`, and how far its lanes were sent."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._execute = store.execute
+        # Actors something was ever stored for: only for them order with local messages matters.
+        self._dests: set[str] = set()
+        self._sent_to: dict[Lane, str] = {}
+
+    def load(self) -> list[Lane]:
+        """Read what is kept in memory; returns the lanes that have rows."""
+        self._dests = {dest for (dest,) in self._execute("SELECT DISTINCT dest FROM outbox")}
+        self._sent_to = {
+            (host, bool(is_ordered)): sent_to
+            for host, is_ordered, sent_to in self._execute("SELECT * FROM lanes")
+        }
+        rows = self._execute("SELECT DISTINCT host, is_ordered FROM outbox")
+        return [(host, bool(is_ordered)) for host, is_ordered in rows]
+
+    def add(self, row: Row, lane: Lane) -> None:
+        if not row.dest.startswith("@"):
+            self._dests.add(row.dest)
+        self._execute(
+            "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row.actor,
+                row.dest,
+                row.msg_id,
+                row.kind,
+                row.call_id,
+                lane[0],
+                lane[1],
+                row.payload,
+                row.attempts,
+                row.expires_ms,
+            ),
+        )
+
+    def has_for(self, actor: str, dest: str) -> bool:
+        """Does something from one to the other wait to be sent?"""
+        if dest not in self._dests:
+            return False
+        return (
+            self._execute(
+                "SELECT 1 FROM outbox WHERE actor = ? AND dest = ? LIMIT 1", (actor, dest)
+            ).get
+            is not None
+        )
+
+    def lane_of(self, actor: str, dest: str, *, is_ordered: bool) -> Lane | None:
+        """The lane in which the newest message from one to the other waits, if there is any."""
+        if dest not in self._dests:
+            return None
+        host: str | None = self._execute(
+            "SELECT host FROM outbox WHERE actor = ? AND dest = ? AND is_ordered = ?"
+            " ORDER BY msg_id DESC LIMIT 1",
+            (actor, dest, is_ordered),
+        ).get
+        return None if host is None else (host, is_ordered)
+
+    def head(self, lane: Lane, limit: int) -> list[Row]:
+        """The oldest rows of a lane."""
+        rows = self._execute(
+            "SELECT actor, dest, msg_id, kind, call_id, payload, attempts, expires_ms FROM outbox"
+            " WHERE host = ? AND is_ordered = ? ORDER BY msg_id LIMIT ?",
+            (*lane, limit),
+        )
+        return [Row(*columns) for columns in rows]
+
+    def dests(self, host: str, limit: int) -> list[str]:
+        """Whom the rows of a host are for."""
+        rows = self._execute(
+            "SELECT DISTINCT dest FROM outbox WHERE host = ? LIMIT ?", (host, limit)
+        )
+        return [dest for (dest,) in rows]
+
+    def sending(self, lane: Lane, rows: list[Row]) -> None:
+        """Remember, before it happens, that rows leave the host; only requests are taken back."""
+        last = max((row.msg_id for row in rows if row.kind == "request"), default="")
+        if last > self._sent_to.get(lane, ""):
+            self._sent_to[lane] = last
+            self._execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (*lane, last))
+
+    def remove(self, rows: Iterable[Row]) -> None:
+        self._store.executemany(
+            "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?",
+            [(row.actor, row.dest, row.msg_id) for row in rows],
+        )
+
+    def withdraw(self, actor: str, dest: str, msg_id: str) -> bool | None:
+        """Take a row away. Was it never sent? `None` if it is not there."""
+        found = self._execute(
+            "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?"
+            " RETURNING host, is_ordered, attempts",
+            (actor, dest, msg_id),
+        ).fetchone()
+        if found is None:
+            return None
+        host, is_ordered, attempts = found
+        return not attempts and msg_id > self._sent_to.get((host, bool(is_ordered)), "")
+
+    def freeze(self, actor: str) -> None:
+        """Nothing more of this actor leaves."""
+        rows: list[Any] = self._execute(
+            "SELECT dest, msg_id, host, is_ordered, attempts FROM outbox WHERE actor = ?", (actor,)
+        ).fetchall()
+        for dest, msg_id, host, is_ordered, attempts in rows:
+            was_sent = msg_id <= self._sent_to.get((host, bool(is_ordered)), "")
+            self._execute(
+                "UPDATE outbox SET host = ?, attempts = ?"
+                " WHERE actor = ? AND dest = ? AND msg_id = ?",
+                (FROZEN, attempts or int(was_sent), actor, dest, msg_id),
+            )
+
+    def thaw(self, actor: str) -> set[Lane]:
+        """The actor stays, or has come here: its rows go on from the lanes that are returned."""
+        rows: list[Any] = self._execute(
+            "UPDATE outbox SET host = iif(substr(dest, 1, 1) = '@', dest, ?)"
+            " WHERE actor = ? AND host = ? RETURNING dest, host, is_ordered",
+            (NOWHERE, actor, FROZEN),
+        ).fetchall()
+        self._dests.update(dest for dest, _, _ in rows if not dest.startswith("@"))
+        return {(host, bool(is_ordered)) for _, host, is_ordered in rows}
+
+    def rehost(self, before: str, hosts: Mapping[str, str]) -> set[Lane]:
+        """Destinations live elsewhere than was thought; returns the lanes that have rows now."""
+        rows: list[Any] = self._execute(
+            "SELECT actor, dest, msg_id, is_ordered, attempts FROM outbox WHERE host = ?", (before,)
+        ).fetchall()
+        lanes: set[Lane] = set()
+        for actor, dest, msg_id, is_ordered, attempts in rows:
+            host = hosts.get(dest)
+            if host is None or host == before:
+                continue
+            was_sent = msg_id <= self._sent_to.get((before, bool(is_ordered)), "")
+            self._execute(
+                "UPDATE outbox SET host = ?, attempts = ?"
+                " WHERE actor = ? AND dest = ? AND msg_id = ?",
+                (host, attempts or int(was_sent), actor, dest, msg_id),
+            )
+            lanes.add((host, bool(is_ordered)))
+        return lanes

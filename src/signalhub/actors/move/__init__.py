@@ -1,0 +1,1 @@
+"""Where actors live, and moving them from one host to another."""

@@ -1,0 +1,163 @@
+"""The tables of moves: how far each is, parts of actors on their way, and what hosts tell."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from signalhub.actors import wire
+from signalhub.actors.api.names import parse_ref
+from signalhub.actors.store.store import Store
+from signalhub.actors.wire import NotReadable
+
+Step = Literal["asked", "placed", "drained", "parts", "arrived"]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Move(msgspec.Struct):
+    """A row of the table `moves`."""
+
+    actor: str
+    direction: Literal["leaving", "arriving"]
+    peer: str
+    step: Step
+    token: int
+    move_id: str
+
+
+class Part(msgspec.Struct):
+    """A piece of an actor on its way, or, without a body, word that it has arrived."""
+
+    v: int
+    move: str
+    actor: str
+    token: Count = 0
+    number: Count = 0
+    count: Count = 0
+    body: str = ""
+
+
+class Mark(msgspec.Struct):
+    """What a host sends itself."""
+
+    move: str
+
+
+_decode_part = msgspec.json.Decoder(Part).decode
+_decode_mark = msgspec.json.Decoder(Mark).decode
+
+
+def read_part(data: bytes) -> tuple[Part, bytes]:
+    """A part and the piece in it; raises `NotReadable`."""
+    try:
+        part = _decode_part(data)
+        if part.v != wire.ENVELOPE_VERSION:
+            raise NotReadable(f"a move of version {part.v}")
+        parse_ref(part.actor)
+        return part, b64decode(part.body, validate=True)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise NotReadable(f"a part of a move that cannot be read: {error}") from error
+
+
+def read_mark(data: bytes) -> str:
+    """The id of the move a mark is for; raises `NotReadable`."""
+    try:
+        return _decode_mark(data).move
+    except msgspec.MsgspecError as error:
+        raise NotReadable(f"a mark that cannot be read: {error}") from error
+
+
+def encoded_mark(move: Move) -> bytes:
+    return msgspec.json.encode(Mark(move.move_id))
+
+
+def encoded_arrival(move_id: str, actor: str, token: int) -> bytes:
+    """Word that an actor has arrived."""
+    return msgspec.json.encode(Part(wire.ENVELOPE_VERSION, move_id, actor, token))
+
+
+class Moves:
+    """Moves under way from and to this host."""
+
+    def __init__(self, store: Store) -> None:
+        self._execute = store.execute
+        self._moves: dict[str, Move] = {}
+        # Why moves did not happen, for whoever asks.
+        self.failures: dict[str, str] = {}
+
+    def load(self) -> None:
+        rows = self._execute("SELECT actor, direction, peer, step, token, move_id FROM moves")
+        self._moves = {str(row[0]): Move(*row) for row in rows}
+
+    def all(self) -> list[Move]:
+        return list(self._moves.values())
+
+    def find(self, actor: str) -> Move | None:
+        return self._moves.get(actor)
+
+    def put(self, move: Move) -> None:
+        self._moves[move.actor] = move
+        self._execute(
+            "INSERT OR REPLACE INTO moves VALUES (?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(move)
+        )
+
+    def end(self, actor: str) -> None:
+        """The move of this actor is over, however it went."""
+        self._moves.pop(actor, None)
+        self._execute("DELETE FROM moves WHERE actor = ?", (actor,))
+        self.drop_parts(actor)
+
+    # Parts.
+
+    def cut(self, move: Move, data: bytes, part_bytes: int) -> None:
+        """Store a parcel in parts of that size."""
+        for number, at in enumerate(range(0, len(data), part_bytes)):
+            self.put_part(move.actor, move.move_id, number, data[at : at + part_bytes])
+
+    def put_part(self, actor: str, move_id: str, number: int, body: bytes) -> None:
+        self._execute(
+            "INSERT OR IGNORE INTO parts VALUES (?, ?, ?, ?)", (actor, move_id, number, body)
+        )
+
+    def drop_parts(self, actor: str) -> None:
+        self._execute("DELETE FROM parts WHERE actor = ?", (actor,))
+
+    def bodies(self, move: Move) -> list[bytes]:
+        """The parts that are here, in order."""
+        rows: Iterable[tuple[Any, ...]] = self._execute(
+            "SELECT body FROM parts WHERE actor = ? AND move_id = ? ORDER BY number",
+            (move.actor, move.move_id),
+        )
+        return [bytes(row[0]) for row in rows]
+
+    def count(self, actor: str, move_id: str) -> int:
+        found: int = self._execute(
+            "SELECT count(*) FROM parts WHERE actor = ? AND move_id = ?", (actor, move_id)
+        ).get
+        return found
+
+    def encoded_part(self, move: Move, number: int) -> bytes | None:
+        """A part as it is sent; `None` if there are not so many."""
+        body = self._execute(
+            "SELECT body FROM parts WHERE actor = ? AND move_id = ? AND number = ?",
+            (move.actor, move.move_id, number),
+        ).get
+        if body is None:
+            return None
+        part = Part(
+            wire.ENVELOPE_VERSION,
+            move.move_id,
+            move.actor,
+            move.token,
+            number,
+            self.count(move.actor, move.move_id),
+            b64encode(body).decode(),
+        )
+        return msgspec.json.encode(part)
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Moves as people read them."""
+        return [msgspec.structs.asdict(move) for move in self._moves.values()]

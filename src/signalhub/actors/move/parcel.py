@@ -1,0 +1,196 @@
+"""All rows of one actor: taken out of one store, put into another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from signalhub.actors.api.state import table_prefix
+from signalhub.actors.kernel.outbox import FROZEN
+from signalhub.actors.store.schema import HELD_MS, VERSION
+from signalhub.actors.store.store import Store
+
+# Tables with a column `actor` whose rows go along as they are.
+_PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
+# Names of the id that rows have, unless their table is WITHOUT ROWID.
+_ROW_IDS: Final = ("rowid", "_rowid_", "oid")
+_EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
+
+Columns = list[Any]
+
+
+class Table(msgspec.Struct):
+    """A table of the actor's own, made with `state.sql`."""
+
+    statements: list[str]
+    name: str
+    # What can be inserted: no generated columns, but the id of the row, if it has one.
+    columns: list[str]
+    rows: list[Columns]
+    # The greatest id AUTOINCREMENT has given, if that is used.
+    sequence: int | None = None
+
+
+class Parcel(msgspec.Struct):
+    """Everything an actor has."""
+
+    actor: str
+    last_id: str
+    plain: dict[str, list[Columns]]
+    inbox: list[Columns]
+    outbox: list[Columns]
+    done: list[Columns]
+    tables: list[Table]
+    # Rows go along as they are, so both hosts must have the same tables.
+    version: int = VERSION
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing that anybody would miss?"""
+        rows = any(rows for table, rows in self.plain.items() if table != "keys")
+        return not (rows or self.outbox or self.inbox or self.tables)
+
+    @classmethod
+    def collect(cls, store: Store, actor: str, last_id: str) -> Parcel:
+        execute = store.execute
+        plain = {
+            table: [
+                list(row)
+                for row in execute(f"SELECT * FROM {table} WHERE actor = ?", (actor,))  # noqa: S608
+            ]
+            for table in _PLAIN
+        }
+        return cls(
+            actor,
+            last_id,
+            plain,
+            _rows(store, "inbox", actor, "arrival_id"),
+            _rows(store, "outbox", actor, "msg_id"),
+            cls.done_of(store, actor),
+            _tables(store, actor),
+        )
+
+    def insert(self, store: Store, new_id: Callable[[], str]) -> None:
+        for name in _PLAIN:
+            for row in self.plain.get(name, []):
+                marks = ", ".join("?" * len(row))
+                store.execute(f"INSERT OR REPLACE INTO {name} VALUES ({marks})", tuple(row))  # noqa: S608
+        for row in self.inbox:
+            self.put_inbox(store, row, new_id())
+        store.executemany(
+            "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(*row[:5], FROZEN, *row[6:]) for row in self.outbox],
+        )
+        self.put_done(store, self.done)
+        for table in self.tables:
+            for statement in table.statements:
+                store.execute(statement)
+            _fill(store, table)
+
+    @staticmethod
+    def delete(store: Store, actor: str) -> None:
+        """Everything but what the host knows about the place of the actor."""
+        for name in _EVERY:
+            store.execute(f"DELETE FROM {name} WHERE actor = ?", (actor,))  # noqa: S608
+        for table in _tables(store, actor, with_rows=False):
+            store.execute(f'DROP TABLE "{_quoted(table.name)}"')
+
+    @staticmethod
+    def take_inbox(store: Store, actor: str) -> list[Columns]:
+        """What came for the actor while it was on its way, taken out, in order."""
+        rows = _rows(store, "inbox", actor, "arrival_id")
+        store.execute("DELETE FROM inbox WHERE actor = ?", (actor,))
+        return rows
+
+    @staticmethod
+    def done_of(store: Store, actor: str) -> list[Columns]:
+        """Which requests the actor has taken."""
+        rows = store.execute(
+            "SELECT actor, call_id, accepted_ms FROM done WHERE actor = ?", (actor,)
+        )
+        return [list(row) for row in rows]
+
+    @staticmethod
+    def put_done(store: Store, rows: list[Columns]) -> None:
+        store.executemany(
+            "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)",
+            [tuple(row) for row in rows],
+        )
+
+    @staticmethod
+    def put_inbox(store: Store, row: Columns, arrival_id: str) -> None:
+        """Behind everything that is there, and held; what came twice stays once."""
+        actor, _, kind, call_id, sender, payload, attempts, not_before_ms = row
+        held = not_before_ms if not_before_ms < 0 else HELD_MS
+        store.execute(
+            "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (actor, arrival_id, kind, call_id, sender, payload, attempts, held),
+        )
+
+
+def _rows(store: Store, table: str, actor: str, order: str) -> list[Columns]:
+    found = store.execute(f"SELECT * FROM {table} WHERE actor = ? ORDER BY {order}", (actor,))  # noqa: S608
+    return [list(row) for row in found]
+
+
+def _tables(store: Store, actor: str, *, with_rows: bool = True) -> list[Table]:
+    prefix = table_prefix(actor)
+    found = store.execute(
+        "SELECT tbl_name, type, sql FROM sqlite_schema WHERE substr(tbl_name, 1, ?) = ?"
+        " AND sql IS NOT NULL ORDER BY type DESC",
+        (len(prefix), prefix),
+    ).fetchall()
+    tables: dict[str, Table] = {}
+    for name, _, sql in found:
+        tables.setdefault(str(name), Table([], str(name), [], [])).statements.append(str(sql))
+    if with_rows:
+        for table in tables.values():
+            table.columns = _columns(store, table.name)
+            rows = store.execute(f'SELECT {_listed(table.columns)} FROM "{_quoted(table.name)}"')  # noqa: S608
+            table.rows = [list(row) for row in rows]
+            if _has_sequences(store):
+                table.sequence = store.execute(
+                    "SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)
+                ).get
+    return list(tables.values())
+
+
+def _columns(store: Store, table: str) -> list[str]:
+    found = store.execute("SELECT name, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
+    columns = [str(name) for name, hidden in found if not hidden]
+    if store.execute("SELECT wr FROM pragma_table_list WHERE name = ?", (table,)).get:
+        return columns
+    # A column may have taken a name of the row's id away; one that has taken all hides it for good.
+    taken = {str(name).lower() for name, _ in found}
+    return [*[name for name in _ROW_IDS if name not in taken][:1], *columns]
+
+
+def _fill(store: Store, table: Table) -> None:
+    if table.rows:
+        marks = ", ".join("?" * len(table.columns))
+        store.executemany(
+            f'INSERT INTO "{_quoted(table.name)}" ({_listed(table.columns)}) VALUES ({marks})',  # noqa: S608
+            [tuple(row) for row in table.rows],
+        )
+    if table.sequence is not None:
+        store.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
+        store.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, table.sequence))
+
+
+def _has_sequences(store: Store) -> bool:
+    """The table exists from the first use of AUTOINCREMENT on."""
+    return bool(store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence'").get)
+
+
+def _listed(columns: list[str]) -> str:
+    return ", ".join(f'"{_quoted(column)}"' for column in columns)
+
+
+def _quoted(name: str) -> str:
+    return name.replace('"', '""')
+
+
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder(Parcel).decode

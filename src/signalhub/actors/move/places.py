@@ -1,0 +1,98 @@
+"""Where actors live: those of this host, for certain; others, as the hub last said.
+
+An actor is *here* once the hub has said so. Before that, and while it moves, what comes for it is
+held.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import StrEnum
+
+import msgspec
+
+from signalhub.actors.store.store import Store
+
+_REMEMBERED_MAX = 100_000
+
+
+class Status(StrEnum):
+    """How this host stands to an actor."""
+
+    HERE = "here"
+    UNPLACED = "unplaced"  # Something came for it, and the hub has not said where it lives.
+    LEAVING = "leaving"
+    ARRIVING = "arriving"
+    GONE = "gone"  # It lived here and lives elsewhere.
+
+
+class Own(msgspec.Struct, gc=False):
+    token: int
+    status: Status
+
+
+class Elsewhere(msgspec.Struct, gc=False):
+    host: str
+    token: int
+
+
+class Places:
+    """What this host knows about places."""
+
+    def __init__(self, store: Store, host: str) -> None:
+        self._execute = store.execute
+        self.host = host
+        self._own: dict[str, Own | None] = {}
+        self._elsewhere: OrderedDict[str, Elsewhere] = OrderedDict()
+
+    def load(self) -> None:
+        """Forget what is in memory."""
+        self._own.clear()
+        self._elsewhere.clear()
+
+    def own(self, address: str) -> Own | None:
+        """What the table says about an actor of this host."""
+        try:
+            return self._own[address]
+        except KeyError:
+            found = self._execute(
+                "SELECT token, status FROM actors WHERE address = ?", (address,)
+            ).fetchone()
+            if len(self._own) >= _REMEMBERED_MAX:
+                self._own.clear()
+            own = None if found is None else Own(found[0], Status(found[1]))
+            self._own[address] = own
+            return own
+
+    def is_here(self, address: str) -> bool:
+        own = self.own(address)
+        return own is not None and own.status is Status.HERE
+
+    def put(self, address: str, token: int, status: Status) -> None:
+        self._execute("INSERT OR REPLACE INTO actors VALUES (?, ?, ?)", (address, token, status))
+        self._own[address] = Own(token, status)
+
+    def with_status(self, status: Status) -> list[str]:
+        rows = self._execute("SELECT address FROM actors WHERE status = ?", (status,))
+        return [address for (address,) in rows]
+
+    def token_of(self, address: str) -> int | None:
+        """The token of an actor here."""
+        own = self.own(address)
+        return own.token if own is not None and own.status is Status.HERE else None
+
+    def find(self, address: str) -> Elsewhere | None:
+        """Where an actor of another host lives, if that is known."""
+        found = self._elsewhere.get(address)
+        if found is not None:
+            self._elsewhere.move_to_end(address)
+        return found
+
+    def learn(self, address: str, host: str, token: int) -> None:
+        self._elsewhere[address] = Elsewhere(host, token)
+        self._elsewhere.move_to_end(address)
+        if len(self._elsewhere) > _REMEMBERED_MAX:
+            self._elsewhere.popitem(last=False)
+
+    def forget(self, address: str) -> None:
+        self._elsewhere.pop(address, None)

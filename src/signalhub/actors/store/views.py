@@ -1,0 +1,281 @@
+"""Looking into a host's store: what `signalhub actors ls`, `show`, `calls`, `alarms`, `dead` print.
+
+Everything here only reads, so it works on the file of a host that is running, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from signalhub.actors.store.schema import HELD_MS
+from signalhub.actors.store.store import Store
+
+LIMIT_MAX: Final = 10_000
+# Of each list that is part of the view of one actor.
+PART_MAX: Final = 100
+# Of the requests that have run, the newest, among which one is looked for.
+SEARCHED_MAX: Final = 100_000
+View = dict[str, Any]
+
+
+def actors(
+    store: Store, *, kind: str | None = None, limit: int = 1_000, offset: int = 0
+) -> list[View]:
+    """The actors of a host, and what waits for each."""
+    rows = store.execute(
+        "SELECT address, token, status FROM actors WHERE address >= ? AND address < ?"
+        " ORDER BY address LIMIT ? OFFSET ?",
+        (*_range(kind), *_page(limit, offset)),
+    ).fetchall()
+    return [
+        {"actor": address, "token": token, "status": status, **_counts(store, str(address))}
+        for address, token, status in rows
+    ]
+
+
+def actor(store: Store, address: str) -> View | None:
+    """One actor with everything that is known about it."""
+    found = store.execute(
+        "SELECT token, status FROM actors WHERE address = ?", (address,)
+    ).fetchone()
+    if found is None:
+        return None
+    keys = store.execute(
+        "SELECT key, length(value) FROM state WHERE actor = ? ORDER BY key LIMIT ?",
+        (address, PART_MAX),
+    )
+    count, size = store.execute(
+        "SELECT count(*), coalesce(sum(length(value)), 0) FROM state WHERE actor = ?", (address,)
+    ).fetchall()[0]
+    return {
+        "actor": address,
+        "token": found[0],
+        "status": found[1],
+        **_counts(store, address),
+        "stateKeys": count,
+        "stateBytes": size,
+        "state": {key: size for key, size in keys},
+        "calls": calls(store, address=address, limit=PART_MAX),
+        "alarmList": alarms(store, address=address, limit=PART_MAX),
+        "deadLetters": dead(store, address=address, limit=PART_MAX),
+        "move": move(store, address),
+    }
+
+
+def move(store: Store, address: str) -> View | None:
+    """How far an actor is on its way from or to this host; `None` if it is not moving."""
+    found = store.execute(
+        "SELECT direction, peer, step, token, move_id FROM moves WHERE actor = ?", (address,)
+    ).fetchone()
+    if found is None:
+        return None
+    return dict(zip(("direction", "peer", "step", "token", "move_id"), found, strict=True))
+
+
+def _counts(store: Store, address: str) -> View:
+    one = (address,)
+    return {
+        "inbox": store.execute("SELECT count(*) FROM inbox WHERE actor = ?", one).get,
+        "outbox": store.execute("SELECT count(*) FROM outbox WHERE actor = ?", one).get,
+        "pending": store.execute("SELECT count(*) FROM pending WHERE actor = ?", one).get,
+        "alarms": store.execute("SELECT count(*) FROM alarms WHERE actor = ?", one).get,
+        "dead": store.execute("SELECT count(*) FROM dead WHERE actor = ?", one).get,
+    }
+
+
+def calls(
+    store: Store,
+    *,
+    address: str | None = None,
+    id: str | None = None,
+    limit: int = 1_000,
+    offset: int = 0,
+) -> list[View]:
+    """Calls that have not ended, as their caller's host sees them."""
+    where, values = _where({"actor": address, "call_id": id})
+    rows = store.execute(
+        f"SELECT actor, call_id, dest, method, deadline_ms, idem_key FROM pending {where}"  # noqa: S608
+        " ORDER BY call_id LIMIT ? OFFSET ?",
+        (*values, *_page(limit, offset)),
+    ).fetchall()
+    return [
+        {
+            "call": call_id,
+            "actor": caller,
+            "target": dest or None,
+            "method": method,
+            "deadlineMs": deadline_ms,
+            "key": key,
+            "state": _state_of(store, str(caller), str(dest), str(call_id)),
+        }
+        for caller, call_id, dest, method, deadline_ms, key in rows
+    ]
+
+
+def _state_of(store: Store, caller: str, dest: str, call_id: str) -> str:
+    """How far a call has come: stored, sent, accepted, executing here, or its outcome is here."""
+    result = store.execute(
+        "SELECT attempts FROM inbox WHERE actor = ? AND kind = 'result' AND call_id = ?",
+        (caller, call_id),
+    ).fetchone()
+    if result is not None:
+        return "retrying" if result[0] else "answered"
+    if not dest:
+        return "offloaded"
+    row = store.execute(
+        "SELECT host, is_ordered, attempts FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?",
+        (caller, dest, call_id),
+    ).fetchone()
+    if row is None:
+        is_here = store.execute(
+            "SELECT 1 FROM inbox WHERE actor = ? AND kind = 'request' AND call_id = ?",
+            (dest, call_id),
+        ).get
+        return "waiting" if is_here else "accepted"
+    sent_to = store.execute(
+        "SELECT sent_to FROM lanes WHERE host = ? AND is_ordered = ?", row[:2]
+    ).get
+    return "sent" if row[2] or (sent_to is not None and call_id <= str(sent_to)) else "stored"
+
+
+def call(store: Store, call_id: str) -> View | None:
+    """What this host knows about one call, on either side of it; `None` if nothing."""
+    known: View = {}
+    caller = next(iter(calls(store, id=call_id, limit=1)), None) or _sent(store, call_id)
+    target = None
+    if caller is not None:
+        known["caller"] = caller
+        target = caller["target"]
+    arrived = store.execute(
+        "SELECT actor, attempts, not_before_ms FROM inbox WHERE kind = 'request' AND call_id = ?",
+        (call_id,),
+    ).fetchone()
+    if arrived is not None:
+        is_held = arrived[2] == HELD_MS or arrived[2] < 0
+        state = "held" if is_held else "retrying" if arrived[1] else "waiting"
+        known["callee"] = {"actor": arrived[0], "state": state}
+    elif (ran := _executed(store, call_id, target)) is not None:
+        known["callee"] = ran
+    if "callee" in known:
+        accepted_ms = store.execute(
+            "SELECT accepted_ms FROM done WHERE actor = ? AND call_id = ?",
+            (known["callee"]["actor"], call_id),
+        ).get
+        if accepted_ms is not None:
+            known["callee"]["acceptedMs"] = accepted_ms
+    buried = store.execute(
+        "SELECT actor, dead_id, error, dead_ms FROM dead WHERE call_id = ?", (call_id,)
+    ).fetchone()
+    if buried is not None:
+        names = ("actor", "id", "error", "deadMs")
+        known["dead"] = dict(zip(names, buried, strict=True))
+    return known or None
+
+
+def _sent(store: Store, call_id: str) -> View | None:
+    """A call whose outcome nobody awaits is known only until it has left."""
+    found = store.execute(
+        "SELECT actor, dest FROM outbox WHERE kind = 'request' AND call_id = ?", (call_id,)
+    ).fetchone()
+    if found is None:
+        return None
+    caller, dest = map(str, found)
+    state = _state_of(store, caller, dest, call_id)
+    return {"call": call_id, "actor": caller, "target": dest, "state": state}
+
+
+def _executed(store: Store, call_id: str, target: str | None) -> View | None:
+    """A request that has run. Of one that never left this host no more than its answer is known."""
+    for state, query in (
+        ("deferred", "SELECT actor FROM deferred WHERE call_id = ?"),
+        ("answering", "SELECT actor FROM outbox WHERE kind = 'result' AND call_id = ?"),
+    ):
+        actor = store.execute(query, (call_id,)).get
+        if actor is not None:
+            return {"actor": actor, "state": state}
+    if target is not None:
+        query = "SELECT actor FROM done WHERE actor = ? AND call_id = ?"
+        actor = store.execute(query, (target, call_id)).get
+    else:
+        # There may be millions, found by their actor only, and the host waits meanwhile.
+        query = (
+            "SELECT actor FROM done"
+            " WHERE row_id > (SELECT max(row_id) FROM done) - ? AND call_id = ?"
+        )
+        actor = store.execute(query, (SEARCHED_MAX, call_id)).get
+    return None if actor is None else {"actor": actor, "state": "executed"}
+
+
+def alarms(
+    store: Store,
+    *,
+    address: str | None = None,
+    id: str | None = None,
+    status: str | None = None,
+    limit: int = 1_000,
+    offset: int = 0,
+) -> list[View]:
+    where, values = _where({"actor": address, "id": id, "status": status})
+    rows = store.execute(
+        "SELECT actor, id, type, due_ms, spec, continuation, attempts, status, last_error"  # noqa: S608
+        f" FROM alarms {where} ORDER BY due_ms, id, actor LIMIT ? OFFSET ?",
+        (*values, *_page(limit, offset)),
+    )
+    return [
+        {
+            "actor": owner,
+            "id": alarm_id,
+            "type": type,
+            "dueMs": due_ms,
+            "spec": spec,
+            "continuation": bytes(continuation).decode(),
+            "attempts": attempts,
+            "status": state,
+            "lastError": error,
+        }
+        for owner, alarm_id, type, due_ms, spec, continuation, attempts, state, error in rows
+    ]
+
+
+def dead(
+    store: Store,
+    *,
+    address: str | None = None,
+    id: str | None = None,
+    limit: int = 1_000,
+    offset: int = 0,
+) -> list[View]:
+    where, values = _where({"actor": address, "dead_id": id})
+    rows = store.execute(
+        f"SELECT actor, dead_id, origin, call_id, error, attempts, dead_ms FROM dead {where}"  # noqa: S608
+        " ORDER BY dead_id LIMIT ? OFFSET ?",
+        (*values, *_page(limit, offset)),
+    )
+    return [
+        {
+            "actor": owner,
+            "id": dead_id,
+            "origin": origin,
+            "call": call_id,
+            "error": error,
+            "attempts": attempts,
+            "deadMs": dead_ms,
+        }
+        for owner, dead_id, origin, call_id, error, attempts, dead_ms in rows
+    ]
+
+
+def _where(wanted: dict[str, str | None]) -> tuple[str, list[str]]:
+    """The condition that these columns, which are ours, have these values."""
+    given = {column: value for column, value in wanted.items() if value is not None}
+    text = " AND ".join(f"{column} = ?" for column in given)
+    return f"WHERE {text}" if text else "", list(given.values())
+
+
+def _range(kind: str | None) -> tuple[str, str]:
+    """All addresses of a kind; the character after the slash ends them."""
+    return ("", "\U0010ffff") if kind is None else (f"{kind}/", f"{kind}0")
+
+
+def _page(limit: int, offset: int) -> tuple[int, int]:
+    return max(0, min(limit, LIMIT_MAX)), max(0, min(offset, 2**62))

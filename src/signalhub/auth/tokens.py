@@ -1,0 +1,322 @@
+"""Tokens: who a client is, and what it may do.
+
+With authentication on a client presents a JWT. The key is chosen by the token's `kid` and brings
+its algorithm with it, so a token cannot choose how it is checked. Only the signature is left to
+PyJWT; times are compared with the time the caller gives, without tolerance. Refusals name the
+check that failed and never repeat a part of the token.
+
+With authentication off the hub hands out session tokens, which prove nothing but that the hub gave
+this one to this session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from jwt import PyJWS, PyJWTError
+from jwt.algorithms import HMACAlgorithm
+
+from signalhub.auth.permissions import Permissions
+from signalhub.settings.model import Auth, Key
+from signalhub.wire import names
+from signalhub.wire.errors import Code, Refusal, SettingsError
+
+TOKEN_CHARS_MAX = 8_192
+SESSION_TOKEN_PREFIX = "stkn-"  # noqa: S105
+HS256 = "HS256"
+EDDSA = "EdDSA"
+
+_BEARER = "bearer "
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What a verified token says."""
+
+    subject: str
+    actor: str  # The address.
+    capabilities: tuple[str, ...]
+    permissions: Permissions
+    issued_at_s: float
+    expires_at_s: float  # The earlier of its `exp` and the greatest age the hub accepts.
+    kid: str | None
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The claims as they travel; unknown ones are ignored."""
+
+    iss: str
+    sub: str
+    actor_id: str = msgspec.field(name="actorId")
+    iat: int | float
+    exp: int | float | None = None
+    nbf: int | float | None = None
+    capabilities: tuple[str, ...] = ()
+    permissions: Permissions = Permissions()
+
+
+class _ConfiguredHs256(HMACAlgorithm):
+    """HS256 without PyJWT's own opinion on short secrets: the settings have theirs."""
+
+    def __init__(self) -> None:
+        super().__init__(HMACAlgorithm.SHA256)
+
+    def check_key_length(self, key: bytes) -> None:
+        return None
+
+
+def _signatures() -> PyJWS:
+    signatures = PyJWS(algorithms=[EDDSA])
+    signatures.register_algorithm(HS256, _ConfiguredHs256())
+    return signatures
+
+
+_SIGNATURES = _signatures()
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+class _VerifyingKey(msgspec.Struct, frozen=True):
+    algorithm: str
+    material: bytes | Ed25519PublicKey
+
+
+class Authenticator:
+    """Turns tokens into claims, by the keys of the settings."""
+
+    def __init__(self, auth: Auth) -> None:
+        self._issuer = auth.issuer
+        self._age_s_max = auth.token_age_max_s
+        self._refreshed_s = auth.refreshed_token_s
+        self._keys = {
+            kid: _verifying_key(f"auth.keys.{kid}", key) for kid, key in auth.keys.items()
+        }
+        self._key_without_kid: _VerifyingKey | None = None
+        if auth.secret:
+            self._key_without_kid = _verifying_key("auth", Key(secret=auth.secret))
+        elif len(self._keys) == 1:
+            (self._key_without_kid,) = self._keys.values()
+        if not self._keys and not self._key_without_kid:
+            raise SettingsError("auth: there is no key; set auth.secret or add one to auth.keys")
+
+    def verify(self, token: str, now_s: float) -> Claims:
+        """The claims of a good token; raises `Refusal` with `unauthorized` for any other."""
+        token = _bare(token)
+        kid, key = self._key_of(token)
+        body = self._checked(_signed_body(token, key), now_s)
+        aged_out_s = body.iat + self._age_s_max
+        return Claims(
+            subject=body.sub,
+            actor=f"@({body.actor_id})",
+            capabilities=body.capabilities,
+            permissions=body.permissions,
+            issued_at_s=body.iat,
+            expires_at_s=aged_out_s if body.exp is None else min(body.exp, aged_out_s),
+            kid=kid,
+        )
+
+    def refresh(self, token: str, session: Claims, now_s: float) -> tuple[str, int]:
+        """The token to use from now on and when it ends, in milliseconds.
+
+        Only a shared secret lets the hub sign a new one; an EdDSA token is confirmed as it is.
+        Raises `Refusal` with `invalid_token`.
+        """
+        try:
+            claims = self.verify(token, now_s)
+        except Refusal as refusal:
+            raise _invalid_token(refusal.message) from None
+        if claims.actor != session.actor:
+            raise _invalid_token("The token belongs to another actor than this session.")
+        _, key = self._key_of(_bare(token))
+        if not isinstance(key.material, bytes):
+            return _bare(token), int(claims.expires_at_s * 1000)
+        issued_at_s = int(now_s)
+        expires_at_s = issued_at_s + int(self._refreshed_s)
+        body = _Body(
+            iss=self._issuer,
+            sub=claims.subject,
+            actor_id=names.path_of(claims.actor),
+            iat=issued_at_s,
+            exp=expires_at_s,
+            capabilities=claims.capabilities,
+            permissions=claims.permissions,
+        )
+        refreshed = _sign(body, key.algorithm, key.material, claims.kid)
+        return refreshed, int(min(expires_at_s, issued_at_s + self._age_s_max) * 1000)
+
+    def _key_of(self, token: str) -> tuple[str | None, _VerifyingKey]:
+        try:
+            kid = _SIGNATURES.get_unverified_header(token).get("kid")
+        except PyJWTError:
+            raise _unauthorized("The token is not a JWT.") from None
+        if kid is not None:
+            key = self._keys.get(kid)
+            if key is None:
+                raise _unauthorized("The token's `kid` names no key of this hub.")
+            return kid, key
+        if self._key_without_kid is None:
+            raise _unauthorized("The token has no `kid`, and this hub has several keys.")
+        return None, self._key_without_kid
+
+    def _checked(self, body: _Body, now_s: float) -> _Body:
+        if body.iss != self._issuer:
+            raise _unauthorized("The token's `iss` is not the issuer this hub trusts.")
+        if not body.sub:
+            raise _unauthorized("The token's `sub` is empty.")
+        if body.actor_id.startswith("@(") or not names.is_address(f"@({body.actor_id})"):
+            raise _unauthorized("The token's `actorId` is not the path of an address.")
+        if body.iat > now_s:
+            raise _unauthorized("The token's `iat` is in the future.")
+        if now_s - body.iat > self._age_s_max:
+            raise _unauthorized("The token has expired: it is older than this hub accepts.")
+        if body.exp is not None and now_s >= body.exp:
+            raise _unauthorized("The token has expired: its `exp` has passed.")
+        if body.nbf is not None and now_s < body.nbf:
+            raise _unauthorized("The token is not valid yet: its `nbf` is in the future.")
+        return body
+
+
+def mint(
+    key: Key,
+    *,
+    kid: str | None,
+    subject: str,
+    actor: str,
+    permissions: Mapping[str, Sequence[str]],
+    lifetime_s: float,
+    issuer: str,
+    now_s: float,
+    capabilities: Sequence[str] = (),
+    private_key: str = "",
+) -> str:
+    """A new token, signed with the secret of an HS256 key or with `private_key`, a PEM, for EdDSA.
+
+    Raises `SettingsError` for what no hub would accept.
+    """
+    if unknown := sorted(set(permissions) - set(Permissions.__struct_fields__)):
+        known = ", ".join(Permissions.__struct_fields__)
+        raise SettingsError(f"permissions: {', '.join(unknown)} is no verb; choose from {known}")
+    path = names.path_of(actor)
+    if not subject or not names.is_address(f"@({path})"):
+        raise SettingsError("a token needs a subject and an actor such as @(service/name)")
+    body = _Body(
+        iss=issuer,
+        sub=subject,
+        actor_id=path,
+        iat=int(now_s),
+        exp=int(now_s + lifetime_s),
+        capabilities=tuple(capabilities),
+        permissions=Permissions(**{verb: tuple(globs) for verb, globs in permissions.items()}),
+    )
+    return _sign(body, key.algorithm, _signing_material(key, private_key), kid)
+
+
+class SessionTokens:
+    """Signed tokens for hubs without authentication: session, issue and expiry, in milliseconds."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def issue(self, session_id: str, now_ms: int, lifetime_ms: int) -> str:
+        return self._write(session_id, now_ms, now_ms + lifetime_ms)
+
+    def check(self, token: str, session_id: str, now_ms: int) -> None:
+        """Raise `Refusal` with `invalid_token` unless it is this session's and still good."""
+        try:
+            named, issued_at, expires_at, _ = _unwrap(token).rsplit(":", 3)
+            expected = self._write(named, int(issued_at), int(expires_at))
+        except ValueError:
+            raise _invalid_token("The token is not a session token.") from None
+        # Comparing whole tokens leaves no second spelling of a good one.
+        if not hmac.compare_digest(expected.encode(), token.encode()):
+            raise _invalid_token("The token's signature does not fit.")
+        if named != session_id:
+            raise _invalid_token("The token belongs to another session.")
+        if now_ms >= int(expires_at):
+            raise _invalid_token("The token has expired.")
+
+    def _write(self, session_id: str, issued_at_ms: int, expires_at_ms: int) -> str:
+        statement = f"{session_id}:{issued_at_ms}:{expires_at_ms}"
+        seal = hmac.new(self._secret, statement.encode(), hashlib.sha256).hexdigest()
+        wrapped = urlsafe_b64encode(f"{statement}:{seal}".encode()).rstrip(b"=")
+        return SESSION_TOKEN_PREFIX + wrapped.decode()
+
+
+def _unwrap(token: str) -> str:
+    if not token.startswith(SESSION_TOKEN_PREFIX) or len(token) > TOKEN_CHARS_MAX:
+        raise ValueError("no session token")
+    wrapped = token.removeprefix(SESSION_TOKEN_PREFIX)
+    return urlsafe_b64decode(wrapped + "=" * (-len(wrapped) % 4)).decode()
+
+
+def _bare(token: str) -> str:
+    token = token.lstrip()
+    if token[: len(_BEARER)].lower() == _BEARER:
+        token = token[len(_BEARER) :]
+    token = token.strip()
+    if not token:
+        raise _unauthorized("There is no token.")
+    if len(token) > TOKEN_CHARS_MAX:
+        raise _unauthorized(f"The token is longer than {TOKEN_CHARS_MAX} characters.")
+    if not token.isascii():
+        raise _unauthorized("The token is not a JWT.")
+    return token
+
+
+def _signed_body(token: str, key: _VerifyingKey) -> _Body:
+    try:
+        signed = _SIGNATURES.decode(token, key.material, algorithms=[key.algorithm])
+    except PyJWTError:
+        raise _unauthorized("The token's signature or algorithm does not fit its key.") from None
+    try:
+        return _decode_body(signed)
+    except msgspec.ValidationError as error:
+        raise _unauthorized(f"The token's claims are not usable: {error}.") from None
+    except (ValueError, RecursionError):
+        raise _unauthorized("The token's claims are not JSON.") from None
+
+
+def _signing_material(key: Key, private_key: str) -> bytes | Ed25519PrivateKey:
+    if key.algorithm == HS256:
+        try:
+            return _ConfiguredHs256().prepare_key(key.secret)
+        except PyJWTError:
+            raise SettingsError("signing with HS256 needs a shared secret, not a key") from None
+    try:
+        private = load_pem_private_key(private_key.encode(), password=None)
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, Ed25519PrivateKey):
+        raise SettingsError("signing with EdDSA needs an Ed25519 private key in PEM")
+    return private
+
+
+def _sign(body: _Body, algorithm: str, material: bytes | Ed25519PrivateKey, kid: str | None) -> str:
+    headers = None if kid is None else {"kid": kid}
+    return _SIGNATURES.encode(msgspec.json.encode(body), material, algorithm, headers=headers)
+
+
+def _verifying_key(name: str, key: Key) -> _VerifyingKey:
+    if key.algorithm == HS256:
+        if not key.secret:
+            raise SettingsError(f"{name}.secret is empty; HS256 needs a shared secret")
+        return _VerifyingKey(HS256, key.secret.encode())
+    try:
+        public = load_pem_public_key(key.public_key.encode())
+    except ValueError:
+        public = None
+    if not isinstance(public, Ed25519PublicKey):
+        raise SettingsError(f"{name}.public_key must be an Ed25519 public key in PEM")
+    return _VerifyingKey(EDDSA, public)
+
+
+def _unauthorized(message: str) -> Refusal:
+    return Refusal(Code.UNAUTHORIZED, message, "Get a new token and connect with it.")
+
+
+def _invalid_token(message: str) -> Refusal:
+    return Refusal(Code.INVALID_TOKEN, message, "Get a new token, or connect again.")

@@ -1,0 +1,1 @@
+"""Commands for durable actors and their hosts."""

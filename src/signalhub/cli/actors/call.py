@@ -1,0 +1,163 @@
+"""`signalhub actors call`: call an actor from outside and wait for what it returns."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from cyclopts import Parameter
+
+from signalhub.cli.actors.hosts import hosts_at, name_of, reach
+from signalhub.cli.actors.options import SOON, ActorName, Calling, checked_actor
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.wire.errors import Code
+
+if TYPE_CHECKING:
+    from signalhub.actors import CallError
+    from signalhub.actors.api.operation import Operation
+    from signalhub.actors.host.caller import ActorHub
+    from signalhub.cli.terminal.connection import Refusals
+
+_RAISED: Final = "call_failed"
+
+
+def call(
+    actor: ActorName,
+    method: Annotated[str, Parameter(name="METHOD", help="A method of it marked with @remote.")],
+    /,
+    *arguments: Annotated[
+        str,
+        Parameter(
+            name="ARGUMENT",
+            allow_leading_hyphen=True,
+            help="What to call it with, each as JSON: 3, true, '\"blue-mug\"', '{\"n\": 1}'.",
+        ),
+    ],
+    connection: Calling = SOON,
+) -> None:
+    """Call a method of an actor, and print what it returns, as JSON.
+
+    An actor that was never called before is made by its first call. What
+    the method raises is exit code 1; no answer in time is exit code 4.
+    """
+    from signalhub.actors import CallError
+
+    target = checked_actor(actor)
+    values = [_value(number, text) for number, text in enumerate(arguments, 1)]
+    wanted = _operation(method, values)
+
+    async def work(hub: ActorHub, refusals: Refusals) -> Any:
+        found = await connection.in_time(hub.client.place([target]))
+        if found.unplaced and found.unplaced[0].code == Code.NO_HOST:
+            reason = found.unplaced[0].message.rstrip(".")
+            served = await _served(hub, connection)
+            connection.note(f"{reason}; {served}; waiting up to {connection.timeout_s:g} s for one")
+        try:
+            return await hub.ask(target, wanted, timeout=connection.timeout_s)
+        except CallError as error:
+            failure = await _call_failure(hub, target, method, error)
+            if failure.code == _RAISED and not connection.as_json:
+                failure.resolution += "; --json shows where it was raised"
+            raise failure from None
+
+    data = msgspec.json.encode(reach(connection, work), enc_hook=str)
+    connection.output.fact({"value": msgspec.Raw(data)}, _printable(data.decode()))
+
+
+async def _served(hub: ActorHub, connection: Calling) -> str:
+    """Which kinds could be called instead."""
+    present = (await hosts_at(hub, connection)).present
+    kinds = sorted(frozenset().union(*present.values()))
+    return f"served are {', '.join(kinds)}" if kinds else "no kind is served now"
+
+
+def _value(number: int, text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        pass
+    if text.startswith("--"):
+        raise usage(f"{text} is no option of this command", "see `signalhub actors call --help`")
+    quoted = msgspec.json.encode(text).decode().replace("'", "'\\''")
+    raise usage(
+        f"argument {number} is no JSON: {text}",
+        f"a text is quoted twice, for JSON and for the shell: '{quoted}'",
+    )
+
+
+def _operation(method: str, values: list[Any]) -> Operation:
+    from signalhub.actors import PayloadError, op
+    from signalhub.actors.api.operation import encode_operation
+
+    try:
+        wanted = op(method, *values)
+        encode_operation(wanted)
+        return wanted
+    except (PayloadError, TypeError, ValueError) as error:
+        raise usage(str(error), "correct the method or its arguments") from None
+
+
+def _printable(text: str) -> str:
+    """JSON without anything a terminal would obey."""
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+async def _call_failure(hub: ActorHub, target: str, method: str, error: CallError) -> Failure:
+    from signalhub.actors import CallTimeout, CallUndeliverable
+
+    call_id = f"{hub.client.address}#{error.call_id}"
+    facts = {"name": error.name, "actor": target, "method": method, "call": call_id}
+    match error:
+        case CallUndeliverable():
+            return Failure(
+                Exit.FAILED,
+                Code.NO_HOST,
+                error.message,
+                "nothing was called; start a host that serves it with `signalhub actors run`",
+                facts=facts,
+            )
+        case CallTimeout():
+            away = await _host_away(hub, target)
+            look = f"`signalhub actors calls --id '{call_id}'`"
+            reason = f"; its host {away} is not connected" if away else ""
+            resolution = (
+                "start that host with `signalhub actors run`; the call may have reached it before"
+                f" it left, so see with {look} then, and call again only if nobody knows it"
+                if away
+                else f"it may have happened, or still happen: see {look}, or wait longer with"
+                " --timeout"
+            )
+            return Failure(
+                Exit.UNKNOWN, "call_timeout", f"{error.message}{reason}", resolution, facts=facts
+            )
+        case _ if error.name == "Unreadable":
+            return Failure(
+                Exit.FAILED,
+                "unreadable",
+                f"{target}.{method} has run, but {error.message}",
+                "return plain values from methods that are called by name",
+                facts=facts,
+            )
+        case _:
+            return Failure(
+                Exit.FAILED,
+                _RAISED,
+                f"{target}.{method} raised {error.name}: {error.message}",
+                "correct the call, or the actor",
+                facts={
+                    **facts,
+                    "text": error.message,
+                    "attrs": msgspec.to_builtins(error.attrs, enc_hook=str, str_keys=True),
+                    "traceback": error.traceback_text,
+                },
+            )
+
+
+async def _host_away(hub: ActorHub, target: str) -> str | None:
+    """The host of the actor, if it is not there."""
+    found = await hub.client.place([target])
+    for place in found.places:
+        if not len(await hub.client.discover(place.host)):
+            return name_of(place.host)
+    return None

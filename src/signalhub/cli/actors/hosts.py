@@ -1,0 +1,363 @@
+"""Whom the commands about durable actors ask: hosts at a hub, or the folder of one.
+
+A hub knows hosts, not what their actors do; so whatever is not about one host is asked of all that
+are there, and put together here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from signalhub.cli.actors.options import Looking
+from signalhub.cli.terminal.connection import Connection, Refusals, failure_of, socket_url
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.wire.errors import (
+    ClientError,
+    Code,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from signalhub.actors.host.caller import ActorHub
+    from signalhub.actors.store.store import Store
+    from signalhub.client.client import Placements
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+HOSTS_PAGE: Final = 100
+ROWS_PAGE: Final = 500
+_KIND_PREFIX: Final = "actor:"
+
+START_ONE = "start one with `signalhub actors run`, or look into the folder of one with --data"
+
+
+class Silent(Exception):
+    """A host did not answer in time."""
+
+
+@dataclass
+class Listed:
+    """Rows of several hosts, each with its host."""
+
+    rows: list[Row]
+    has_more: bool = False
+
+
+class Source(ABC):
+    """Hosts that can be asked, by their names; those that cannot, and those that did not answer."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self.hosts = hosts
+        self.away: Sequence[str] = ()
+        self.silent: set[str] = set()
+
+    @abstractmethod
+    async def ask(self, host: str, name: str, **arguments: Any) -> Any:
+        """One host's answer to a command; raises `Silent`, and `Failure` if it refuses."""
+
+    async def each(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The answers of all hosts that know something."""
+        found = await self._each(lambda host: self.ask(host, name, **arguments))
+        return {host: answer for host, answer in found.items() if answer is not None}
+
+    async def rows(
+        self,
+        name: str,
+        limit: int,
+        *,
+        order: Callable[[Row], Any],
+        is_shown: Callable[[Row], bool] = lambda row: True,
+        **arguments: Any,
+    ) -> Listed:
+        """The first rows of all hosts together; those that are not shown do not count."""
+
+        async def all_of(host: str) -> list[Row]:
+            rows: list[Row] = []
+            seen = 0
+            while len(rows) <= limit:
+                # Where much is not shown, small pages would be asked for again and again.
+                asked = ROWS_PAGE if seen > len(rows) else min(ROWS_PAGE, limit + 1 - seen)
+                # A page may be cut short, so only an empty one is the end.
+                page = await self.ask(host, name, **arguments, limit=asked, offset=seen)
+                seen += len(page)
+                rows += filter(is_shown, page)
+                if not page:
+                    break
+            return rows
+
+        found = await self._each(all_of)
+        rows = [{**row, "host": host} for host, some in found.items() for row in some]
+        rows.sort(key=order)
+        return Listed(rows[:limit], len(rows) > limit)
+
+    async def _each(self, question: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+        import asyncio
+
+        async def quietly(host: str) -> dict[str, T]:
+            try:
+                return {host: await question(host)}
+            except Silent:
+                self.silent.add(host)
+                return {}
+
+        answers = await asyncio.gather(*(quietly(host) for host in self.hosts))
+        return {host: answer for some in answers for host, answer in some.items()}
+
+    def check(self, timeout_s: float) -> None:
+        """Fail, after what was found is shown, if something may be missing from it."""
+        if not self.silent:
+            return
+        names = ", ".join(sorted(self.silent))
+        raise Failure(
+            Exit.UNKNOWN,
+            OutcomeUnknown.code,
+            f"no answer within {timeout_s:g} s from {names}; what it knows is missing here",
+            "it may be busy or gone: try again, or wait longer with --timeout",
+            facts={"silent": sorted(self.silent)},
+        )
+
+
+@dataclass(frozen=True)
+class Directory:
+    """The hosts a hub knows: kinds by name of those that are there, and names of the others."""
+
+    present: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    away: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+class HubSource(Source):
+    """Hosts that are connected to a hub."""
+
+    def __init__(
+        self, hub: ActorHub, connection: Connection, directory: Directory, refusals: Refusals
+    ) -> None:
+        super().__init__(sorted(directory.present))
+        self.away = sorted(directory.away)
+        self.hub = hub
+        self.directory = directory
+        self._connection = connection
+        self._refusals = refusals
+
+    async def ask(self, host: str, name: str, **arguments: Any) -> Any:
+        from signalhub.actors.host.host import host_address
+
+        given = {key: value for key, value in arguments.items() if value is not None}
+        try:
+            return await self.hub.command(
+                host_address(host), name, given, timeout_s=self._connection.timeout_s
+            )
+        except TimeoutError:
+            # A tell has no answer; if the hub refused it, that says more.
+            self._refusals.check()
+            raise Silent(host) from None
+        except ValueError as refusal:
+            resolution = "see with `signalhub actors show` how it is now"
+            raise Failure(Exit.FAILED, "host_refused", str(refusal), resolution) from None
+
+    async def present_again(self) -> Directory:
+        """Who is there by now."""
+        return await hosts_at(self.hub, self._connection)
+
+    async def placed(self, actor: str) -> Placements:
+        """Where an actor lives; it is given a place if it has none."""
+        return await self._connection.in_time(self.hub.client.place([actor]))
+
+    def only(self, host: str) -> None:
+        """Ask no other; it must be there."""
+        if host not in self.directory.present:
+            raise no_such_host(host, self.directory)
+        self.hosts = [host]
+
+
+def unasked(source: Source) -> str:
+    """The hosts that may know more, for the end of a sentence about what was not found."""
+    parts = (
+        ("no answer came from", sorted(source.silent)),
+        ("not asked are hosts that are away:", source.away),
+    )
+    return "".join(f"; {words} {', '.join(names)}" for words, names in parts if names)
+
+
+def no_such_host(host: str, directory: Directory) -> Failure:
+    """What the user is told when a host is not there."""
+    names = ", ".join(sorted(directory.present)) or "none"
+    if host in directory.away:
+        message = f"the host {host} is not connected; connected are: {names}"
+        return Failure(
+            Exit.FAILED, "host_away", message, "start it again with `signalhub actors run`"
+        )
+    message = f"the hub knows no host {host}; connected are: {names}"
+    return Failure(Exit.FAILED, "unknown_host", message, "correct the name")
+
+
+def talk(connection: Connection, work: Callable[[HubSource], Awaitable[T]]) -> T:
+    """Ask the hosts that are connected to the hub; there must be one."""
+
+    async def among(hub: ActorHub, refusals: Refusals) -> T:
+        directory = await hosts_at(hub, connection)
+        if not directory.present:
+            raise _nobody(directory)
+        return await work(HubSource(hub, connection, directory, refusals))
+
+    return reach(connection, among)
+
+
+def reach(connection: Connection, work: Callable[[ActorHub, Refusals], Awaitable[T]]) -> T:
+    """Connect under an address of our own, do the work, and leave."""
+    import asyncio
+
+    with Refusals() as refusals:
+        try:
+            return asyncio.run(_reach(connection, work, refusals))
+        except ClientError as error:
+            raise failure_of(error) from error
+
+
+async def _reach(
+    connection: Connection,
+    work: Callable[[ActorHub, Refusals], Awaitable[T]],
+    refusals: Refusals,
+) -> T:
+    from signalhub.actors.host.caller import ActorHub
+
+    hub = ActorHub(socket_url(connection.url), token=connection.token())
+    async with AsyncExitStack() as stack:
+        try:
+            await connection.in_time(stack.enter_async_context(hub))
+        except OutcomeUnknown as error:
+            # Before the work itself nothing has happened yet.
+            raise Unavailable(f"{connection.url}: {error}") from None
+        except Refused as error:
+            if error.code == Code.UNAUTHORIZED and error.details.get("action") is not None:
+                raise _unregistered(error) from None
+            raise
+        refusals.sender = hub.client.address
+        return await work(hub, refusals)
+
+
+def _unregistered(error: Refused) -> Failure:
+    """Answers are sent to an address, so one must be registered, and not that of somebody else."""
+    message = f"the answer needs an address of its own: {error.message}"
+    resolution = "use a token with --register 'callers/*', with --token-file or SIGNALHUB_TOKEN"
+    return Failure(Exit.FAILED, error.code, message, resolution)
+
+
+async def hosts_at(hub: ActorHub, connection: Connection) -> Directory:
+    """Every host that is there, and those the hub expects back."""
+    from signalhub.actors.host.host import HOST_CAPABILITY, host_address
+
+    pattern = host_address("*")
+    found = await connection.in_time(
+        hub.client.discover(
+            pattern, capability=HOST_CAPABILITY, limit=HOSTS_PAGE, include_away=True
+        )
+    )
+    present = {one.address: one.capabilities for one in found if not one.away}
+    away = {one.address: one.capabilities for one in found if one.away}
+    if found.has_more:
+        present |= await _all_present(hub, connection)
+    return Directory(_named(present), _named(away))
+
+
+async def _all_present(hub: ActorHub, connection: Connection) -> dict[str, tuple[str, ...]]:
+    """Page by page; only these can be asked, so those that are away do not matter."""
+    from signalhub.actors.host.host import HOST_CAPABILITY
+
+    listed: dict[str, tuple[str, ...]] = {}
+    offset, has_more = 0, True
+    while has_more:
+        page = await connection.in_time(hub.client.actors(offset=offset, limit=HOSTS_PAGE))
+        listed |= {
+            one.address: one.capabilities
+            for one in page.actors
+            if HOST_CAPABILITY in one.capabilities
+        }
+        offset += len(page.actors)
+        has_more = page.has_more and bool(page.actors)
+    return listed
+
+
+def _named(capabilities: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
+    """The kinds of each host by its name."""
+    return {
+        name_of(address): frozenset(
+            one.removeprefix(_KIND_PREFIX) for one in some if one.startswith(_KIND_PREFIX)
+        )
+        for address, some in capabilities.items()
+    }
+
+
+def name_of(host: str) -> str:
+    """The name of a host, however it is written."""
+    return host.removeprefix("@(").removesuffix(")").removeprefix("actors/")
+
+
+def _nobody(directory: Directory) -> Failure:
+    away = f"; not connected now: {', '.join(sorted(directory.away))}" if directory.away else ""
+    return Failure(
+        Exit.FAILED, Code.NO_HOST, f"no host of actors is connected to this hub{away}", START_ONE
+    )
+
+
+class FolderSource(Source):
+    """The host that a folder belongs to, whether it runs or not."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__([str(store.get_meta("host") or "?")])
+        self._store = store
+
+    async def ask(self, host: str, name: str, **arguments: Any) -> Any:
+        from signalhub.actors.kernel import control
+
+        return control.look(self._store, name, arguments)
+
+
+def look(looking: Looking, work: Callable[[Source], Awaitable[T]]) -> T:
+    """Look at actors: into a folder if one is named, otherwise through the hub."""
+    looking.check()
+    if looking.data is None:
+        return talk(looking, work)
+    return _look_into(looking.data, work)
+
+
+def _look_into(data: Path, work: Callable[[Source], Awaitable[T]]) -> T:
+    import asyncio
+
+    import apsw
+
+    from signalhub.actors.host.host import FILE
+    from signalhub.actors.store.store import Store
+
+    path = data / FILE
+    if not path.is_file():
+        raise usage(
+            f"{data} is no folder of a host of actors: there is no {FILE} in it",
+            "name one that was given to `signalhub actors run --data`",
+        )
+    try:
+        store = Store.read_only(path)
+    except SettingsError as error:
+        message, _, _ = str(error).partition(". ")
+        raise usage(message, "name another folder with --data") from None
+    try:
+        store.execute("BEGIN")  # So that all of it is of one moment.
+        return asyncio.run(_done(work(FolderSource(store))))
+    except apsw.Error as error:
+        message = f"{path} cannot be read: {error}"
+        resolution = "try again; if it stays so, ask the running host with --url"
+        raise Failure(Exit.FAILED, "unreadable", message, resolution) from None
+    finally:
+        store.close()
+
+
+async def _done(work: Awaitable[T]) -> T:
+    return await work

@@ -1,0 +1,116 @@
+"""Options and arguments of the commands about durable actors."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.terminal.arguments import URL_VARIABLE
+
+# The parser reads inherited annotations in the module of the heir.
+from signalhub.cli.terminal.connection import DEFAULT_URL, Connection, Timeout, Url  # noqa: F401
+from signalhub.cli.terminal.failures import usage
+from signalhub.cli.terminal.output import AsJson  # noqa: F401
+
+LIMIT = 100
+LIMIT_MAX = 10_000
+
+ActorName = Annotated[
+    str, Parameter(name="ACTOR", help="The actor, as kind/key: order/17, stock/blue-mug.")
+]
+AnyActor = Annotated[
+    str | None,
+    Parameter(name="ACTOR", help="Only those of this actor, such as order/17.", show_default=False),
+]
+Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=LIMIT_MAX), help="At most N.")]
+
+
+@Parameter(name="*", group="Connection")
+@dataclass(frozen=True, kw_only=True)
+class Looking(Connection):
+    """The options of commands that only look."""
+
+    data: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False,
+            help="Look into this folder of a host, running or not, instead of asking the hub.",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """A folder and a hub exclude each other, unless the hub is only the usual one."""
+        usual = (DEFAULT_URL, os.environ.get(URL_VARIABLE))
+        if self.data is not None and self.url not in usual:
+            raise usage("--data looks into a folder, --url asks a hub", "give one of them")
+
+
+@Parameter(name="*", group="Connection")
+@dataclass(frozen=True, kw_only=True)
+class Calling(Connection):
+    """The options of commands whose answer may take a while."""
+
+    timeout_s: Timeout = 30.0
+
+
+@Parameter(name="*", group="Connection")
+@dataclass(frozen=True, kw_only=True)
+class Moving(Connection):
+    """The options of commands that wait for an actor to move."""
+
+    timeout_s: Annotated[
+        float,
+        Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for the move."),
+    ] = 60.0
+
+
+NEARBY = Looking()
+SOON = Calling()
+LATER = Moving()
+
+# Commands that change something take a folder, too, but only to say that it does not help.
+NoFolder = Annotated[Path | None, Parameter(name="--data", show=False)]
+
+
+def check_no_folder(data: Path | None) -> None:
+    """Only the host itself may change what it has."""
+    if data is not None:
+        raise usage(
+            "this changes what a host has, so the running host has to do it",
+            "start it with `signalhub actors run`, and leave --data out",
+        )
+
+
+def checked_actor(text: str) -> str:
+    """The name of a durable actor."""
+    from signalhub.actors.api.names import parse_ref
+
+    if "/" not in text:
+        raise usage(f"{text!r} is no actor", "an actor is named kind/key, like order/17")
+    try:
+        return str(parse_ref(text))
+    except ValueError as error:
+        raise usage(str(error), "an actor is named kind/key, like order/17") from None
+
+
+def optional_actor(text: str | None) -> str | None:
+    return None if text is None else checked_actor(text)
+
+
+def checked_id(text: str, listed_by: str) -> str:
+    """The id of something; an empty one is a variable that was never set, as a rule."""
+    if not text.strip():
+        raise usage("the id is empty", f"give one that `signalhub actors {listed_by}` lists")
+    return text
+
+
+def no_letter(actor: str | None, id: str, what: str = "dead letter") -> str:
+    """That it is not there; the actor is empty for letters of nobody, and `None` for any."""
+    if actor:
+        return f"{actor} has no {what} {id}"
+    return f"there is no {what} {id}" + ("" if actor is None else " that belongs to no actor")

@@ -1,0 +1,406 @@
+"""`signalhub actors run`: a host of durable actors in the foreground."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import tomllib
+import traceback
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+import signalhub
+from signalhub.cli.actors.hosts import name_of
+from signalhub.cli.terminal.connection import (
+    CLIENT_LOG,
+    DEFAULT_URL,
+    Connection,
+    Url,
+    dismissal_of,
+    failure_of,
+    socket_url,
+)
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.output import AsJson, Output
+from signalhub.wire.errors import ClientError, Code, GaveUp, Refused, SettingsError
+
+if TYPE_CHECKING:
+    from signalhub.actors import Actor, DurableConfig
+    from signalhub.actors.host.host import Host
+
+LIKE = "write it like shop:Order, the module before the colon and the class behind it"
+
+
+def classes_of(texts: Sequence[str]) -> list[type[Actor]]:
+    """The classes of actors that are named as `module:Class`."""
+    if not texts:
+        raise usage("which actors shall it serve?", LIKE)
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    found = [_class(text) for text in texts]
+    _check_kinds(found)
+    return found
+
+
+def _check_kinds(classes: Sequence[type[Actor]]) -> None:
+    from signalhub.actors import DurableConfig
+    from signalhub.actors.api.kinds import Kinds
+
+    try:
+        Kinds(classes, DurableConfig())
+    except (TypeError, ValueError) as error:
+        message, _, resolution = str(error).partition("; ")
+        raise usage(message, resolution) from None
+
+
+def _class(text: str) -> type[Actor]:
+    from signalhub.actors import Actor
+
+    name, _, path = text.partition(":")
+    if not name or name.startswith("."):
+        raise usage(f"{text!r} names no class", LIKE)
+    module = _module(name, _correction(text))
+    if not path:
+        raise usage(f"{text} is a module, and no class", _choice(module))
+    try:
+        found: Any = reduce(getattr, path.split("."), module)
+    except AttributeError:
+        raise usage(f"{name} has no class {path}{_origin(module)}", _choice(module)) from None
+    if not (isinstance(found, type) and issubclass(found, Actor)) or found is Actor:
+        raise usage(f"{text} is no class derived from Actor{_origin(module)}", _choice(module))
+    return found
+
+
+def _correction(text: str) -> str:
+    """What to do if there is no such module."""
+    before, dot, last = text.rpartition(".")
+    if dot and ":" not in text:
+        return f"write a colon between the module and the class: {before}:{last}"
+    return "change into its folder, or correct the name; a file shop.py is the module shop"
+
+
+def _origin(module: ModuleType) -> str:
+    """The file of a module, which may be another one of the same name."""
+    file = getattr(module, "__file__", None)
+    return f"; it was loaded from {file}" if file else ""
+
+
+def _choice(module: ModuleType) -> str:
+    """Which classes of a module can be served."""
+    from signalhub.actors import Actor
+
+    names = [
+        f"{module.__name__}:{name}"
+        for name, one in vars(module).items()
+        if isinstance(one, type) and issubclass(one, Actor) and one.__module__ == module.__name__
+    ]
+    return f"there are {', '.join(names)}" if names else LIKE
+
+
+def _module(name: str, correction: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise usage(
+                f"there is no module {missing} in {os.getcwd()}, nor among those installed",
+                correction,
+            ) from None
+        raise _unimportable(name, error) from None
+    except (Exception, SystemExit) as error:
+        raise _unimportable(name, error) from None
+
+
+def _unimportable(name: str, error: BaseException) -> Failure:
+    """An error of the user's own module, where it is."""
+    if isinstance(error, SyntaxError):
+        place, text = f"{error.filename}, line {error.lineno}", error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [
+            one for one in frames if "importlib" not in one.filename and __file__ != one.filename
+        ]
+        library = os.path.dirname(signalhub.__file__)
+        users = [one for one in own if not one.filename.startswith(library)] or own
+        place = f"{users[-1].filename}, line {users[-1].lineno}" if users else name
+        text = str(error)
+    message = f"{name} cannot be imported: {type(error).__name__}: {text}".splitlines()
+    return usage(f"{' '.join(message)} ({place})", "correct it there")
+
+
+_KEYS = "the keys are in the guide of durable actors, each with its default"
+
+
+def host_config(path: Path | None, classes: Sequence[type[Actor]]) -> DurableConfig:
+    """The configuration in a file, or that of a host without one; the classes must fit it."""
+    from signalhub.actors.api.config import DEFAULTS, merged
+    from signalhub.actors.api.kinds import Kinds
+
+    if path is None:
+        return DEFAULTS
+    try:
+        config = merged(DEFAULTS, _read(path), where=str(path))
+    except (TypeError, ValueError) as error:
+        message, _, hint = str(error).partition(". ")
+        raise usage(message, hint or _KEYS) from None
+    try:
+        Kinds(classes, config)
+    except (TypeError, ValueError) as error:
+        raise usage(f"{error}, with {path}", "correct the class, or that file") from None
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise usage(f"{path} {problem}", "name another file with --config") from None
+    except ValueError as error:  # Of TOML, or of the text's encoding.
+        raise usage(f"{path} is no TOML: {error}", "correct it") from None
+
+
+_ACTORS_LOG = "signalhub.actors"
+
+
+def run(
+    *classes: Annotated[
+        str,
+        Parameter(name="CLASS", help="Kinds of actors to serve, as module:Class, like shop:Order."),
+    ],
+    data: Annotated[
+        Path, Parameter(help="Folder of this host, made if it is new; it holds all its actors.")
+    ],
+    name: Annotated[
+        str | None,
+        Parameter(help="What the hub knows this host by; it stays with the folder."),
+    ] = None,
+    foreign: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="A kind of another host that may be called by name; repeatable.",
+        ),
+    ] = (),
+    config: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False,
+            help="TOML file with keys of the host's configuration, such as call_timeout_ms.",
+        ),
+    ] = None,
+    replace: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Take a name whose folder is lost: its actors begin anew in this one.",
+        ),
+    ] = False,
+    url: Annotated[Url, Parameter(group="Connection")] = DEFAULT_URL,
+    token_file: Annotated[
+        Path | None,
+        Parameter(group="Connection", help="File with a token; else SIGNALHUB_TOKEN is used."),
+    ] = None,
+    as_json: Annotated[AsJson, Parameter(group="Connection")] = False,
+) -> int:
+    """Run a host of durable actors until SIGTERM or Ctrl-C.
+
+    Modules are looked for in the current folder first. The host works on
+    without a hub; what is for actors of other hosts waits until there is one.
+    Whatever is unfinished at the end goes on with the next start on the same
+    folder. What it says itself goes to standard output, its log to standard error.
+    """
+    connection = Connection(url=url, token_file=token_file, as_json=as_json)
+    hub_url = socket_url(url)
+    token = connection.token()
+    chosen = classes_of(classes)
+    for kind in foreign:
+        _check_kind(kind)
+    settings = host_config(config, chosen)
+    _check_no_hub(data)
+    _configure_log()
+
+    import asyncio
+
+    from signalhub.actors.host.host import Host
+
+    try:
+        host = Host(
+            *chosen,
+            data=data,
+            url=hub_url,
+            name=_checked_name(name),
+            config=settings,
+            foreign=foreign,
+            token=token,
+            replaces=replace,
+        )
+    except SettingsError as error:
+        raise _data_failure(error, data) from None
+    except ValueError as error:
+        message, _, _ = str(error).partition(". ")
+        raise usage(message, "leave --name out, or choose another folder with --data") from None
+    return asyncio.run(_serve(host, connection, data))
+
+
+async def _serve(host: Host, connection: Connection, data: Path) -> int:
+    import asyncio
+    import signal
+
+    from signalhub.actors.store.store import StorageFailed
+
+    output = connection.output
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told_to_stop() -> None:
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # A method that hangs must not keep whoever asks twice from ending it.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told_to_stop)
+    try:
+        async with host:
+            kinds = host.kernel.kinds.names
+            facts = {"host": host.name, "address": host.address, "kinds": kinds, "data": str(data)}
+            served = ", ".join(kinds)
+            output.fact(facts, f"host {host.name} serves {served} from {data}; Ctrl-C ends")
+            greeting = asyncio.create_task(_greet(host, connection, output))
+            waits = {asyncio.create_task(host.run()), asyncio.create_task(stop.wait())}
+            done, open_ones = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*open_ones, greeting):
+                task.cancel()
+            for task in done:
+                task.result()
+    except StorageFailed as error:
+        raise Failure(
+            Exit.FAILED, error.code, str(error), "make room on the disk, and start it again"
+        ) from None
+    except ClientError as error:
+        raise _dismissed(error) from None
+    except Failure:
+        raise
+    except Exception as error:
+        raise Failure(
+            Exit.FAILED,
+            "host_failed",
+            f"the host cannot go on: {type(error).__name__}: {error}",
+            "the log above says where; all that was committed is safe, so start it again",
+        ) from error
+    output.fact({"stopped": True}, "stopped; what is unfinished goes on with the next start")
+    return Exit.DONE
+
+
+async def _greet(host: Host, connection: Connection, output: Output) -> None:
+    await host.is_connected.wait()
+    facts = {"connected": True, "url": connection.url}
+    output.fact(facts, f"connected to {connection.url} as {host.address}")
+
+
+def _dismissed(error: ClientError) -> Failure:
+    """What the user is told when the hub does not want this host."""
+    match error:
+        case Refused(code=Code.DUPLICATE_HOST):
+            resolution = error.resolution.replace("replace it", "replace it with --replace") or (
+                "stop that one, or give this one another --data and --name; if it is gone already,"
+                " the hub notices within a minute or so: try again then"
+            )
+            return Failure(Exit.FAILED, error.code, error.message, resolution)
+        case GaveUp():
+            return dismissal_of(error)
+        case _:
+            return failure_of(error)
+
+
+def _check_no_hub(data: Path) -> None:
+    """The folder of a hub is its own, even if a lock of its own would keep a host apart from it."""
+    from signalhub.actors.host.host import FILE
+    from signalhub.locks import HUB_LOCK
+
+    if (data / HUB_LOCK).exists() and not (data / FILE).exists():
+        raise usage(
+            f"{data} is the folder of a hub: there is a {HUB_LOCK} in it",
+            "choose another with --data; a host has a folder of its own",
+        )
+
+
+def _data_failure(error: SettingsError, data: Path) -> Failure:
+    if data.exists() and not data.is_dir():
+        return usage(f"{data} is no folder", "choose one with --data")
+    message, _, resolution = str(error).partition("; ")
+    return Failure(Exit.USAGE, error.code, message, resolution or "choose another with --data")
+
+
+def _checked_name(name: str | None) -> str | None:
+    from signalhub.cli.terminal.arguments import address
+
+    if name is None:
+        return None
+    name = name_of(name)
+    try:
+        address(f"actors/{name}")
+    except Failure:
+        raise usage(f"{name!r} is no name for a host", "write it like shop-1") from None
+    if not name:
+        raise usage("the name is empty", "leave --name out, and one is made up")
+    return name
+
+
+def _check_kind(kind: str) -> None:
+    from signalhub.actors.api.names import ref
+
+    try:
+        ref(kind, "any")
+    except ValueError as error:
+        raise usage(f"--foreign: {error}", "name a kind, such as stock") from None
+
+
+# The log.
+
+
+def _configure_log() -> None:
+    """The host's log, unless the user's modules have set up one of their own."""
+    from signalhub.observe import logs
+
+    if not logging.getLogger().handlers:
+        logs.configure("info", "auto")
+    logging.getLogger(CLIENT_LOG).addFilter(_Changes())
+    logging.getLogger(_ACTORS_LOG).addFilter(_Changes())
+
+
+class _Changes(logging.Filter):
+    """Lets what is tried again and again be said once, until something else happens."""
+
+    _REPEATED = ("no hub at %s yet: %s", "Reconnecting failed")
+    # What the command says itself, better.
+    _UNSAID = ("Disconnected", "the hub does not serve this host: %s")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: object = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg in self._UNSAID:
+            return False
+        if record.msg not in self._REPEATED:
+            self._last = None
+            return True
+        is_new, self._last = self._last != record.msg, record.msg
+        if isinstance(record.args, tuple) and len(record.args) == 2:
+            # What the second one says names the hub, too.
+            record.msg, record.args = "no hub yet: %s; trying until it is there", record.args[1:]
+        return is_new

@@ -1,0 +1,299 @@
+"""How actors, their calls, alarms and dead letters look in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from signalhub.cli.actors.hosts import HubSource, Row, Source, name_of
+from signalhub.cli.terminal.failures import Exit, Failure
+from signalhub.cli.terminal.output import Column, counted, shown
+from signalhub.cli.terminal.quantities import shown_moment
+
+_TEXT_CHARS: Final = 80
+# Members whose texts are made by hosts; others may look like JSON by chance.
+_STORED_AS_JSON: Final = frozenset(
+    {"spec", "continuation", "then", "catch", "context", "outcome", "message"}
+)
+# Those that name a method and its arguments.
+CONTINUATIONS: Final = frozenset({"continuation", "then", "catch"})
+
+HOST = Column("host", style="green")
+HOST_IF_ROOM = Column("host", style="green", is_spare=True)
+ACTOR = Column("actor", style="cyan")
+ACTORS = (
+    ACTOR,
+    HOST,
+    Column("status"),
+    *(Column(name) for name in ("inbox", "outbox")),
+    Column("pending", title="calls"),
+    *(Column(name) for name in ("alarms", "dead")),
+)
+CALLS = (
+    Column("call", style="bold", is_whole=True),
+    ACTOR,
+    Column("target"),
+    Column("state", style="yellow"),
+    Column("made", style="dim", is_spare=True),
+    Column("deadline", style="dim", is_spare=True),
+    HOST_IF_ROOM,
+)
+ALARMS = (
+    Column("due", style="bold"),
+    ACTOR,
+    Column("id", is_whole=True),
+    Column("rhythm", title="when", is_spare=True),
+    Column("calls"),
+    Column("state", title="status", style="yellow"),
+    HOST_IF_ROOM,
+)
+DEAD = (
+    Column("died", style="dim"),
+    ACTOR,
+    Column("id", style="bold", is_whole=True),
+    Column("origin", style="yellow", is_whole=True),
+    Column("attempts", title="tries", is_spare=True),
+    Column("error", style="red"),
+    HOST_IF_ROOM,
+)
+
+
+def call_row(row: Row) -> Row:
+    target = f"{row['target']}.{row['method']}" if row["target"] else f"(offloaded) {row['method']}"
+    made, deadline = _clock(made_ms(row["call"])), _clock(row["deadlineMs"])
+    return {**row, "target": target, "made": made, "deadline": deadline}
+
+
+def alarm_row(row: Row) -> Row:
+    spec = msgspec.json.decode(row["spec"])
+    rhythm = row["type"]
+    if "cron" in spec:
+        rhythm = f"{spec['cron']} {spec['tz']}"
+    elif "every_ms" in spec:
+        rhythm = f"every {spec['every_ms'] / 1000:g} s"
+    return {
+        **row,
+        "due": _clock(row["dueMs"]),
+        "rhythm": rhythm,
+        "calls": operation_text(row["continuation"]),
+        "state": _alarm_state(row),
+    }
+
+
+def _alarm_state(row: Row) -> str:
+    status: str = row["status"]
+    if row["lastError"] is None:
+        return status
+    return _cut(f"{status} after {counted(row['attempts'], 'failure')}: {row['lastError']}")
+
+
+def dead_row(row: Row) -> Row:
+    return {
+        **row,
+        "actor": row["actor"] or "-",
+        "died": _clock(row["deadMs"]),
+        "error": _cut(row["error"]),
+    }
+
+
+def nested(row: Row) -> Row:
+    """A row for programs: what is stored as the text of a JSON object is one."""
+    return {
+        name: _object(value) if name in _STORED_AS_JSON else value for name, value in row.items()
+    }
+
+
+def _object(value: Any) -> Any:
+    try:
+        found = msgspec.json.decode(value)
+    except (ValueError, TypeError, RecursionError):
+        return value
+    return found if isinstance(found, dict) else value
+
+
+def made_ms(call_id: str) -> int | None:
+    """Calls of actors have ids that tell when they were made; those from outside do not."""
+    from signalhub.ids import is_ulid, time_of
+
+    return time_of(call_id) if is_ulid(call_id) else None
+
+
+def _clock(ms: int | None) -> str:
+    """A moment in a table: this machine's time, to the second."""
+    if ms is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(ms / 1000).isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
+def operation_text(stored: str) -> str:
+    """A stored continuation, short enough for a table."""
+    return _cut(written_operation(stored))
+
+
+def written_operation(stored: str) -> str:
+    """A stored continuation as one would write it."""
+    try:
+        found = msgspec.json.decode(stored)
+        parts = [msgspec.json.encode(one).decode() for one in found["a"]]
+        parts += [f"{key}={msgspec.json.encode(one).decode()}" for key, one in found["k"].items()]
+        return f"{found['m']}({', '.join(parts)})"
+    except (ValueError, KeyError, TypeError):
+        return stored
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return shown(line if len(line) <= _TEXT_CHARS else f"{line[: _TEXT_CHARS - 1]}…")
+
+
+# How far a call has come on each side; of two hosts that know it, the further one counts.
+_CALLER: Final = ("stored", "sent", "accepted", "waiting", "offloaded", "answered", "retrying")
+_CALLEE: Final = ("held", "waiting", "retrying", "deferred", "answering", "executed")
+
+_MEANINGS: Final = {
+    "stored": "not sent yet",
+    "sent": "sent, and the hub has not said that it has it",
+    "accepted": "the hub or the other host has it",
+    "held": "waits until its target is there",
+    "waiting": "waits for its turn",
+    "offloaded": "works outside the actor",
+    "deferred": "its target will answer later",
+    "answering": "has run; the answer waits to be sent",
+    "executed": "has run; the answer is on its way",
+    "answered": "the answer is there; the caller has not dealt with it yet",
+    "retrying": "failed, and is tried again",
+    "done": "has run, and no host that was asked waits for the answer",
+    "dead": "given up",
+}
+_PATH: Final = ("stored", "sent", "accepted", "executed", "answered", "done")
+# Which of these steps a call has behind it.
+_REACHED: Final = {
+    **{"stored": 1, "offloaded": 1, "sent": 2, "accepted": 3, "held": 3, "waiting": 3},
+    **{"deferred": 3, "answering": 4, "executed": 4, "answered": 5, "done": 6},
+}
+
+
+def merged(call_id: str, found: Mapping[str, Any], made_ms: int | None) -> dict[str, Any]:
+    """One view; `found` has what each host knows."""
+    caller = _furthest(found, "caller", _CALLER)
+    callee = _furthest(found, "callee", _CALLEE)
+    dead = next(
+        ({**known["dead"], "host": host} for host, known in found.items() if "dead" in known), None
+    )
+    state, reached = _state(caller, callee, dead)
+    return {
+        "call": call_id,
+        "state": state,
+        "meaning": _MEANINGS[state],
+        "path": list(_PATH[:reached]),
+        "storedMs": made_ms,
+        "acceptedMs": (callee or {}).get("acceptedMs"),
+        "deadlineMs": (caller or {}).get("deadlineMs"),
+        "caller": caller,
+        "callee": callee,
+        "dead": dead,
+    }
+
+
+async def home_of(facts: Mapping[str, Any], source: Source) -> dict[str, Any] | None:
+    """Where the target of a call lives of which only the caller's side is known, and if it is away.
+
+    Only a call that has left has a target with a place for sure; looking must not give it one.
+    """
+    caller = facts["caller"]
+    if facts["callee"] is not None or caller is None or not isinstance(source, HubSource):
+        return None
+    if caller["state"] not in ("sent", "accepted") or not caller.get("target"):
+        return None
+    for place in (await source.placed(caller["target"])).places:
+        host = name_of(place.host)
+        return {
+            "actor": caller["target"],
+            "host": host,
+            "away": host not in source.directory.present,
+        }
+    return None
+
+
+def unknown_call(call_id: str, source: Source) -> Failure:
+    """What the user is told about a call that nobody who was asked knows."""
+    code = "unknown_call"
+    if source.away:
+        away = ", ".join(source.away)
+        return Failure(
+            Exit.FAILED,
+            code,
+            f"no host that is connected knows the call {call_id}, and these are away: {away}",
+            "start them, or look into the folder of one with --data; if they do not know it either,"
+            " it has ended, or never was",
+            facts={"away": list(source.away)},
+        )
+    if not isinstance(source, HubSource):
+        return Failure(
+            Exit.FAILED,
+            code,
+            f"the host {', '.join(source.hosts)} does not know the call {call_id}: it has ended,"
+            " never was, or is one of other hosts",
+            "look into the folders of the others, or ask all that are connected with --url",
+        )
+    return Failure(
+        Exit.FAILED,
+        code,
+        f"no host knows the call {call_id}: it has ended, or never was",
+        "see with `signalhub actors calls` which are under way, and with `dead` what failed",
+    )
+
+
+def _furthest(found: Mapping[str, Any], side: str, order: tuple[str, ...]) -> dict[str, Any] | None:
+    known = [{**views[side], "host": host} for host, views in found.items() if side in views]
+    return max(known, key=lambda view: order.index(view["state"]), default=None)
+
+
+def _state(
+    caller: dict[str, Any] | None, callee: dict[str, Any] | None, dead: dict[str, Any] | None
+) -> tuple[str, int]:
+    """Where the call is, and how many steps of its path are behind it."""
+    if dead is not None and caller is None:
+        return "dead", 0 if callee is None else _REACHED.get(callee["state"], 3)
+    if caller is not None and caller["state"] in ("answered", "retrying"):
+        return caller["state"], _REACHED["answered"]
+    if callee is None:
+        assert caller is not None, "somebody knows the call"
+        return caller["state"], _REACHED[caller["state"]]
+    state: str = callee["state"]
+    if caller is None and state == "executed":
+        return "done", _REACHED["done"]
+    return state, _REACHED.get(state, _REACHED["accepted"])
+
+
+def sheet_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The view as people read it."""
+    caller, callee, dead = facts["caller"], facts["callee"], facts["dead"]
+    sheet: dict[str, Any] = {
+        "call": facts["call"],
+        "state": f"{facts['state']}: {facts['meaning']}",
+        "path": " → ".join(one if one in facts["path"] else f"({one})" for one in _PATH),
+    }
+    if caller is not None:
+        sheet["caller"] = f"{caller['actor']} on {caller['host']}: {caller['state']}"
+        if caller.get("target"):
+            method = f".{caller['method']}" if caller.get("method") else ""
+            sheet["target"] = f"{caller['target']}{method}"
+    if callee is not None:
+        sheet["callee"] = f"{callee['actor']} on {callee['host']}: {callee['state']}"
+    if (home := facts.get("home")) is not None:
+        away = ", which is away: it goes on when that host is back" if home["away"] else ""
+        sheet["callee"] = f"{home['actor']} lives on {home['host']}{away}"
+    times = {"stored": "storedMs", "accepted": "acceptedMs", "deadline": "deadlineMs"}
+    sheet |= {name: shown_moment(facts[key]) for name, key in times.items() if facts[key]}
+    if dead is not None:
+        sheet["given up"] = shown_moment(dead["deadMs"])
+        sheet["error"] = dead["error"]
+        sheet["dead letter"] = f"signalhub actors dead {dead['actor']} --id {dead['id']}"
+    return sheet

@@ -1,0 +1,386 @@
+"""`signalhub log`: look into the log of a hub that runs or is stopped, changing nothing.
+
+Every command ends with 1 when it meets damage, and names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.output import AsJson, Column, Output, counted, shown
+from signalhub.cli.terminal.progress import bar
+from signalhub.cli.terminal.quantities import shown_moment, shown_size
+from signalhub.wire import entry
+from signalhub.wire.entry import Kind, Outcome, Stored, decode_body
+from signalhub.wire.errors import SignalHubError
+
+if TYPE_CHECKING:
+    from signalhub.log.disk import SystemDisk
+    from signalhub.log.reader import Reader
+    from signalhub.log.segment import SegmentInfo
+    from signalhub.log.survey import Survey
+    from signalhub.log.verify import Report
+
+FOLLOW_PAUSE_S = 0.2
+CHAIN_CHARS = 12
+
+Data = Annotated[
+    Path, Parameter(env_var="SIGNALHUB_DATA", help="The hub's data folder, or its log itself.")
+]
+Offset = Annotated[int | None, Parameter(validator=Number(gte=0))]
+
+HERE = Path("data")
+
+_COLUMNS = (
+    Column("base", style="bold"),
+    Column("end"),
+    Column("entries"),
+    Column("bytes"),
+    Column("sealed"),
+    Column("from_time", title="from", style="dim"),
+    Column("to_time", title="to", style="dim"),
+    Column("chain", style="cyan"),
+)
+
+
+def ls(*, data: Data = HERE, as_json: AsJson = False) -> None:
+    """List the segments of a log: their entries, bytes, times and chain."""
+    from signalhub.log.folder import look
+
+    with _reading(data) as disk:
+        found = look(disk)
+    output = Output(as_json)
+    segments = found.segments
+    rows = [_segment_facts(one) if as_json else _row(one) for one in segments]
+    output.table(_COLUMNS, rows, if_empty="the log has no segments yet")
+    _check(found)
+
+
+def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
+    """Show how far a log reaches, how much it holds, and what is wrong with it."""
+    from signalhub.log.folder import look
+    from signalhub.log.recovery import judge
+
+    with _reading(data) as disk:
+        found = look(disk)
+        recovery = judge(found)
+    segments, published = recovery.segments, found.published
+    torn = recovery.torn
+    facts: dict[str, Any] = {
+        "epoch": recovery.epoch,
+        "first": recovery.first,
+        "head": recovery.head,
+        "durable_head": published.durable if published else None,
+        "entries": sum(one.end - one.base for one in segments),
+        "segments": len(segments),
+        "sealed": sum(one.is_sealed for one in segments),
+        "bytes": sum(one.bytes for one in segments),
+        "from_ms": min((one.min_ms for one in segments), default=None),
+        "to_ms": max((one.max_ms for one in segments), default=None),
+        "torn": torn and f"{torn.segment}, byte {torn.position}: {torn.bytes} bytes, {torn.reason}",
+        "lost": [recovery.lost_from, recovery.lost_to - 1] if recovery.epoch_changed else None,
+        "damage": _damage(found),
+        "foreign": recovery.foreign,
+    }
+    if not as_json:
+        facts["bytes"] = shown_size(facts["bytes"])
+        facts |= {
+            "from": shown_moment(facts.pop("from_ms")),
+            "to": shown_moment(facts.pop("to_ms")),
+        }
+    Output(as_json).sheet(facts)
+    _check(found)
+
+
+def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
+    """Check everything in a log: batches, entries, footers, and the chain through all of it.
+
+    Exit code 1 means that something is damaged; each fault is named. The torn
+    end that a crash leaves is none: the next start cuts it.
+    """
+    from signalhub.cli.terminal.progress import CountedDisk
+    from signalhub.log.verify import verify as check
+
+    output = Output(as_json)
+    with _reading(data) as plain:
+        total = sum(_size(plain, name) for name in plain.names() if name.endswith(".log"))
+        with bar("verifying", total, output) as advance:
+            report = check(CountedDisk(plain, advance))
+    output.fact(_report_facts(report), _verdict(report))
+    if report.torn is not None and not as_json:
+        torn = report.torn
+        output.fact({}, f"note: {torn.segment} ends torn at byte {torn.position}: {torn.reason}")
+    if report.is_sound:
+        return Exit.DONE
+    if not as_json:
+        for problem in report.problems:
+            output.line({}, [("damaged", "red"), (problem, "")])
+    raise _damaged(f"{counted(len(report.problems), 'fault')}, first {report.problems[0]}")
+
+
+def view(
+    *,
+    data: Data = HERE,
+    from_offset: Annotated[
+        Offset, Parameter(name="--from", help="The first offset; the oldest otherwise.")
+    ] = None,
+    to_offset: Annotated[
+        Offset, Parameter(name="--to", help="The last offset; the newest otherwise.")
+    ] = None,
+    stream: Annotated[
+        str | None, Parameter(help="Only entries of this topic or mailbox, as it is written.")
+    ] = None,
+    kind: Annotated[
+        tuple[Kind, ...],
+        Parameter(negative=(), show_default=False, help="Only entries of this kind; repeatable."),
+    ] = (),
+    limit: Annotated[
+        int | None, Parameter(validator=Number(gte=1), help="End after N entries.")
+    ] = None,
+    follow: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Wait for more. Ctrl-C ends.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the entries of a log, decoded.
+
+    Only what is safely on disk is shown. Entries that were erased show the
+    digest that is left of them.
+    """
+    from signalhub.log.folder import Folder
+    from signalhub.log.reader import Reader
+
+    output, printed = Output(as_json), 0
+    with _reading(data) as disk:
+        folder = Folder(disk)
+        begin = folder.first if from_offset is None else from_offset
+        end = None if to_offset is None else to_offset + 1
+        with closing(Reader(folder)) as reader:
+            for stored in _entries(reader, begin, end, follow=follow):
+                if stream not in (None, stored.stream) or (kind and stored.kind not in kind):
+                    continue
+                _print_entry(stored, output)
+                printed += 1
+                if printed == limit:
+                    return
+        if folder.fault is not None:
+            raise folder.fault
+
+
+def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> Iterator[Stored]:
+    """Everything there is, and then, if wanted, everything that comes."""
+    while end is None or begin < end:
+        for stored in reader.scan(begin, end):
+            begin = stored.offset + 1
+            yield stored
+        if not follow:
+            return
+        time.sleep(FOLLOW_PAUSE_S)
+
+
+def _print_entry(stored: Stored, output: Output) -> None:
+
+    facts = entry_facts(stored)
+    line = [
+        (str(stored.offset), "bold"),
+        (shown_moment(stored.at_ms), "dim"),
+        (facts["kind"], "yellow"),
+        (shown(stored.stream), "green"),
+        (str(stored.seq or ""), "bold"),
+        (shown(facts["body"]), ""),
+    ]
+    output.line(facts, line)
+
+
+@contextmanager
+def _reading(data: Path) -> Iterator[SystemDisk]:
+    """The folder of a log; what cannot be read becomes a failure."""
+    from signalhub.log.disk import SystemDisk
+
+    try:
+        yield SystemDisk(_folder(data), read_only=True)
+    except SignalHubError as error:
+        message, _, resolution = str(error).partition("; ")
+        raise Failure(Exit.FAILED, error.code, message, resolution) from error
+    except BrokenPipeError:
+        # That is about our output.
+        raise
+    except OSError as error:
+        raise Failure(
+            Exit.FAILED,
+            "storage_failed",
+            f"{error.filename or data} cannot be read: {error.strerror}",
+            "run the command as the user of the hub",
+        ) from error
+
+
+def _folder(data: Path) -> Path:
+    """The log in a hub's data folder, or the folder itself if it is one."""
+    if (data / "log").is_dir():
+        return data / "log"
+    if data.is_dir() and any(data.glob("[0-9]*.log")):
+        return data
+    raise usage(f"there is no log in {data}", "name the hub's data folder with --data")
+
+
+def _size(disk: SystemDisk, name: str) -> int:
+    return (disk.path / name).stat().st_size
+
+
+def _segment_facts(info: SegmentInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "base": info.base,
+        "end": info.end,
+        "entries": info.end - info.base,
+        "bytes": info.bytes,
+        "epoch": info.epoch,
+        "sealed": info.is_sealed,
+        "from_ms": info.min_ms,
+        "to_ms": info.max_ms,
+        "chain": info.chain.hex() or None,
+    }
+
+
+def _row(info: SegmentInfo) -> dict[str, Any]:
+    return _segment_facts(info) | {
+        "bytes": shown_size(info.bytes),
+        "from_time": shown_moment(info.min_ms),
+        "to_time": shown_moment(info.max_ms),
+        "chain": info.chain.hex()[:CHAIN_CHARS],
+    }
+
+
+def _report_facts(report: Report) -> dict[str, Any]:
+    from msgspec import to_builtins
+
+    facts: dict[str, Any] = to_builtins(report)
+    return {"sound": report.is_sound} | facts
+
+
+def _verdict(report: Report) -> str:
+    entries = f"{report.entries} {'entry' if report.entries == 1 else 'entries'}"
+    extent = f"{entries} in {counted(report.segments, 'segment')}, {report.sealed} sealed"
+    verdict = "sound" if report.is_sound else "damaged"
+    return f"{verdict}: {extent}, {report.erased} erased, epoch {report.epoch}"
+
+
+def _damage(found: Survey) -> list[str]:
+    return [f"{one.segment}, byte {one.position}: {one.reason}" for one in found.damages]
+
+
+def _check(found: Survey) -> None:
+    if found.damages:
+        raise _damaged(_damage(found)[0])
+
+
+def _damaged(what: str) -> Failure:
+    return Failure(
+        Exit.FAILED,
+        "storage_damaged",
+        f"the log is damaged: {what}",
+        "restore what is named from a backup; until then the hub only reads",
+    )
+
+
+_BODIES: Final[dict[int, type[entry.Body]]] = {
+    Kind.MAIL: entry.Message,
+    Kind.PUBLISHED: entry.Message,
+    Kind.BROADCAST: entry.Broadcast,
+    Kind.SETTLED: entry.Settled,
+    Kind.CURSOR: entry.Cursor,
+    Kind.STREAM_CREATED: entry.StreamDefinition,
+    Kind.SUBSCRIPTION_CREATED: entry.SubscriptionDefinition,
+    Kind.SUBSCRIPTION_DELETED: entry.SubscriptionDefinition,
+    Kind.REMOVED: entry.Removed,
+    Kind.LOST: entry.Lost,
+    Kind.ERASED: entry.Erased,
+    Kind.PLACED: entry.Placed,
+}
+
+
+def entry_facts(stored: Stored) -> dict[str, Any]:
+    """An entry as one JSON object."""
+    return {
+        "offset": stored.offset,
+        "kind": kind_name(stored.kind),
+        "stream": stored.stream,
+        "stream_epoch": stored.stream_epoch,
+        "seq": stored.seq,
+        "at_ms": stored.at_ms,
+        "erased": stored.is_erased,
+        "body": _body(stored),
+    }
+
+
+def kind_name(kind: int) -> str:
+    """A kind as it is written on the command line; a number if this program is too old for it."""
+    try:
+        return Kind(kind).name.lower().replace("_", "-")
+    except ValueError:
+        return str(kind)
+
+
+def _body(stored: Stored) -> Any:
+    if stored.is_erased:
+        return {"digest": stored.body.hex()}
+    kind = _BODIES.get(stored.kind)
+    try:
+        if kind is not None:
+            return _plain(decode_body(kind, stored.body))
+        return _plain(msgspec.msgpack.decode(stored.body)) if stored.body else None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {"unreadable": stored.body.hex()}
+
+
+def _plain(value: Any) -> Any:
+    """Structs as objects with names, and bytes as what they stand for."""
+    match value:
+        case msgspec.Struct():
+            members = {name: getattr(value, name) for name in value.__struct_fields__}
+            return {name: _member(name, member) for name, member in members.items()}
+        case bytes():
+            return value.hex()
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case dict():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case _:
+            return value
+
+
+def _member(name: str, value: Any) -> Any:
+    read = _READ.get(name)
+    return _plain(value) if read is None else read(value)
+
+
+def _json(value: bytes) -> Any:
+    try:
+        return msgspec.json.decode(value) if value else None
+    except (ValueError, RecursionError):
+        return value.decode(errors="replace")
+
+
+def _outcome(value: int) -> str:
+    try:
+        return Outcome(value).name.lower().replace("_", "-")
+    except ValueError:
+        return str(value)
+
+
+_READ: Final[dict[str, Callable[[Any], Any]]] = {
+    "data": _json,
+    "metadata": _json,
+    "ack": _json,
+    "outcome": _outcome,
+    "copy_id": lambda value: value.decode(errors="replace"),
+}

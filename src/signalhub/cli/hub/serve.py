@@ -1,0 +1,112 @@
+"""`signalhub serve`: run the hub in the foreground."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from signalhub.cli.hub.settings import Config, loaded_settings
+from signalhub.cli.terminal.failures import Exit, Failure
+from signalhub.wire.errors import SettingsError
+
+
+def serve(
+    *,
+    host: Annotated[str | None, Parameter(help="Address to listen on.")] = None,
+    port: Annotated[int | None, Parameter(help="Port; 0 lets the system choose.")] = None,
+    data: Annotated[str | None, Parameter(help="Folder for what survives a restart.")] = None,
+    pipeline: Annotated[
+        bool | None, Parameter(help="Run the pipeline into the lake beside the hub, or not.")
+    ] = None,
+    config: Config = None,
+) -> int:
+    """Run the hub until SIGTERM or Ctrl-C.
+
+    Settings come from the defaults, the file, SIGNALHUB_* variables and these
+    options, the later over the earlier; see: signalhub settings show. Once the
+    hub accepts connections, one line on standard output says where.
+    """
+    from importlib.metadata import version
+
+    from signalhub.observe import logs
+
+    run = None if pipeline is None else "beside" if pipeline else "off"
+    overrides = {"host": host, "port": port, "data": data, "pipeline.run": run}
+    settings = loaded_settings(config, overrides).settings
+    logs.configure(settings.log_level, settings.log_format)
+
+    # Wrong settings are reported before the server's modules are paid for.
+    from signalhub.server import app
+
+    def announce(bound_port: int) -> None:
+        place = address_of(settings.host, bound_port)
+        print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
+
+    try:
+        return app.serve(settings, announce, config)
+    except OSError as error:
+        raise start_failure(error, settings.host, settings.port) from error
+    except SettingsError as error:
+        raise data_failure(error, settings.data) from error
+
+
+def address_of(host: str, port: int) -> str:
+    """The URL clients connect to."""
+    return f"ws://[{host}]:{port}/ws" if ":" in host else f"ws://{host}:{port}/ws"
+
+
+def data_failure(error: SettingsError, data: str) -> Failure:
+    """What the user is told when the data folder is no good."""
+    if os.path.exists(data) and not os.path.isdir(data):
+        message, resolution = f"{data} is no folder", "choose one with --data"
+    elif "another hub" in str(error):
+        message = f"the data folder {data} is in use: a hub is probably running already"
+        resolution = (
+            "use that one (`signalhub ping` finds it), or stop it; a second one needs its own"
+            " --data and --port"
+        )
+    else:
+        message, _, resolution = str(error).partition("; ")
+    return Failure(Exit.USAGE, error.code, message, resolution)
+
+
+def start_failure(error: OSError, host: str, port: int) -> Failure:
+    """What the user is told when the hub cannot open its port or its data."""
+    if error.errno == errno.EADDRINUSE:
+        return Failure(
+            Exit.FAILED,
+            "port_in_use",
+            f"port {port} on {host} is in use",
+            "stop the program that holds it, or choose another port with --port",
+        )
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return Failure(
+            Exit.FAILED,
+            "no_such_host",
+            f"{host} is no address of this machine",
+            "choose one with --host, for example 127.0.0.1",
+        )
+    if error.errno == errno.EACCES and error.filename is None:
+        return Failure(
+            Exit.FAILED,
+            "port_denied",
+            f"port {port} is reserved for the system",
+            "choose one above 1023 with --port",
+        )
+    if error.filename is not None:
+        return Failure(
+            Exit.FAILED,
+            "data_unusable",
+            f"the hub cannot use {error.filename}: {error.strerror}",
+            "choose another folder with --data",
+        )
+    return Failure(
+        Exit.FAILED,
+        "cannot_start",
+        f"the hub cannot start: {error}",
+        "look into its log, and at `signalhub settings show`",
+    )

@@ -1,0 +1,233 @@
+"""`signalhub token`: make and read the tokens of a hub with authentication on."""
+
+from __future__ import annotations
+
+import os
+import time
+from base64 import urlsafe_b64decode
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from signalhub.cli.hub.settings import Config, loaded_settings
+from signalhub.cli.terminal.arguments import STDIN, Address, address, standard_input
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.output import AsJson, Column, Output, shown
+from signalhub.wire import names
+from signalhub.wire.errors import SettingsError
+
+if TYPE_CHECKING:
+    from signalhub.settings.model import Auth, Key
+
+
+def _patterns(help: str) -> Parameter:
+    return Parameter(help=help, negative=(), show_default=False)
+
+
+@Parameter(name="*", group="Permissions")
+@dataclass(frozen=True, kw_only=True)
+class Permissions:
+    """Patterns by verb, with `*` for anything; what is not given is denied."""
+
+    send: Annotated[tuple[str, ...], _patterns("Addresses it may send to.")] = ()
+    broadcast: Annotated[tuple[str, ...], _patterns("Capabilities it may broadcast to.")] = ()
+    publish: Annotated[tuple[str, ...], _patterns("Topics it may publish to.")] = ()
+    subscribe: Annotated[tuple[str, ...], _patterns("Topics it may subscribe to.")] = ()
+    register: Annotated[tuple[str, ...], _patterns("Addresses it may register.")] = ()
+    create: Annotated[
+        tuple[str, ...], _patterns("Durable topics it may make, change and delete.")
+    ] = ()
+    admin: Annotated[
+        tuple[str, ...], _patterns("What it may do with all that is stored: republish, erase.")
+    ] = ()
+
+
+NOTHING = Permissions()
+LIFETIME_S_MAX = 10 * 365 * 86_400.0
+
+
+def mint(
+    actor: Address,
+    /,
+    *,
+    subject: Annotated[str | None, Parameter(help="Who it is for; the address otherwise.")] = None,
+    lifetime_s: Annotated[float, Parameter(name="--lifetime", help="Seconds it is good.")] = 3600.0,
+    kid: Annotated[str | None, Parameter(help="Key of auth.keys to sign with.")] = None,
+    private_key: Annotated[
+        Path | None, Parameter(help="PEM file with the private key, for EdDSA.")
+    ] = None,
+    permissions: Permissions = NOTHING,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a new token, signed with a key of the settings.
+
+    A permission is a pattern with * for anything, and may be repeated:
+    signalhub token mint demo/alice --send 'demo/*' --publish '*'
+    """
+    auth = loaded_settings(config).settings.auth
+    kid, key = _signing_key(auth, kid)
+    if key.algorithm == "EdDSA" and private_key is None:
+        raise usage(
+            f"the key {kid} is EdDSA, and the settings hold only its public half",
+            "give the private half with --private-key FILE",
+        )
+    if not 0 < lifetime_s <= LIFETIME_S_MAX:
+        raise usage("--lifetime is not between 0 and ten years", "give it in seconds")
+    full = address(actor)
+    now_s = time.time()
+    token = _signed(
+        key,
+        kid=kid,
+        subject=subject or full[2:-1],
+        actor=full,
+        permissions={field.name: getattr(permissions, field.name) for field in fields(permissions)},
+        lifetime_s=lifetime_s,
+        issuer=auth.issuer,
+        now_s=now_s,
+        private_key=_text_of(private_key),
+    )
+    facts = {"token": token, "actor": full, "expires_at": int(now_s + lifetime_s)}
+    Output(as_json).fact(facts, token)
+
+
+def inspect(
+    token: Annotated[
+        str,
+        Parameter(
+            name="TOKEN",
+            allow_leading_hyphen=True,
+            show_default=False,
+            help="The token; - reads it from standard input.",
+        ),
+    ] = "",
+    /,
+    *,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what a token says and whether the hub accepts it.
+
+    Without an argument the token is taken from SIGNALHUB_TOKEN. Exit code 1
+    means that the hub would refuse it.
+    """
+    auth = loaded_settings(config).settings.auth
+    token = standard_input() if token == STDIN else token or os.environ.get("SIGNALHUB_TOKEN", "")
+    if not token:
+        raise usage("there is no token", "give one, or - to read it from standard input")
+    header, claims = _unverified(token)
+    refusal = _refusal(auth, token)
+    output = Output(as_json)
+    if as_json:
+        facts = {"header": header, "claims": claims, "valid": refusal is None, "reason": refusal}
+        output.fact(facts, "")
+    else:
+        rows = [
+            {"claim": name, "value": _readable(name, value)}
+            for name, value in (header | claims).items()
+        ]
+        output.table((Column("claim", style="bold"), Column("value")), rows)
+        output.line({}, [("verdict", "bold"), (refusal or "valid", "red" if refusal else "green")])
+    return Exit.DONE if refusal is None else Exit.FAILED
+
+
+def _signed(key: Key, **facts: Any) -> str:
+    from signalhub.auth import tokens
+
+    try:
+        return tokens.mint(key, **facts)
+    except SettingsError as error:
+        raise usage(str(error), "give the right key with --private-key or --kid") from None
+
+
+def _signing_key(auth: Auth, kid: str | None) -> tuple[str | None, Key]:
+    from signalhub.settings.model import Key
+
+    if kid is not None:
+        if kid not in auth.keys:
+            raise usage(f"there is no key {kid}", f"choose from {_listed(auth)} or add it")
+        return kid, auth.keys[kid]
+    if auth.secret:
+        return None, Key(secret=auth.secret)
+    if len(auth.keys) == 1:
+        ((only, key),) = auth.keys.items()
+        return only, key
+    if auth.keys:
+        raise usage("there are several keys", f"choose one with --kid: {_listed(auth)}")
+    raise usage(
+        "the settings have no key to sign with",
+        "set auth.secret or add one to auth.keys, and name the file with --config",
+    )
+
+
+def _listed(auth: Auth) -> str:
+    return ", ".join(sorted(auth.keys)) or "auth.keys, which is empty,"
+
+
+def _text_of(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage(
+            f"the private key {path} cannot be read: {error}", "name another with --private-key"
+        ) from None
+
+
+def actor_of(token: str) -> str | None:
+    """The address a token says it is for; nobody has checked it."""
+    try:
+        _, claims = _read(token)
+    except ValueError:
+        return None
+    full = f"@({claims.get('actorId')})"
+    return full if names.is_address(full) else None
+
+
+def _read(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    # The hub takes a token with or without the word `Bearer` before it.
+    header, claims, _ = token.strip().rpartition(" ")[-1].split(".")
+    return _part(header), _part(claims)
+
+
+def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        return _read(token)
+    except ValueError:
+        raise Failure(
+            Exit.FAILED,
+            "malformed_token",
+            "this is no JWT",
+            "a token has three parts separated by dots",
+        ) from None
+
+
+def _part(text: str) -> dict[str, Any]:
+    return msgspec.json.decode(
+        urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=dict[str, Any]
+    )
+
+
+def _refusal(auth: Auth, token: str) -> str | None:
+    """Why a hub with these keys refuses the token; `None` if it does not."""
+    from signalhub.auth import tokens
+    from signalhub.wire.errors import Refusal
+
+    if not auth.secret and not auth.keys:
+        return "cannot be checked: the settings have no key, name the file with --config"
+    try:
+        tokens.Authenticator(auth).verify(token, time.time())
+    except Refusal as refusal:
+        return refusal.message
+    return None
+
+
+def _readable(name: str, value: Any) -> str:
+    if name in ("iat", "exp", "nbf") and isinstance(value, int | float):
+        moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(value))
+        return f"{value} ({moment})"
+    return shown(value)

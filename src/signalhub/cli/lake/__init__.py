@@ -1,0 +1,1 @@
+"""Commands for the pipeline and the lake."""

@@ -1,0 +1,140 @@
+"""`signalhub audit`: prove that everything in the log is in the lake, once and unchanged."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from signalhub.cli.hub.settings import Config
+from signalhub.cli.lake.lake import (
+    DataOption,
+    LakeOption,
+    lake_settings,
+    present_lake,
+    refusals,
+    spark_session,
+)
+from signalhub.cli.terminal.failures import Exit
+from signalhub.cli.terminal.output import AsJson, Column, Output, counted
+from signalhub.cli.terminal.progress import bar
+from signalhub.cli.terminal.quantities import moment, option, seconds
+
+if TYPE_CHECKING:
+    from signalhub.pipeline.audit.audit import Findings
+    from signalhub.pipeline.audit.hours import Hour
+
+WAIT_S = 120.0
+"""Two beats of the slower tables."""
+
+_EXITS = {"proven": Exit.DONE, "wrong": Exit.FAILED, "behind": Exit.USAGE}
+_COUNTS = ("gaps", "duplicates", "reorders", "pending", "overdue", "removed")
+_COLUMNS = (
+    Column("hour", style="bold"),
+    Column("epoch", style="dim"),
+    Column("from_offset", title="from"),
+    Column("to_offset", title="to"),
+    Column("distinct_rows", title="rows"),
+    *(Column(name) for name in _COUNTS),
+    Column("verdict", style="bold"),
+)
+
+
+def audit(
+    *,
+    data: DataOption = None,
+    lake: LakeOption = None,
+    config: Config = None,
+    since: Annotated[
+        datetime | None, option(moment, "Judge the hours that begin at this time or later.")
+    ] = None,
+    until: Annotated[
+        datetime | None, option(moment, "Judge the hours that begin before this time.")
+    ] = None,
+    wait: Annotated[
+        float, option(seconds, "How long a running pipeline may take to catch up; 2m otherwise.")
+    ] = WAIT_S,
+    as_json: AsJson = False,
+) -> int:
+    """Prove, hour by hour, that the lake holds what the log acknowledged.
+
+    Everything up to the head of the log at the start is judged: no entry is
+    missing, double or changed, streams are in order, every delivery has come to
+    an end or still may. Exit code 0: proven. 1: something is wrong, and named.
+    2: the lake is behind the log, so nothing is proven yet.
+    """
+    settings = lake_settings(config, data, lake)
+    place = present_lake(settings)
+    output = Output(as_json)
+    with spark_session(settings) as spark, refusals():
+        from signalhub.pipeline.audit.audit import STEPS, Audit
+
+        judging = Audit(spark, place, Path(settings.data))
+        with bar("auditing", STEPS, output) as advance:
+            findings = judging.run(wait_s=wait, since=since, until=until, advance=advance)
+    _print(findings, output)
+    return _EXITS[findings.verdict]
+
+
+def _print(findings: Findings, output: Output) -> None:
+    output.table(_COLUMNS, [_facts(one) for one in findings.hours])
+    if not output.as_json:
+        for note in findings.notes:
+            output.line({}, [("note", "yellow"), (note, "")])
+        for hour in findings.hours:
+            style = "red" if hour.is_wrong else "yellow"
+            for text in hour.exceptions:
+                output.line({}, [(f"{hour.begin:%Y-%m-%d %H}h", "dim"), (text, style)])
+    closing = _closing(findings)
+    output.fact(
+        {
+            "verdict": findings.verdict,
+            "run_id": findings.run_id,
+            "head": findings.head.offset - 1,
+            "epoch": findings.head.epoch,
+            "behind": findings.behind,
+            "notes": findings.notes,
+            "sentence": closing,
+        },
+        closing,
+    )
+
+
+def _facts(hour: Hour) -> dict[str, Any]:
+    return {
+        "hour": f"{hour.begin:%Y-%m-%dT%H:00Z}",
+        "epoch": hour.epoch,
+        "from_offset": hour.from_offset,
+        "to_offset": hour.to_offset,
+        "distinct_rows": hour.distinct_rows,
+        **{name: getattr(hour, name) for name in _COUNTS},
+        "segment_sha256": hour.segment_sha256,
+        "verdict": hour.verdict,
+        "exceptions": hour.exceptions,
+    }
+
+
+def _closing(findings: Findings) -> str:
+    if findings.verdict == "behind":
+        lacks = [f"{name} lacks {_spaced(count)}" for name, count in findings.behind.items()]
+        return (
+            f"Nothing is proven yet: the lake is behind the log ({', '.join(lacks)}). Run"
+            " `signalhub pipeline once`, or wait for the pipeline."
+        )
+    counts = ", ".join(_told(findings.total(name), name) for name in _COUNTS)
+    rows = _spaced(findings.total("distinct_rows"))
+    judged = f"{rows} entries in {counted(len(findings.hours), 'hour')}, {counts}"
+    if findings.verdict == "proven":
+        return f"Proven: {judged}."
+    bad = sum(one.is_wrong for one in findings.hours)
+    return f"Wrong in {counted(bad, 'hour')}: {judged}; what is wrong is named above."
+
+
+def _told(count: int, name: str) -> str:
+    """`1 gap`, `2 gaps`, `2 pending`."""
+    return f"{_spaced(count)} {name.removesuffix('s') if count == 1 else name}"
+
+
+def _spaced(number: int) -> str:
+    """Thousands set apart by a space that does not break."""
+    return f"{number:,}".replace(",", "\N{NO-BREAK SPACE}")

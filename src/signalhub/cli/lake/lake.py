@@ -1,0 +1,175 @@
+"""What every command that works on the lake has in common: where it is, Spark, and refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.hub.settings import Config, loaded_settings
+from signalhub.cli.terminal.arguments import STDIN, standard_input
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.output import Column, Output, counted
+from signalhub.wire.errors import SettingsError, SignalHubError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from signalhub.pipeline.lake import Lake
+    from signalhub.settings.model import Settings
+
+DataOption = Annotated[str | None, Parameter(name="--data", help="The hub's data folder.")]
+LakeOption = Annotated[
+    str | None,
+    Parameter(name="--lake", help="Folder or address of the tables; in the data folder otherwise."),
+]
+
+_USAGE = ("query_refused", "query_wrong", "replay_conflict")
+"""Errors of whoever wrote the command."""
+
+
+def lake_settings(config: str | None, data: str | None, lake: str | None) -> Settings:
+    """The settings of a command that works on the lake."""
+    settings: Settings = loaded_settings(config, {"data": data, "pipeline.lake": lake}).settings
+    return settings
+
+
+def present_lake(settings: Settings) -> Lake:
+    """The lake; a failure that says how to make one if there is none."""
+    from signalhub.pipeline.lake import lake_of
+    from signalhub.pipeline.tables.tables import ENTRIES
+
+    place = lake_of(settings.data, settings.pipeline.lake)
+    with refusals():
+        is_there = place.exists(ENTRIES.name)
+    if not is_there:
+        raise usage(
+            f"there is no lake at {place.uri}",
+            f"make one with `signalhub pipeline once --data {settings.data}`, or name it with"
+            " --lake",
+        )
+    return place
+
+
+@contextmanager
+def spark_session(settings: Settings) -> Iterator[SparkSession]:
+    """Spark while the block runs, with a word on a terminal while it starts."""
+    from signalhub.pipeline.run.spark import session
+
+    errors = Output(False, sys.stderr)
+    pipeline = settings.pipeline
+    with ExitStack() as stack:
+        with errors.console.status("starting Spark…") if errors.is_terminal else nullcontext():
+            # What fails is told in our own words, so Spark says nothing.
+            opening = session(
+                pipeline.master or "local[*]", memory=pipeline.memory, log_level="OFF"
+            )
+            spark = stack.enter_context(opening)
+        yield spark
+
+
+@contextmanager
+def refusals(*, where: str = "") -> Iterator[None]:
+    """What the pipeline refuses, as a failure of the command; `where` names a query's option."""
+    try:
+        yield
+    except (Failure, SettingsError):
+        raise
+    except SignalHubError as error:
+        message, _, resolution = str(error).partition("; ")
+        exit = Exit.USAGE if error.code in _USAGE else Exit.FAILED
+        prefix = where if error.code.startswith("query_") else ""
+        raise Failure(exit, error.code, prefix + message, resolution) from error
+
+
+Format = Literal["table", "csv", "json"]
+TABLE_ROWS_MAX = 1_000
+"""What a table shows unless a limit is given; nobody reads more, and it is drawn at once."""
+
+
+def sql(
+    text: Annotated[str, Parameter(name="QUERY", help="A SELECT; - reads standard input.")],
+    *,
+    data: DataOption = None,
+    lake: LakeOption = None,
+    config: Config = None,
+    format: Annotated[Format, Parameter(help="How the rows are printed.")] = "table",
+    limit: Annotated[
+        int | None, Parameter(validator=Number(gte=1), help="Print N rows at most.")
+    ] = None,
+) -> None:
+    """Print what a query selects from the lake: entries, messages, deliveries and the others.
+
+    Times are UTC, bytes base64, nested values JSON. Only queries are run. The
+    tables and their columns are described in docs/lake.md.
+    """
+    settings = lake_settings(config, data, lake)
+    place = present_lake(settings)
+    question = standard_input() if text == STDIN else text
+    with spark_session(settings) as spark, refusals():
+        from signalhub.pipeline.query import check, query, query_session
+
+        session = query_session(spark, place)
+        rows = query(session, question)
+        _print(rows, format, limit)
+        if not settings.pipeline.lake:
+            # The log beside another lake says nothing about it.
+            _note_behind(settings, place, check(session, question))
+
+
+def _print(rows: DataFrame, format: Format, limit: int | None) -> None:
+    from signalhub.pipeline.query import as_json, as_text, values
+
+    if limit is None and format == "table":
+        limit = TABLE_ROWS_MAX
+    if limit is not None:
+        # One more tells whether that was all.
+        rows = rows.limit(limit + 1)
+    found = values(as_json(rows) if format == "json" else as_text(rows))
+    some = islice(found, limit)
+    if format == "json":
+        for (line,) in some:
+            print(line)
+    elif format == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(rows.columns)
+        writer.writerows(some)
+    else:
+        _draw(rows.columns, some)
+    if limit is not None and next(found, None) is not None:
+        more = f"these are the first {counted(limit, 'row')}, there are more; --limit N shows them"
+        print(f"signalhub: {more}", file=sys.stderr)
+
+
+def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
+    """Who looks for what was sent a moment ago should know that it is still to come."""
+    from signalhub.pipeline.run.lock import is_pipeline_running
+    from signalhub.pipeline.run.progress import behind
+
+    late: dict[str, int] = {}
+    with contextlib.suppress(SignalHubError, OSError):
+        # Whoever may read the lake need not be able to read the log.
+        late = behind(Path(settings.data), lake, names)
+    if not late:
+        return
+    lacks = ", ".join(f"{name} lacks {count}" for name, count in late.items())
+    more = f"signalhub pipeline once --data {settings.data}"
+    advice = "the pipeline is at work" if is_pipeline_running(settings.data) else f"run `{more}`"
+    print(f"signalhub: behind the log: {lacks} of its entries; {advice}", file=sys.stderr)
+
+
+def _draw(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
+    cells = [
+        {name: "" if value is None else value for name, value in zip(names, row, strict=True)}
+        for row in rows
+    ]
+    columns = [Column(name) for name in names]
+    Output(False).table(columns, cells, if_empty="no rows")

@@ -1,0 +1,259 @@
+"""`signalhub pipeline`: bring the log into the lake, and see how far it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from signalhub.cli.hub.settings import Config
+from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, refusals
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.output import AsJson, Column, Output, counted
+from signalhub.cli.terminal.progress import bar
+
+if TYPE_CHECKING:
+    from signalhub.pipeline.land.land import Landed
+    from signalhub.pipeline.run.run import Pipeline, Summary
+    from signalhub.settings.model import Settings
+
+Master = Annotated[
+    str | None,
+    Parameter(name="--master", help="Where Spark runs, such as local[*] or spark://host:7077."),
+]
+_PARENT_S = 1.0
+
+
+def up(
+    *,
+    data: DataOption = None,
+    lake: LakeOption = None,
+    master: Master = None,
+    config: Config = None,
+    beside: Annotated[int | None, Parameter(show=False)] = None,
+) -> int:
+    """Land what the hub writes, and keep the tables up to date, until SIGTERM or Ctrl-C.
+
+    One pipeline at a time works on a data folder: a second one is refused with
+    exit code 5. The hub need not run. A lake that cannot be reached is tried
+    again until it can.
+    """
+    settings = _settings(config, data, lake, master)
+    _log(settings)
+    with _locked(settings), refusals(), _pipeline(settings, beside=beside) as work:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: work.stop())
+        if beside is not None:
+            _end_with(beside, work)
+        work.up()
+    return Exit.DONE
+
+
+def once(
+    *,
+    data: DataOption = None,
+    lake: LakeOption = None,
+    master: Master = None,
+    accept_gap: Annotated[
+        bool, Parameter(negative=(), help="Go on although the log has lost what the lake lacks.")
+    ] = False,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Land everything there is now, bring every table up to date, and say what was done.
+
+    Beside a running hub that is everything up to its durable head at the start;
+    without one, everything up to the last good batch of its log.
+    """
+    settings = _settings(config, data, lake, master)
+    output = Output(as_json)
+    with _locked(settings), refusals(), _started(settings) as work:
+        signal.signal(signal.SIGTERM, lambda *_: work.stop())
+        summary = _drain(work, output, accept_gap=accept_gap)
+    output.fact(_facts(summary), _sentence(summary))
+    return Exit.DONE
+
+
+def _drain(work: _Started, output: Output, *, accept_gap: bool) -> Summary:
+    total = 0 if accept_gap else work.pipeline.behind()
+    with bar("landing", total, output) as advance:
+        work.advance = advance
+        return work.pipeline.once(accept_gap=accept_gap)
+
+
+def status(
+    *,
+    data: DataOption = None,
+    lake: LakeOption = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where the pipeline stands: position, lag, last batch, and how far each table is."""
+    settings = lake_settings(config, data, lake)
+    from signalhub.pipeline.run.progress import standing
+
+    with refusals():
+        found = standing(Path(settings.data), settings.pipeline.lake)
+    output = Output(as_json)
+    facts = found.facts()
+    if as_json:
+        output.line({**facts, "tables": [one.facts() for one in found.tables]}, [])
+        return
+    output.sheet(facts)
+    columns = (Column("table", style="bold"), Column("position"), Column("behind"), Column("files"))
+    output.table([*columns, Column("bytes")], [one.facts() for one in found.tables])
+
+
+def redrive(*, data: DataOption = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Have a running pipeline try again now what it waits to try again."""
+    settings = lake_settings(config, data, None)
+    from signalhub.pipeline.run.lock import is_pipeline_running
+    from signalhub.pipeline.run.schedule import ask
+
+    if not is_pipeline_running(settings.data):
+        raise Failure(
+            Exit.FAILED,
+            "no_pipeline",
+            f"no pipeline is at work on {settings.data}",
+            "start one with `signalhub pipeline up`",
+        )
+    ask(settings.data)
+    Output(as_json).fact({"asked": True}, "The pipeline tries again now.")
+
+
+def maintain(
+    *,
+    data: DataOption = None,
+    lake: LakeOption = None,
+    master: Master = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Expire, compact and vacuum the tables now; a running pipeline does it by itself."""
+    settings = _settings(config, data, lake, master)
+    output = Output(as_json)
+    with _locked(settings), refusals(), _started(settings) as work:
+        done = work.pipeline.maintain(is_thorough=True)
+    removed, fewer = sum(done.removed.values()), sum(done.compacted.values())
+    output.fact(
+        msgspec.structs.asdict(done),
+        f"{counted(removed, 'row')} removed, {counted(fewer, 'file')} fewer, {done.files} left"
+        + (f"; vacuumed: {', '.join(done.vacuumed)}" if done.vacuumed else ""),
+    )
+    for table, reason in done.failed.items():
+        print(f"signalhub: {table} must wait: {reason}", file=sys.stderr)
+    return Exit.FAILED if done.failed else Exit.DONE
+
+
+# What these commands share.
+
+
+def _settings(
+    config: str | None, data: str | None, lake: str | None, master: str | None
+) -> Settings:
+    from signalhub.cli.hub.settings import loaded_settings
+
+    overrides = {"data": data, "pipeline.lake": lake, "pipeline.master": master}
+    settings: Settings = loaded_settings(config, overrides).settings
+    if not (Path(settings.data) / "log").is_dir():
+        raise usage(
+            f"{settings.data} holds no log",
+            "name the data folder of a hub with --data; `signalhub serve` makes one",
+        )
+    return settings
+
+
+def _log(settings: Settings) -> None:
+    from signalhub.observe import logs
+
+    logs.configure(settings.log_level, settings.log_format)
+
+
+@contextmanager
+def _locked(settings: Settings) -> Iterator[None]:
+    from signalhub.pipeline.run.lock import PipelineRunning, lock_pipeline
+
+    try:
+        lock = lock_pipeline(settings.data)
+    except PipelineRunning as error:
+        message, _, resolution = str(error).partition("; ")
+        raise Failure(Exit.BUSY, error.code, message, resolution) from None
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+@contextmanager
+def _pipeline(
+    settings: Settings, *, beside: int | None = None, landed: Any = lambda batch: None
+) -> Iterator[Pipeline]:
+    from signalhub.pipeline.lake import lake_of
+    from signalhub.pipeline.run.spark import session
+
+    chosen = settings.pipeline
+    master = chosen.master or ("local[*]" if beside is None else "local[1]")
+    with session(master, memory=chosen.memory) as spark:
+        from signalhub.pipeline.run.run import Pipeline
+        from signalhub.pipeline.run.schedule import neighbour
+
+        place, data = lake_of(settings.data, chosen.lake), Path(settings.data)
+        yield Pipeline(spark, place, data, chosen, landed=landed, hub=neighbour(beside))
+
+
+class _Started:
+    """A pipeline, and whom it tells about its steps."""
+
+    def __init__(self) -> None:
+        self.pipeline: Pipeline
+        self.advance: Any = lambda steps: None
+
+    def landed(self, batch: Landed) -> None:
+        self.advance(batch.rows)
+
+    def stop(self) -> None:
+        self.pipeline.stop()
+
+
+@contextmanager
+def _started(settings: Settings) -> Iterator[_Started]:
+    started = _Started()
+    with _pipeline(settings, landed=started.landed) as pipeline:
+        started.pipeline = pipeline
+        yield started
+
+
+def _end_with(parent: int, work: Pipeline) -> None:
+    """The hub that started this process may be killed; then this one ends, too."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_S)
+        work.stop()
+
+    threading.Thread(target=watch, name="signalhub-parent", daemon=True).start()
+
+
+def _facts(summary: Summary) -> dict[str, Any]:
+    return msgspec.structs.asdict(summary)
+
+
+def _sentence(summary: Summary) -> str:
+    gained = ", ".join(f"{name} {rows}" for name, rows in summary.tables.items() if rows)
+    return (
+        f"Landed {summary.rows} {'entry' if summary.rows == 1 else 'entries'}"
+        f" ({summary.bytes / 1e6:.1f} MB) in {summary.seconds:.1f} s;"
+        f" position {summary.position} of epoch {summary.epoch}, {summary.lag} behind,"
+        f" {counted(summary.files, 'file')}"
+        + (f", {summary.quarantined} in quarantine" if summary.quarantined else "")
+        + (f". Tables gained: {gained}." if gained else ".")
+    )

@@ -1,0 +1,1 @@
+"""Commands that send messages and list actors."""

@@ -1,0 +1,106 @@
+"""`signalhub ls`, `discover` and `ping`: who is there, and how far away is the hub."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.terminal.connection import LOCAL, Connection, run
+from signalhub.cli.terminal.output import Column
+from signalhub.wire.names import path_of
+
+if TYPE_CHECKING:
+    from signalhub.client import Client, Found, ListedActor
+
+PAGE_MAX = 100
+
+_ADDRESS = Column("address", style="cyan")
+_CAPABILITIES = Column("capabilities")
+_MORE = "there are more than these; narrow the pattern, or list everybody with `signalhub ls`"
+
+
+def discover(
+    pattern: Annotated[str, Parameter(help="Addresses, with * for any run of characters.")] = "*",
+    /,
+    *,
+    capability: Annotated[str | None, Parameter(help="Only actors that can do this.")] = None,
+    limit: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=PAGE_MAX), help="At most N.")
+    ] = PAGE_MAX,
+    connection: Connection = LOCAL,
+) -> None:
+    """Find actors by address and by what they can do."""
+
+    async def work(me: Client) -> Found:
+        return await connection.in_time(me.discover(pattern, capability=capability, limit=limit))
+
+    found = run(connection, work)
+    rows = [{"address": actor.address, "capabilities": actor.capabilities} for actor in found]
+    connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="nobody matches")
+    if not rows and "*" not in pattern:
+        path = path_of(pattern).rstrip("/")
+        connection.note(f"a pattern must fit the whole address: try '{path}/*'")
+    if found.has_more:
+        connection.remark({"has_more": True}, _MORE)
+
+
+def ls(*, connection: Connection = LOCAL) -> None:
+    """List all actors, with what is left of their leases."""
+
+    async def work(me: Client) -> list[ListedActor]:
+        # By address, because actors that come and go shift the pages.
+        listed: dict[str, ListedActor] = {}
+        offset, has_more = 0, True
+        while has_more:
+            page = await connection.in_time(me.actors(offset=offset, limit=PAGE_MAX))
+            listed |= {actor.address: actor for actor in page.actors}
+            offset += len(page.actors)
+            has_more = page.has_more and bool(page.actors)
+        return list(listed.values())
+
+    now_ms = time.time() * 1000
+    rows = [
+        {
+            "address": actor.address,
+            "capabilities": actor.capabilities,
+            "lease_s": max(0, round((actor.expires_at - now_ms) / 1000)),
+            "version": actor.version,
+        }
+        for actor in run(connection, work)
+    ]
+    columns = (_ADDRESS, _CAPABILITIES, Column("lease_s", title="lease, s"))
+    connection.output.table(columns, rows, if_empty="nobody is registered")
+
+
+def ping(
+    *,
+    count: Annotated[int, Parameter(validator=Number(gte=1), help="How often.")] = 4,
+    interval_s: Annotated[
+        float, Parameter(name="--interval", validator=Number(gte=0), help="Seconds between two.")
+    ] = 1.0,
+    connection: Connection = LOCAL,
+) -> None:
+    """Measure the round trip to the hub and back."""
+    import asyncio
+
+    output = connection.output
+
+    async def work(me: Client) -> list[float]:
+        times: list[float] = []
+        for number in range(1, count + 1):
+            if times:
+                await asyncio.sleep(interval_s)
+            times.append(await connection.in_time(me.ping()) * 1000)
+            facts = {"number": number, "ms": round(times[-1], 3)}
+            output.fact(facts, f"{number}: {times[-1]:.2f} ms")
+        return times
+
+    times = run(connection, work)
+    summary = {"min_ms": min(times), "mean_ms": sum(times) / len(times), "max_ms": max(times)}
+    text = " / ".join(f"{value:.2f}" for value in summary.values())
+    output.fact(
+        {name: round(value, 3) for name, value in summary.items()}, f"min / mean / max: {text} ms"
+    )

@@ -1,0 +1,330 @@
+"""`signalhub tell`, `ask`, `broadcast` and `listen`: messages from actor to actor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from msgspec.structs import asdict
+
+from signalhub.cli.terminal.arguments import (
+    Address,
+    AsText,
+    Data,
+    MessageId,
+    Type,
+    address,
+    checked_type,
+    data,
+    optional_address,
+)
+from signalhub.cli.terminal.connection import LOCAL, Connection, Sender, run, stay
+from signalhub.cli.terminal.failures import Exit, Failure
+from signalhub.cli.terminal.output import Output, shown
+
+if TYPE_CHECKING:
+    from signalhub.client import BroadcastResult, Client, Delivery, Message, Receipt, Replay
+
+T = TypeVar("T")
+
+# Says what became of a message; `True` for the last one, of which nothing may be left in the air.
+Settle = Callable[["Message", bool], Awaitable[object]]
+
+Count = Annotated[int | None, Parameter(validator=Number(gte=1), help="End after N messages.")]
+For = Annotated[
+    float | None, Parameter(name="--for", validator=Number(gt=0), help="End after so many seconds.")
+]
+
+
+async def follow(
+    messages: AsyncIterable[Message],
+    output: Output,
+    *,
+    count: int | None,
+    for_s: float | None,
+    settle: Settle | None = None,
+    has_positions: bool = False,
+) -> None:
+    """Print each message, then settle it."""
+
+    async def take(message: Message, is_last: bool) -> None:
+        print_message(message, output, has_position=has_positions)
+        if settle is not None:
+            await settle(message, is_last)
+
+    senders = ", or see with `signalhub ls` who could send"
+    await take_each(messages, take, count=count, for_s=for_s, advice=senders)
+
+
+async def take_each(
+    messages: AsyncIterable[T],
+    take: Callable[[T, bool], Awaitable[object]],
+    *,
+    count: int | None,
+    for_s: float | None,
+    advice: str = "",
+) -> None:
+    """Take messages as they come; fewer than `count` when time is up is a failure."""
+    import asyncio
+
+    seen = 0
+    timer = asyncio.timeout(for_s)
+    try:
+        async with timer:
+            async for message in messages:
+                seen += 1
+                await take(message, seen == count)
+                if seen == count:
+                    return
+    except TimeoutError:
+        if not timer.expired():
+            raise
+    if count is not None:
+        raise Failure(
+            Exit.FAILED,
+            "too_few_messages",
+            f"{seen} of {count} messages came within {for_s:g} s",
+            f"give it more time with --for{advice}",
+        )
+
+
+async def each(replay: Replay, connection: Connection) -> AsyncIterator[Message]:
+    """The messages of a replay, none of which may let the user wait too long."""
+    while (message := await connection.in_time(anext(replay, None))) is not None:
+        yield message
+
+
+def print_message(message: Message, output: Output, *, has_position: bool) -> None:
+    """One message as one line; its place in its topic is a column of its own."""
+    line = parts(message, is_terminal=output.is_terminal, has_position=has_position)
+    output.line(message_facts(message), line)
+
+
+def message_facts(message: Message) -> dict[str, Any]:
+    """A message as one JSON object, in the words of the wire."""
+    members = {
+        "id": message.original_id,
+        "from": message.sender,
+        "to": message.to,
+        "type": message.type,
+        "topic": message.topic,
+        "payload": message.payload,
+        "timestamp": message.timestamp,
+    }
+    delivery = message.delivery
+    if delivery is not None:
+        members |= {
+            "epoch": delivery.epoch,
+            "seq": delivery.seq,
+            "attempt": delivery.attempt,
+            "redelivered": delivery.redelivered,
+            "publishedAt": delivery.published_at,
+            "key": message.key,
+            "headers": message.headers,
+        }
+    if message.original is not None:
+        # A replay has sent it, and this is where it was taken from.
+        members["original"] = asdict(message.original)
+    return members
+
+
+def parts(
+    message: Message, *, is_terminal: bool, has_position: bool = False
+) -> list[tuple[str, str]]:
+    """A message as one line, each part with its style; only people are shown the time."""
+    line = [
+        (shown(message.sender), "cyan"),
+        (shown(message.type), "yellow"),
+        (shown(message.payload), ""),
+    ]
+    if has_position and message.delivery is not None:
+        line[:0] = _position(message.delivery, is_terminal=is_terminal)
+    if message.topic is not None:
+        line.insert(0, (shown(message.topic), "green"))
+    if is_terminal:
+        clock = time.strftime("%H:%M:%S", time.localtime(message.timestamp / 1000))
+        line.insert(0, (f"{clock}.{message.timestamp % 1000:03d}", "dim"))
+    return line
+
+
+def _position(delivery: Delivery, *, is_terminal: bool) -> list[tuple[str, str]]:
+    attempt = str(delivery.attempt)
+    if is_terminal:
+        attempt = f"attempt {attempt}" if delivery.attempt > 1 else ""
+    return [(str(delivery.seq), "bold"), (attempt, "magenta")]
+
+
+Lifetime = Annotated[
+    float | None,
+    Parameter(name="--ttl", validator=Number(gt=0), help="Seconds in which it may be delivered."),
+]
+
+
+def tell(
+    to: Address,
+    payload: Data,
+    /,
+    *,
+    type: Type = "text",
+    ttl_s: Lifetime = None,
+    as_text: AsText = False,
+    sender: Sender = None,
+    connection: Connection = LOCAL,
+) -> None:
+    """Send a message, at most once and unacknowledged: one to nobody vanishes."""
+    target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
+    speaker = optional_address(sender)
+
+    async def work(me: Client) -> None:
+        sending = me.tell(target, kind, value, ttl_ms=_milliseconds(ttl_s), sender=speaker)
+        await connection.in_time(sending)
+        # The hub answers in order: had it refused the tell, we would know by now.
+        await connection.in_time(me.ping())
+
+    run(connection, work, sender=speaker)
+    connection.output.fact(
+        {"to": target, "type": kind, "sent": True},
+        f"sent to the hub for {target}; a tell is not acknowledged, an ask is",
+    )
+
+
+def ask(
+    to: Address,
+    payload: Data,
+    /,
+    *,
+    type: Type = "text",
+    ttl_s: Lifetime = None,
+    as_text: AsText = False,
+    message_id: MessageId = None,
+    sender: Sender = None,
+    connection: Connection = LOCAL,
+) -> None:
+    """Send a message and print what became of it: delivered, or queued.
+
+    It is queued for an actor that is away and has a mailbox. With a mailbox,
+    the position in it is printed, and how safe it is there.
+    """
+    target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
+    speaker, own = optional_address(sender), connection.checked_id(message_id, sender)
+
+    async def work(me: Client) -> Receipt:
+        return await me.ask(
+            target,
+            kind,
+            value,
+            ttl_ms=_milliseconds(ttl_s),
+            sender=speaker,
+            message_id=own,
+            timeout_s=connection.timeout_s,
+            attempts=1,
+        )
+
+    receipt = run(connection, work)
+    facts = {
+        "to": target,
+        "type": kind,
+        "status": receipt.status,
+        "id": receipt.message_id,
+        "epoch": receipt.epoch,
+        "seq": receipt.seq,
+        "durability": receipt.durability,
+        "duplicate": receipt.duplicate,
+    }
+    connection.output.fact(facts, _fate(receipt))
+
+
+def broadcast(
+    payload: Data,
+    /,
+    *,
+    capability: Annotated[str | None, Parameter(help="Only to actors that can do this.")] = None,
+    type: Type = "text",
+    as_text: AsText = False,
+    sender: Sender = None,
+    connection: Connection = LOCAL,
+) -> None:
+    """Send a message to every registered actor."""
+    kind, value = checked_type(type), data(payload, as_text=as_text)
+    speaker = optional_address(sender)
+
+    async def work(me: Client) -> BroadcastResult:
+        return await connection.in_time(
+            me.broadcast(kind, value, capability=capability, sender=speaker)
+        )
+
+    result = run(connection, work)
+    facts = {"delivered": result.delivered, "failed": result.failed, "queued": result.queued}
+    connection.output.fact(
+        facts,
+        f"{result.delivered} sent, {result.queued} following in batches, {result.failed} too slow",
+    )
+
+
+def listen(
+    name: Address,
+    /,
+    *,
+    capability: Annotated[
+        tuple[str, ...],
+        Parameter(help="A word to be found by; repeatable.", negative=(), show_default=False),
+    ] = (),
+    durable: Annotated[
+        bool | None,
+        Parameter(
+            negative="--no-durable",
+            help="Keep asks to the address while nobody listens; or drop those that were kept.",
+        ),
+    ] = None,
+    ack: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Settle what comes from the mailbox after printing, not when it is written to us.",
+        ),
+    ] = False,
+    count: Count = None,
+    for_s: For = None,
+    connection: Connection = LOCAL,
+) -> None:
+    """Register an address and print every message to it.
+
+    The address is taken from whoever had it. With --durable it has a mailbox,
+    which stays when the command ends. Ctrl-C ends.
+    """
+    own = address(name)
+
+    async def work(me: Client) -> None:
+        connection.note(f"listening as {own}; Ctrl-C ends")
+        settle = _acknowledge if ack else None
+        await follow(me.messages(), connection.output, count=count, for_s=for_s, settle=settle)
+
+    stay(
+        connection,
+        work,
+        address=own,
+        capabilities=capability,
+        durable=durable,
+        acknowledge=ack,
+    )
+
+
+async def _acknowledge(message: Message, is_last: bool) -> None:
+    if message.is_settleable:
+        await message.ack(wait=is_last)
+
+
+def _fate(receipt: Receipt) -> str:
+    """What became of an ask, in a few words."""
+    fate = receipt.status
+    if receipt.seq is not None:
+        fate += f", seq {receipt.seq} of epoch {receipt.epoch}, {receipt.durability}"
+    return f"{fate}; it was there already" if receipt.duplicate else fate
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

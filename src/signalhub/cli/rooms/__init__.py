@@ -1,0 +1,1 @@
+"""Commands for rooms and inboxes."""

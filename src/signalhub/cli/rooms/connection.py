@@ -1,0 +1,237 @@
+"""How the commands about rooms and inboxes reach the hub, and what its failures mean there.
+
+They need no token and no address: whoever knows the ids may use them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, TypeVar
+
+from cyclopts import Parameter
+
+from signalhub.cli.terminal.arguments import URL_VARIABLE
+from signalhub.cli.terminal.connection import (
+    DEFAULT_URL,
+    RECONNECT_CAP_S,
+    RECONNECT_JITTER_S,
+    TIMEOUT_S,
+    Connection,
+    Timeout,
+    Url,
+    failure_of,
+)
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.output import AsJson
+from signalhub.wire.errors import (
+    ClientError,
+    GaveUp,
+    OutcomeUnknown,
+    Refused,
+    RoomCode,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from signalhub.client import Hub, Missed, Reconnect, Room
+    from signalhub.client.lifecycle import Opening
+
+T = TypeVar("T")
+Work = Callable[["Hub"], Awaitable[T]]
+
+_CLIENT_LOG = "signalhub.client"
+
+
+@Parameter(name="*", group="Connection")
+@dataclass(frozen=True, kw_only=True)
+class RoomConnection:
+    """The options of every command about rooms and inboxes."""
+
+    url: Url = DEFAULT_URL
+    timeout_s: Timeout = TIMEOUT_S
+    as_json: AsJson = False
+
+    @property
+    def plain(self) -> Connection:
+        """The same for those who need no more than this."""
+        return Connection(url=self.url, timeout_s=self.timeout_s, as_json=self.as_json)
+
+
+NEARBY = RoomConnection()
+
+
+def run(connection: RoomConnection, work: Work[T]) -> T:
+    """Do the work with the hub's rooms and inboxes, and leave."""
+    import asyncio
+
+    from signalhub.client import hub
+
+    async def talk() -> T:
+        async with hub(_checked_url(connection.url)) as rooms:
+            return await work(rooms)
+
+    # What else the client logs the command says itself, better.
+    with _watching(_Waits(connection.plain)):
+        try:
+            return asyncio.run(talk())
+        except ClientError as error:
+            raise room_failure_of(error) from error
+
+
+async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
+    """Join a room in time; before that nothing has happened."""
+    try:
+        return await connection.plain.in_time(opening)
+    except OutcomeUnknown as error:
+        raise Unavailable(f"{connection.url}: {error}") from None
+
+
+def comes_back() -> Reconnect:
+    """How a command that stays comes back to the hub: within seconds."""
+    from signalhub.client import Reconnect
+
+    return Reconnect(first_jitter_s=RECONNECT_JITTER_S, cap_s=RECONNECT_CAP_S)
+
+
+@contextmanager
+def changes_shown(connection: RoomConnection) -> Iterator[None]:
+    """Tell on standard error what happens to the connection, and what cannot be read."""
+    with _watching(_Changes(connection)):
+        yield
+
+
+def tell_missing(connection: RoomConnection, missed: Missed, of_one: str, of_many: str) -> None:
+    """Say on standard error that positions are not there, and what became of them."""
+    first, last = missed
+    sentence = f"seq {first} {of_one}" if first == last else f"seq {first} to {last} {of_many}"
+    connection.plain.remark({"lost_from": first, "lost_to": last}, f"note: {sentence}")
+
+
+def room_failure_of(error: ClientError) -> Failure:
+    """What a user is told when something about rooms fails."""
+    match error:
+        case Refused(code=RoomCode.RATE_LIMIT_EXCEEDED):
+            again = _again_in(error)
+            return Failure(Exit.FAILED, error.code, error.message, again, facts=error.details)
+        case Refused() if "blind" in error.message:
+            return Failure(Exit.FAILED, error.code, error.message, _ONE_ID)
+        case Refused() if "X-Inbox-ID" in error.message:
+            # The hub's own words are about headers, which have other names here.
+            return Failure(Exit.FAILED, error.code, error.message, _INBOX_HEADER)
+        case Refused() if error.code in _BY_CODE:
+            return Failure(Exit.FAILED, error.code, error.message, _BY_CODE[error.code])
+        case GaveUp():
+            return Failure(Exit.FAILED, error.code, str(error), "start the command again")
+        case Unavailable() if "answered HTTP" in str(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_ROOMS)
+        case Unavailable() if "no answer" in str(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _SLOW)
+        case _:
+            return failure_of(error)
+
+
+def _again_in(error: Refused) -> str:
+    """The hub says how long it has no place; a moment more does no harm."""
+    wait_s = ceil(error.details.get("retryAfterMs", 0) / 1000)
+    return f"it did not happen; try again in {max(1, wait_s)} s"
+
+
+def _checked_url(url: str) -> str:
+    from signalhub.client.transport.http import Origin
+
+    origin = URL_VARIABLE if os.environ.get(URL_VARIABLE) == url else "--url"
+    try:
+        Origin.of(url)
+    except ValueError as error:
+        complaint, _, _ = str(error).partition(";")
+        # What may hold a secret is not repeated.
+        is_told = "@" not in url and "?" not in url
+        raise usage(
+            f"{origin} is {url!r}: {complaint}" if is_told else f"{origin}: {complaint}",
+            f"correct {origin}",
+        ) from None
+    return url
+
+
+_NO_ROOMS = "correct --url or SIGNALHUB_URL; a hub serves rooms unless rooms.enabled is off"
+_WHICH_INBOX = "--inbox, SIGNALHUB_INBOX or --key"
+_INBOX_HEADER = f"here X-Inbox-ID is what {_WHICH_INBOX} says"
+_ONE_ID = f"give as ROOM the inbox id that {_WHICH_INBOX} says"
+_SLOW = "wait longer with --timeout; if that does not help, the hub hangs: look into its log"
+_BY_CODE: Mapping[str, str] = {
+    RoomCode.BAD_REQUEST: "correct the command; see --help",
+    RoomCode.TOO_LARGE: "send less at once; a hub takes 64 KiB unless rooms.ciphertext_bytes_max"
+    " says otherwise",
+    RoomCode.BAD_ENVELOPE: "correct the message; see --help",
+}
+
+
+@contextmanager
+def _watching(handler: logging.Handler) -> Iterator[None]:
+    """Let a handler have what the client logs."""
+    log = logging.getLogger(_CLIENT_LOG)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
+
+
+class _Waits(logging.Handler):
+    """Shows once that the hub lets us wait."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._is_told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg != "Waiting for the hub" or self._is_told:
+            return
+        self._is_told = True
+        reason, wait_s = vars(record)["reason"], ceil(vars(record)["wait_s"])
+        sentence = f"note: {reason}; the hub wants us to wait, going on in {max(1, wait_s)} s"
+        self._connection.remark({"waiting_s": max(1, wait_s), "reason": reason}, sentence)
+
+
+class _Changes(logging.Handler):
+    """Shows losses of the connection, each reason once, and of messages."""
+
+    def __init__(self, connection: RoomConnection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._reason = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = vars(record)
+        match record.msg:
+            case "Connected" if self._reason:
+                self._reason = ""
+                self._connection.plain.remark({"connection": "back"}, "Connected again")
+            case "The connection is lost" | "Reconnecting failed":
+                self._lost(record.msg, facts["reason"])
+            case "Messages were gone before they could be read":
+                self._gone(facts["first"], facts["last"])
+            case "The room ends before what was read":
+                ends = f"the room ends at {facts['last']}; reading from its beginning"
+                self._connection.plain.remark({"room_ends_at": facts["last"]}, f"note: {ends}")
+
+    def _lost(self, event: str, reason: str) -> None:
+        if reason != self._reason:
+            self._reason = reason
+            sentence = f"{event}: {reason}; trying again until Ctrl-C"
+            self._connection.plain.remark({"connection": "lost", "reason": reason}, sentence)
+
+    def _gone(self, first: int, last: int) -> None:
+        from signalhub.client import Missed
+
+        fate = "cannot be read: gone, or in another inbox"
+        tell_missing(self._connection, Missed(first, last), fate, fate)

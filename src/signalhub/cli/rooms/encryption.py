@@ -1,0 +1,215 @@
+"""Words and the bytes that travel: sealed with a key, as they are, or ready ciphertext."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from signalhub.cli.terminal.arguments import data
+from signalhub.cli.terminal.connection import Connection
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+
+if TYPE_CHECKING:
+    from signalhub.client import RoomMessage
+    from signalhub.client.rooms.sealing import Sealing
+
+INBOX_VARIABLE = "SIGNALHUB_INBOX"
+
+Text = Annotated[
+    str,
+    Parameter(
+        name="TEXT",
+        help="What to send; - reads standard input, -- goes before dashes.",
+        allow_leading_hyphen=True,
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    Parameter(
+        name="--key",
+        show_default=False,
+        help="File with the room's key, to encrypt and decrypt with.",
+    ),
+]
+Raw = Annotated[
+    bool,
+    Parameter(
+        name="--raw", negative=(), show_default=False, help="Ciphertext as base64url, as it is."
+    ),
+]
+
+_KEY_FORMS = "a key is 32 bytes, or a line of base64url or hex; `signalhub room key` makes one"
+_UNSEALED = "note: without --key what is sent is not encrypted: the hub can read it"
+_UNOPENED = "(cannot be opened with this key for this room)"
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Turns words into bytes for one room, and back."""
+
+    sealing: Sealing | None
+    is_raw: bool
+
+    def ciphertext(self, text: str, message_id: str) -> bytes:
+        """The bytes to send under this id."""
+        words: str = data(text, as_text=True)
+        if self.is_raw:
+            return _decoded(words)
+        if not words:
+            raise usage("there is nothing to send", "give a text, or - to read standard input")
+        if self.sealing is None:
+            return words.encode()
+        return self.sealing.seal(message_id, words.encode())
+
+    def warn(self, connection: Connection) -> None:
+        """Say that the hub will be able to read what is sent, if it will."""
+        if self.sealing is None and not self.is_raw:
+            connection.remark({"encrypted": False}, _UNSEALED)
+
+    def facts(self, message: RoomMessage) -> dict[str, Any]:
+        """A message as one JSON object, in the words of the wire; `text` if it can be read.
+
+        Otherwise, if there is a key, it says what came of it: bytes that are no text, or nothing.
+        """
+        from signalhub.client.arguments import encoded
+
+        content = self._content(message)
+        text = self._text(content)
+        is_opened = self.sealing is not None and content is not None
+        facts = {
+            "seq": message.seq,
+            "messageId": message.message_id,
+            "type": message.type,
+            "pseudonymId": message.pseudonym,
+            "createdAt": message.created_at,
+            "ciphertext": encoded(message.ciphertext),
+            "text": text,
+            "plaintext": encoded(content) if is_opened and content and text is None else None,
+            "sealed": True if content is None else None,
+        }
+        return {name: value for name, value in facts.items() if value is not None}
+
+    def words(self, message: RoomMessage) -> tuple[str, str]:
+        """What people see of a message, and how."""
+        from signalhub.client.arguments import encoded
+
+        content = self._content(message)
+        if content is None:
+            return _UNOPENED, "red"
+        text = self._text(content)
+        return (encoded(content), "dim") if text is None else (text, "")
+
+    def _content(self, message: RoomMessage) -> bytes | None:
+        """The bytes that somebody sent; `None` if they are sealed and stay so."""
+        from signalhub.client.rooms.sealing import Unsealable
+
+        if self.sealing is None:
+            return message.ciphertext
+        try:
+            return self.sealing.open(message.message_id, message.ciphertext)
+        except Unsealable:
+            return None
+
+    def _text(self, content: bytes | None) -> str | None:
+        if self.is_raw or content is None:
+            return None
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            return None
+        # Ciphertext may happen to be UTF-8; words are mostly printable.
+        is_words = self.sealing is not None or all(
+            letter.isprintable() or letter in "\n\t" for letter in text
+        )
+        return text if is_words else None
+
+
+def wording_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) -> Wording:
+    """How the words of this room travel.
+
+    A reader's key also says which inbox is meant, so it may stand beside --raw.
+    """
+    if is_raw and key is not None and not is_reading:
+        raise usage("--raw is about ready ciphertext, --key makes it", "give one of them")
+    if is_raw or key is None:
+        return Wording(None, is_raw)
+    from signalhub.client.rooms.sealing import Sealing
+
+    return Wording(Sealing(key, room), is_raw)
+
+
+def read_key(path: Path | None, option: str = "--key") -> bytes | None:
+    """The key in a file, if one is named."""
+    if path is None:
+        return None
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise usage(f"the key file {path} {problem}", f"name another with {option}") from None
+    key = _key_of(content)
+    if key is None:
+        raise usage(f"the key file {path} holds no key", _KEY_FORMS)
+    return key
+
+
+def write_key(path: Path, key: bytes) -> None:
+    """Write a key that only its owner can read, over nothing that is there."""
+    from signalhub.client.arguments import encoded
+
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise Failure(
+            Exit.FAILED,
+            "file_exists",
+            f"{path} is there already, and might be a key somebody needs",
+            "choose another --out",
+        ) from None
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise usage(f"the key file {path} {problem}", "choose another --out") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(encoded(key) + "\n")
+
+
+def inbox_of(key: bytes | None, named: str | None) -> str | None:
+    """The inbox that is named, or else goes with the key."""
+    from signalhub.client.arguments import checked_inbox
+    from signalhub.wire import room_ids
+
+    if named:
+        try:
+            return checked_inbox(named)
+        except ValueError as error:
+            raise usage(str(error), "correct the inbox id") from None
+    return None if key is None else room_ids.inbox_id(key)
+
+
+def _key_of(content: bytes) -> bytes | None:
+    from signalhub.client.rooms.sealing import KEY_BYTES
+
+    if len(content) == KEY_BYTES:
+        return content
+    try:
+        line = content.decode("ascii").strip()
+        key = bytes.fromhex(line) if len(line) == 2 * KEY_BYTES else _decoded(line)
+    except (ValueError, Failure):
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _decoded(text: str) -> bytes:
+    from signalhub.client.arguments import decoded
+
+    try:
+        content = decoded(text.strip())
+    except ValueError:
+        content = b""
+    if not content:
+        raise usage("this is no base64url", "leave --raw out to send text")
+    return content

@@ -1,0 +1,243 @@
+"""`signalhub inbox`: read and write an inbox without being in its room."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.rooms.connection import NEARBY, RoomConnection, run, tell_missing
+from signalhub.cli.rooms.encryption import (
+    INBOX_VARIABLE,
+    KeyFile,
+    Raw,
+    Wording,
+    inbox_of,
+    read_key,
+    wording_of,
+)
+from signalhub.cli.terminal.arguments import DASHED, check_no_option
+from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.output import Output, shown
+
+if TYPE_CHECKING:
+    from signalhub.client import Hub, InboxAccess, InboxPage, Missed, RoomMessage, Stored
+
+LIMIT = 100
+LIMIT_MAX = 1000
+# The hub gives out sixty pages a minute; whoever wants all of them waits for the next minute.
+PAGE_S = 90.0
+
+
+@Parameter(name="*", group="Encryption")
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the messages of the inbox can be read."""
+
+    key: KeyFile = None
+    room: Annotated[
+        str | None,
+        DASHED,
+        Parameter(help="With --key: the room of the inbox, which the encryption covers."),
+    ] = None
+    tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
+    raw: Raw = False
+
+    def wording(self, *, is_reading: bool) -> Wording:
+        """How words travel."""
+        from signalhub.client.arguments import room_name
+
+        if self.key is not None and self.room is None and not self.raw:
+            raise usage("messages are encrypted for one room", "name it with --room")
+        try:
+            name = "" if self.room is None else room_name(self.tenant, self.room)
+        except ValueError as error:
+            raise usage(str(error), "correct --room or --tenant") from None
+        return wording_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
+
+    def inbox(self, named: str | None) -> str:
+        """The inbox that is named, or goes with the key."""
+        found = inbox_of(read_key(self.key), named or os.environ.get(INBOX_VARIABLE))
+        if found is None:
+            raise usage("which inbox is meant?", f"name it, or set {INBOX_VARIABLE}, or give --key")
+        return found
+
+
+PLAINLY = Reading()
+
+
+def fetch(
+    inbox: Annotated[
+        str | None,
+        DASHED,
+        Parameter(
+            name="INBOX",
+            show_default=False,
+            help="Its id; otherwise SIGNALHUB_INBOX, otherwise the one that goes with --key.",
+        ),
+    ] = None,
+    /,
+    *,
+    from_seq: Annotated[
+        int, Parameter(name="--from", validator=Number(gte=0), help="The first position.")
+    ] = 0,
+    limit: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=LIMIT_MAX), help="At most N messages.")
+    ] = LIMIT,
+    all: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="All of them, page by page.")
+    ] = False,
+    reading: Reading = PLAINLY,
+    connection: RoomConnection = NEARBY,
+) -> None:
+    """Print what an inbox holds.
+
+    Standard error says what is gone, and where to go on if there is more:
+    SIGNALHUB_INBOX=… signalhub inbox fetch --from 42
+    """
+    wording, named = reading.wording(is_reading=True), reading.inbox(inbox)
+    output = connection.plain.output
+
+    async def work(hub: Hub) -> InboxPage | None:
+        access = hub.inbox(named)
+        if all:
+            await _print_all(access, from_seq, wording, connection)
+            return None
+        page = await access.fetch(from_seq, limit, timeout_s=connection.timeout_s, attempts=1)
+        for message in page:
+            _print(message, wording, output)
+        return page
+
+    page = run(connection, work)
+    if page is not None:
+        _tell_the_rest(page, from_seq, limit, connection)
+
+
+def append(
+    inbox: Annotated[
+        str,
+        Parameter(
+            name="INBOX",
+            allow_leading_hyphen=True,
+            help="Its id; may be left out if SIGNALHUB_INBOX or --key says it.",
+        ),
+    ],
+    text: Annotated[
+        str | None,
+        Parameter(
+            name="TEXT",
+            show_default=False,
+            help="What to put in; - reads standard input, -- goes before dashes.",
+            allow_leading_hyphen=True,
+        ),
+    ] = None,
+    /,
+    *,
+    message_id: Annotated[
+        str | None,
+        Parameter(name="--id", help="An id of your own: appended again with it, it counts once."),
+    ] = None,
+    reading: Reading = PLAINLY,
+    connection: RoomConnection = NEARBY,
+) -> None:
+    """Put a message into an inbox and print its position; nobody is told.
+
+    signalhub inbox append "$INBOX" 'read this later' --key general.key --room general
+    """
+    from signalhub.client.arguments import checked_room_message_id
+
+    variable = os.environ.get(INBOX_VARIABLE)
+    if text is None and inbox == variable:
+        raise usage("there is nothing to append but the inbox id itself", "give a text")
+    if text is None and not variable and reading.key is None:
+        advice = f"give both INBOX and TEXT, or set {INBOX_VARIABLE} or give --key"
+        raise usage("the text is missing, or the inbox is", advice)
+    words, given = (inbox, None) if text is None else (text, inbox)
+    try:
+        check_no_option(str, given)
+    except ValueError as error:
+        raise usage(str(error), "see --help") from None
+    wording, named = reading.wording(is_reading=False), reading.inbox(given)
+    try:
+        own = checked_room_message_id(message_id)
+    except ValueError as error:
+        raise usage(str(error), "choose another --id") from None
+    ciphertext = wording.ciphertext(words, own)
+
+    async def work(hub: Hub) -> Stored:
+        wording.warn(connection.plain)
+        return await hub.inbox(named).append(
+            ciphertext, message_id=own, timeout_s=connection.timeout_s, attempts=1
+        )
+
+    stored = run(connection, work)
+    facts = {
+        "messageId": stored.message_id,
+        "seq": stored.seq,
+        "duplicate": stored.is_repeat,
+        "storedAt": stored.stored_at,
+    }
+    fate = f"seq {stored.seq}; it was there already" if stored.is_repeat else f"seq {stored.seq}"
+    connection.plain.output.fact(facts, fate)
+
+
+async def _print_all(
+    access: InboxAccess, from_seq: int, wording: Wording, connection: RoomConnection
+) -> None:
+    messages = access.messages(from_seq, timeout_s=max(PAGE_S, connection.timeout_s), attempts=1)
+    told = seen = 0
+    async for message in messages:
+        for missed in messages.missed[told:]:
+            _tell_gone(missed, connection)
+        told = len(messages.missed)
+        _print(message, wording, connection.plain.output)
+        seen += 1
+    if not seen:
+        _tell_nothing(from_seq, connection)
+
+
+def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomConnection) -> None:
+    if page.is_partial:
+        raise Failure(
+            Exit.FAILED,
+            "partial",
+            "the hub cannot read all of it now, so messages may be missing above",
+            "ask again in a few seconds",
+        )
+    from signalhub.client import Missed
+
+    first = max(1, from_seq)
+    if page.oldest_seq is not None and page.oldest_seq > first:
+        _tell_gone(Missed(first, page.oldest_seq - 1), connection)
+    if not page:
+        _tell_nothing(from_seq, connection)
+    if len(page) == limit:
+        sentence = f"there may be more: go on with --from {page.next_seq}, or --all"
+        connection.plain.remark({"next": page.next_seq}, sentence)
+
+
+def _tell_gone(missed: Missed, connection: RoomConnection) -> None:
+    tell_missing(connection, missed, "is not kept any more", "are not kept any more")
+
+
+def _tell_nothing(from_seq: int, connection: RoomConnection) -> None:
+    where = f"from seq {from_seq} on" if from_seq > 1 else "here"
+    connection.plain.note(f"note: there is nothing {where}; an unused inbox looks the same")
+
+
+def _print(message: RoomMessage, wording: Wording, output: Output) -> None:
+    words, style = wording.words(message)
+    line = [(str(message.seq), "bold"), (_moment(message), "dim"), (shown(words), style)]
+    output.line(wording.facts(message), line)
+
+
+def _moment(message: RoomMessage) -> str:
+    """When it was stored, as exactly as the hub tells it."""
+    moment = message.created_at
+    if moment is None:
+        return ""
+    precision = "milliseconds" if moment.microsecond else "seconds"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec=precision)}Z"

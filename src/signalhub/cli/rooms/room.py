@@ -1,0 +1,223 @@
+"""`signalhub room`: talk in a room, listen to it, make a key for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.messages.send import Count, For, take_each
+from signalhub.cli.rooms.connection import (
+    NEARBY,
+    RoomConnection,
+    changes_shown,
+    comes_back,
+    joined,
+    run,
+)
+from signalhub.cli.rooms.encryption import (
+    INBOX_VARIABLE,
+    KeyFile,
+    Raw,
+    Text,
+    Wording,
+    inbox_of,
+    read_key,
+    wording_of,
+    write_key,
+)
+from signalhub.cli.terminal.arguments import DASHED
+from signalhub.cli.terminal.failures import usage
+from signalhub.cli.terminal.output import AsJson, Output, shown
+
+if TYPE_CHECKING:
+    from signalhub.client import Hub, Reconnect, Room, RoomMessage, Sent
+    from signalhub.client.lifecycle import Opening
+
+Kind = Literal[
+    "mls_app", "mls_proposal", "mls_approval", "mls_rejection", "mls_commit", "mls_group_info"
+]
+# In a blind hub it is the id of an inbox, which may begin with a dash.
+RoomId = Annotated[str, DASHED, Parameter(name="ROOM", help="The id of the room, such as general.")]
+
+
+@Parameter(name="*", group="Room")
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """Which room it is, who we are in it, and what only members know."""
+
+    tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
+    pseudonym: Annotated[
+        str | None, Parameter(help="Who we are to the others; a random name otherwise.")
+    ] = None
+    inbox: Annotated[
+        str | None,
+        DASHED,
+        Parameter(
+            env_var=INBOX_VARIABLE,
+            show_default=False,
+            help="The room's inbox; otherwise the one that goes with --key, if there is one.",
+        ),
+    ] = None
+    key: KeyFile = None
+    raw: Raw = False
+
+    def wording(self, room: str, *, is_reading: bool) -> Wording:
+        """How words travel in this room."""
+        from signalhub.client.arguments import room_name
+
+        try:
+            name = room_name(self.tenant, room)
+        except ValueError as error:
+            raise usage(str(error), "correct ROOM or --tenant") from None
+        return wording_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
+
+    def opening(
+        self, hub: Hub, room: str, since: int | None, reconnect: Reconnect | None
+    ) -> Opening[Room]:
+        try:
+            return hub.room(
+                room,
+                tenant=self.tenant,
+                pseudonym=self.pseudonym,
+                inbox=inbox_of(read_key(self.key), self.inbox),
+                since=since,
+                reconnect=reconnect,
+            )
+        except ValueError as error:
+            raise usage(str(error), "correct the command; see --help") from None
+
+
+ANYBODY = Membership()
+
+
+def send(
+    room: RoomId,
+    text: Text,
+    /,
+    *,
+    type: Annotated[Kind, Parameter(help="What kind of message it is to the room.")] = "mls_app",
+    proposal: Annotated[str | None, Parameter(help="The proposal that it is about.")] = None,
+    message_id: Annotated[
+        str | None,
+        Parameter(name="--id", help="An id of your own: sent again with it, it counts once."),
+    ] = None,
+    membership: Membership = ANYBODY,
+    connection: RoomConnection = NEARBY,
+) -> None:
+    """Send a message to a room and print its position.
+
+    Without --key the hub can read it; with --key only those who have the key:
+    signalhub room send general 'see you at six' --key general.key
+    """
+    from signalhub.client.arguments import checked_kind, checked_room_message_id
+
+    wording = membership.wording(room, is_reading=False)
+    try:
+        own = checked_room_message_id(message_id)
+        checked_kind(type, proposal)
+    except ValueError as error:
+        raise usage(str(error), "correct --id, --type or --proposal") from None
+    ciphertext = wording.ciphertext(text, own)
+
+    async def work(hub: Hub) -> Sent:
+        opening = membership.opening(hub, room, None, None)
+        async with await joined(connection, opening) as place:
+            wording.warn(connection.plain)
+            return await place.send(
+                ciphertext,
+                message_id=own,
+                type=type,
+                proposal_id=proposal,
+                timeout_s=connection.timeout_s,
+            )
+
+    sent = run(connection, work)
+    facts = {"messageId": sent.message_id, "seq": sent.seq, "duplicate": sent.is_repeat}
+    fate = f"seq {sent.seq}; it was there already" if sent.is_repeat else f"seq {sent.seq}"
+    connection.plain.output.fact(facts, fate)
+
+
+def listen(
+    room: RoomId,
+    /,
+    *,
+    since: Annotated[
+        int,
+        Parameter(validator=Number(gte=0), help="The last position already read; 0 is none."),
+    ] = 0,
+    new: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Only what comes from now on."),
+    ] = False,
+    count: Count = None,
+    for_s: For = None,
+    membership: Membership = ANYBODY,
+    connection: RoomConnection = NEARBY,
+) -> None:
+    """Print every message of a room: first what was said, then what comes.
+
+    Each once and in order, also through losses of the connection. Who sent a
+    message, and its type, are known only of what comes. Ctrl-C ends.
+    signalhub room listen general --since 41 --key general.key
+    """
+    if new and since:
+        raise usage("--new reads nothing of what was said", "give either --new or --since")
+    wording = membership.wording(room, is_reading=True)
+
+    async def show(message: RoomMessage, _is_last: bool) -> None:
+        _print(message, wording, connection.plain.output)
+
+    async def work(hub: Hub) -> None:
+        opening = membership.opening(hub, room, None if new else since, comes_back())
+        async with await joined(connection, opening) as place:
+            connection.plain.note("listening; Ctrl-C ends")
+            await take_each(place, show, count=count, for_s=for_s)
+
+    with changes_shown(connection):
+        run(connection, work)
+
+
+def key(
+    *,
+    out: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False, help="The file to write a new key to; it must not be there yet."
+        ),
+    ] = None,
+    show: Annotated[
+        Path | None,
+        Parameter(show_default=False, help="A file with a key, which is only read."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key for a room, or take one, and print the inbox id that goes with it.
+
+    Give the file to the members, over a way you trust, and to nobody else:
+    signalhub room key --out general.key
+    """
+    from signalhub.client.rooms.sealing import new_key
+
+    path = out or show
+    if path is None or (out and show):
+        raise usage("a key is made or shown", "give either --out or --show, with a file")
+    made = read_key(show, "--show") or new_key()
+    inbox = inbox_of(made, None)
+    if out is not None:
+        write_key(out, made)
+    Output(as_json).fact({"key": str(path), "inbox": inbox}, str(inbox))
+
+
+def _print(message: RoomMessage, wording: Wording, output: Output) -> None:
+    words, style = wording.words(message)
+    line = [
+        (str(message.seq), "bold"),
+        (shown(message.pseudonym or ""), "cyan"),
+        (message.type or "", "yellow"),
+        (shown(words), style),
+    ]
+    output.line(wording.facts(message), line)

@@ -1,0 +1,106 @@
+"""How a command fails: an exit code scripts can rely on, and a sentence that says what to do.
+
+With `--json` a failure is one JSON object per line on standard error, otherwise it is text.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+
+class Exit(IntEnum):
+    """The exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    UNKNOWN = 4
+    BUSY = 5
+    INTERRUPTED = 130
+
+
+EXIT_CODES = {
+    Exit.DONE: "done",
+    Exit.FAILED: "refused or failed",
+    Exit.USAGE: "wrong usage or settings",
+    Exit.UNREACHABLE: "the hub cannot be reached",
+    Exit.UNKNOWN: "outcome unknown: no answer in time",
+    Exit.BUSY: "another pipeline is at work",
+    Exit.INTERRUPTED: "stopped with Ctrl-C",
+}
+
+
+class Failure(Exception):
+    """A command cannot do what it was asked; `resolution` says what the user can do about it."""
+
+    def __init__(
+        self,
+        exit: Exit,
+        code: str,
+        message: str,
+        resolution: str = "",
+        *,
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.exit = exit
+        self.code = code
+        self.message = message
+        self.resolution = resolution
+        self.facts = facts or {}  # What programs should know as well.
+
+    def __str__(self) -> str:
+        if not self.resolution:
+            return self.message
+        # Several mistakes share one resolution, which is then a line of its own.
+        if "\n" in self.message:
+            return f"{self.message}\n{self.resolution}"
+        return f"{self.message.rstrip('.')} — {self.resolution}"
+
+
+def usage(message: str, resolution: str = "") -> Failure:
+    return Failure(Exit.USAGE, "usage", message, resolution)
+
+
+def report(failure: Failure, *, as_json: bool) -> None:
+    """Say on standard error what went wrong."""
+    if as_json:
+        line = {
+            "error": failure.code,
+            "message": failure.message,
+            "resolution": failure.resolution,
+            **failure.facts,
+        }
+        text = msgspec.json.encode(line).decode()
+    else:
+        # A hub's own words may be part of it; a terminal would obey what is unprintable.
+        text = "\n".join(f"signalhub: {_printable(line)}" for line in str(failure).splitlines())
+    print(text, file=sys.stderr, flush=True)
+
+
+def _printable(line: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in line)
+
+
+Yes = Annotated[
+    bool,
+    Parameter(name="--yes", negative=(), show_default=False, help="Do it without asking."),
+]
+
+
+def confirm(deed: str, *, yes: bool) -> None:
+    """Go on only if the user wants it; `deed` says what would happen."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise usage(f"this would {deed}, and there is nobody to ask", "add --yes if you mean it")
+    print(f"This will {deed}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Failure(Exit.FAILED, "not_confirmed", "nothing was changed", "answer y to go on")

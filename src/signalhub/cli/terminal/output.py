@@ -1,0 +1,218 @@
+"""What commands print: JSON for programs, tables and colour on a terminal, plain lines in a pipe.
+
+Names and payloads come from strangers: nothing unprintable reaches the terminal, and nothing is
+read as markup.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+
+import msgspec
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+AsJson = Annotated[
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON lines, errors too."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table; `name` is the member of the JSON object, `title` is for people.
+
+    What `is_whole` is to be copied, or one of a few short words, so it is not broken into lines
+    while others can be. What `is_spare` is left out on a terminal without room for it.
+    """
+
+    name: str
+    title: str = ""
+    style: str = ""
+    is_whole: bool = False
+    is_spare: bool = False
+
+    @property
+    def head(self) -> str:
+        return self.title or self.name
+
+
+class Output:
+    """Standard output, or another stream, in the form its reader can use."""
+
+    def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
+        self.as_json = as_json
+        self._stream = sys.stdout if stream is None else stream
+        self.is_terminal = self._stream.isatty()
+
+    @cached_property
+    def console(self) -> Console:
+        from rich.console import Console
+
+        return Console(
+            file=self._stream,
+            highlight=False,
+            markup=False,
+            no_color=bool(os.environ.get("NO_COLOR")),
+        )
+
+    def fact(self, facts: Mapping[str, Any], sentence: str) -> None:
+        """One result: an object for programs, a sentence for people."""
+        self.line(facts, [(sentence, "")])
+
+    def line(self, facts: Mapping[str, Any], parts: Sequence[tuple[str, str]]) -> None:
+        """One event: an object, or its parts, each with a style, separated on a terminal by a
+        space and in a pipe by a tab."""
+        if self.as_json:
+            self._print(msgspec.json.encode(facts, enc_hook=str).decode())
+        elif self.is_terminal:
+            from rich.text import Text
+
+            text = Text(" ").join(Text(part, style=style) for part, style in parts if part)
+            self.console.print(text, soft_wrap=True)
+        else:
+            self._print("\t".join(part for part, _ in parts))
+
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, if_empty: str = ""
+    ) -> None:
+        """Rows of the same members; people are also told that there are none."""
+        if self.as_json:
+            for row in rows:
+                self.line(row, [])
+        elif not self.is_terminal:
+            for row in rows:
+                self.line(row, [(shown(row[column.name]), "") for column in columns])
+        elif rows:
+            self._draw(columns, rows)
+        elif if_empty:
+            self.line({}, [(if_empty, "dim")])
+
+    def sheet(self, facts: Mapping[str, Any]) -> None:
+        """One thing with its properties: an object for programs, a row for each for people."""
+        if self.as_json:
+            self.line(facts, [])
+            return
+        rows = [
+            {"name": name, "value": "" if value is None else value} for name, value in facts.items()
+        ]
+        self.table((Column("name", style="bold"), Column("value")), rows)
+
+    def _draw(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        cells = {one.name: [shown(row[one.name]) for row in rows] for one in columns}
+        kept, widths = fitted(columns, cells, self.console.width)
+        table = Table(
+            box=SIMPLE_HEAD,
+            padding=PADDING,
+            pad_edge=False,
+            header_style="dim",
+            caption_justify="left",
+        )
+        for column, width in zip(kept, widths, strict=True):
+            table.add_column(
+                column.head,
+                style=column.style,
+                overflow="fold",
+                width=width,
+                no_wrap=column.is_whole,
+            )
+        for texts in zip(*(cells[column.name] for column in kept), strict=True):
+            table.add_row(*map(Text, texts))
+        if left_out := [column.head for column in columns if column not in kept]:
+            table.caption = f"no room for: {', '.join(left_out)}"
+        self.console.print(table)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shown(value: Any) -> str:
+    """A value on one line: printable words as they are, everything else as JSON."""
+    words = value if isinstance(value, list | tuple) else [value]
+    if all(isinstance(word, str) and word.isprintable() for word in words):
+        return ", ".join(words)
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    # JSON leaves some control and direction characters as they are; a terminal would obey them.
+    return text if text.isprintable() else json.dumps(value, separators=(",", ":"), default=str)
+
+
+# Longer words than a host's usual name are names and payloads, which may be broken; shorter ones
+# only if all else fails.
+_WORD_CHARS: Final = 13
+_SHORT_WORD_CHARS: Final = (10, 8)
+# What a table adds to its columns, as it is drawn.
+PADDING: Final = (0, 1, 0, 0)
+_EDGES: Final = 2
+_BETWEEN: Final = 2
+
+Cells = Mapping[str, Sequence[str]]
+
+
+def fitted(
+    columns: Sequence[Column], cells: Cells, room: int
+) -> tuple[list[Column], list[int | None]]:
+    """The columns to show, and their widths; without widths if words have to be broken anyway."""
+    for kept, word_chars in _attempts(columns):
+        widths = _widths(kept, cells, room, word_chars)
+        if widths is not None:
+            return kept, [*widths]
+    return kept, [None] * len(kept)
+
+
+def _attempts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
+    """Columns, and how long words must be to be broken: from all that is wanted to the least."""
+    kept = list(columns)
+    yield kept, _WORD_CHARS
+    for spare in reversed([column for column in columns if column.is_spare]):
+        kept = [column for column in kept if column is not spare]
+        yield kept, _WORD_CHARS
+    for word_chars in _SHORT_WORD_CHARS:
+        yield kept, word_chars
+
+
+def _widths(
+    columns: Sequence[Column], cells: Cells, room: int, word_chars: int
+) -> list[int] | None:
+    """As wide as there is room, the narrowest columns first; `None` if words would be broken."""
+    wanted = [_longest([column.head, *cells[column.name]]) for column in columns]
+    widths = [_least(column, cells[column.name], word_chars) for column in columns]
+    left = room - sum(widths) - _EDGES - _BETWEEN * (len(columns) - 1)
+    if left < 0:
+        return None
+    by_want = sorted(range(len(columns)), key=lambda index: wanted[index] - widths[index])
+    for served, index in enumerate(by_want):
+        share = left // (len(columns) - served)
+        more = min(share, wanted[index] - widths[index])
+        widths[index] += more
+        left -= more
+    return widths
+
+
+def _least(column: Column, texts: Sequence[str], word_chars: int) -> int:
+    if column.is_whole:
+        return _longest([column.head, *texts])
+    words = (word for text in texts for word in text.split())
+    return max(_longest([column.head]), min(word_chars, _longest(words)))
+
+
+def _longest(texts: Iterable[str]) -> int:
+    from rich.cells import cell_len
+
+    return max(map(cell_len, texts), default=0)

@@ -1,0 +1,1 @@
+"""Commands for topics, subscriptions and dead letters."""

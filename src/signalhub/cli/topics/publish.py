@@ -1,0 +1,252 @@
+"""`signalhub publish`: messages to whoever is interested, now or later."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from signalhub.cli.terminal.arguments import (
+    STDIN,
+    AsText,
+    Data,
+    MessageId,
+    Topic,
+    Type,
+    checked_topic,
+    checked_type,
+    data,
+    decoded,
+    optional_address,
+    standard_input,
+)
+from signalhub.cli.terminal.connection import LOCAL, Connection, Sender, run
+from signalhub.cli.terminal.failures import usage
+from signalhub.cli.terminal.output import counted
+from signalhub.cli.terminal.progress import bar
+from signalhub.cli.terminal.quantities import moment, option, seconds
+from signalhub.wire.errors import ClientError
+
+if TYPE_CHECKING:
+    from signalhub.client import Client, Published
+
+IN_FLIGHT_MAX = 64
+# Fewer are done before a bar could be read.
+BAR_FROM = 200
+
+
+@Parameter(name="*", group="Durable")
+@dataclass(frozen=True, kw_only=True)
+class Durably:
+    """How a message is kept, and when it is delivered."""
+
+    durable: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Insist that it is kept, making the topic if need be.",
+        ),
+    ] = False
+    key: Annotated[
+        str | None, Parameter(help="Messages of one key keep their order in key-shared.")
+    ] = None
+    header: Annotated[
+        tuple[str, ...],
+        Parameter(negative=(), show_default=False, help="NAME=TEXT beside the data; repeatable."),
+    ] = ()
+    deliver_at: Annotated[
+        datetime | None, option(moment, "Not before this moment, such as 2026-01-31T12:00Z.")
+    ] = None
+    delay: Annotated[
+        float | None, option(seconds, "Not before so much time has passed, such as 5s.")
+    ] = None
+    ttl: Annotated[
+        float | None,
+        option(seconds, "After so long it is not delivered any more.", validator=Number(gt=0)),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """In the words of the client."""
+        if self.deliver_at is not None and self.delay is not None:
+            raise usage("--deliver-at and --delay say the same", "give one of them")
+        due = self.deliver_at
+        if self.delay is not None:
+            due = datetime.now(UTC) + timedelta(seconds=self.delay)
+        return {
+            "durable": self.durable,
+            "key": self.key,
+            "headers": dict(map(_header, self.header)) or None,
+            "deliver_at": due,
+            "ttl_ms": None if self.ttl is None else self.ttl * 1000,
+        }
+
+
+PLAINLY = Durably()
+
+
+def publish(
+    topic: Topic,
+    payload: Data,
+    /,
+    *,
+    lines: Annotated[
+        bool,
+        Parameter(
+            negative=(), show_default=False, help="With -: each line of the input is one message."
+        ),
+    ] = False,
+    type: Type = "text",
+    as_text: AsText = False,
+    message_id: MessageId = None,
+    durably: Durably = PLAINLY,
+    sender: Sender = None,
+    connection: Connection = LOCAL,
+) -> None:
+    """Send a message to the subscribers of a topic.
+
+    A durable topic keeps it: then its position is printed, and how safe it is.
+    With --lines and --id the messages have the ids ID-1, ID-2 and so on, so
+    that the same input sent again changes nothing.
+    """
+    if lines and payload != STDIN:
+        raise usage("--lines is about standard input", "give - for the data")
+    values = _lines(as_text=as_text) if lines else [data(payload, as_text=as_text)]
+    sending = _Sending(
+        checked_topic(topic),
+        checked_type(type),
+        {
+            **durably.options(),
+            "sender": optional_address(sender),
+            "timeout_s": connection.timeout_s,
+            "attempts": 1,
+        },
+        connection.checked_id(message_id, sender),
+    )
+    if lines:
+        _publish_all(connection, sending, values)
+    else:
+        _publish_one(connection, sending, values[0])
+
+
+@dataclass(frozen=True)
+class _Sending:
+    """What all messages of one command have in common."""
+
+    topic: str
+    type: str
+    options: dict[str, Any]
+    message_id: str | None
+
+    async def one(self, me: Client, value: Any, number: int | None = None) -> Published:
+        own = self.message_id
+        if own is not None and number is not None:
+            own = f"{own}-{number}"
+        return await me.publish(self.topic, self.type, value, message_id=own, **self.options)
+
+
+def _publish_one(connection: Connection, sending: _Sending, value: Any) -> None:
+    async def work(me: Client) -> Published:
+        return await sending.one(me, value)
+
+    published = run(connection, work)
+    connection.output.fact(_facts(published, sending.topic), _sentence(published))
+
+
+def _publish_all(connection: Connection, sending: _Sending, values: Sequence[Any]) -> None:
+    """Programs see every position, people a summary."""
+    output = connection.output
+
+    async def work(me: Client) -> list[Published]:
+        done: list[Published] = []
+        total = len(values) if len(values) >= BAR_FROM else 0
+        with bar("publishing", total, output) as advance:
+            try:
+                async for published in _in_order(me, sending, values):
+                    done.append(published)
+                    if output.as_json:
+                        output.fact(_facts(published, sending.topic), "")
+                    advance(1)
+            except ClientError:
+                _confess(connection, len(done) + 1)
+                raise
+        return done
+
+    done = run(connection, work)
+    if not output.as_json:
+        output.fact({}, _summary(done))
+
+
+async def _in_order(
+    me: Client, sending: _Sending, values: Sequence[Any]
+) -> AsyncIterator[Published]:
+    """Send many, some at a time; the first that fails ends it, after those on their way."""
+    import asyncio
+    from collections import deque
+
+    waiting: deque[asyncio.Task[Published]] = deque()
+    try:
+        for number, value in enumerate(values, 1):
+            waiting.append(asyncio.create_task(sending.one(me, value, number)))
+            if len(waiting) >= IN_FLIGHT_MAX:
+                yield await waiting.popleft()
+        while waiting:
+            yield await waiting.popleft()
+    finally:
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _confess(connection: Connection, number: int) -> None:
+    """Say how far it came; what was on its way behind the one that failed may have arrived."""
+    connection.remark(
+        {"failed": number},
+        f"message {number} failed; all before it are published, and perhaps some after it",
+    )
+
+
+def _lines(*, as_text: bool) -> list[Any]:
+    """The messages on standard input; empty lines are none."""
+    lines = [line for line in standard_input().splitlines() if line]
+    if not lines:
+        raise usage("there is nothing on standard input", "send at least one line")
+    return [decoded(line, as_text=as_text) for line in lines]
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise usage(f"{text!r} is no header", "write it like trace=a1b2")
+    return name, value
+
+
+def _facts(published: Published, topic: str) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "subscribers": published.subscribers,
+        "epoch": published.epoch,
+        "seq": published.seq,
+        "durability": published.durability,
+        "duplicate": published.duplicate,
+    }
+
+
+def _sentence(published: Published) -> str:
+    readers = counted(published.subscribers, "subscriber")
+    if published.seq is None:
+        return readers
+    place = f"seq {published.seq} of epoch {published.epoch}, {published.durability}, {readers}"
+    return f"{place}; it was there already" if published.duplicate else place
+
+
+def _summary(done: Sequence[Published]) -> str:
+    last = done[-1]
+    count = counted(len(done), "message")
+    if last.seq is None:
+        return count
+    repeated = sum(one.duplicate for one in done)
+    place = f"{count}, the last is seq {last.seq} of epoch {last.epoch}, {last.durability}"
+    return f"{place}; {repeated} were there already" if repeated else place

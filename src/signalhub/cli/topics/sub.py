@@ -1,0 +1,201 @@
+"""`signalhub sub`: look at, pause, move, change and delete durable subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from signalhub.cli.terminal.arguments import Topic, checked_name, checked_topic, optional_topic
+from signalhub.cli.terminal.connection import LOCAL, Connection, run
+from signalhub.cli.terminal.failures import Yes, confirm, usage
+from signalhub.cli.terminal.output import Column, counted
+from signalhub.cli.terminal.quantities import PlaceText, place
+from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, SubscriptionOptions
+
+if TYPE_CHECKING:
+    from signalhub.client import Client, Sought, SubscriptionInfo
+
+PAGE_MAX = 100
+
+Name = Annotated[str, Parameter(name="NAME", help="The subscription, such as billing.")]
+
+_COLUMNS = (
+    Column("topic", style="green"),
+    Column("subscription", style="cyan"),
+    Column("mode"),
+    Column("state"),
+    Column("consumers"),
+    Column("lag"),
+    Column("in_flight", title="in flight"),
+    Column("waiting_retry", title="retrying"),
+    Column("dead_lettered", title="dead letters"),
+)
+
+
+def ls(
+    topic: Annotated[str | None, Parameter(name="TOPIC", help="Only those of this topic.")] = None,
+    /,
+    *,
+    connection: Connection = LOCAL,
+) -> None:
+    """List the durable subscriptions, and how far behind they are."""
+    name = optional_topic(topic)
+
+    async def work(me: Client) -> list[SubscriptionInfo]:
+        # By name, because subscriptions that come and go shift the pages.
+        listed: dict[tuple[str, str], SubscriptionInfo] = {}
+        offset, has_more = 0, True
+        while has_more:
+            page = await connection.in_time(me.subscriptions(name, offset=offset, limit=PAGE_MAX))
+            listed |= {(one.topic, one.name): one for one in page}
+            offset += len(page)
+            has_more = page.has_more and len(page) > 0
+        return list(listed.values())
+
+    output = connection.output
+    rows = [facts_of(one) for one in run(connection, work)]
+    if not output.as_json:
+        rows = [row | {"consumers": len(row["consumers"])} for row in rows]
+    output.table(_COLUMNS, rows, if_empty="there is no durable subscription")
+
+
+def info(topic: Topic, name: Name, /, *, connection: Connection = LOCAL) -> None:
+    """Show where a durable subscription stands, and who consumes it."""
+    _show(connection, topic, name, lambda me, *place: me.subscription(*place))
+
+
+def pause(topic: Topic, name: Name, /, *, connection: Connection = LOCAL) -> None:
+    """Let a durable subscription deliver nothing until it is resumed."""
+    _show(connection, topic, name, lambda me, *place: me.pause(*place))
+
+
+def resume(topic: Topic, name: Name, /, *, connection: Connection = LOCAL) -> None:
+    """Let a paused subscription deliver again."""
+    _show(connection, topic, name, lambda me, *place: me.resume(*place))
+
+
+def set(
+    topic: Topic,
+    name: Name,
+    /,
+    *,
+    options: SubscriptionOptions = NO_SUBSCRIPTION_OPTIONS,
+    connection: Connection = LOCAL,
+) -> None:
+    """Change how a durable subscription is served, at once."""
+    serving = options.given()
+    if options == NO_SUBSCRIPTION_OPTIONS:
+        raise usage("there is nothing to change", "give an option, such as --window 16")
+    _show(connection, topic, name, lambda me, *place: me.update_subscription(*place, **serving))
+
+
+def seek(
+    topic: Topic,
+    name: Name,
+    to: PlaceText,
+    /,
+    *,
+    dry_run: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Only say what it would mean.")
+    ] = False,
+    yes: Yes = False,
+    connection: Connection = LOCAL,
+) -> None:
+    """Move a durable subscription to another place in its topic.
+
+    What it has settled beyond that place is delivered again, what lies before
+    it is skipped. Both are counted and shown before anything is done.
+    """
+    stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
+    target = place(to)
+
+    def sought(*, is_rehearsal: bool) -> Sought:
+        async def work(me: Client) -> Sought:
+            seeking = me.seek(stream, subscription, target, dry_run=is_rehearsal)
+            return await connection.in_time(seeking)
+
+        return run(connection, work)
+
+    if dry_run:
+        _say(connection, sought(is_rehearsal=True), is_done=False)
+        return
+    if not yes:
+        expected = sought(is_rehearsal=True)
+        replays = f"replay {expected.will_replay}, skip {expected.will_skip}"
+        confirm(f"{replays}: {subscription} goes on at seq {expected.next} of {stream}", yes=yes)
+    _say(connection, sought(is_rehearsal=False), is_done=True)
+
+
+def delete(
+    topic: Topic, name: Name, /, *, yes: Yes = False, connection: Connection = LOCAL
+) -> None:
+    """Delete a durable subscription and its position; the topic keeps its messages."""
+    stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
+
+    async def look(me: Client) -> SubscriptionInfo:
+        return await connection.in_time(me.subscription(stream, subscription))
+
+    async def work(me: Client) -> None:
+        await connection.in_time(me.delete_subscription(stream, subscription))
+
+    if not yes:
+        lag = counted(run(connection, look).lag, "message")
+        confirm(f"delete {subscription} of {stream}, which has {lag} to go", yes=yes)
+    run(connection, work)
+    facts = {"topic": stream, "subscription": subscription, "deleted": True}
+    connection.output.fact(facts, f"{subscription} of {stream} is deleted")
+
+
+def facts_of(subscription: SubscriptionInfo) -> dict[str, Any]:
+    """A subscription as one object, with one word for how it is."""
+    from msgspec.structs import asdict
+
+    facts = asdict(subscription)
+    del facts["name"]
+    facts["consumers"] = [asdict(one) for one in subscription.consumers]
+    state = {"state": _state(subscription)}
+    return {"topic": subscription.topic, "subscription": subscription.name} | state | facts
+
+
+def _state(subscription: SubscriptionInfo) -> str:
+    if subscription.paused:
+        return "paused"
+    if subscription.blocked:
+        return "blocked"
+    return "active" if subscription.consumers else "idle"
+
+
+def _show(
+    connection: Connection,
+    topic: str,
+    name: str,
+    request: Callable[[Client, str, str], Awaitable[SubscriptionInfo]],
+) -> None:
+    """Do something with a subscription and show how it is then."""
+    stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
+
+    async def work(me: Client) -> SubscriptionInfo:
+        return await connection.in_time(request(me, stream, subscription))
+
+    facts = facts_of(run(connection, work))
+    if not connection.as_json:
+        facts["consumers"] = [one["name"] for one in facts["consumers"]]
+    connection.output.sheet(facts)
+
+
+def _say(connection: Connection, sought: Sought, *, is_done: bool) -> None:
+    facts = {
+        "epoch": sought.epoch,
+        "next": sought.next,
+        "will_replay": sought.will_replay,
+        "will_skip": sought.will_skip,
+        "done": is_done,
+    }
+    word = "goes on" if is_done else "would go on"
+    connection.output.fact(
+        facts,
+        f"will replay {sought.will_replay}, skip {sought.will_skip}:"
+        f" it {word} at seq {sought.next} of epoch {sought.epoch}",
+    )

@@ -1,0 +1,195 @@
+"""`signalhub subscribe`: print what is published, live or from a durable subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from signalhub.cli.messages.send import Count, For, follow
+from signalhub.cli.terminal.arguments import (
+    checked_name,
+    checked_subscription,
+    checked_topic,
+    half_wildcard,
+    optional_address,
+)
+from signalhub.cli.terminal.connection import LOCAL, Connection, stay
+from signalhub.cli.terminal.failures import usage
+from signalhub.cli.terminal.output import counted
+from signalhub.cli.terminal.quantities import Place, option, place, place_or_none, seconds
+from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, Mode, SubscriptionOptions
+
+if TYPE_CHECKING:
+    from signalhub.client import Client, Consumer, Message
+
+
+@Parameter(name="*", group="Durable")
+@dataclass(frozen=True, kw_only=True)
+class Consuming:
+    """How a durable subscription is read."""
+
+    subscription: Annotated[
+        str | None, Parameter(name="--as", help="The durable subscription, made if it is new.")
+    ] = None
+    mode: Annotated[
+        Mode,
+        Parameter(
+            name="--type",
+            help="Who gets a message: the only consumer, each in turn, the first while others"
+            " stand by, or the one for its key.",
+        ),
+    ] = "exclusive"
+    consumer: Annotated[
+        str | None, Parameter(help="Our name in it; the same name elsewhere takes over.")
+    ] = None
+    ack: Annotated[
+        bool,
+        Parameter(
+            negative="--no-ack", show_default=False, help="Settle what was printed, or only look."
+        ),
+    ] = True
+    nack: Annotated[str | None, Parameter(help="Let each come again instead, for this reason.")] = (
+        None
+    )
+    delay: Annotated[float | None, option(seconds, "With --nack: not before so long.")] = None
+    term: Annotated[str | None, Parameter(help="Give each up instead, for this reason.")] = None
+
+    def check(self) -> None:
+        """Are these options of one mind?"""
+        if sum((not self.ack, self.nack is not None, self.term is not None)) > 1:
+            raise usage("--no-ack, --nack and --term exclude each other", "give one of them")
+        if self.delay is not None and self.nack is None:
+            raise usage("--delay is for --nack", "give a reason with --nack")
+
+    async def settle(self, message: Message, is_last: bool) -> None:
+        """What becomes of a message that was printed."""
+        if self.nack is not None:
+            await message.nack(delay_s=self.delay, reason=self.nack, wait=is_last)
+        elif self.term is not None:
+            await message.term(reason=self.term, wait=is_last)
+        elif self.ack:
+            await message.ack(wait=is_last)
+
+
+LIVE = Consuming()
+
+
+def subscribe(
+    *topics: Annotated[
+        str,
+        Parameter(
+            name="TOPIC",
+            required=True,
+            help="A topic; + stands for one level, a final # for everything below.",
+        ),
+    ],
+    start: Annotated[
+        str | None,
+        Parameter(
+            name="--from",
+            help="With --as: where a new subscription begins, such as earliest, latest, seq:5,"
+            " last:10 or time:2026-01-31T12:00Z. Otherwise the address to speak as.",
+        ),
+    ] = None,
+    count: Count = None,
+    for_s: For = None,
+    consuming: Consuming = LIVE,
+    options: SubscriptionOptions = NO_SUBSCRIPTION_OPTIONS,
+    connection: Connection = LOCAL,
+) -> None:
+    """Print every message on the topics. Ctrl-C ends.
+
+    With --as NAME the messages come from a durable subscription to one topic:
+    each is acknowledged after it was printed, and what was not comes again.
+    """
+    if consuming.subscription is None:
+        if consuming != LIVE or options != NO_SUBSCRIPTION_OPTIONS or _is_place(start):
+            raise usage(
+                "these are options of durable subscriptions", "name one with --as, as --as billing"
+            )
+        _subscribe(connection, topics, start, count, for_s)
+    else:
+        if len(topics) != 1:
+            raise usage("a durable subscription has one topic", "start a command for each")
+        consuming.check()
+        begin: Place = "earliest" if start is None else place(start)
+        _consume(connection, checked_topic(topics[0]), begin, count, for_s, consuming, options)
+
+
+def _is_place(text: str | None) -> bool:
+    return text is not None and place_or_none(text) is not None
+
+
+def _subscribe(
+    connection: Connection,
+    topics: Sequence[str],
+    sender: str | None,
+    count: int | None,
+    for_s: float | None,
+) -> None:
+    """Live copies, and nothing to settle."""
+    names = [checked_subscription(topic) for topic in topics]
+    for name in names:
+        if (level := half_wildcard(name)) is not None:
+            connection.remark(
+                {"no_wildcard": name},
+                f"note: {level} in {name} stands for itself; + and # are wildcards only as a whole"
+                " level, as in prices/+ or prices/#",
+            )
+
+    async def work(me: Client) -> None:
+        for name in names:
+            await connection.in_time(me.subscribe(name))
+        connection.note(f"subscribed to {', '.join(names)}; Ctrl-C ends")
+        await follow(me.messages(), connection.output, count=count, for_s=for_s)
+
+    stay(connection, work, address=optional_address(sender))
+
+
+def _consume(
+    connection: Connection,
+    topic: str,
+    start: Place,
+    count: int | None,
+    for_s: float | None,
+    consuming: Consuming,
+    options: SubscriptionOptions,
+) -> None:
+    name = checked_name(consuming.subscription or "", "a subscription")
+    consumer = consuming.consumer
+    if consumer is not None:
+        checked_name(consumer, "a consumer")
+    serving = options.given()
+
+    async def work(me: Client) -> None:
+        joining = me.consume(
+            topic, name, mode=consuming.mode, start=start, consumer=consumer, **serving
+        )
+        async with await connection.in_time(joining) as messages:
+            _greet(connection, messages)
+            await follow(
+                messages,
+                connection.output,
+                count=count,
+                for_s=for_s,
+                settle=consuming.settle,
+                has_positions=True,
+            )
+
+    stay(connection, work)
+
+
+def _greet(connection: Connection, consumer: Consumer) -> None:
+    lag = counted(consumer.lag, "message")
+    connection.note(
+        f"consuming {consumer.topic} as {consumer.subscription}, {lag} to go; Ctrl-C ends"
+    )
+    if consumer.lost is not None:
+        first, last = consumer.lost
+        connection.remark(
+            {"lost_from": first, "lost_to": last},
+            f"note: seq {first} to {last} were not kept, and nobody gets them any more",
+        )

@@ -1,0 +1,246 @@
+"""One line of received messages and whoever takes them: a reader, or a handler.
+
+A handler serves one message at a time, in order. A message that is to be settled is settled by how
+its handler ends: returning acknowledges, `Reject` gives it up, any other error lets it come again;
+unless the handler has settled it itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+
+from signalhub.client.message import Message
+from signalhub.wire.errors import ClientError, Reject
+
+REASON_CHARS_MAX = 500
+
+Handler = Callable[[Message], Awaitable[object] | object]
+
+log = logging.getLogger("signalhub.client")
+
+
+class Lane:
+    """In order; `took` is told of every message that has left."""
+
+    def __init__(self, took: Callable[[], None]) -> None:
+        self.waiting: deque[Message] = deque()
+        self.ended = asyncio.Event()
+        self.failure: ClientError | None = None
+        self._took = took
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        """Does a handler take the messages?"""
+        return self._task is not None and not self._task.done()
+
+    def put(self, message: Message) -> None:
+        self.waiting.append(message)
+        self._news.set()
+
+    async def next(self) -> Message:
+        """The next message, as soon as there is one.
+
+        Raises `StopAsyncIteration` after the last one, or why there are no more.
+        """
+        while True:
+            message = await self._first()
+            if message is None:
+                if self.failure is not None:
+                    raise self.failure.with_traceback(None)
+                raise StopAsyncIteration
+            self._took()
+            if message.is_open:
+                return message
+
+    def serve(self, handler: Handler, name: str) -> None:
+        """Give every message to a handler from now on."""
+        self._task = asyncio.create_task(self._serve(handler), name=f"signalhub handler of {name}")
+
+    def discard(self) -> int:
+        """Forget what will come again, since the hub knows that it is not settled; how many."""
+        kept = [message for message in self.waiting if not message.is_settleable]
+        count = len(self.waiting) - len(kept)
+        if count:
+            self.waiting = deque(kept)
+        return count
+
+    def end(self, failure: ClientError | None = None) -> None:
+        """No more messages will come, by choice or for a reason that `next` raises."""
+        if not self.ended.is_set():
+            self.failure = failure
+            self.ended.set()
+            self._news.set()
+
+    async def close(self) -> None:
+        """End, and the handler too; one that is closing us itself ends when it is done."""
+        self.end()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _first(self) -> Message | None:
+        while not self.waiting:
+            if self.ended.is_set():
+                return None
+            self._news.clear()
+            await self._news.wait()
+        return self.waiting.popleft()
+
+    async def _serve(self, handler: Handler) -> None:
+        while (message := await self._first()) is not None:
+            if message.is_open:
+                await _handle(handler, message)
+            self._took()
+
+
+async def _handle(handler: Handler, message: Message) -> None:
+    failure: Exception | None = None
+    try:
+        result = handler(message)
+        if inspect.isawaitable(result):
+            await result
+    except Reject as rejection:
+        failure = rejection
+        log.warning("A handler rejected a message", extra={"type": message.type})
+    except Exception as error:
+        failure = error
+        log.exception("A handler failed", extra={"type": message.type})
+    if message.is_settleable and message.is_open:
+        await _settle(message, failure)
+
+
+async def _settle(message: Message, failure: Exception | None) -> None:
+    try:
+        match failure:
+            case None:
+                await message.ack()
+            case Reject():
+                await message.term(reason=str(failure)[:REASON_CHARS_MAX])
+            case _:
+                reason = f"{type(failure).__name__}: {failure}"
+                await message.nack(reason=reason[:REASON_CHARS_MAX])
+    except ClientError as error:
+        log.info("A message was not settled", extra={"type": message.type, "reason": str(error)})
+
+
+INBOX_MAX = 10_000
+
+
+class Inbox:
+    """Bounded; `reading` is told when to stop and when to go on."""
+
+    def __init__(self, limit: int, reading: Callable[[bool], None]) -> None:
+        self.limit = limit
+        self.dropped = 0
+        self._reading = reading
+        self._is_reading = True
+        self._is_asked = False
+        self._count = 0
+        self._by_type: dict[str, Lane] = {}
+        self._by_subscription: dict[tuple[str, str], Lane] = {}
+        self._retired: list[Lane] = []
+        self._unhandled = Lane(self._took)
+
+    def put(self, message: Message) -> None:
+        """A message has arrived."""
+        lane = self._lane(message)
+        if lane is None:
+            return
+        self._count += 1
+        lane.put(message)
+        if self._count >= self.limit:
+            self._overflow()
+
+    def on(self, type: str, handler: Handler) -> None:
+        """Give messages of this type to the handler, those already here first."""
+        if type in self._by_type:
+            raise ValueError(f"{type!r} has a handler already")
+        lane = self._by_type[type] = Lane(self._took)
+        for message in self._unhandled.waiting:
+            if message.type == type:
+                lane.put(message)
+        self._unhandled.waiting = deque(m for m in self._unhandled.waiting if m.type != type)
+        lane.serve(handler, type)
+
+    def open_lane(self, key: tuple[str, str]) -> Lane:
+        """A line of its own for the messages of a durable subscription."""
+        if key in self._by_subscription:
+            raise ValueError(f"this client consumes {key[1]} of topic {key[0]} already")
+        lane = self._by_subscription[key] = Lane(self._took)
+        return lane
+
+    def end_lane(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
+        """A durable subscription gives no more; what is not settled goes to somebody else."""
+        lane = self._by_subscription.pop(key, None)
+        if lane is not None:
+            self._forget(lane)
+            lane.end(failure)
+            # Its handler may be at work, and ends with the inbox at the latest.
+            self._retired = [one for one in (*self._retired, lane) if one.is_serving]
+
+    async def next(self) -> Message:
+        """The next message without a handler.
+
+        Raises `StopAsyncIteration` after the last one, or why there are no more.
+        """
+        self._is_asked = True
+        return await self._unhandled.next()
+
+    def lost(self) -> None:
+        """The link is lost; the next one is read until the limit is met again."""
+        self._is_reading = True
+        for lane in self._lanes():
+            self._forget(lane)
+
+    def end(self, failure: ClientError | None = None) -> None:
+        """No more messages will come, by choice or for a reason that `next` raises."""
+        for lane in self._lanes():
+            lane.end(failure)
+
+    async def close(self) -> None:
+        """End, and all handlers too."""
+        self.end()
+        for lane in [*self._lanes(), *self._retired]:
+            await lane.close()
+
+    def _lanes(self) -> Iterator[Lane]:
+        yield self._unhandled
+        yield from self._by_type.values()
+        yield from self._by_subscription.values()
+
+    def _lane(self, message: Message) -> Lane | None:
+        """Where a message goes; nowhere if it is for a subscription that was just left."""
+        delivery = message.delivery
+        if delivery is not None and delivery.subscription is not None:
+            return self._by_subscription.get((message.topic or "", delivery.subscription))
+        return self._by_type.get(message.type, self._unhandled)
+
+    def _forget(self, lane: Lane) -> None:
+        for _ in range(lane.discard()):
+            self._took()
+
+    def _took(self) -> None:
+        self._count -= 1
+        if not self._is_reading and self._count <= self.limit // 2:
+            self._is_reading = True
+            self._reading(True)
+
+    def _overflow(self) -> None:
+        if self._unhandled.waiting and not self._is_asked:
+            self._unhandled.waiting.popleft()
+            self._count -= 1
+            self.dropped += 1
+            if self.dropped == 1:
+                log.warning(
+                    "Messages without a handler are dropped because nobody reads messages()",
+                    extra={"limit": self.limit},
+                )
+        elif self._is_reading:
+            self._is_reading = False
+            self._reading(False)

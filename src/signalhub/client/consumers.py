@@ -1,0 +1,170 @@
+"""Reading a durable subscription."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Self
+
+from signalhub.client.answers import Lost
+from signalhub.client.arrivals import Handler, Lane
+from signalhub.client.delivery import Settled
+from signalhub.client.lifecycle import Closing
+from signalhub.client.message import Message
+from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.restore import Seat
+from signalhub.client.settle import Settler
+from signalhub.client.transport.runner import Runner
+from signalhub.wire.errors import Code, OutcomeUnknown, Refused, Unavailable
+
+_GONE = frozenset({Code.NOT_A_CONSUMER, Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_TOPIC})
+
+
+class Consumer(Closing):
+    """One consumer of a durable subscription: `async for message in consumer`.
+
+    It survives reconnecting: the subscription is joined again under the same consumer name, and
+    what was received and not yet handed out is forgotten, because it comes again. The iteration
+    ends when the consumer or its client is closed, and raises what else ended it: `Unsubscribed`
+    if the hub did, `Refused` if it could not be joined again, `GaveUp` if the client has given up.
+    """
+
+    def __init__(self, runner: Runner, seat: Seat, settler: Settler, lane: Lane) -> None:
+        self._runner = runner
+        self._seat = seat
+        self._settler = settler
+        self._lane = lane
+        self._is_serving = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if self._is_serving:
+            raise RuntimeError("the messages of this consumer go to its handler")
+        return await self._lane.next()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name} of {self.subscription}, topic {self.topic}>"
+
+    @property
+    def topic(self) -> str:
+        return self._seat.key.topic
+
+    @property
+    def subscription(self) -> str:
+        return self._seat.key.subscription
+
+    @property
+    def name(self) -> str:
+        """Whoever joins under the same name takes over."""
+        return str(self._seat.terms["consumer"])
+
+    @property
+    def subscription_id(self) -> str:
+        """The hub's name for this consumer on the present connection."""
+        return self._seat.subscription_id
+
+    @property
+    def epoch(self) -> str:
+        """Of the topic; positions of different epochs have nothing to do with each other."""
+        return self._seat.epoch
+
+    @property
+    def next(self) -> int:
+        """The next position to be delivered, when the subscription was last joined."""
+        return self._seat.next
+
+    @property
+    def head(self) -> int:
+        """The last position of the topic, when the subscription was last joined."""
+        return self._seat.head
+
+    @property
+    def lag(self) -> int:
+        """How many messages were not settled, when the subscription was last joined."""
+        return self._seat.lag
+
+    @property
+    def recovered(self) -> bool:
+        """Was everything after the last position still there, when it was last joined?"""
+        return self._seat.recovered
+
+    @property
+    def lost(self) -> Lost | None:
+        """The positions that were not there any more, when it was last joined."""
+        return self._seat.lost
+
+    @property
+    def is_closed(self) -> bool:
+        return self._lane.ended.is_set()
+
+    def serve(self, handler: Handler) -> None:
+        """Give the messages to a handler, one at a time."""
+        self._is_serving = True
+        self._lane.serve(handler, repr(self))
+
+    async def credit(self, *, messages: int | None = None, bytes: int | None = None) -> None:
+        """Set how much may be on its way to this consumer and not settled; 0 halts it.
+
+        It holds for the present connection; the next one begins with the consumer's window.
+        """
+        now_ms = self._runner.now().wall_ms
+        request = self._runner.streams.credit(self.subscription_id, messages, bytes, now_ms)
+        await self._runner.call(request)
+
+    async def ack_up_to(self, seq: int, *, wait: bool = False) -> Settled | None:
+        """Everything up to this position is processed; only `exclusive` and `failover` have it."""
+        return await self._settler.ack_up_to(self.epoch, seq, wait=wait)
+
+    async def wait_closed(self) -> None:
+        """Wait until no more messages come; raises what ended it, unless that was `close`."""
+        await self._lane.ended.wait()
+        if self._lane.failure is not None:
+            raise self._lane.failure.with_traceback(None)
+
+    async def close(self) -> None:
+        """Leave the subscription, which stays where it is. Harmless when repeated."""
+        if _left(self._runner, self._seat) and self._runner.is_ready:
+            request = _leaving(self._runner, self._seat)
+            try:
+                # Without a connection there is nothing to leave any more.
+                with suppress(OutcomeUnknown, Unavailable):
+                    await self._runner.call(request)
+            except Refused as error:
+                if error.code not in _GONE:
+                    raise
+        await self._lane.close()
+
+
+async def join(runner: Runner, seat: Seat, handler: Handler | None) -> Consumer:
+    """Take a seat, or raise why that is impossible."""
+    lane = runner.inbox.open_lane(seat.key)
+    consumer = Consumer(runner, seat, runner.settlers.add(seat), lane)
+    runner.protocol.membership.seated(seat)
+    if handler is not None:
+        consumer.serve(handler)
+    try:
+        request = seat.request(runner.protocol.compose, runner.now().wall_ms)
+        await runner.call(request, seat=seat)
+    except BaseException as error:
+        _left(runner, seat)
+        # The hub may have granted it, or grant it when we are gone.
+        if runner.is_ready and not isinstance(error, Refused):
+            runner.post(_leaving(runner, seat))
+        await lane.close()
+        raise
+    return consumer
+
+
+def _left(runner: Runner, seat: Seat) -> bool:
+    """`False` if it was left already."""
+    if not runner.protocol.membership.left(seat):
+        return False
+    runner.settlers.remove(seat.key)
+    runner.inbox.end_lane(seat.key)
+    return True
+
+
+def _leaving(runner: Runner, seat: Seat) -> Request:
+    now_ms = runner.now().wall_ms
+    return runner.streams.unsubscribe(seat.key, now_ms, sender=seat.address)

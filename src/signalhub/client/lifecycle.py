@@ -1,0 +1,60 @@
+"""Things that take a round trip to open: to be awaited, or entered with `async with`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+
+class Closable(Protocol):
+    """Something that can be closed, more than once without harm."""
+
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Opening(Generic[C]):
+    """Something to be; every time it is awaited or entered, one is opened."""
+
+    def __init__(self, open_one: Callable[[], Awaitable[C]]) -> None:
+        self._open = open_one
+        self._opened: C | None = None
+
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+class Closing(ABC):
+    """Base of everything that has to be closed."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of it. Harmless when repeated."""

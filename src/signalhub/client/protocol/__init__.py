@@ -1,0 +1,1 @@
+"""The client's half of the wire protocol, without I/O."""

@@ -1,0 +1,85 @@
+"""What the client's protocol asks its shell to do, and the time it is told."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from signalhub.client.message import Message
+from signalhub.clock import Clock
+from signalhub.wire.errors import ClientError
+
+
+class Instant(NamedTuple):
+    """One moment on both clocks: `wall_ms` stamps messages, `mono_s` measures intervals."""
+
+    wall_ms: int
+    mono_s: float
+
+    @classmethod
+    def of(cls, clock: Clock) -> Instant:
+        return cls(clock.now_ms(), clock.mono_s())
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Write this frame to the link."""
+
+    frame: bytes
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A request is done; tells carry no payload."""
+
+    id: str
+    payload: Any
+    attempts: int
+    messages: tuple[Message, ...] = ()  # Those of a replay.
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A request has failed."""
+
+    id: str
+    error: ClientError
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """A message for the application."""
+
+    message: Message
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A durable subscription gives no more messages to this client."""
+
+    key: tuple[str, str]  # Of its seat.
+    error: ClientError
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Connected, registered, subscribed: everything may be sent."""
+
+    session_id: str
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Cut the link; another one may work better."""
+
+    reason: str
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Never connect again."""
+
+    error: ClientError
+
+
+class Warned(msgspec.Struct, frozen=True):
+    """Something the operator should be able to find in the log."""
+
+    sentence: str
+    facts: dict[str, Any]
+
+
+Effect = Send | Answered | Failed | Arrived | Ended | Ready | Drop | Stop | Warned

@@ -1,0 +1,241 @@
+"""Reading what the hub sends: messages, answers, refusals.
+
+Nothing here trusts the shape of a payload: a member of the wrong type counts as missing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+
+from signalhub.client.delivery import Delivery, read_members
+from signalhub.client.message import Message
+from signalhub.wire.errors import ClientError, Code, OutcomeUnknown, Refused, UnknownActor
+from signalhub.wire.names import HUB_TYPE_PREFIX
+
+HEARTBEAT_S = 100.0
+ANSWER_S = 10.0
+
+
+class Heartbeat:
+    """The signs of life of one link."""
+
+    def __init__(self, interval_s: float, now_s: float) -> None:
+        self.interval_s = interval_s
+        self._sent_s = self._heard_s = now_s
+        self._message_id: str | None = None
+        self._since_s = now_s
+        self._is_reading = True
+
+    def sent(self, now_s: float) -> None:
+        self._sent_s = now_s
+
+    def heard(self, now_s: float) -> None:
+        self._heard_s = now_s
+
+    def beat(self, message_id: str, now_s: float) -> None:
+        """A heartbeat was sent."""
+        self._message_id, self._since_s = message_id, now_s
+
+    def answered(self, message_id: str | None) -> None:
+        """Only the answer to the heartbeat on its way counts: others may be late."""
+        if message_id == self._message_id:
+            self._message_id = None
+
+    def reading(self, is_reading: bool, now_s: float) -> None:
+        """We stopped or resumed reading; the wait for an answer begins anew."""
+        self._is_reading = is_reading
+        self._since_s = now_s
+
+    @property
+    def wake_at_s(self) -> float | None:
+        """When a heartbeat will be due, or the link dead."""
+        if self._message_id is None:
+            return min(self._sent_s, self._heard_s) + self.interval_s
+        return self._since_s + ANSWER_S if self._is_reading else None
+
+    def is_due(self, now_s: float) -> bool:
+        return self._message_id is None and self._is_past(now_s)
+
+    def is_dead(self, now_s: float) -> bool:
+        return self._message_id is not None and self._is_past(now_s)
+
+    def _is_past(self, now_s: float) -> bool:
+        wake_at_s = self.wake_at_s
+        return wake_at_s is not None and now_s >= wake_at_s
+
+
+REFUSAL_TYPES = frozenset(
+    {
+        "hub:error",
+        "hub:unknown_actor",
+        "hub:unauthorized",
+        "hub:rate_limited",
+        "hub:version_mismatch",
+        "hub:message_too_large",
+    }
+)
+
+MESSAGE_BYTES_MAX = 2**20
+
+# More digits than any exact number of a program has.
+_DIGITS_MAX = 1_000
+
+# The hub itself does not know whether these happened.
+_UNDECIDED = frozenset({"timeout", Code.STORAGE_FAILED})
+
+T = TypeVar("T")
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hub says in its hello."""
+
+    session_id: str = ""
+    session_token: str | None = None
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    heartbeat_s: float = HEARTBEAT_S
+    message_rate: float = 0.0  # 0 is without limit.
+    message_burst: float = 0.0
+    durability: str | None = None  # How safe accepted messages are: `fsync`, `interval` or `os`.
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """One frame from the hub. Only `type` must be there, so that old and new hubs are read."""
+
+    type: str
+    id: str = ""
+    sender: str = msgspec.field(name="from", default="")
+    to: str = ""
+    payload: Any = None
+    correlation_id: str | None = msgspec.field(name="correlationId", default=None)
+    timestamp: float = 0
+    metadata: Any = None
+    ttl: float | None = None
+
+    @property
+    def is_from_hub(self) -> bool:
+        return self.type.startswith(HUB_TYPE_PREFIX)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The payload, if it is an object."""
+        return self.payload if isinstance(self.payload, dict) else {}
+
+
+_decode = msgspec.json.Decoder(Incoming).decode
+
+
+def decode(frame: bytes) -> Incoming | None:
+    """Read a frame; `None` if it is no message."""
+    try:
+        return _decode(frame)
+    except (ValueError, RecursionError):
+        return _decode_slowly(frame)
+
+
+def _decode_slowly(frame: bytes) -> Incoming | None:
+    """A payload may hold numbers that only the standard library reads; they become floats."""
+    try:
+        value = json.loads(frame.decode(), parse_int=_number)
+        return msgspec.convert(value, Incoming)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _number(digits: str) -> float:
+    return int(digits) if len(digits) < _DIGITS_MAX else float(digits)
+
+
+def message_of(incoming: Incoming) -> Message:
+    """An application's message as its recipient sees it."""
+    metadata = incoming.metadata if isinstance(incoming.metadata, dict) else {}
+    delivery = None
+    if "delivery" in metadata:
+        delivery = read_members(metadata["delivery"], Delivery)
+    is_published = metadata.get("publication") is True or metadata.get("replay") is True
+    # Only mailboxes have durable messages that came through no topic.
+    is_published |= delivery is not None and delivery.stream is None
+    return Message(
+        id=incoming.id,
+        sender=incoming.sender,
+        to=incoming.to,
+        type=incoming.type,
+        payload=incoming.payload,
+        metadata=metadata,
+        timestamp=int(incoming.timestamp),
+        ttl=incoming.ttl,
+        topic=text_in(metadata, "topic") if is_published else None,
+        delivery=delivery,
+    )
+
+
+def answer_of(payload: Any, kind: type[T]) -> T:
+    """The payload of an answer."""
+    try:
+        return msgspec.convert(payload, kind, strict=False)
+    except msgspec.ValidationError as error:
+        # It was granted, but how cannot be told.
+        raise OutcomeUnknown(f"the hub's answer cannot be read: {error}") from None
+
+
+def welcome_of(incoming: Incoming) -> Welcome:
+    """What `hub:connected` tells."""
+    facts = incoming.facts
+    offers = facts.get("capabilities")
+    rate = number_in(offers, "messageRate") or 0.0
+    return Welcome(
+        session_id=str(facts.get("sessionId", "")),
+        session_token=text_in(incoming.metadata, "sessionToken"),
+        message_bytes_max=int(number_in(facts, "maxMessageSize") or MESSAGE_BYTES_MAX),
+        heartbeat_s=(number_in(facts, "heartbeatInterval") or HEARTBEAT_S * 1000) / 1000,
+        message_rate=rate,
+        message_burst=number_in(offers, "messageBurst") or rate,
+        durability=text_in(offers, "durability"),
+    )
+
+
+def refusal_of(incoming: Incoming) -> ClientError:
+    """The error a refusal stands for."""
+    facts = incoming.facts
+    details = facts.get("details")
+    code = text_in(facts, "code") or incoming.type.removeprefix(HUB_TYPE_PREFIX)
+    text = text_in(facts, "message") or text_in(facts, "reason") or "the hub gives no reason"
+    if code in _UNDECIDED:
+        return OutcomeUnknown(f"{code}: {text}")
+    kind = UnknownActor if code == Code.UNKNOWN_ACTOR else Refused
+    return kind(
+        code,
+        text,
+        resolution=text_in(facts, "resolution") or "",
+        retryable=facts.get("retryable") is True,
+        details=details if isinstance(details, dict) else {},
+    )
+
+
+def retry_after_s(incoming: Incoming) -> float | None:
+    """When the hub wants to be asked again, if it says so."""
+    facts = incoming.facts
+    details = facts.get("details")
+    if not isinstance(details, dict):
+        details = facts
+    if (wait_ms := number_in(details, "retryAfterMs")) is not None:
+        return wait_ms / 1000
+    wait = number_in(details, "retryAfter")
+    # The dedicated type counts milliseconds, the error's details count seconds.
+    return wait / 1000 if wait is not None and incoming.type == "hub:rate_limited" else wait
+
+
+def number_in(facts: object, name: str) -> float | None:
+    """A member that is a number above 0."""
+    value = facts.get(name) if isinstance(facts, dict) else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    return None
+
+
+def text_in(facts: object, name: str) -> str | None:
+    """A member that is a text with something in it."""
+    value = facts.get(name) if isinstance(facts, dict) else None
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,327 @@
+"""Requests on their way, when each is due, and the tells that may still be refused."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from signalhub.client.message import Message
+from signalhub.client.protocol.frame import Kind, Request
+from signalhub.client.protocol.restore import Seat
+from signalhub.pacing import TokenBucket
+from signalhub.wire.errors import ClientError, GaveUp, OutcomeUnknown, Unavailable
+
+RETRY_PAUSE_S = 1.0
+RECENT_MAX = 2_048
+RECENT_BYTES_MAX = 4 * 2**20
+
+_STALE_MIN = 64
+
+
+class Pending:
+    """A request that waits to be written, rests between attempts, or waits for its answer."""
+
+    __slots__ = (
+        "attempt",
+        "collected",
+        "due_s",
+        "end_s",
+        "is_resting",
+        "is_restoring",
+        "is_waiting",
+        "order",
+        "refusal",
+        "refusals",
+        "request",
+        "seat",
+        "sends",
+        "since_s",
+        "then",
+        "unanswered",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        order: int,
+        now_s: float,
+        *,
+        then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
+        is_restoring: bool = False,
+    ) -> None:
+        pauses = request.attempts * (request.attempts - 1) // 2
+        self.request = request
+        self.order = order
+        self.then = then
+        self.seat = seat
+        self.collected: list[Message] = []
+        self.is_restoring = is_restoring
+        self.is_waiting = False
+        self.is_resting = False
+        self.since_s = now_s
+        self.due_s = now_s + request.timeout_s
+        self.end_s = now_s + request.timeout_s * request.attempts + RETRY_PAUSE_S * pauses
+        self.attempt = 1
+        self.sends = 0
+        self.unanswered = 0
+        self.refusals = 0
+        self.refusal: ClientError | None = None
+
+    def outcome(self, reason: str) -> ClientError:
+        """What is true of it when it ends without an answer."""
+        text = f"{self.request.subject}: {reason}"
+        if self.unanswered and self.request.answer is not None:
+            return OutcomeUnknown(f"{text}; it was sent {self.sends}×")
+        return self.refusal or Unavailable(text)
+
+    def ended(self, error: ClientError) -> ClientError:
+        """What is true of it when the client ends."""
+        is_traffic = self.request.kind in (Kind.TELL, Kind.TRAFFIC)
+        if is_traffic and self.unanswered:
+            return self.outcome(str(error))
+        return end_for(error, f"{self.request.subject}: {error}")
+
+
+def end_for(end: ClientError, text: str) -> Unavailable:
+    """A new error for each who is told of the client's end; final if the end is."""
+    return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)
+
+
+class Deadlines:
+    """The next moment of every pending request, earliest first.
+
+    Entries are not removed when a request is done but skipped when they come up; the heap is
+    rebuilt when most of it is stale, so it stays in proportion to what is pending.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Pending]] = []
+        self._live: dict[int, Pending] = {}
+
+    def set(self, pending: Pending, due_s: float) -> None:
+        pending.due_s = due_s
+        self._live[pending.order] = pending
+        heapq.heappush(self._heap, (due_s, pending.order, pending))
+        if len(self._heap) > _STALE_MIN + 4 * len(self._live):
+            self._heap = [(each.due_s, each.order, each) for each in self._live.values()]
+            heapq.heapify(self._heap)
+
+    def clear(self, pending: Pending) -> None:
+        self._live.pop(pending.order, None)
+
+    def due(self, now_s: float) -> Iterator[Pending]:
+        """Take those whose moment has come."""
+        while self._heap and self._heap[0][0] <= now_s:
+            due_s, order, pending = heapq.heappop(self._heap)
+            if self._live.get(order) is pending and pending.due_s == due_s:
+                del self._live[order]
+                yield pending
+
+    @property
+    def next_s(self) -> float | None:
+        """The earliest moment; it may turn out to be stale."""
+        return self._heap[0][0] if self._heap else None
+
+
+class Recent:
+    """The tells written last, by id, bounded in number and bytes: the hub may still refuse them
+    for their rate, and then they are sent again."""
+
+    def __init__(self) -> None:
+        self._tells: dict[str, Pending] = {}
+        self._bytes = 0
+
+    def add(self, pending: Pending) -> None:
+        self._tells[pending.request.id] = pending
+        self._bytes += len(pending.request.frame)
+        while len(self._tells) > RECENT_MAX or self._bytes > RECENT_BYTES_MAX:
+            self.pop(next(iter(self._tells)))
+
+    def pop(self, message_id: str) -> Pending | None:
+        pending = self._tells.pop(message_id, None)
+        if pending is not None:
+            self._bytes -= len(pending.request.frame)
+        return pending
+
+    def clear(self) -> None:
+        self._tells.clear()
+        self._bytes = 0
+
+
+HEADROOM = 0.95
+# A busy hub tells the time once per turn of its loop, so its bucket fills a little late.
+HUB_LAG_S = 0.1
+EMPTY_MIN = 64
+
+
+class Flow:
+    """Waiting requests and what holds them back."""
+
+    def __init__(self, now_s: float) -> None:
+        self.waiting = 0
+        self._empty = 0
+        self.is_congested = False
+        self._is_greeted = False
+        self._is_open = False
+        self._down_s: float | None = now_s
+        self._all_paused_s: float | None = None
+        self._paused_s: dict[str, float] = {}
+        self._parked: dict[str, deque[Pending]] = {}
+        self._restoring: deque[Pending] = deque()
+        self._control: deque[Pending] = deque()
+        self._traffic: deque[Pending] = deque()
+        self._bucket: TokenBucket | None = None
+        self._held_until_s = 0.0
+
+    def greeted(self, message_rate: float, message_burst: float, now_s: float) -> None:
+        """The hub said hello: what restores the connection may go."""
+        self._is_greeted = True
+        if message_rate > 0:
+            burst = min(HEADROOM * message_burst, message_burst - HUB_LAG_S * message_rate)
+            burst = max(1.0, burst)
+            self._bucket = TokenBucket(HEADROOM * message_rate, burst, _ms(now_s))
+
+    def opened(self) -> None:
+        """The connection is restored: everything may go."""
+        self._is_open = True
+        self._down_s = None
+
+    def closed(self, now_s: float) -> None:
+        """The connection is lost: everything waits, pauses are over, nothing is being restored."""
+        for target in list(self._parked):
+            self.resume(target)
+        self._paused_s.clear()
+        self.waiting -= sum(pending.is_waiting for pending in self._restoring)
+        self._restoring.clear()
+        self._is_greeted = self._is_open = self.is_congested = False
+        self._bucket = None
+        self._held_until_s = 0.0
+        self._all_paused_s = None
+        if self._down_s is None:
+            self._down_s = now_s
+
+    def pause(self, target: str | None, now_s: float) -> None:
+        """The hub wants no traffic, or no tells to one target."""
+        if target is not None:
+            self._paused_s.setdefault(target, now_s)
+        elif self._all_paused_s is None:
+            self._all_paused_s = now_s
+
+    def resume(self, target: str | None) -> None:
+        """The hub takes traffic again, or tells to one target."""
+        if target is None:
+            self._all_paused_s = None
+            return
+        self._paused_s.pop(target, None)
+        parked = self._parked.pop(target, ())
+        self._traffic = _in_order(self._traffic, parked)
+
+    def hold(self, until_s: float) -> None:
+        """The hub found us too fast: write nothing that costs a token until then."""
+        self._held_until_s = max(self._held_until_s, until_s)
+        if self._bucket is not None:
+            self._bucket.tokens = 0.0
+
+    def add(self, pending: Pending) -> None:
+        """A new request, the youngest of all."""
+        pending.is_waiting = True
+        self.waiting += 1
+        self._line(pending).append(pending)
+
+    def put_back(self, again: Collection[Pending]) -> None:
+        """Requests to be written once more take their old places."""
+        for pending in again:
+            pending.is_waiting = True
+        self.waiting += len(again)
+        for line in (self._restoring, self._control, self._traffic):
+            if returning := [pending for pending in again if self._line(pending) is line]:
+                merged = _in_order(line, returning)
+                line.clear()
+                line.extend(merged)
+
+    def withdraw(self, pending: Pending) -> None:
+        """It is not to be written any more; its empty place is cleared when it comes up."""
+        if not pending.is_waiting:
+            return
+        pending.is_waiting = False
+        self.waiting -= 1
+        self._empty += 1
+        # Places in front of a long stall never come up, and each holds a whole frame.
+        if self._empty > EMPTY_MIN + self.waiting:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._empty = 0
+        for line in (self._control, self._traffic, *self._parked.values()):
+            kept = [pending for pending in line if pending.is_waiting]
+            line.clear()
+            line.extend(kept)
+
+    def take(self, now_s: float) -> Pending | None:
+        """The next request to write now."""
+        line = self._head_line()
+        if line is None or (line[0].request.kind is not Kind.EXEMPT and not self._may_spend(now_s)):
+            return None
+        pending = line.popleft()
+        pending.is_waiting = False
+        self.waiting -= 1
+        return pending
+
+    def wake_at_s(self, now_s: float) -> float | None:
+        """When to look again although nothing happens; `None` if that would not help."""
+        if self._head_line() is None:
+            return None
+        wait_ms = 0 if self._bucket is None else self._bucket.retry_after_ms(_ms(now_s))
+        return max(self._held_until_s, now_s + wait_ms / 1000)
+
+    def stalled_since_s(self, pending: Pending) -> float | None:
+        """Since when nothing like this one moves; `None` while it does."""
+        for since_s in (self._down_s, self._all_paused_s):
+            if since_s is not None:
+                return since_s
+        return self._paused_s.get(pending.request.target)
+
+    def _line(self, pending: Pending) -> deque[Pending]:
+        if pending.is_restoring:
+            return self._restoring
+        is_traffic = pending.request.kind in (Kind.TELL, Kind.TRAFFIC)
+        return self._traffic if is_traffic else self._control
+
+    def _head_line(self) -> deque[Pending] | None:
+        if not self._is_greeted or self.is_congested:
+            return None
+        if self._restoring:
+            return self._restoring
+        if not self._is_open:
+            return None
+        if self._has_next(self._control):
+            return self._control
+        if self._all_paused_s is not None:
+            return None
+        while self._has_next(self._traffic):
+            request = self._traffic[0].request
+            if request.kind is not Kind.TELL or request.target not in self._paused_s:
+                return self._traffic
+            self._parked.setdefault(request.target, deque()).append(self._traffic.popleft())
+        return None
+
+    def _has_next(self, line: deque[Pending]) -> bool:
+        while line and not line[0].is_waiting:
+            line.popleft()
+            self._empty -= 1
+        return bool(line)
+
+    def _may_spend(self, now_s: float) -> bool:
+        if now_s < self._held_until_s:
+            return False
+        return self._bucket is None or self._bucket.take(_ms(now_s))
+
+
+def _in_order(line: Iterable[Pending], more: Iterable[Pending]) -> deque[Pending]:
+    return deque(sorted((*line, *more), key=lambda pending: pending.order))
+
+
+def _ms(now_s: float) -> int:
+    return int(now_s * 1000)

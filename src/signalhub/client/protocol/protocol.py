@@ -1,0 +1,503 @@
+"""The client's side of the wire protocol: no sockets, no tasks, no clock.
+
+States: DOWN (no link) → GREETING (`hub:connect` is out) → RESTORING (registrations, then
+subscriptions and seats, in the order they were first made) → READY, and back to DOWN when the link
+is lost. LEAVING is our own goodbye; STOPPED is final.
+
+Events come in through methods that take the time and return effects. What is remembered: requests
+that are not done, what to restore, pauses, the heartbeat on its way, tells that may still be
+refused for their rate. What is deliberately not handled here: when to reconnect (`backoff`), which
+handler a message goes to (`inbox`).
+
+Rules it keeps: a request ends exactly once; one that was written and not answered fails as
+`OutcomeUnknown`, one that was never written as `Unavailable`; an ask is repeated under its own id.
+A seat that cannot be taken again ends alone; any other refusal while restoring ends the client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+
+from signalhub.client.protocol.effects import (
+    Answered,
+    Arrived,
+    Drop,
+    Effect,
+    Ended,
+    Failed,
+    Instant,
+    Ready,
+    Send,
+    Stop,
+    Warned,
+)
+from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.incoming import (
+    ANSWER_S,
+    HEARTBEAT_S,
+    REFUSAL_TYPES,
+    Heartbeat,
+    Incoming,
+    Welcome,
+    decode,
+    message_of,
+    refusal_of,
+    retry_after_s,
+    text_in,
+    welcome_of,
+)
+from signalhub.client.protocol.pending import (
+    RETRY_PAUSE_S,
+    Deadlines,
+    Flow,
+    Pending,
+    Recent,
+    end_for,
+)
+from signalhub.client.protocol.restore import Membership, Seat
+from signalhub.client.requests import Composer
+from signalhub.wire.errors import ClientError, Code, GaveUp, Refused, Unavailable
+
+HELLO_S = 5.0
+WAITING_MAX = 1_000
+WAIT_S = 60.0
+RATE_LIMITED_S = 1.0
+REFUSAL_PAUSE_MAX_S = 5.0
+
+# A hub that ends the connection for one of these would only end the next one, too.
+FINAL_REASONS = frozenset({"duplicate_connection", "unauthorized", "version_mismatch"})
+
+_WAITED_OUT = frozenset(
+    {Code.RATE_LIMITED, Code.ACTOR_RECONNECTING, Code.QUEUE_FULL, Code.STORAGE_FULL}
+)
+_NEARLY_S = 1e-6
+
+
+class Phase(Enum):
+    """How far the connection is."""
+
+    DOWN = "down"
+    GREETING = "greeting"
+    RESTORING = "restoring"
+    READY = "ready"
+    LEAVING = "leaving"
+    STOPPED = "stopped"
+
+
+class Protocol:
+    """One client's conversation with its hub, through any number of links."""
+
+    def __init__(self, compose: Composer, membership: Membership, now: Instant) -> None:
+        self.compose = compose
+        self.membership = membership
+        self.phase = Phase.DOWN
+        self.session_id = ""
+        self.welcome = Welcome()
+        self._was_ready = False
+        self._end: ClientError | None = None
+        self._orders = 0
+        self._to_restore = 0
+        self._hello_id = ""
+        self._phase_end_s = 0.0
+        self._heartbeat = Heartbeat(HEARTBEAT_S, now.mono_s)
+        self._flow = Flow(now.mono_s)
+        self._pending: dict[str, Pending] = {}
+        self._replays: dict[str, Pending] = {}
+        self._deadlines = Deadlines()
+        self._recent = Recent()
+
+    def is_pending(self, message_id: str) -> bool:
+        return message_id in self._pending
+
+    def submit(
+        self,
+        request: Request,
+        now: Instant,
+        then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
+    ) -> list[Effect]:
+        """Take a request; `then` is called when the hub grants it, and the seat taken.
+
+        Raises what makes it impossible at once: `Unavailable`, `Refused` for its size, `ValueError`
+        if its id is on its way already.
+        """
+        if self._end is not None:
+            raise end_for(self._end, str(self._end))
+        if len(request.frame) > self.welcome.message_bytes_max:
+            raise Refused(
+                Code.MESSAGE_TOO_LARGE,
+                f"{request.subject} has {len(request.frame)} bytes, the hub takes at most "
+                f"{self.welcome.message_bytes_max}",
+                resolution="send less, or a reference to it, or raise message_bytes_max",
+            )
+        if self.phase is not Phase.READY and self._flow.waiting >= WAITING_MAX:
+            raise Unavailable(f"{WAITING_MAX} requests already wait for the connection")
+        if request.id in self._pending:
+            raise ValueError(f"{request.subject}: the id {request.id} is on its way already")
+        pending = self._add(request, now, then=then, seat=seat)
+        effects = self._pump(now)
+        if request.id in self._pending:
+            wait_s = request.timeout_s if request.answer else WAIT_S
+            self._deadlines.set(pending, now.mono_s + wait_s)
+        return effects
+
+    def forget(self, message_id: str) -> None:
+        """The caller no longer waits: the request is not repeated and its answer ignored."""
+        pending = self._pending.get(message_id)
+        if pending is not None:
+            self._finish(pending)
+
+    def opened(self, token: str | None, now: Instant) -> list[Effect]:
+        """A new link is there: greet the hub."""
+        assert self.phase is Phase.DOWN, f"a link opened while {self.phase}"
+        self.phase = Phase.GREETING
+        self._phase_end_s = now.mono_s + HELLO_S
+        hello = self.compose.hello(token, now.wall_ms)
+        self._hello_id = hello.id
+        return [Send(hello.frame)]
+
+    def lost(self, reason: str, now: Instant) -> list[Effect]:
+        """The link is gone: what may be repeated waits for the next one."""
+        if self._end is not None:
+            return self.stop(self._end)
+        self.phase = Phase.DOWN
+        self.session_id = ""
+        self._to_restore = 0
+        self._recent.clear()
+        self._flow.closed(now.mono_s)
+        effects: list[Effect] = []
+        again: list[Pending] = []
+        for pending in list(self._pending.values()):
+            if pending.is_restoring:
+                self._finish(pending)
+            elif pending.is_waiting or pending.is_resting:
+                continue
+            elif pending.request.is_repeatable:
+                pending.collected.clear()
+                again.append(pending)
+            else:
+                cause = f"the connection was lost before the hub answered ({reason})"
+                effects += self._fail(pending, pending.outcome(cause))
+        self._flow.put_back(again)
+        return effects
+
+    def received(self, frame: bytes, now: Instant) -> list[Effect]:
+        """The hub sent a frame."""
+        incoming = decode(frame)
+        if incoming is None:
+            return [Warned("A frame that is no message was ignored", {"bytes": len(frame)})]
+        self._heartbeat.heard(now.mono_s)
+        if not incoming.is_from_hub:
+            return self._arrived(incoming)
+        match incoming.type:
+            case "hub:connected":
+                return self._connected(incoming, now)
+            case "hub:disconnect":
+                return self._disconnected(incoming)
+            case "hub:pause" | "hub:resume":
+                return self._steered(incoming, now)
+            case "hub:heartbeat_ack":
+                self._heartbeat.answered(incoming.correlation_id)
+            case "hub:unsubscribed" if incoming.correlation_id not in self._pending:
+                return self._unseated(incoming)
+            case refusal if refusal in REFUSAL_TYPES:
+                return self._refused(incoming, now)
+        return self._answered(incoming, now)
+
+    def congested(self, is_congested: bool, now: Instant) -> list[Effect]:
+        """The link takes no more bytes, or takes them again."""
+        self._flow.is_congested = is_congested
+        return self._pump(now)
+
+    def reading(self, is_reading: bool, now: Instant) -> None:
+        """The application falls behind and the link is not read, or is read again."""
+        self._heartbeat.reading(is_reading, now.mono_s)
+
+    def tick(self, now: Instant) -> list[Effect]:
+        """Time has passed."""
+        if self.phase in (Phase.GREETING, Phase.RESTORING) and now.mono_s >= self._phase_end_s:
+            return [Drop(f"the hub did not answer within {HELLO_S:g} s of connecting")]
+        effects: list[Effect] = []
+        if self.phase is Phase.READY:
+            if self._heartbeat.is_dead(now.mono_s):
+                return [Drop(f"the hub did not answer a heartbeat within {ANSWER_S:g} s")]
+            if self._heartbeat.is_due(now.mono_s):
+                beat = self.compose.heartbeat(now.wall_ms)
+                self._heartbeat.beat(beat.id, now.mono_s)
+                effects.append(self._sent(beat.frame, now))
+        for pending in self._deadlines.due(now.mono_s):
+            effects += self._due(pending, now)
+        return effects + self._pump(now)
+
+    def wake_at_s(self, now: Instant) -> float | None:
+        """When `tick` must be called although nothing happens."""
+        moments = [self._deadlines.next_s, self._flow.wake_at_s(now.mono_s)]
+        if self.phase in (Phase.GREETING, Phase.RESTORING):
+            moments.append(self._phase_end_s)
+        elif self.phase is Phase.READY:
+            moments.append(self._heartbeat.wake_at_s)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def leave(self, now: Instant) -> list[Effect]:
+        """Say goodbye; a `Stop` follows when the hub has answered or the link is gone."""
+        closed = Unavailable("the client was closed")
+        if self.phase is not Phase.READY:
+            return self.stop(closed)
+        self.phase = Phase.LEAVING
+        self._end = closed
+        return [*self._fail_all(closed), Send(self.compose.goodbye(now.wall_ms).frame)]
+
+    def stop(self, error: ClientError) -> list[Effect]:
+        """Give up for good, and with it everything that is pending."""
+        if self.phase is Phase.STOPPED:
+            return []
+        self.phase = Phase.STOPPED
+        self._end = error
+        return [*self._fail_all(error), Stop(error)]
+
+    def _connected(self, incoming: Incoming, now: Instant) -> list[Effect]:
+        if self.phase is not Phase.GREETING or incoming.correlation_id != self._hello_id:
+            return []
+        self.welcome = welcome = welcome_of(incoming)
+        self.phase = Phase.RESTORING
+        self.session_id = welcome.session_id
+        self._heartbeat = Heartbeat(welcome.heartbeat_s, now.mono_s)
+        self._flow.greeted(welcome.message_rate, welcome.message_burst, now.mono_s)
+        requests = self.membership.requests(self.compose, now.wall_ms)
+        self._to_restore = len(requests)
+        for request, seat in requests:
+            self._add(request, now, seat=seat, is_restoring=True)
+        return self._restored(now)
+
+    def _restored(self, now: Instant) -> list[Effect]:
+        """Restoring has made a step; perhaps it was the last."""
+        self._phase_end_s = now.mono_s + HELLO_S
+        if self._to_restore:
+            return self._pump(now)
+        self.phase = Phase.READY
+        self._was_ready = True
+        self._flow.opened()
+        self._renew_in_time()
+        return [Ready(self.session_id), *self._pump(now)]
+
+    def _renew_in_time(self) -> None:
+        """A lease shorter than the hub's heartbeat interval needs heartbeats of its own."""
+        lease_s = self.membership.lease_s
+        self._heartbeat.interval_s = min(self.welcome.heartbeat_s, (lease_s or math.inf) / 3)
+
+    def _disconnected(self, incoming: Incoming) -> list[Effect]:
+        if self._end is not None:
+            return self.stop(self._end)
+        reason = text_in(incoming.payload, "reason") or "no_reason_given"
+        detail = text_in(incoming.payload, "message") or "it says no more"
+        text = f"the hub ended the connection: {reason}: {detail}"
+        if reason not in FINAL_REASONS:
+            return [Drop(text)]
+        return self.stop(GaveUp(text) if self._was_ready else Refused(reason, detail))
+
+    def _steered(self, incoming: Incoming, now: Instant) -> list[Effect]:
+        target = text_in(incoming.payload, "target")
+        if incoming.type == "hub:pause":
+            self._flow.pause(target, now.mono_s)
+            return []
+        self._flow.resume(target)
+        return self._pump(now)
+
+    def _arrived(self, incoming: Incoming) -> list[Effect]:
+        message = message_of(incoming)
+        if message.metadata.get("replay") is not True:
+            return [Arrived(message)]
+        # A replay nobody waits for any more, or its rest, is ignored.
+        if (pending := self._replays.get(message.topic or "")) is not None:
+            pending.collected.append(message)
+        return []
+
+    def _unseated(self, incoming: Incoming) -> list[Effect]:
+        """The hub ends a durable subscription of ours by itself."""
+        seat = self.membership.seat_named(incoming.facts)
+        if seat is None:
+            return []
+        self.membership.left(seat)
+        return [seat.withdrawn(text_in(incoming.facts, "reason") or "no_reason_given")]
+
+    def _answered(self, incoming: Incoming, now: Instant) -> list[Effect]:
+        pending = self._pending.get(incoming.correlation_id or "")
+        # Types we do not know, and answers nobody waits for any more, are ignored.
+        if pending is None or not pending.request.is_answered_by(incoming.type):
+            return []
+        self._finish(pending)
+        effects = [] if pending.seat is None else pending.seat.taken(incoming.facts)
+        if pending.is_restoring:
+            self._to_restore -= 1
+            return effects + self._restored(now)
+        if pending.then is not None:
+            pending.then()
+            self._renew_in_time()
+        messages = tuple(pending.collected)
+        answered = Answered(pending.request.id, incoming.payload, pending.sends, messages)
+        return [*effects, answered]
+
+    def _refused(self, incoming: Incoming, now: Instant) -> list[Effect]:
+        error = refusal_of(incoming)
+        message_id = incoming.correlation_id or ""
+        if message_id == self._hello_id and self.phase is Phase.GREETING:
+            return self._turned_away(error)
+        pending = self._pending.get(message_id)
+        if pending is None:
+            return self._refused_tell(self._recent.pop(message_id), error, incoming, now)
+        pending.unanswered = max(0, pending.unanswered - 1)
+        pending.refusal = error
+        if error.code in _WAITED_OUT:
+            return self._wait_out(pending, error, incoming, now)
+        if not pending.is_restoring:
+            return self._fail(pending, error)
+        if pending.seat is None:
+            return self._turned_away(error)
+        self._finish(pending)
+        self._to_restore -= 1
+        self.membership.left(pending.seat)
+        return [Ended(pending.seat.key, error), *self._restored(now)]
+
+    def _wait_out(
+        self, pending: Pending, error: ClientError, incoming: Incoming, now: Instant
+    ) -> list[Effect]:
+        """The hub will take the request later: repeat it then, if there is time."""
+        if pending.is_waiting or pending.is_resting:
+            return []
+        pending.refusals += 1
+        if error.code == Code.RATE_LIMITED:
+            self._slow_down(pending, incoming, now)
+            return []
+        wait_s = retry_after_s(incoming)
+        if wait_s is None:
+            wait_s = min(RETRY_PAUSE_S * pending.refusals, REFUSAL_PAUSE_MAX_S)
+        if now.mono_s + wait_s >= pending.end_s:
+            return self._fail(pending, error)
+        pending.is_resting = True
+        self._deadlines.set(pending, now.mono_s + wait_s)
+        return []
+
+    def _refused_tell(
+        self, tell: Pending | None, error: ClientError, incoming: Incoming, now: Instant
+    ) -> list[Effect]:
+        if tell is None:
+            return [Warned("The hub reported an error", {"code": error.code})]
+        if error.code != Code.RATE_LIMITED:
+            facts = {"code": error.code, "subject": tell.request.subject}
+            if isinstance(error, Refused):
+                facts |= {"detail": error.message, "resolution": error.resolution}
+            return [Warned("The hub refused a tell", facts)]
+        tell.since_s = now.mono_s
+        self._pending[tell.request.id] = tell
+        self._slow_down(tell, incoming, now)
+        self._deadlines.set(tell, now.mono_s + WAIT_S)
+        return []
+
+    def _slow_down(self, pending: Pending, incoming: Incoming, now: Instant) -> None:
+        """The hub found us too fast: nothing goes for as long as it says, then this one again."""
+        self._flow.hold(now.mono_s + (retry_after_s(incoming) or RATE_LIMITED_S))
+        self._flow.put_back([pending])
+
+    def _turned_away(self, error: ClientError) -> list[Effect]:
+        """The hub does not want the connection, or not all that belongs to it."""
+        if not self._was_ready:
+            return self.stop(error)
+        if not isinstance(error, Refused) or error.retryable:
+            return [Drop(str(error))]
+        return self.stop(GaveUp(f"the hub refused to take this client back: {error}"))
+
+    def _due(self, pending: Pending, now: Instant) -> list[Effect]:
+        request = pending.request
+        if request.answer is None:
+            return self._waited(pending, now)
+        if pending.is_resting:
+            pending.is_resting = False
+            due_s = min(now.mono_s + request.timeout_s, pending.end_s)
+            self._deadlines.set(pending, due_s)
+            self._flow.put_back([pending])
+            return []
+        if pending.attempt >= request.attempts or now.mono_s >= pending.end_s - _NEARLY_S:
+            age_s = now.mono_s - pending.since_s
+            return self._fail(pending, pending.outcome(f"no answer in {age_s:.3g} s"))
+        rest_s = RETRY_PAUSE_S * pending.attempt
+        pending.attempt += 1
+        if pending.is_waiting:
+            self._deadlines.set(pending, now.mono_s + rest_s + request.timeout_s)
+        else:
+            pending.is_resting = True
+            self._deadlines.set(pending, now.mono_s + rest_s)
+        return []
+
+    def _waited(self, tell: Pending, now: Instant) -> list[Effect]:
+        """A tell has waited long; only standing still counts, not standing in line."""
+        stalled_s = self._flow.stalled_since_s(tell)
+        end_s = max(tell.since_s, now.mono_s if stalled_s is None else stalled_s) + WAIT_S
+        if now.mono_s < end_s - _NEARLY_S:
+            self._deadlines.set(tell, end_s)
+            return []
+        cause = "the hub has paused it" if self.phase is Phase.READY else "there is no connection"
+        text = f"{tell.request.subject} was not sent: {cause} for {WAIT_S:g} s"
+        return self._fail(tell, Unavailable(text))
+
+    def _add(
+        self,
+        request: Request,
+        now: Instant,
+        *,
+        then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
+        is_restoring: bool = False,
+    ) -> Pending:
+        self._orders += 1
+        pending = Pending(
+            request, self._orders, now.mono_s, then=then, seat=seat, is_restoring=is_restoring
+        )
+        self._pending[request.id] = pending
+        if request.collects is not None:
+            self._replays[request.collects] = pending
+        self._flow.add(pending)
+        return pending
+
+    def _pump(self, now: Instant) -> list[Effect]:
+        """Write what may be written."""
+        effects: list[Effect] = []
+        while (pending := self._flow.take(now.mono_s)) is not None:
+            pending.sends += 1
+            pending.unanswered += 1
+            effects.append(self._sent(pending.request.frame, now))
+            if pending.request.answer is None:
+                self._finish(pending)
+                self._recent.add(pending)
+                if pending.sends == 1:
+                    effects.append(Answered(pending.request.id, None, 1))
+        return effects
+
+    def _sent(self, frame: bytes, now: Instant) -> Send:
+        self._heartbeat.sent(now.mono_s)
+        return Send(frame)
+
+    def _finish(self, pending: Pending) -> None:
+        del self._pending[pending.request.id]
+        if pending.request.collects is not None:
+            self._replays.pop(pending.request.collects, None)
+        self._deadlines.clear(pending)
+        self._flow.withdraw(pending)
+
+    def _fail(self, pending: Pending, error: ClientError) -> list[Effect]:
+        self._finish(pending)
+        if pending.request.answer is None and pending.sends:
+            # Its caller has gone on, since it was written once; only the log can be told.
+            facts = {"code": error.code, "subject": pending.request.subject}
+            return [Warned("A tell that the hub refused for its rate is lost", facts)]
+        return [Failed(pending.request.id, error)]
+
+    def _fail_all(self, error: ClientError) -> list[Effect]:
+        effects: list[Effect] = []
+        for pending in list(self._pending.values()):
+            if pending.is_restoring:
+                self._finish(pending)
+            else:
+                effects += self._fail(pending, pending.ended(error))
+        return effects

@@ -1,0 +1,192 @@
+"""What a client is in its hub, to be made again on every new connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from signalhub.client.answers import Lost
+from signalhub.client.arguments import checked_address, checked_capabilities
+from signalhub.client.delivery import Progress
+from signalhub.client.protocol.effects import Effect, Ended, Warned
+from signalhub.client.protocol.frame import Request
+from signalhub.client.requests import Composer
+from signalhub.wire.errors import Unsubscribed
+
+
+class SeatKey(NamedTuple):
+    """Subscription names belong to their topic."""
+
+    topic: str
+    subscription: str
+
+
+class Seat:
+    """What one consumer asks for, and what the hub last said about it."""
+
+    def __init__(self, key: SeatKey, terms: dict[str, Any], address: str) -> None:
+        self.key = key
+        self.terms = terms
+        self.address = address
+        self.progress = Progress()
+        self.is_taken = False
+        self.subscription_id = ""
+        self.epoch = ""
+        self.next = 0
+        self.head = 0
+        self.lag = 0
+        self.recovered = True
+        self.lost: Lost | None = None
+
+    @property
+    def is_auto_acked(self) -> bool:
+        """Does the hub settle by itself what it has written?"""
+        return self.terms.get("autoAck") is True
+
+    def request(self, compose: Composer, now_ms: int) -> Request:
+        """Take the seat, or take it again."""
+        terms = dict(self.terms)
+        position, epoch = self.progress.position, self.progress.epoch
+        if position is not None and epoch is not None:
+            terms["from"] = {"seq": position + 1}
+            if position > 0:
+                terms["resume"] = {"epoch": epoch, "seq": position}
+        return compose.streams.subscribe(self.key, terms, now_ms, sender=self.address)
+
+    def taken(self, facts: dict[str, Any]) -> list[Effect]:
+        """The hub granted it, and says whether everything after our position is there."""
+        self.is_taken = True
+        self.subscription_id = _text(facts, "subscriptionId")
+        self.epoch = _text(facts, "epoch")
+        self.next = _count(facts, "next")
+        self.head = _count(facts, "head")
+        self.lag = _count(facts, "lag")
+        self.recovered = facts.get("recovered") is not False
+        first, last = _count(facts, "lostFrom"), _count(facts, "lostTo")
+        self.lost = Lost(first, last) if last else None
+        if self.epoch and self.epoch != self.progress.epoch:
+            self.progress.restart(self.epoch)
+        if self.recovered:
+            return []
+        loss = {"topic": self.key.topic, "subscription": self.key.subscription, "lost": self.lost}
+        return [Warned("Messages of a durable subscription are gone", loss)]
+
+    def withdrawn(self, reason: str) -> Ended:
+        """The hub took it away."""
+        text = f"{self.key.subscription} of topic {self.key.topic} ended: {reason}"
+        if reason == "taken_over":
+            text += ", another session consumes under the same name"
+        return Ended(self.key, Unsubscribed(reason, text))
+
+
+def _text(facts: dict[str, Any], name: str) -> str:
+    value = facts.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _count(facts: dict[str, Any], name: str) -> int:
+    value = facts.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+class Membership:
+    """Registrations, then subscriptions, then seats, each in the order they were first made."""
+
+    def __init__(self) -> None:
+        self._registrations: dict[str, _Registration] = {}
+        self._subscriptions: dict[tuple[str, str], None] = {}
+        self._seats: dict[SeatKey, Seat] = {}
+
+    def registered(
+        self,
+        address: str,
+        capabilities: Iterable[str],
+        metadata: Mapping[str, Any],
+        lease_s: float | None,
+        durable: bool | None = None,
+        *,
+        is_done: bool = True,
+    ) -> None:
+        """We answer to the address; if it is not done yet, the next connection does it."""
+        known = self._registrations.get(checked_address(address))
+        if durable is None and known is not None:
+            durable = known.durable
+        # A mailbox is dropped once, not with every connection.
+        if is_done:
+            durable = durable or None
+        self._registrations[address] = _Registration(
+            checked_capabilities(capabilities), dict(metadata), lease_s, durable
+        )
+
+    def unregistered(self, address: str) -> None:
+        """The address is given up, and with it what it was subscribed to."""
+        self._registrations.pop(address, None)
+        for key in [key for key in self._subscriptions if key[0] == address]:
+            del self._subscriptions[key]
+
+    def subscribed(self, address: str, topic: str) -> None:
+        self._subscriptions[address, topic] = None
+
+    def unsubscribed(self, address: str, topic: str) -> None:
+        self._subscriptions.pop((address, topic), None)
+
+    def seated(self, seat: Seat) -> None:
+        self._seats[seat.key] = seat
+
+    def left(self, seat: Seat) -> bool:
+        """The seat is not taken again; `False` if it was left already."""
+        if self._seats.get(seat.key) is not seat:
+            return False
+        del self._seats[seat.key]
+        return True
+
+    def seat_named(self, facts: Mapping[str, Any]) -> Seat | None:
+        """The seat the hub speaks about, by its names or by its id."""
+        seat_id = facts.get("subscriptionId")
+        for seat in self._seats.values():
+            is_named = seat.key == (facts.get("topic"), facts.get("subscription"))
+            if is_named or (seat_id and seat.subscription_id == seat_id):
+                return seat
+        return None
+
+    @property
+    def lease_s(self) -> float | None:
+        """The shortest lease that was asked for."""
+        leases = (each.lease_s for each in self._registrations.values())
+        return min((lease for lease in leases if lease is not None), default=None)
+
+    def requests(self, compose: Composer, now_ms: int) -> list[tuple[Request, Seat | None]]:
+        """Everything that makes a new connection what the last one was."""
+        registrations = [
+            compose.register(
+                address,
+                each.capabilities,
+                each.metadata,
+                each.lease_s,
+                now_ms,
+                durable=each.durable,
+            )
+            for address, each in self._registrations.items()
+        ]
+        for address, each in self._registrations.items():
+            if each.durable is False:
+                self._registrations[address] = msgspec.structs.replace(each, durable=None)
+        subscriptions = (
+            compose.subscribe(topic, now_ms, sender=address)
+            for address, topic in self._subscriptions
+        )
+        seats = [seat for seat in self._seats.values() if seat.is_taken]
+        return [
+            *((request, None) for request in registrations),
+            *((request, None) for request in subscriptions),
+            *((seat.request(compose, now_ms), seat) for seat in seats),
+        ]
+
+
+class _Registration(msgspec.Struct, frozen=True):
+    capabilities: list[str]
+    metadata: dict[str, Any]
+    lease_s: float | None
+    durable: bool | None

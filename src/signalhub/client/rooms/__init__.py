@@ -1,0 +1,1 @@
+"""Rooms and inboxes for the client."""

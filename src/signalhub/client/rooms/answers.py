@@ -1,0 +1,216 @@
+"""Reading what a hub answers over HTTP about rooms and inboxes.
+
+Answers are read leniently, so that client and hub may be of different ages. A refusal is either
+final or comes with the time after which asking again makes sense.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+
+from signalhub.client.arguments import decoded
+from signalhub.client.transport.http import Answer
+from signalhub.wire.errors import ClientError, OutcomeUnknown, Refused, RoomCode, Unavailable
+
+IDS_MAX = 10_000
+
+
+class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a room or an inbox.
+
+    An inbox does not keep who sent a message and of which type it was: both are known only of
+    messages that came while we were there, and the time only of those that came from the inbox.
+    """
+
+    seq: int
+    message_id: str
+    ciphertext: bytes
+    type: str | None = None
+    pseudonym: str | None = None
+    created_at: datetime | None = None
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """The message is on the hub's disk, and was offered to everybody in the room."""
+
+    message_id: str
+    seq: int
+    is_repeat: bool = False  # It was there already, under the same id.
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """The message is in the inbox."""
+
+    message_id: str
+    seq: int
+    is_repeat: bool = False
+    stored_at: datetime | None = None
+
+
+class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of an inbox in ascending order; go on at `next_seq`."""
+
+    messages: tuple[RoomMessage, ...] = ()
+    next_seq: int = 0
+    oldest_seq: int | None = None  # The oldest that can be read; `None` if there is nothing.
+    is_partial: bool = False  # The hub cannot read some of it now: ask again, skip nothing.
+
+    def __iter__(self) -> Iterator[RoomMessage]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class Missed(NamedTuple):
+    """Positions that were gone before they could be read, both ends included."""
+
+    first: int
+    last: int
+
+
+class RecentIds:
+    """The message ids seen last, by which a message sent twice is recognised."""
+
+    def __init__(self, limit: int = IDS_MAX) -> None:
+        self._limit = limit
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def is_new(self, message_id: str) -> bool:
+        """Is it new? From now on it is not."""
+        if message_id in self._ids:
+            return False
+        self._ids[message_id] = None
+        if len(self._ids) > self._limit:
+            self._ids.popitem(last=False)
+        return True
+
+
+RETRY_AFTER_S_MAX = 3600.0
+
+# A kept connection may be told that it was idle for too long just when it is used again.
+_NOT_NOW = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class Refusal(NamedTuple):
+    """It did not work. `retry_after_s` is `None` if it would not work again either."""
+
+    error: ClientError
+    retry_after_s: float | None = None
+    is_reached: bool = True  # Did a hub say so?
+
+
+class _Body(msgspec.Struct, rename="camel"):
+    error: str = ""
+    error_code: str = ""
+    retry_after_ms: float | None = None
+
+
+class _Message(msgspec.Struct, rename="camel"):
+    seq: int
+    message_id: str
+    ciphertext: str
+    created_at: datetime | None = None
+
+
+class _Page(msgspec.Struct, rename="camel"):
+    next_seq: int
+    messages: list[_Message] = []
+    partial: bool = False
+
+
+class _Stored(msgspec.Struct, rename="camel"):
+    seq: int
+    stored_at: datetime | None = None
+
+
+_body = msgspec.json.Decoder(_Body)
+_page = msgspec.json.Decoder(_Page)
+_stored = msgspec.json.Decoder(_Stored)
+
+
+def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -> Refusal:
+    """Why a request was refused, and when to try it again."""
+    try:
+        said = _body.decode(body)
+    except msgspec.MsgspecError:
+        said = _Body()
+    text = said.error or f"{url} answered HTTP {status} {_phrase(status)}".rstrip()
+    wait_s = retry_after_s(said.retry_after_ms, headers.get("retry-after", ""))
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Refusal(limited(text, wait_s), wait_s)
+    if status in _NOT_NOW:
+        return Refusal(Unavailable(text), wait_s)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        # Something failed on the way, and nobody can say how far it had come.
+        return Refusal(OutcomeUnknown(text), wait_s)
+    if said.error_code:
+        return Refusal(Refused(said.error_code, text))
+    return Refusal(Unavailable(text))
+
+
+def limited(text: str, retry_after_s: float) -> Refused:
+    """More came than a room or inbox takes; it did not happen, and may after the wait."""
+    return Refused(
+        RoomCode.RATE_LIMIT_EXCEEDED,
+        text or "Rate limit exceeded",
+        retryable=True,
+        details={"retryAfterMs": round(retry_after_s * 1000)},
+    )
+
+
+def retry_after_s(retry_after_ms: float | None, header: str = "") -> float:
+    """How long the hub wants to be left alone; the body is more exact than the header."""
+    if retry_after_ms is not None and retry_after_ms >= 0:
+        return min(retry_after_ms / 1000, RETRY_AFTER_S_MAX)
+    return min(float(header), RETRY_AFTER_S_MAX) if header.isdecimal() else 0.0
+
+
+def page_of(answer: Answer) -> InboxPage:
+    """A page of an inbox."""
+    page = _page.decode(answer.body)
+    oldest = answer.headers.get("x-inbox-oldest-seq", "")
+    return InboxPage(
+        messages=tuple(map(_message_of, page.messages)),
+        next_seq=page.next_seq,
+        oldest_seq=int(oldest) if oldest.isdecimal() else None,
+        is_partial=page.partial,
+    )
+
+
+def stored_of(answer: Answer, message_id: str) -> Stored:
+    """What became of an append."""
+    stored = _stored.decode(answer.body)
+    return Stored(
+        message_id=message_id,
+        seq=stored.seq,
+        is_repeat=answer.headers.get("idempotent-replay", "").lower() == "true",
+        stored_at=stored.stored_at,
+    )
+
+
+def unreadable(url: str) -> Unavailable:
+    """Something answered, and it was no hub, or one of another time."""
+    return Unavailable(f"{url} answered HTTP 200 with something a hub would not say")
+
+
+def _message_of(message: _Message) -> RoomMessage:
+    return RoomMessage(
+        seq=message.seq,
+        message_id=message.message_id,
+        ciphertext=decoded(message.ciphertext),
+        created_at=message.created_at,
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

@@ -1,0 +1,241 @@
+"""An inbox over HTTP: read in pages, written without anybody in its room being told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Generic, Self, TypeVar
+
+import msgspec
+
+from signalhub.client.arguments import (
+    checked_ciphertext,
+    checked_inbox,
+    checked_room_message_id,
+    checked_seq,
+    encoded,
+)
+from signalhub.client.rooms.answers import (
+    InboxPage,
+    Missed,
+    RecentIds,
+    Refusal,
+    RoomMessage,
+    Stored,
+    page_of,
+    refusal_of,
+    stored_of,
+    unreadable,
+)
+from signalhub.client.transport.http import Answer, HttpClient
+from signalhub.pacing import Attempts, log_wait, retry_wait_s
+from signalhub.wire.errors import OutcomeUnknown, Unavailable
+
+T = TypeVar("T")
+
+PAGE = 100
+PAGE_MAX = 1000
+TIMEOUT_S = 30.0
+# A page may have to wait for its turn: the hub gives out sixty a minute.
+PAGE_TIMEOUT_S = 120.0
+PARTIAL_S = 1.0
+
+_ACCEPTED = (HTTPStatus.OK, HTTPStatus.ACCEPTED)
+
+
+class InboxAccess:
+    """One inbox. Whoever knows its id may do all of this; the id travels in a header only."""
+
+    def __init__(self, http: HttpClient, inbox: str) -> None:
+        self._http = http
+        self._headers = {"X-Inbox-ID": checked_inbox(inbox)}
+
+    def __repr__(self) -> str:
+        return f"<InboxAccess at {self._http.origin.http_url}>"
+
+    async def fetch(
+        self,
+        from_seq: int = 0,
+        limit: int = PAGE,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        attempts: int | None = None,
+    ) -> InboxPage:
+        """A page of at most `limit` messages, and never more than 1000, from a position on.
+
+        Args:
+            from_seq: The first position wanted. What is gone is left out: compare `oldest_seq`.
+            timeout_s: How long to try; a hub that is busy or limits fetches is waited for.
+            attempts: How often to try a hub that cannot be reached; `None` is as often as time
+                permits.
+
+        Raises:
+            Refused: With `retryable` if waiting for the hub's limit would take too long.
+            Unavailable: The hub cannot be reached, or cannot read the inbox now.
+        """
+        checked_seq(from_seq, "from_seq")
+        checked_seq(limit, "limit", least=1)
+        call = _Call("GET", _page_path(from_seq, limit), page_of)
+        try:
+            return await self._repeat(call, timeout_s, attempts)
+        except OutcomeUnknown as unknown:
+            # Reading changes nothing, so there is no doubt about what happened.
+            raise Unavailable(str(unknown)) from unknown
+
+    async def fetch_once(self, from_seq: int, timeout_s: float) -> InboxPage | Refusal:
+        """One attempt at a large page, for those who keep their own time."""
+        return await self._try(_Call("GET", _page_path(from_seq, PAGE_MAX), page_of), timeout_s)
+
+    def messages(
+        self, from_seq: int = 1, *, timeout_s: float = PAGE_TIMEOUT_S, attempts: int | None = None
+    ) -> InboxMessages:
+        """Everything from a position on, page by page, until there is no more.
+
+        A page the hub cannot read completely is asked for again, so that nothing is skipped.
+
+        Args:
+            timeout_s: How long each page may take, waiting for the hub's limit included.
+            attempts: As for `fetch`.
+        """
+        return InboxMessages(self, checked_seq(from_seq, "from_seq"), timeout_s, attempts)
+
+    async def append(
+        self,
+        ciphertext: bytes,
+        *,
+        message_id: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        attempts: int | None = None,
+    ) -> Stored:
+        """Put a message into the inbox; those in its room are not told.
+
+        Args:
+            message_id: An id of your own: appended again under it, the message counts once.
+            timeout_s: How long to try, always under the same id.
+            attempts: As for `fetch`.
+
+        Raises:
+            Refused: The hub said no; with `retryable` it limits appends.
+            Unavailable: It was never sent, or the hub cannot write now.
+            OutcomeUnknown: It was sent, and no answer came.
+        """
+        own = checked_room_message_id(message_id)
+        members = {"messageId": own, "ciphertext": encoded(checked_ciphertext(ciphertext))}
+        body = msgspec.json.encode(members)
+        call = _Call("POST", "/v1/inbox/append", lambda answer: stored_of(answer, own), body)
+        return await self._repeat(call, timeout_s, attempts)
+
+    async def _repeat(self, call: _Call[T], timeout_s: float, attempts_max: int | None) -> T:
+        """Try until it is done, refused for good, or out of time."""
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + timeout_s
+        attempts = Attempts()
+        while True:
+            result = await self._try(call, max(0.0, deadline_s - now_s()))
+            if not isinstance(result, Refusal):
+                return result
+            attempts.failed(result.error)
+            is_last = not result.is_reached and attempts.count == attempts_max
+            if result.retry_after_s is None or is_last:
+                raise attempts.failure("no answer came")
+            wait_s = retry_wait_s(result.retry_after_s, attempts.count, random.random)
+            if now_s() + wait_s >= deadline_s:
+                raise attempts.failure("no answer came")
+            log_wait(result.error, wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def _try(self, call: _Call[T], timeout_s: float) -> T | Refusal:
+        headers = self._headers
+        if call.body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
+        try:
+            answer = await self._http.request(
+                call.method, call.path, headers=headers, body=call.body, timeout_s=timeout_s
+            )
+        except (Unavailable, OutcomeUnknown) as error:
+            return Refusal(error, 0.0, is_reached=False)
+        url = self._http.origin.http_url
+        if answer.status not in _ACCEPTED:
+            return refusal_of(url, answer.status, answer.headers, answer.body)
+        try:
+            return call.read(answer)
+        except (msgspec.MsgspecError, ValueError):
+            return Refusal(unreadable(url))
+
+
+class InboxMessages:
+    """The messages of an inbox in order, none twice; ends where the inbox does.
+
+    `next_seq` is where to go on another time, `missed` what was gone already.
+    """
+
+    def __init__(
+        self, inbox: InboxAccess, from_seq: int, timeout_s: float, attempts: int | None
+    ) -> None:
+        self.missed: tuple[Missed, ...] = ()
+        self._inbox = inbox
+        self._from_seq = max(1, from_seq)
+        self._timeout_s = timeout_s
+        self._attempts = attempts
+        self._waiting: deque[RoomMessage] = deque()
+        self._ids = RecentIds()
+
+    @property
+    def next_seq(self) -> int:
+        return self._waiting[0].seq if self._waiting else self._from_seq
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RoomMessage:
+        while not self._waiting:
+            page = await self._page()
+            if not page.messages:
+                raise StopAsyncIteration
+            self._add(page)
+        return self._waiting.popleft()
+
+    def _add(self, page: InboxPage) -> None:
+        first = page.messages[0].seq
+        if first > self._from_seq:
+            self.missed += (Missed(self._from_seq, first - 1),)
+        self._waiting.extend(one for one in page.messages if self._ids.is_new(one.message_id))
+        self._from_seq = page.messages[-1].seq + 1
+
+    async def _page(self) -> InboxPage:
+        """The next page that leaves nothing out."""
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + self._timeout_s
+        attempts = 0
+        while True:
+            page = await self._inbox.fetch(
+                self._from_seq,
+                PAGE_MAX,
+                timeout_s=max(0.0, deadline_s - now_s()),
+                attempts=self._attempts,
+            )
+            if not page.is_partial:
+                return page
+            attempts += 1
+            wait_s = retry_wait_s(PARTIAL_S, attempts, random.random)
+            if now_s() + wait_s >= deadline_s:
+                raise Unavailable("the hub cannot read its archive now; nothing was skipped")
+            await asyncio.sleep(wait_s)
+
+
+@dataclass(frozen=True)
+class _Call(Generic[T]):
+    """A request that may be repeated, and how to read its answer."""
+
+    method: str
+    path: str
+    read: Callable[[Answer], T]
+    body: bytes | None = None
+
+
+def _page_path(from_seq: int, limit: int) -> str:
+    return f"/v1/inbox/messages?fromSeq={from_seq}&limit={min(limit, PAGE_MAX)}"

@@ -1,0 +1,535 @@
+"""One member of a room, without any I/O.
+
+States: *down* (no socket), *joining* (a socket, no welcome yet), *joined*, *stopped*. Events are
+methods that take the time and return effects. Remembered through losses: the position of the
+reader, and every message to send until it is answered or too late. After each welcome the outbox
+writes what waits, and the reader's gap up to the welcome's position is fetched while live messages
+are held. Deliberately not handled here: when to reconnect, and everything about HTTP.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from signalhub.client.arguments import decoded
+from signalhub.client.protocol.effects import Drop, Failed, Send, Stop, Warned
+from signalhub.client.protocol.incoming import Heartbeat
+from signalhub.client.rooms.answers import (
+    InboxPage,
+    Missed,
+    RecentIds,
+    RoomMessage,
+    Sent,
+    limited,
+    retry_after_s,
+)
+from signalhub.client.rooms.outbox import Outbox, Outgoing
+from signalhub.pacing import retry_wait_s
+from signalhub.wire.errors import (
+    ClientError,
+    GaveUp,
+    OutcomeUnknown,
+    Refused,
+    RoomCode,
+    Unavailable,
+)
+from signalhub.wire.frames import CloseCode
+
+READY_MAX = 1_000
+READY_BYTES_MAX = 16 * 2**20
+HELD_MAX = 1_000
+HELD_BYTES_MAX = 16 * 2**20
+MISSED_MAX = 1_000
+# All members share the fetches of an inbox, so a live reader spreads its own.
+PAUSE_S = 1.0
+PARTIAL_S = 1.0
+
+
+class CatchUp:
+    """Invariant: everything up to `_queued` was handed over, is ready, or is gone for good."""
+
+    def __init__(self, since: int | None, random: Callable[[], float]) -> None:
+        self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
+        self.rewound = 0
+        self._random = random
+        self._is_positioned = since is not None
+        self._queued = since or 0
+        self._target = 0
+        self._ready: deque[RoomMessage] = deque()
+        self._ready_bytes = 0
+        self._held: list[RoomMessage] = []
+        self._held_bytes = 0
+        self._ids = RecentIds()
+        self._is_open = False
+        self._is_wanted = False
+        self._fetching: int | None = None  # The target when the page under way was asked for.
+        self._attempts = 0
+        self._not_before_s = 0.0
+
+    @property
+    def last_seq(self) -> int:
+        """Everything up to here was handed over, or is gone."""
+        return self._ready[0].seq - 1 if self._ready else self._queued
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    def take(self) -> RoomMessage | None:
+        """The next message for the reader, who from now on is known to want them."""
+        self._is_wanted = True
+        if not self._ready:
+            return None
+        message = self._ready.popleft()
+        self._ready_bytes -= len(message.ciphertext)
+        self._move_held()
+        return message
+
+    def welcomed(self, last_seq: int) -> bool:
+        """A socket is in the room, whose last position is this; is that where we thought?"""
+        self._is_open = True
+        if not self._is_positioned:
+            self._is_positioned = True
+            self._queued = last_seq
+        self._target = max(self._target, last_seq)
+        if last_seq >= self._queued:
+            return True
+        # The hub has lost what we have seen. What came instead has positions we took for known.
+        self.rewound += 1
+        self._queued, self._target = 0, last_seq
+        self._drop_held()
+        return False
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self._is_open = False
+
+    def heard(self, message: RoomMessage) -> None:
+        """A live message, or one of ours that was accepted."""
+        if message.seq <= self._queued or not self._is_positioned:
+            return
+        if not self._held and message.seq == self._queued + 1 and not self._is_full:
+            self._push(message)
+            return
+        index = bisect_left(self._held, message.seq, key=lambda one: one.seq)
+        if index < len(self._held) and self._held[index].seq == message.seq:
+            return
+        self._held.insert(index, message)
+        self._held_bytes += len(message.ciphertext)
+        self._move_held()
+        if len(self._held) > HELD_MAX or self._held_bytes > HELD_BYTES_MAX:
+            self._target = max(self._target, self._held[-1].seq)
+            self._drop_held()
+
+    def next_fetch(self, now_s: float) -> int | None:
+        """The position to fetch a page from now, if one is needed; it is then under way."""
+        if not self._needs_page or now_s < self._not_before_s:
+            return None
+        self._fetching = self._target
+        return self._queued + 1
+
+    def fetched(self, asked: int, page: InboxPage, now_s: float) -> Missed | None:
+        """The page asked for has come; what turned out just now to be gone."""
+        assert self._fetching is not None
+        target, self._fetching = self._fetching, None
+        if asked > self._queued + 1:
+            return None  # Asked before a rewind.
+        if page.is_partial:
+            self._retry(PARTIAL_S, now_s)
+            return None
+        self._attempts = 0
+        # With nothing left to read, all that was known when we asked is gone.
+        first = page.messages[0].seq if page.messages else target + 1
+        missed = self._skip_to(first)
+        for message in page.messages:
+            if message.seq > self._queued:
+                self._push(message)
+        self._move_held()
+        if self._queued >= self._target:
+            self._not_before_s = now_s + PAUSE_S
+        return missed
+
+    def not_fetched(self, retry_after_s: float, now_s: float) -> None:
+        """There was no page this time."""
+        self._fetching = None
+        self._retry(retry_after_s, now_s)
+
+    @property
+    def wake_at_s(self) -> float | None:
+        """When to ask `next_fetch` again."""
+        return self._not_before_s if self._needs_page else None
+
+    @property
+    def _needs_page(self) -> bool:
+        has_place = len(self._ready) < READY_MAX // 2 and self._ready_bytes < READY_BYTES_MAX
+        is_behind = self._queued < self._target
+        is_due = self._is_open and self._is_wanted and self._fetching is None
+        return is_behind and has_place and is_due
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._ready) >= READY_MAX or self._ready_bytes >= READY_BYTES_MAX
+
+    def _retry(self, retry_after_s: float, now_s: float) -> None:
+        self._attempts += 1
+        self._not_before_s = now_s + retry_wait_s(retry_after_s, self._attempts, self._random)
+
+    def _skip_to(self, first: int) -> Missed | None:
+        if first <= self._queued + 1:
+            return None
+        missed = Missed(self._queued + 1, first - 1)
+        self._queued = first - 1
+        follows = bool(self.missed) and self.missed[-1].last == missed.first - 1
+        first_of_all = self.missed.pop().first if follows else missed.first
+        self.missed.append(Missed(first_of_all, missed.last))
+        return missed
+
+    def _push(self, message: RoomMessage) -> None:
+        self._queued = message.seq
+        if self._ids.is_new(message.message_id):
+            self._ready.append(message)
+            self._ready_bytes += len(message.ciphertext)
+
+    def _move_held(self) -> None:
+        """Let held messages follow that have nothing missing before them."""
+        used = 0
+        for message in self._held:
+            if message.seq > self._queued:
+                if message.seq != self._queued + 1 or self._is_full:
+                    break
+                self._push(message)
+            used += 1
+            self._held_bytes -= len(message.ciphertext)
+        del self._held[:used]
+        if self._held:
+            self._target = max(self._target, self._held[0].seq - 1)
+
+    def _drop_held(self) -> None:
+        self._held.clear()
+        self._held_bytes = 0
+
+
+HEARTBEAT_S = 30.0
+WELCOME_S = 10.0
+SENDS_MAX = 1_000
+
+
+class Phase(Enum):
+    """How far a member is into its room."""
+
+    DOWN = "down"
+    JOINING = "joining"
+    JOINED = "joined"
+    STOPPED = "stopped"
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """We are in the room."""
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Get a page of the inbox from this position on; at most one is wanted at a time."""
+
+    from_seq: int
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A message of ours is in the room."""
+
+    id: str
+    sent: Sent
+
+
+class Readable(msgspec.Struct, frozen=True):
+    """There is something to take."""
+
+
+Effect = Send | Fetch | Accepted | Failed | Joined | Readable | Drop | Stop | Warned
+
+
+class _Frame(msgspec.Struct, rename="camel"):
+    """Whatever a hub says on a room's socket; members that do not belong are left out."""
+
+    action: str
+    seq: int = 0
+    last_seq: int = 0
+    message_id: str = ""
+    ciphertext: str = ""
+    type: str | None = None
+    pseudonym_id: str | None = None
+    duplicate: bool = False
+    error: str = ""
+    error_code: str = ""
+    retry_after_ms: float | None = None
+    t: Any = msgspec.UNSET
+
+
+class _Pong(msgspec.Struct):
+    action: str = "pong"
+    t: Any = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Frame).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class RoomProtocol:
+    """Join, read in order, send until answered."""
+
+    def __init__(self, pseudonym: str, since: int | None, random: Callable[[], float]) -> None:
+        self.phase = Phase.DOWN
+        self.reading = CatchUp(since, random)
+        self._pseudonym = pseudonym
+        self._outbox = Outbox(random)
+        self._heartbeat: Heartbeat | None = None
+        self._pings = 0
+        self._welcome_by_s = 0.0
+        self._unread_bytes: int | None = None  # A frame that the hub hung up on had so many.
+        self._has_joined = False
+        self._has_warned = False
+        self._end: ClientError | None = None
+
+    def opened(self, now_s: float) -> list[Effect]:
+        """A socket is open; the hub speaks first."""
+        assert self.phase is Phase.DOWN
+        self.phase = Phase.JOINING
+        self._heartbeat = Heartbeat(HEARTBEAT_S, now_s)
+        self._welcome_by_s = now_s + WELCOME_S
+        return []
+
+    def received(self, text: bytes, now_s: float) -> list[Effect]:
+        """A frame has arrived."""
+        if self._heartbeat is None or self.phase is Phase.STOPPED:
+            return []
+        self._heartbeat.heard(now_s)
+        try:
+            frame = _decode(text)
+            effects = self._understood(frame, now_s)
+        except (msgspec.MsgspecError, ValueError):
+            return self._warned("The hub sent a frame that cannot be read")
+        return effects + self._pump(now_s)
+
+    def lost(self, close_code: int | None) -> list[Effect]:
+        """The socket is gone."""
+        effects: list[Effect] = []
+        if close_code == CloseCode.TOO_BIG and (largest := self._outbox.too_big()) is not None:
+            self._unread_bytes = len(largest.frame)
+            effects.append(Failed(largest.message_id, _too_large()))
+        self._outbox.lost()
+        self.reading.lost()
+        self._heartbeat = None
+        if self.phase is not Phase.STOPPED:
+            self.phase = Phase.DOWN
+        return effects
+
+    def submit(
+        self,
+        message_id: str,
+        ciphertext: bytes,
+        members: dict[str, str],
+        deadline_s: float,
+        now_s: float,
+    ) -> list[Effect]:
+        """Send a message; `members` are those of its frame."""
+        if self._end is not None:
+            return [Failed(message_id, self._end)]
+        if message_id in self._outbox:
+            raise ValueError("a message with this id is on its way already")
+        if len(self._outbox) >= SENDS_MAX:
+            text = f"{SENDS_MAX} messages to this room wait already"
+            return [Failed(message_id, Unavailable(text))]
+        frame = _encode({"action": "send", "messageId": message_id, **members})
+        if self._unread_bytes is not None and len(frame) >= self._unread_bytes:
+            # It would only cost us the connection again.
+            return [Failed(message_id, _too_large())]
+        outgoing = Outgoing(message_id, frame, ciphertext, members["type"], deadline_s)
+        self._outbox.submit(outgoing)
+        return self._pump(now_s)
+
+    def forget(self, message_id: str) -> None:
+        """Nobody waits for the fate of a message any more."""
+        self._outbox.forget(message_id)
+
+    def take(self, now_s: float) -> tuple[RoomMessage | None, list[Effect]]:
+        """The next message, if there is one."""
+        message = self.reading.take()
+        return message, self._fetches(now_s)
+
+    def fetched(self, from_seq: int, page: InboxPage, now_s: float) -> list[Effect]:
+        """The page that a `Fetch` asked for."""
+        missed = self.reading.fetched(from_seq, page, now_s)
+        effects = self._readable()
+        if missed is not None:
+            facts = {"first": missed.first, "last": missed.last}
+            effects.append(Warned("Messages were gone before they could be read", facts))
+        return effects + self._fetches(now_s)
+
+    def not_fetched(
+        self, error: ClientError, retry_after_s: float | None, now_s: float
+    ) -> list[Effect]:
+        """A `Fetch` failed, for now or for good."""
+        if retry_after_s is None:
+            return self.stop(GaveUp(f"the inbox of the room cannot be read: {error}"))
+        self.reading.not_fetched(retry_after_s, now_s)
+        return []
+
+    def congested(self, is_congested: bool, now_s: float) -> list[Effect]:
+        """The socket takes no more for now, or takes again."""
+        self._outbox.congested(is_congested)
+        return self._pump(now_s)
+
+    def tick(self, now_s: float) -> list[Effect]:
+        """Time has passed."""
+        effects: list[Effect] = [
+            Failed(message_id, error) for message_id, error in self._outbox.expired(now_s)
+        ]
+        if self.phase is Phase.JOINING and now_s >= self._welcome_by_s:
+            return [*effects, Drop(f"no welcome within {WELCOME_S:g} s")]
+        heartbeat = self._heartbeat
+        if heartbeat is not None and heartbeat.is_dead(now_s):
+            return [*effects, Drop("the hub does not answer pings")]
+        if heartbeat is not None and heartbeat.is_due(now_s):
+            self._pings += 1
+            heartbeat.beat(str(self._pings), now_s)
+            heartbeat.sent(now_s)
+            effects.append(Send(_encode({"action": "ping", "t": self._pings})))
+        return effects + self._pump(now_s)
+
+    def wake_at_s(self) -> float | None:
+        """When `tick` has something to do."""
+        moments = [
+            self._outbox.wake_at_s,
+            self.reading.wake_at_s,
+            self._heartbeat.wake_at_s if self._heartbeat is not None else None,
+            self._welcome_by_s if self.phase is Phase.JOINING else None,
+        ]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def stop(self, error: ClientError) -> list[Effect]:
+        """It is over, for this reason."""
+        if self.phase is Phase.STOPPED:
+            return []
+        self.phase = Phase.STOPPED
+        self._end = error
+        self._heartbeat = None
+        self.reading.lost()
+        ended = [Failed(message_id, why) for message_id, why in self._outbox.end(error)]
+        return [*ended, Stop(error)]
+
+    def _understood(self, frame: _Frame, now_s: float) -> list[Effect]:
+        match frame.action:
+            case "message":
+                self.reading.heard(_message_of(frame))
+                return self._readable()
+            case "ack":
+                return self._acked(frame)
+            case "error":
+                return self._refused(frame, now_s)
+            case "welcome":
+                return self._welcomed(frame)
+            case "ping":
+                return [Send(_encode(_Pong(t=frame.t)))]
+            case "pong" if self._heartbeat is not None:
+                self._heartbeat.answered(str(frame.t))
+        return []
+
+    def _welcomed(self, frame: _Frame) -> list[Effect]:
+        if self.phase is not Phase.JOINING:
+            return []
+        self.phase = Phase.JOINED
+        self._has_joined = True
+        self._outbox.opened()
+        if self.reading.welcomed(frame.last_seq):
+            return [Joined()]
+        facts = {"last": frame.last_seq}
+        return [Joined(), Warned("The room ends before what was read", facts)]
+
+    def _acked(self, frame: _Frame) -> list[Effect]:
+        outgoing = self._outbox.accepted(frame.message_id)
+        if outgoing is None:
+            return []
+        sent = Sent(message_id=frame.message_id, seq=frame.seq, is_repeat=frame.duplicate)
+        effects: list[Effect] = [Accepted(frame.message_id, sent)]
+        if frame.duplicate:
+            return effects
+        # A hub may not echo what we say; then this is the only time we hear of it.
+        own = RoomMessage(
+            seq=frame.seq,
+            message_id=frame.message_id,
+            ciphertext=outgoing.ciphertext,
+            type=outgoing.type,
+            pseudonym=self._pseudonym,
+        )
+        self.reading.heard(own)
+        return effects + self._readable()
+
+    def _refused(self, frame: _Frame, now_s: float) -> list[Effect]:
+        error, wait_s = _error_of(frame)
+        if self.phase is Phase.JOINING:
+            return self._turned_away(error, is_final=wait_s is None)
+        if frame.message_id not in self._outbox:
+            return self._warned("The hub refused a frame", code=frame.error_code)
+        final = self._outbox.refused(frame.message_id, error, wait_s, now_s)
+        return [] if final is None else [Failed(frame.message_id, final)]
+
+    def _turned_away(self, error: ClientError, *, is_final: bool) -> list[Effect]:
+        """The hub found out only after the handshake that it cannot let us in."""
+        if not is_final:
+            return [Drop(str(error))]
+        return self.stop(GaveUp(f"not let in again: {error}") if self._has_joined else error)
+
+    def _pump(self, now_s: float) -> list[Effect]:
+        effects: list[Effect] = [Send(frame) for frame in self._outbox.due(now_s)]
+        if effects and self._heartbeat is not None:
+            self._heartbeat.sent(now_s)
+        return effects + self._fetches(now_s)
+
+    def _fetches(self, now_s: float) -> list[Effect]:
+        from_seq = self.reading.next_fetch(now_s)
+        return [] if from_seq is None else [Fetch(from_seq)]
+
+    def _readable(self) -> list[Effect]:
+        return [Readable()] if self.reading.has_ready else []
+
+    def _warned(self, sentence: str, **facts: str) -> list[Effect]:
+        """Say it once: what a hub does wrong it mostly does often."""
+        if self._has_warned:
+            return []
+        self._has_warned = True
+        return [Warned(sentence, dict(facts))]
+
+
+def _message_of(frame: _Frame) -> RoomMessage:
+    if frame.seq < 1 or not frame.message_id:
+        raise ValueError("a message has a position and an id")
+    return RoomMessage(
+        seq=frame.seq,
+        message_id=frame.message_id,
+        ciphertext=decoded(frame.ciphertext),
+        type=frame.type,
+        pseudonym=frame.pseudonym_id,
+    )
+
+
+def _too_large() -> Refused:
+    return Refused(RoomCode.TOO_LARGE, "the message is larger than the hub reads")
+
+
+def _error_of(frame: _Frame) -> tuple[ClientError, float | None]:
+    """What an error frame says about a message, and when to send it again."""
+    wait_s = retry_after_s(frame.retry_after_ms)
+    match frame.error_code:
+        case RoomCode.RATE_LIMIT_EXCEEDED:
+            return limited(frame.error, wait_s), wait_s
+        case RoomCode.UNAVAILABLE:
+            return Unavailable(frame.error or "the hub cannot take messages now"), wait_s
+        case RoomCode.INTERNAL_ERROR:
+            return OutcomeUnknown(frame.error or "the hub failed"), wait_s
+        case code:
+            return Refused(code or RoomCode.BAD_FRAME, frame.error or "the hub said no"), None

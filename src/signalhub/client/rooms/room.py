@@ -1,0 +1,242 @@
+"""A room: send to everybody in it, and read everything that is sent, in order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from ssl import SSLContext
+from typing import Self, TypedDict, Unpack
+
+from signalhub.client.arguments import (
+    Type,
+    checked_ciphertext,
+    checked_inbox,
+    checked_kind,
+    checked_pseudonym,
+    checked_room_message_id,
+    checked_seq,
+    default_inbox,
+    encoded,
+    room_name,
+)
+from signalhub.client.lifecycle import Closing, Opening
+from signalhub.client.rooms.answers import Missed, RoomMessage, Sent
+from signalhub.client.rooms.inbox import InboxAccess
+from signalhub.client.rooms.protocol import RoomProtocol
+from signalhub.client.rooms.runner import RoomRunner
+from signalhub.client.transport.http import HttpClient, Origin
+from signalhub.client.transport.link import SOCKET_PATH
+from signalhub.clock import SystemClock
+from signalhub.pacing import Backoff, Reconnect
+from signalhub.wire.errors import Unavailable
+
+TIMEOUT_S = 30.0
+
+
+class Room(Closing):
+    """A member's place in a room, which mends itself.
+
+    Iterating yields every message of the room's inbox after the position it was opened with, own
+    ones included, in order and each once: first what was missed, then what comes. It ends when the
+    room is closed and raises `GaveUp` when the client has given up.
+    """
+
+    def __init__(self, pseudonym: str, runner: RoomRunner, left: Callable[[Room], None]) -> None:
+        self.pseudonym = pseudonym
+        self._runner = runner
+        self._left = left
+
+    def __repr__(self) -> str:
+        return f"<Room at {self._runner.url}, {self._runner.protocol.phase.value}>"
+
+    @property
+    def is_joined(self) -> bool:
+        """Is it connected right now?"""
+        return self._runner.is_joined
+
+    @property
+    def last_seq(self) -> int:
+        """The position of the last message handed out: keep it, and pass it as `since` next time.
+
+        What was gone before it could be read counts as handed out.
+        """
+        return self._runner.protocol.reading.last_seq
+
+    @property
+    def missed(self) -> tuple[Missed, ...]:
+        """Positions that were gone before they could be read, oldest first.
+
+        They had expired; or the room has another inbox than the one named when it was opened.
+        """
+        return tuple(self._runner.protocol.reading.missed)
+
+    @property
+    def rewound(self) -> int:
+        """How often the hub came back with fewer messages than it had, as after a lost disk.
+
+        Then everything it still has is read again, without those messages that are remembered.
+        """
+        return self._runner.protocol.reading.rewound
+
+    async def send(
+        self,
+        ciphertext: bytes,
+        *,
+        message_id: str | None = None,
+        type: Type = "mls_app",
+        proposal_id: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Sent:
+        """Send a message and wait until it is on the hub's disk.
+
+        Until then it is repeated under its one id: over new connections, and after the wait that a
+        busy or limiting hub asks for.
+
+        Args:
+            ciphertext: What only the members can read; the hub sees these bytes.
+            message_id: An id of your own. Sent again, even by another run of the program, the
+                message gets the same position and is not stored twice.
+            type: What kind of message it is to the room; the hub keeps track of proposals.
+            proposal_id: The proposal that it makes, approves, rejects or commits.
+            timeout_s: How long to try.
+
+        Raises:
+            Refused: The hub said no; with `retryable` the room took more than its rate all the
+                time.
+            Unavailable: It was never sent, or the hub could not take it.
+            OutcomeUnknown: It was sent, and no answer came: repeat it under the same id.
+        """
+        kind = checked_kind(type, proposal_id)
+        data = checked_ciphertext(ciphertext)
+        members = {"ciphertext": encoded(data), "type": kind}
+        if proposal_id is not None:
+            members["proposalId"] = proposal_id
+        own = checked_room_message_id(message_id)
+        return await self._runner.send(own, data, members, timeout_s)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RoomMessage:
+        return await self._runner.next()
+
+    async def close(self) -> None:
+        """Leave the room. Harmless when repeated."""
+        await self._runner.close()
+        self._left(self)
+
+
+RECONNECT = Reconnect()
+
+_CLOSED = "the hub was closed by this program"
+
+
+class Joining(TypedDict, total=False):
+    """How to be in a room."""
+
+    pseudonym: str | None
+    """Who we are to the others; a new random name if `None`."""
+    inbox: str | None
+    """The room's inbox. Without one it is the hub's default, which everybody can guess."""
+    tenant: str | None
+    """Whose room it is, where rooms belong to tenants."""
+    since: int | None
+    """The last position already read: 0 reads from the oldest on, `None` only what is new."""
+    reconnect: Reconnect | None
+    """How to come back after a loss; `None` does not."""
+
+
+def hub(url: str, *, ssl: SSLContext | None = None) -> Hub:
+    """The rooms and inboxes of a hub. Nothing is connected until it is used.
+
+    Use it as `async with signalhub.hub(...) as hub:`, or `await hub.close()` when done.
+
+    Args:
+        url: The hub, such as `http://127.0.0.1:8787`; its `ws://` and `wss://` URLs do as well.
+        ssl: For `https://` and `wss://` with certificates of your own.
+
+    Raises:
+        ValueError: The URL cannot be used.
+    """
+    return Hub(Origin.of(url), ssl)
+
+
+class Hub(Closing):
+    """Where rooms are joined and inboxes read. No account is needed: who knows an id may use it."""
+
+    def __init__(self, origin: Origin, ssl: SSLContext | None = None) -> None:
+        self._origin = origin
+        self._ssl = ssl
+        self._http = HttpClient(origin, ssl)
+        self._rooms: set[Room] = set()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Hub at {self._origin.http_url}>"
+
+    def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
+        """Join a room.
+
+        Use it as `async with hub.room(...) as room:`, or `room = await hub.room(...)` and
+        `await room.close()`.
+
+        Args:
+            room: The id of the room.
+            joining: `pseudonym`, `inbox`, `tenant`, `since` (0 by default) and `reconnect`; see
+                `Joining`.
+
+        Raises:
+            ValueError: An id or option cannot be used; raised at once.
+            Refused: The hub does not let us in, with code `CONFLICT` if the room has another inbox;
+                raised when entered or awaited, like the following.
+            Unavailable: Nobody answers.
+        """
+        if unknown := joining.keys() - Joining.__annotations__.keys():
+            raise TypeError(f"there is no option {unknown.pop()!r} of a room")
+        name = room_name(joining.get("tenant"), room)
+        pseudonym = checked_pseudonym(joining.get("pseudonym"))
+        headers = {"X-Room-ID": name, "X-Pseudonym-ID": pseudonym}
+        inbox = joining.get("inbox")
+        if inbox is not None:
+            headers["X-Inbox-ID"] = checked_inbox(inbox)
+        since = joining.get("since", 0)
+        if since is not None:
+            checked_seq(since, "since")
+        reconnect = joining.get("reconnect", RECONNECT) or Reconnect(attempts_max=0)
+
+        async def join() -> Room:
+            if self._is_closed:
+                raise Unavailable(_CLOSED)
+            runner = RoomRunner(
+                self._origin.socket_url + SOCKET_PATH,
+                headers,
+                RoomProtocol(pseudonym, since, random.random),
+                InboxAccess(self._http, inbox or default_inbox(name)),
+                Backoff(reconnect, random.random),
+                SystemClock(),
+                self._ssl,
+            )
+            await runner.start()
+            joined = Room(pseudonym, runner, self._rooms.discard)
+            if self._is_closed:
+                await joined.close()
+                raise Unavailable(_CLOSED)
+            self._rooms.add(joined)
+            return joined
+
+        return Opening(join)
+
+    def inbox(self, inbox_id: str) -> InboxAccess:
+        """An inbox, to be read and written without joining a room.
+
+        Raises:
+            ValueError: The id cannot be one.
+        """
+        return InboxAccess(self._http, inbox_id)
+
+    async def close(self) -> None:
+        """Leave the rooms that are still joined, and hang up. Harmless when repeated."""
+        self._is_closed = True
+        for room in list(self._rooms):
+            await room.close()
+        await self._http.close()

@@ -1,0 +1,197 @@
+"""Telling the hub what became of its messages.
+
+Acknowledgements of one turn of the loop travel together, one message for each stream. Those made
+without a connection wait for the next one: the hub takes them for what it sends again meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import groupby
+from typing import Any, Protocol
+
+import msgspec
+
+from signalhub.client.delivery import Delivery, Progress, Settled, Verb
+from signalhub.client.message import Message
+from signalhub.client.protocol.effects import Answered, Instant
+from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.incoming import answer_of
+from signalhub.client.protocol.restore import Seat
+from signalhub.client.stream_requests import StreamComposer
+from signalhub.wire.errors import Unavailable
+
+# So many fit into one message of any hub.
+TOGETHER_MAX = 1_000
+
+log = logging.getLogger("signalhub.client")
+
+
+class Outlet(Protocol):
+    """The way to the hub."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Is there a connection now?"""
+
+    @property
+    def is_over(self) -> bool:
+        """Will there never be one again?"""
+
+    @property
+    def streams(self) -> StreamComposer: ...
+
+    def now(self) -> Instant: ...
+
+    def post(self, request: Request) -> None:
+        """Send what needs no answer."""
+
+    async def call(self, request: Request) -> Answered | None:
+        """Send and wait for the answer."""
+
+
+class Settler:
+    """Settles what comes from one stream, a mailbox or a durable subscription."""
+
+    def __init__(
+        self,
+        place: dict[str, str],
+        progress: Progress,
+        outlet: Outlet,
+        *,
+        is_automatic: bool = False,
+    ) -> None:
+        self.place = place
+        self.is_automatic = is_automatic
+        self.is_closed = False
+        self._progress = progress
+        self._outlet = outlet
+        self._acks: dict[tuple[str, int], Delivery] = {}
+
+    def __repr__(self) -> str:
+        return f"<Settler of {' '.join(self.place.values())}>"
+
+    def bound(self, message: Message, delivery: Delivery) -> Message:
+        """A message that has just arrived, with the means to settle it."""
+        self._progress.arrived(delivery)
+        if self.is_automatic:
+            self._progress.settled(delivery)
+            return message
+        return msgspec.structs.replace(message, _settler=self)
+
+    def is_open(self, delivery: Delivery) -> bool:
+        return self._progress.is_open(delivery)
+
+    async def settle(
+        self, verb: Verb, delivery: Delivery, facts: dict[str, Any], *, wait: bool
+    ) -> Settled | None:
+        if self.is_closed or self._outlet.is_over:
+            raise Unavailable(f"{verb.type} was not sent: the consumer is closed")
+        if verb is Verb.NACK:
+            self._progress.returned(delivery)
+        elif verb is not Verb.EXTEND:
+            self._progress.settled(delivery)
+        if verb is Verb.ACK and not wait:
+            self._gather(delivery)
+            return None
+        now_ms = self._outlet.now().wall_ms
+        request = self._outlet.streams.settle(
+            verb, self.place, [delivery], facts, now_ms, wait=wait
+        )
+        return await self.send(request)
+
+    async def ack_up_to(self, epoch: str, seq: int, *, wait: bool) -> Settled | None:
+        """Acknowledge everything up to a position."""
+        self._progress.settled_up_to(epoch, seq)
+        now_ms = self._outlet.now().wall_ms
+        return await self.send(
+            self._outlet.streams.ack_up_to(self.place, epoch, seq, now_ms, wait=wait)
+        )
+
+    async def send(self, request: Request) -> Settled | None:
+        """Send a settlement; what the hub made of it, if it is to answer."""
+        if request.answer is None:
+            self._outlet.post(request)
+            return None
+        answered = await self._outlet.call(request)
+        assert answered is not None
+        return answer_of(answered.payload, Settled)
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        if not self._acks or not self._outlet.is_ready:
+            return
+        acks, self._acks = self._acks, {}
+        now_ms = self._outlet.now().wall_ms
+        for _, same_epoch in groupby(acks.values(), lambda one: one.epoch):
+            deliveries = list(same_epoch)
+            for at in range(0, len(deliveries), TOGETHER_MAX):
+                together = deliveries[at : at + TOGETHER_MAX]
+                self._outlet.post(
+                    self._outlet.streams.settle(
+                        Verb.ACK, self.place, together, {}, now_ms, wait=False
+                    )
+                )
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._progress.lost()
+
+    def _gather(self, delivery: Delivery) -> None:
+        if not self._acks:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._acks[delivery.epoch, delivery.seq] = delivery
+
+
+class Settlers:
+    """The settlers of one client, by stream."""
+
+    def __init__(self, outlet: Outlet, *, acknowledges: bool) -> None:
+        self._outlet = outlet
+        self._acknowledges = acknowledges
+        self._mailboxes: dict[str, Settler] = {}
+        self._seats: dict[tuple[str, str], Settler] = {}
+
+    def bound(self, message: Message) -> Message:
+        """A message that knows how to be settled, if it is to be."""
+        delivery = message.delivery
+        settler = None if delivery is None else self._settler(message.topic or "", delivery)
+        if delivery is None or settler is None:
+            return message
+        return settler.bound(message, delivery)
+
+    def add(self, seat: Seat) -> Settler:
+        """A consumer takes a seat."""
+        place = {"topic": seat.key.topic, "subscription": seat.key.subscription}
+        settler = Settler(place, seat.progress, self._outlet, is_automatic=seat.is_auto_acked)
+        self._seats[seat.key] = settler
+        return settler
+
+    def remove(self, key: tuple[str, str]) -> None:
+        """A consumer leaves; what it has acknowledged is sent first."""
+        settler = self._seats.pop(key, None)
+        if settler is not None:
+            settler.flush()
+            settler.is_closed = True
+
+    def flush(self) -> None:
+        """Send everything that was gathered."""
+        for settler in (*self._mailboxes.values(), *self._seats.values()):
+            settler.flush()
+
+    def lost(self) -> None:
+        """The connection is gone, and with it what was to be settled through it."""
+        for settler in (*self._mailboxes.values(), *self._seats.values()):
+            settler.lost()
+
+    def _settler(self, topic: str, delivery: Delivery) -> Settler | None:
+        if delivery.subscription is not None:
+            return self._seats.get((topic, delivery.subscription))
+        if delivery.stream is None or not self._acknowledges:
+            return None
+        settler = self._mailboxes.get(delivery.stream)
+        if settler is None:
+            settler = Settler({"stream": delivery.stream}, Progress(), self._outlet)
+            self._mailboxes[delivery.stream] = settler
+        return settler

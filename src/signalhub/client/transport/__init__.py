@@ -1,0 +1,1 @@
+"""The client's I/O: sockets, HTTP, reconnecting."""

@@ -1,0 +1,264 @@
+"""Runs the protocol over real links: performs its effects, keeps its time, reconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from ssl import SSLContext
+from typing import assert_never
+
+from signalhub.client.arrivals import Inbox
+from signalhub.client.protocol.effects import (
+    Answered,
+    Arrived,
+    Drop,
+    Effect,
+    Ended,
+    Failed,
+    Instant,
+    Ready,
+    Send,
+    Stop,
+    Warned,
+)
+from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.protocol import Phase, Protocol
+from signalhub.client.protocol.restore import Seat
+from signalhub.client.settle import Settlers
+from signalhub.client.stream_requests import StreamComposer
+from signalhub.client.transport.link import Link, NotOpened, open_link
+from signalhub.client.transport.reconnect import GOODBYE_S, Lifeline
+from signalhub.clock import Clock
+from signalhub.pacing import Backoff
+from signalhub.wire.errors import ClientError, GaveUp, Unavailable
+
+
+class Timer:
+    """Ticking too early is harmless, so a timer is only replaced by an earlier one."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._at_s = 0.0
+
+    def set(self, at_s: float | None, now_s: float) -> None:
+        """Tick at this time at the latest; `None` asks for nothing."""
+        if at_s is None or (self._timer is not None and self._at_s <= at_s):
+            return
+        self.cancel()
+        self._at_s = at_s
+        self._timer = self._loop.call_later(max(0.0, at_s - now_s), self._ring)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._tick()
+
+
+Token = str | Callable[[], str | Awaitable[str]] | None
+
+log = logging.getLogger("signalhub.client")
+
+
+class Runner:
+    """Everything asynchronous about one client."""
+
+    def __init__(
+        self,
+        url: str,
+        protocol: Protocol,
+        backoff: Backoff,
+        clock: Clock,
+        *,
+        token: Token,
+        ssl: SSLContext | None,
+        inbox_max: int,
+    ) -> None:
+        self.url = url
+        self.protocol = protocol
+        self.token = token
+        self.inbox = Inbox(inbox_max, self._reading)
+        self.settlers = Settlers(self, acknowledges=protocol.compose.acknowledges)
+        self._clock = clock
+        self._ssl = ssl
+        self._loop = asyncio.get_running_loop()
+        self.replaying = asyncio.Lock()
+        self._calls: dict[str, asyncio.Future[Answered]] = {}
+        self._link: Link | None = None
+        self._timer = Timer(self._tick)
+        self._lifeline = Lifeline(
+            url,
+            backoff,
+            clock,
+            open=self._open,
+            reopen=self._reopen,
+            lost=self._lost,
+            give_up=self._give_up,
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Is it connected, registered and subscribed right now?"""
+        return self.protocol.phase is Phase.READY
+
+    @property
+    def is_over(self) -> bool:
+        """Has it left the hub, or given it up?"""
+        return self.protocol.phase in (Phase.LEAVING, Phase.STOPPED)
+
+    @property
+    def streams(self) -> StreamComposer:
+        return self.protocol.compose.streams
+
+    def now(self) -> Instant:
+        return Instant.of(self._clock)
+
+    async def start(self) -> None:
+        """Make the first connection, or raise why there is none."""
+        try:
+            await self._lifeline.start("signalhub client")
+        except BaseException:
+            await self.close()
+            raise
+
+    def post(self, request: Request) -> None:
+        """Send a request that needs no answer, as soon as that is possible."""
+        self._perform(self.protocol.submit(request, self.now()))
+
+    async def call(
+        self,
+        request: Request,
+        then: Callable[[], None] | None = None,
+        seat: Seat | None = None,
+    ) -> Answered | None:
+        """Send a request and wait for its end; `None` for one that needs no answer."""
+        self._perform(self.protocol.submit(request, self.now(), then, seat))
+        if not self.protocol.is_pending(request.id):
+            # A caller in a loop would otherwise never let the rest of the program run.
+            if self._link is not None and self._link.is_busy:
+                await asyncio.sleep(0)
+            return None
+        future: asyncio.Future[Answered] = self._loop.create_future()
+        self._calls[request.id] = future
+        try:
+            return await future
+        finally:
+            del self._calls[request.id]
+            self.protocol.forget(request.id)
+
+    async def wait_stopped(self) -> ClientError:
+        """Wait for the end, whatever brings it."""
+        return await self._lifeline.wait_stopped()
+
+    async def close(self) -> None:
+        """Leave the hub and end everything; harmless when repeated."""
+        self.settlers.flush()
+        self._perform(self.protocol.leave(self.now()))
+        try:
+            await asyncio.wait_for(self.wait_stopped(), GOODBYE_S)
+        except TimeoutError:
+            self._give_up(Unavailable("the client was closed"))
+        self._timer.cancel()
+        await self._lifeline.wait_closed(is_connected=self._link is not None)
+        await self.inbox.close()
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(frame=frame):
+                    if self._link is not None:
+                        self._link.send(frame)
+                case Arrived(message=message):
+                    self.inbox.put(self.settlers.bound(message))
+                case Ended(key=key, error=error):
+                    self.settlers.remove(key)
+                    self.inbox.end_lane(key, error)
+                    log.warning("A consumer has ended", extra={"reason": str(error)})
+                case Answered(id=message_id):
+                    if (future := self._waiting(message_id)) is not None:
+                        future.set_result(effect)
+                case Failed(id=message_id, error=error):
+                    if (future := self._waiting(message_id)) is not None:
+                        future.set_exception(error)
+                case Ready(session_id=session_id):
+                    self._became_ready(session_id)
+                case Drop(reason=reason):
+                    if self._link is not None:
+                        self._link.abort(reason)
+                case Stop(error=error):
+                    self._stop(error)
+                case Warned(sentence=sentence, facts=facts):
+                    log.warning(sentence, extra=facts)
+                case _:
+                    assert_never(effect)
+        now = self.now()
+        wake_at_s = None if self._lifeline.is_stopped else self.protocol.wake_at_s(now)
+        self._timer.set(wake_at_s, now.mono_s)
+
+    def _waiting(self, message_id: str) -> asyncio.Future[Answered] | None:
+        future = self._calls.get(message_id)
+        return None if future is None or future.done() else future
+
+    def _became_ready(self, session_id: str) -> None:
+        log.info("Connected", extra={"url": self.url, "session": session_id})
+        self._loop.call_soon(self.settlers.flush)
+        self._lifeline.became_ready()
+
+    def _stop(self, error: ClientError) -> None:
+        self._lifeline.stop(error)
+        self.inbox.end(error if isinstance(error, GaveUp) else None)
+        if self._link is not None:
+            self._link.close("goodbye")
+
+    def _give_up(self, error: ClientError) -> None:
+        self._perform(self.protocol.stop(error))
+
+    def _tick(self) -> None:
+        self._perform(self.protocol.tick(self.now()))
+
+    def _received(self, frame: bytes) -> None:
+        self._perform(self.protocol.received(frame, self.now()))
+
+    def _congested(self, is_congested: bool) -> None:
+        self._perform(self.protocol.congested(is_congested, self.now()))
+
+    def _reading(self, is_reading: bool) -> None:
+        self.protocol.reading(is_reading, self.now())
+        if self._link is None:
+            return
+        if is_reading:
+            self._link.resume_reading()
+        else:
+            self._link.pause_reading()
+
+    def _lost(self, _link: Link, reason: str) -> None:
+        self._link = None
+        self.settlers.lost()
+        self.inbox.lost()
+        self._perform(self.protocol.lost(reason, self.now()))
+
+    async def _reopen(self) -> Link:
+        try:
+            return await self._open()
+        except NotOpened:
+            raise
+        except Exception as error:
+            # The caller's own function for tokens may fail like any other service.
+            log.exception("No token for the next connection")
+            raise NotOpened(f"no token: {error}") from error
+
+    async def _open(self) -> Link:
+        token = self.token() if callable(self.token) else self.token
+        if inspect.isawaitable(token):
+            token = await token
+        link = await open_link(self.url, self._ssl, self._received, self._congested)
+        self._link = link
+        self._perform(self.protocol.opened(token, self.now()))
+        return link

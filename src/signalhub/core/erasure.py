@@ -1,0 +1,501 @@
+"""`hub:erase`: what an actor got and sent, or what is in an inbox, is taken out of the log.
+
+First it is hidden, and its mailbox dropped. A mark in the log tells how far that reaches: to
+everything before it. Then the log is searched, page by page: what is found is settled wherever it
+is not, and its offsets are written to the log. At last the segments are written anew; only then
+comes the answer. A restart in between finishes what has been written; the rest is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Append, Effect, Erase, Forget, Locate, Located, Match
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.streams import mailboxes
+from signalhub.core.streams.streams import Held, Mailbox, Topic, blank, held_of
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.ranges import Ranges
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import (
+    PSEUDONYM_PREFIX,
+    Broadcast,
+    Entry,
+    Erased,
+    Kind,
+    Message,
+    Outcome,
+    Range,
+    Settled,
+    Settlement,
+    Stored,
+    decode_body,
+    encode_body,
+)
+from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
+from signalhub.wire.names import is_address
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+RETRY_MS: Final = 60_000
+# Entries with something of an actor or a room in them.
+CONTENT: Final = frozenset((Kind.MAIL, Kind.PUBLISHED, Kind.BROADCAST, Kind.ROOM_MESSAGE))
+
+Then = Callable[[int | Refusal, int], list[Effect]]
+
+
+class Pending(msgspec.Struct, eq=False):
+    """An ERASED entry whose offsets may still hold something."""
+
+    body: Erased
+    offset: float = inf
+    """Where it is in the log; unknown while it is on its way there."""
+    is_claimed: bool = False
+    """Somebody is at it."""
+
+
+class Erasures:
+    """What is hidden, and what is still to be done."""
+
+    def __init__(self) -> None:
+        # Messages of these senders are hidden before these offsets, by who wants that.
+        self._actors: dict[str, dict[object, float]] = {}
+        self._offsets = Ranges()
+        self._pending: list[Pending] = []
+        self._retry_at_ms = 0
+        # Something was erased, and what is kept beside the log is to forget it, too.
+        self.has_news = False
+
+    # Hiding.
+
+    def hide(self, actor: str, by: object, before: float = inf) -> None:
+        """Nothing this actor sent before an offset is shown any more."""
+        self._actors.setdefault(actor, {})[by] = before
+
+    def show(self, actor: str, by: object) -> None:
+        """Nothing of it is left that had to be hidden, or it could not even be begun."""
+        wishes = self._actors.get(actor, {})
+        wishes.pop(by, None)
+        if not wishes:
+            self._actors.pop(actor, None)
+
+    def hides(self, offset: int) -> bool:
+        """May an entry not be shown, whatever it holds?"""
+        return offset in self._offsets
+
+    def hides_message(self, message: Message, offset: int) -> bool:
+        """May a message not be shown, because of who sent it or could not be reached by it?"""
+        if not self._actors:
+            return False
+        names = (message.sender, message.dead.topic if message.dead is not None else "")
+        return any(offset < max(self._actors[one].values()) for one in names if one in self._actors)
+
+    def held_of(self, stored: Stored) -> Held:
+        """A message as it was read from the log; blank if it may not be shown."""
+        held = held_of(stored)
+        if self.hides(stored.offset) or self.hides_message(held.message, stored.offset):
+            blank(held)
+        return held
+
+    # Doing.
+
+    def oldest(self, offset: int) -> int:
+        """Where the oldest pending one is written, if that is before an offset."""
+        return int(min([offset, *(one.offset for one in self._pending)]))
+
+    def add(self, body: Erased, offset: float = inf) -> Pending:
+        """One more is written to the log, or on its way there: its offsets are hidden."""
+        pending = Pending(body, offset, is_claimed=offset == inf)
+        self._pending.append(pending)
+        self._hide(pending)
+        return pending
+
+    def remove(self, some: list[Pending]) -> None:
+        """These are done, and the log itself hides them now; or they could not be written."""
+        self._pending = [one for one in self._pending if one not in some]
+        self._offsets = Ranges()
+        for one in self._pending:
+            self._hide(one)
+
+    def _hide(self, pending: Pending) -> None:
+        for first, last in pending.body.ranges:
+            for offset in range(first, last + 1):
+                self._offsets.add(offset)
+
+    def erase(self, some: list[Pending], then: Then) -> Erase:
+        """Have the segments written anew; what cannot be done now is tried again later."""
+        for one in some:
+            one.is_claimed = True
+
+        def done(result: int | Refusal, now: int) -> list[Effect]:
+            if isinstance(result, Refusal):
+                self._retry_at_ms = now + RETRY_MS
+                for one in some:
+                    one.is_claimed = False
+            else:
+                self.remove(some)
+                self.has_news = True
+            return then(result, now)
+
+        return Erase([one.body for one in some], done)
+
+    def tick(self, now: int) -> list[Effect]:
+        """Finish what an earlier process, or a full disk, has left."""
+        left = [one for one in self._pending if not one.is_claimed]
+        if not left or now < self._retry_at_ms:
+            return []
+        return [self.erase(left, lambda result, now: [])]
+
+
+OPERATION: Final = "erase"
+PAGE_ENTRIES: Final = 1_000
+# What is written about a mailbox, and names it; topics may have the same.
+_ABOUT: Final = frozenset(
+    (Kind.SETTLED, Kind.CURSOR, Kind.STREAM_CREATED, Kind.STREAM_DELETED, Kind.LOST)
+)
+
+
+def erase(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Hide it now; answered when nothing of it is left in the log."""
+    request = requests.parse(requests.Erase, message.payload)
+    if not session.allowance.may_administer(OPERATION):
+        raise refusals.unauthorized("admin", OPERATION)
+    _check(hub, request)
+    hub.check_storage()
+    return _Erasing(hub, session, message, request).begin(now)
+
+
+def _check(hub: Hub, request: requests.Erase) -> None:
+    if (request.actor is None) == (request.inbox is None):
+        raise refusals.structural("the payload needs either actor or inbox")
+    if request.actor is not None and not is_address(request.actor):
+        raise refusals.structural("payload.actor is no address of the form @(scope/name)")
+    log_epoch = hub.streams.log_epoch
+    if request.offsets and request.epoch != log_epoch:
+        raise refusals.structural(
+            f"payload.offsets need payload.epoch, and the log has epoch {log_epoch}"
+        )
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which entries are meant; asked on another thread, so it knows nothing of the hub."""
+
+    actor: str | None
+    inbox: str | None
+    room: str | None
+    is_topic: bool
+    """There is a topic of the actor's name, and entries about that stay."""
+    offsets: Ranges
+
+    def choose(self, stored: Stored) -> Match | None:
+        """What is to be done to an entry, if anything is."""
+        is_named = self._is_named(stored)
+        if not is_named and (stored.is_erased or not self._is_wanted(stored)):
+            return None
+        return Match(
+            stored.offset, stored.kind, stored.stream, stored.stream_epoch, stored.seq, is_named
+        )
+
+    def _is_named(self, stored: Stored) -> bool:
+        if stored.stream != self.actor:
+            return False
+        return stored.kind == Kind.MAIL or (stored.kind in _ABOUT and not self.is_topic)
+
+    def _is_wanted(self, stored: Stored) -> bool:
+        kind = stored.kind
+        if kind == Kind.ROOM_PROPOSAL:
+            return stored.stream == self.room
+        if kind not in CONTENT:
+            return False
+        if stored.offset in self.offsets:
+            return True
+        if kind == Kind.ROOM_MESSAGE:
+            return stored.stream == self.inbox
+        return self.actor is not None and self._is_told_by(stored, self.actor)
+
+    def _is_told_by(self, stored: Stored, actor: str) -> bool:
+        try:
+            if stored.kind == Kind.BROADCAST:
+                return decode_body(Broadcast, stored.body).sender == actor
+            return _is_of(decode_body(Message, stored.body), actor)
+        except (msgspec.MsgspecError, ValueError):
+            # Whose it is cannot be told, so it is whoever's name is in it.
+            return actor.encode() in stored.body
+
+
+def _is_of(message: Message, actor: str) -> bool:
+    """Did the actor send it, or did it die in the actor's mailbox?"""
+    dead = message.dead
+    return message.sender == actor or (dead is not None and dead.topic == actor)
+
+
+def _readers(stream: Topic | Mailbox) -> list[Subscription]:
+    if isinstance(stream, Topic):
+        return list(stream.subscriptions.values())
+    return [stream.subscription]
+
+
+def _merged(ranges: list[Range]) -> Ranges:
+    """The same offsets in order, none twice."""
+    merged: list[Range] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        elif first <= last:
+            merged.append((first, last))
+    return Ranges(merged)
+
+
+class _Erasing:
+    """One request, on its way through mark, search, and the segments."""
+
+    def __init__(
+        self, hub: Hub, session: Session, message: Envelope, request: requests.Erase
+    ) -> None:
+        rooms = hub.rooms
+        self._hub = hub
+        self._session = session
+        self._message = message
+        self._actor = request.actor
+        self._inbox = None if request.inbox is None else rooms.names.inbox(request.inbox)
+        inbox = rooms.inboxes.get(self._inbox or "")
+        room = None if inbox is None else inbox.room
+        self._wanted = Wanted(
+            self._actor,
+            self._inbox,
+            None if room is None else room.name,
+            self._actor in hub.streams.topics,
+            _merged(request.offsets),
+        )
+        self._reason = "actor" if self._inbox is None else "inbox"
+        made = PSEUDONYM_PREFIX + hub.ids.secret().replace("-", "")
+        self._pseudonym = request.pseudonym or made
+        self._box: Mailbox | None = None
+        self._through = 0
+        self._pending: list[Pending] = []
+        self._unwritten = 0
+        self._is_searched = self._is_over = False
+        self._entries = self._settled = self._torn = 0
+
+    def begin(self, now: int) -> list[Effect]:
+        hub = self._hub
+        effects: list[Effect] = []
+        mark = Erased(self._reason)
+        if self._actor is not None:
+            hub.erasures.hide(self._actor, self)
+            self._box = hub.streams.mailboxes.get(self._actor)
+            if self._box is not None:
+                effects += mailboxes.drop(hub, self._box, now)
+            if hub.registry.forget_away(self._actor):
+                effects.append(Forget([self._actor]))
+        inbox = hub.rooms.inboxes.get(self._inbox or "")
+        if inbox is not None:
+            mark.through = inbox.next_seq - 1
+        self._clear(mark.through)
+        receipt = _Marking(self, mark)
+        return [*effects, Append(self._entry(mark, now), receipt)]
+
+    def _entry(self, body: Erased, now: int) -> Entry:
+        return Entry(Kind.ERASED, self._inbox or "", 0, 0, now, encode_body(body))
+
+    # Memory.
+
+    def _clear(self, through: int) -> None:
+        """Take it out of memory, and out of the hands of those who have not settled it."""
+        hub = self._hub
+        inbox = hub.rooms.inboxes.get(self._inbox or "")
+        if inbox is not None:
+            hub.rooms.erase(inbox, through)
+        if self._actor is None:
+            return
+        streams = hub.streams
+        every: list[Topic | Mailbox] = [*streams.topics.values(), *streams.mailboxes.values()]
+        readers: list[Subscription] = []
+        for stream in every:
+            readers += _readers(stream)
+            for held in stream.recent.values():
+                if _is_of(held.message, self._actor):
+                    blank(held)
+        for subscription in readers:
+            for ahead in subscription.backlog.ahead:
+                if _is_of(ahead.message, self._actor):
+                    blank(ahead)
+            for flight in list(subscription.window.flights.values()):
+                sent = flight.held
+                if sent is not None and (sent.is_erased or _is_of(sent.message, self._actor)):
+                    blank(sent)
+                    subscription.settle(flight, Outcome.ERASED)
+                    self._settled += 1
+                    hub.dispatcher.wake(subscription)
+
+    # The mark, and the search for everything before it.
+
+    def marked(self, mark: Erased, offset: int, now: int) -> list[Effect]:
+        """Everything that came before the request is on disk."""
+        self._through = offset
+        if self._actor is not None:
+            self._hub.erasures.hide(self._actor, self, offset)
+        self._clear(mark.through)
+        needle = (self._actor or self._inbox or "").encode()
+        return [self._search(0, needle)]
+
+    def _search(self, from_offset: int, needle: bytes = b"") -> Locate:
+        choose = self._wanted.choose
+        return Locate(choose, from_offset, self._through, PAGE_ENTRIES, needle, self._located)
+
+    def _located(self, located: Located | None, now: int) -> list[Effect]:
+        if located is None:
+            return self.give_up(refusals.storage_unreadable(), now)
+        self._torn += located.torn
+        effects = self._note(located.found, now) if located.found else []
+        if located.end < self._through:
+            return [*effects, self._search(located.end)]
+        self._is_searched = True
+        return effects or self._rewrite(now)
+
+    def _note(self, found: list[Match], now: int) -> list[Effect]:
+        """Settle what is not settled, and write down what is to be erased."""
+        self._entries += len(found)
+        ranges, renamed = Ranges(), Ranges()
+        mail: list[Settlement] = []
+        for one in found:
+            ranges.add(one.offset)
+            if one.is_named:
+                renamed.add(one.offset)
+            if one.seq:
+                mail += self._settle(one)
+        name = self._pseudonym if renamed else ""
+        body = Erased(self._reason, list(ranges), list(renamed), name)
+        pending = self._hub.erasures.add(body)
+        self._unwritten += 1
+        effects: list[Effect] = [Append(self._entry(body, now), _Noting(self, pending))]
+        if mail and self._box is not None:
+            settled = encode_body(Settled("", self._box.subscription.position.generation, mail))
+            entry = Entry(Kind.SETTLED, self._pseudonym, self._box.id, 0, now, settled)
+            effects.insert(0, Append(entry, _Noting(self, None)))
+        return effects
+
+    def _settle(self, one: Match) -> list[Settlement]:
+        """Wherever it is unsettled; what the mailbox had that is gone is returned."""
+        hub, box = self._hub, self._box
+        if one.kind == Kind.ROOM_MESSAGE:
+            inbox = hub.rooms.inboxes.get(one.stream)
+            if inbox is not None:
+                hub.rooms.buffer.blank(inbox, one.seq)
+            return []
+        if box is not None and box.id == one.stream_epoch:
+            if box.subscription.position.is_settled(one.seq):
+                return []
+            self._settled += 1
+            return [Settlement(one.seq, one.offset, Outcome.ERASED, 0)]
+        for stream in (hub.streams.topics.get(one.stream), hub.streams.mailboxes.get(one.stream)):
+            if stream is not None and stream.id == one.stream_epoch:
+                self._settle_in(stream, one)
+        return []
+
+    def _settle_in(self, stream: Topic | Mailbox, one: Match) -> None:
+        hub = self._hub
+        held = stream.recent.get(one.seq)
+        if held is not None:
+            blank(held)
+        for subscription in _readers(stream):
+            if subscription.erase(one.seq, one.offset):
+                self._settled += 1
+                hub.dispatcher.wake(subscription)
+
+    # The segments.
+
+    def written(self, now: int) -> list[Effect]:
+        """One more of its entries is on disk."""
+        self._unwritten -= 1
+        return self._rewrite(now)
+
+    def _rewrite(self, now: int) -> list[Effect]:
+        if not self._is_searched or self._unwritten or self._is_over:
+            return []
+        if not self._pending:
+            return self._erased(0, now)
+        return [self._hub.erasures.erase(self._pending, self._erased)]
+
+    def noted(self, pending: Pending) -> None:
+        """An entry of it is in the log: from now on it survives a restart."""
+        self._pending.append(pending)
+        pending.is_claimed = not self._is_over
+
+    def _erased(self, result: int | Refusal, now: int) -> list[Effect]:
+        if isinstance(result, Refusal):
+            return self.give_up(result, now)
+        if self._actor is not None:
+            self._hub.erasures.show(self._actor, self)
+            self._hub.erasures.has_news = True
+        self._is_over = True
+        payload = {
+            "entries": self._entries,
+            "settled": self._settled,
+            "mailbox": self._box is not None,
+            "segments": result,
+            "torn": self._torn,
+            "epoch": self._hub.streams.log_epoch,
+            "through": self._through,
+            "at": now,
+        }
+        if self._session.state is not State.CONNECTED:
+            return []
+        encoded = wire.encode(payload)
+        return [self._hub.reply(self._session, self._message, "hub:erased", encoded, now)]
+
+    def not_begun(self, refusal: Refusal, now: int) -> list[Effect]:
+        """How far it reaches was not written, so what comes later would be hidden, too."""
+        if self._actor is not None:
+            self._hub.erasures.show(self._actor, self)
+        return self.give_up(refusal, now)
+
+    def give_up(self, refusal: Refusal, now: int) -> list[Effect]:
+        """It stays hidden; what was written down is done later, the rest has to be asked for."""
+        if self._is_over:
+            return []
+        self._is_over = True
+        for one in self._pending:
+            one.is_claimed = False
+        if self._session.state is not State.CONNECTED:
+            return []
+        return [self._hub.refuse(self._session, self._message, refusal, now)]
+
+
+class _Marking(msgspec.Struct):
+    """The mark on its way to the log."""
+
+    erasing: _Erasing
+    body: Erased
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return self.erasing.marked(self.body, offset, now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return self.erasing.not_begun(refusal, now)
+
+
+class _Noting(msgspec.Struct):
+    """What was found, on its way to the log."""
+
+    erasing: _Erasing
+    pending: Pending | None
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        if self.pending is None:
+            return []
+        self.pending.offset = offset
+        self.erasing.noted(self.pending)
+        return self.erasing.written(now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        if self.pending is not None:
+            hub.erasures.remove([self.pending])
+        return self.erasing.give_up(refusal, now)

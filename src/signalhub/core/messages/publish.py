@@ -1,0 +1,214 @@
+"""Publishing to durable topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from signalhub.auth.permissions import EVERYTHING
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Append, Effect, FanOut, Reply
+from signalhub.core.messages.ask import FanReceipt, PublishReceipt
+from signalhub.core.messages.dedup import Ack
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.streams.streams import Held, Topic
+from signalhub.core.subscriptions import send
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import Entry, Kind, Message, encode_body
+from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+PAGE_MAX = 100
+KEY_CHARS_MAX = 256
+HEADERS_MAX = 64
+HEADER_CHARS_MAX = 1_024
+
+
+def publish(
+    hub: Hub,
+    session: Session,
+    message: Envelope,
+    request: requests.Publish,
+    topic: Topic,
+    key: bytes,
+    expires_at: float | None,
+    now: int,
+) -> list[Effect]:
+    """Append a message to a topic; its sender is told when it is on disk."""
+    hub.check_storage()
+    check(request)
+    deliver_at = request.deliver_at
+    stored = Message(
+        message.id,
+        hub.ids.next(),
+        message.sender,
+        request.type,
+        bytes(request.data),
+        b"",
+        message.ttl or None,
+        expires_at,
+        request.key,
+        request.headers,
+        None if deliver_at is None else int(deliver_at),
+    )
+    hub.tally.published += 1
+    return [append(hub, topic, stored, now, message, session, key)]
+
+
+def append(
+    hub: Hub,
+    topic: Topic,
+    stored: Message,
+    now: int,
+    message: Envelope | None = None,
+    session: Session | None = None,
+    key: bytes = b"",
+) -> Append:
+    """The next message of a topic, on its way to the log; `message` is the request behind it."""
+    # Nothing may fail between a position and its entry: that would leave a hole.
+    body = encode_body(stored)
+    seq = topic.assign()
+    receipt = Publication(
+        message, [] if session is None else [session], topic, seq, stored, now, len(body), key
+    )
+    if message is not None:
+        hub.asks[key] = receipt
+    return Append(Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body), receipt)
+
+
+def check(request: requests.Publish) -> None:
+    """Refuse what would not fit a message of a durable topic."""
+    check_parts(request.key, request.headers)
+
+
+def check_parts(key: str | None, headers: dict[str, str] | None) -> None:
+    """The same for what stands beside the data."""
+    if key is not None and len(key) > KEY_CHARS_MAX:
+        raise refusals.structural(f"payload.key is longer than {KEY_CHARS_MAX} characters")
+    if headers is None:
+        return
+    if len(headers) > HEADERS_MAX:
+        raise refusals.structural(f"payload.headers has more than {HEADERS_MAX} members")
+    if any(len(name) + len(value) > HEADER_CHARS_MAX for name, value in headers.items()):
+        raise refusals.structural(f"a header is longer than {HEADER_CHARS_MAX} characters")
+
+
+class Publication(PublishReceipt, eq=False):
+    """The receipt of a publish that the log answers."""
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        return committed(hub, self, offset, now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return refused(hub, self, refusal, now)
+
+
+def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
+    """It is on disk: wake the subscriptions, send it to those who only listen, tell the sender."""
+    topic, stored = receipt.topic, receipt.stored
+    held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
+    topic.committed(receipt.seq)
+    topic.grew(receipt.seq, receipt.size)
+    hub.streams.keep(topic, held)
+    for subscription in topic.subscriptions.values():
+        hub.dispatcher.published(subscription)
+    message = receipt.message
+    answer = b""
+    if message is not None:
+        hub.asks.pop(receipt.key, None)
+        ack = Ack(receipt.at_ms, "queued", seq=receipt.seq, stream=topic.id)
+        hub.dedup.remember_by(receipt.key, now, ack)
+        answer = b'%b%d,"durability":"%b"' % (
+            topic.answer_head,
+            receipt.seq,
+            hub.durability.encode(),
+        )
+    audience = hub.topics.audience(topic.name)
+    is_due = stored.deliver_at is None or stored.deliver_at <= now
+    # A replay into one subscription is not for those who only listen.
+    is_live = is_due and (stored.replay is None or stored.only_for is None)
+    if audience.recipients and is_live:
+        head, tail = send.live(topic, held, now)
+        fan = FanReceipt(
+            None, message, topic.name, now, stored.expires_at, topic, receipt.askers, answer
+        )
+        return [FanOut(audience, head, tail, hub.settings.fanout_batch, fan)]
+    if message is None:
+        return []
+    return answers(hub, topic, receipt.askers, message, answer, 0, now)
+
+
+def answers(
+    hub: Hub,
+    topic: Topic,
+    askers: list[Session],
+    message: Envelope,
+    answer: bytes,
+    listeners: int,
+    now: int,
+) -> list[Effect]:
+    """Tell everybody who published this message; who did so again is told that, too."""
+    payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
+    if len(askers) == 1:
+        (asker,) = askers
+        if asker.state is not State.CONNECTED:
+            return []
+        return [hub.reply(asker, message, "hub:published", payload + b"}", now)]
+    return [
+        hub.reply(
+            asker,
+            message,
+            "hub:published",
+            payload + (b',"duplicate":true}' if index else b"}"),
+            now,
+        )
+        for index, asker in enumerate(askers)
+        if asker.state is State.CONNECTED
+    ]
+
+
+def published_before(hub: Hub, session: Session, message: Envelope, ack: Ack, now: int) -> Reply:
+    """The original answer again."""
+    name = requests.parse(requests.Publish, message.payload).topic
+    topic = hub.streams.topics.get(name)
+    answer = {
+        "topic": name,
+        "subscriberCount": 0 if topic is None else len(topic.subscriptions),
+        "epoch": hub.streams.epoch_of(ack.stream),
+        "seq": ack.seq,
+        "durability": hub.durability,
+        "duplicate": True,
+    }
+    return hub.reply(session, message, "hub:published", wire.encode(answer), now)
+
+
+def refused(hub: Hub, receipt: PublishReceipt, refusal: Refusal, now: int) -> list[Effect]:
+    """The log did not take it."""
+    message = receipt.message
+    if message is None:
+        return []
+    hub.asks.pop(receipt.key, None)
+    return [
+        hub.refuse(asker, message, refusal, now)
+        for asker in receipt.askers
+        if asker.state is State.CONNECTED
+    ]
+
+
+# Finding.
+
+
+def find(hub: Hub, name: str) -> Topic:
+    """The durable topic, or a refusal."""
+    topic = hub.streams.topics.get(name)
+    if topic is None or topic.is_deleting:
+        raise refusals.unknown_topic(name)
+    return topic
+
+
+def check_may_read(session: Session, topic: str) -> None:
+    """Is this session allowed to see what is published here?"""
+    if session.allowance is not EVERYTHING and not session.allowance.may_subscribe(topic):
+        raise refusals.unauthorized("subscribe", topic)

@@ -1,0 +1,383 @@
+"""Where durable actors live: each on one host, under a token that grows whenever it moves.
+
+What is on its way to the log counts from the moment it is sent there, so that nothing that is
+accepted behind a move has the token from before it; if the log refuses, it never was. Only what is
+on disk is in snapshots.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from itertools import count, islice, takewhile
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Append, Effect
+from signalhub.core.sessions.session import Session
+from signalhub.core.streams import mailboxes
+from signalhub.core.streams.streams import Mailbox
+from signalhub.core.subscriptions import progress
+from signalhub.wire.entry import Entry, Kind, Placed, encode_body
+from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
+
+if TYPE_CHECKING:
+    from signalhub.core.effects import Appending
+    from signalhub.core.hub import Hub
+
+Row = tuple[str, str, int, int]  # Actor, host, token, and the offset of its entry.
+
+_BITS_64: Final = 2**64 - 1
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """The host an actor lives on, and the token of its present life there."""
+
+    host: str
+    token: int
+    offset: int = -1  # Of its entry; it has none on the way to the log.
+
+    def is_at(self, host: str, token: int) -> bool:
+        return self.host == host and self.token == token
+
+
+class Coming(msgspec.Struct, eq=False):
+    """A place on its way to the log, and who waits for it."""
+
+    actor: str
+    place: Place
+    order: int
+    waiters: list[Appending]
+
+
+class Placements:
+    """Every placed actor. Invariant: what is stored is in the order of its entries."""
+
+    def __init__(self) -> None:
+        self._stored: dict[str, Place] = {}
+        self._coming: dict[str, Coming] = {}
+        self._new = 0  # How many of these have no place on disk.
+        self._order = count()
+        # How many actors live on each host.
+        self._on: dict[str, int] = {}
+        self._dirty: set[str] = set()
+
+    def __len__(self) -> int:
+        """How many have a place, on disk or on its way there."""
+        return len(self._stored) + self._new
+
+    def find(self, actor: str) -> Place | None:
+        """Where the actor lives, or will when what is on its way is on disk."""
+        coming = self._coming.get(actor)
+        return self._stored.get(actor) if coming is None else coming.place
+
+    def are_on(self, host: str) -> bool:
+        """Does anybody live there, or will?"""
+        return host in self._on or any(one.place.host == host for one in self._coming.values())
+
+    # On the way to the log.
+
+    def send(self, actor: str, place: Place) -> Coming:
+        """The actor has this place once that is on disk."""
+        self._new += self.find(actor) is None
+        coming = self._coming[actor] = Coming(actor, place, next(self._order), [])
+        return coming
+
+    def latest(self, actors: Iterable[str]) -> Coming | None:
+        """The last of what is on its way for these; when it is on disk, all is."""
+        found = [self._coming[actor] for actor in actors if actor in self._coming]
+        return max(found, key=lambda one: one.order, default=None)
+
+    def took(self, coming: Coming, offset: int) -> Place | None:
+        """It is on disk; where the actor lived before."""
+        before = self._stored.get(coming.actor)
+        self._new -= before is None
+        self.note(coming.actor, coming.place.host, coming.place.token, offset)
+        if self._coming.get(coming.actor) is coming:
+            del self._coming[coming.actor]
+        return before
+
+    def refused(self, coming: Coming) -> None:
+        """The log refuses everything that is on its way."""
+        if self._coming.pop(coming.actor, None) is not None:
+            self._new -= coming.actor not in self._stored
+
+    # On disk.
+
+    def note(self, actor: str, host: str, token: int, offset: int) -> None:
+        """The log says so at this offset."""
+        before = self._stored.pop(actor, None)
+        if before is not None:
+            self._on[before.host] -= 1
+            if not self._on[before.host]:
+                del self._on[before.host]
+        host = sys.intern(host)
+        self._stored[actor] = Place(host, token, offset)
+        self._on[host] = self._on.get(host, 0) + 1
+        self._dirty.add(actor)
+
+    @property
+    def defined_at(self) -> int | None:
+        """An offset of the log from which on all of this is found; `None` if there is nothing."""
+        return next((one.offset for one in self._stored.values()), None)
+
+    def before(self, end: int) -> Iterator[tuple[str, Place]]:
+        """What the log says only before this offset, and is not about to say again."""
+        old = takewhile(lambda item: item[1].offset < end, self._stored.items())
+        return (item for item in old if item[0] not in self._coming)
+
+    # Across restarts.
+
+    def take_rows(self, *, is_whole: bool) -> list[Row]:
+        """What changed on disk since the last time, or all."""
+        chosen: Iterable[str] = self._stored if is_whole else self._dirty
+        rows = [self._row(actor) for actor in chosen]
+        self._dirty.clear()
+        return rows
+
+    def _row(self, actor: str) -> Row:
+        place = self._stored[actor]
+        return (actor, place.host, place.token, place.offset)
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Begin with a snapshot, in the order of the entries."""
+        for row in rows:
+            self.note(*row)
+        self._dirty.clear()
+
+
+# Which host an actor gets, by rendezvous hashing: it depends on the names alone, is spread evenly,
+# and where hosts come and go only actors of these would choose otherwise.
+
+
+def number_of(name: str) -> int:
+    """A name as 64 bits that look like chance."""
+    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+
+
+def preferred(actor: str, hosts: Iterable[tuple[int, str]]) -> str | None:
+    """The host that suits an actor best, of numbers and names; `None` if there is none."""
+    number = number_of(actor)
+    best = max(((_mixed(number ^ one), name) for one, name in hosts), default=None)
+    return None if best is None else best[1]
+
+
+def _mixed(number: int) -> int:
+    """Every bit of the result depends on every bit of the number (the end of MurmurHash3)."""
+    number ^= number >> 33
+    number = number * 0xFF51AFD7ED558CCD & _BITS_64
+    number ^= number >> 33
+    number = number * 0xC4CEB9FE1A85EC53 & _BITS_64
+    return number ^ number >> 33
+
+
+# So many places are written again at once before the log is cut; the rest follow a tick later.
+ANCHORS_MAX: Final = 10_000
+_FIRST_TOKEN: Final = 1
+
+
+def place(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:place`: where these actors live, in the order they are asked for."""
+    request = requests.parse(requests.Place, message.payload)
+    if request.tokens is not None and request.host is None:
+        raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
+    if request.host is None:
+        search: _Search | _Claim = _Search(hub, session, now)
+    else:
+        search = _Claim(_own_host(hub, session, request.host, now), request.tokens or {})
+    fresh: dict[str, Place] = {}
+    places: list[dict[str, object]] = []
+    unplaced: list[dict[str, object]] = []
+    room = hub.settings.actors.limit - len(hub.placements)
+    for actor in request.actors:
+        known = fresh.get(actor) or hub.placements.find(actor)
+        found = search.find(actor, known)
+        if known is None and room <= 0 and isinstance(found, Place):
+            found = refusals.too_many_actors(hub.settings.actors.limit)
+        if isinstance(found, Refusal):
+            unplaced.append({"actor": actor, "code": found.code, "message": found.message})
+            continue
+        if found is not known:
+            fresh[actor] = found
+            room -= known is None
+        places.append(_described(actor, found))
+    payload = {"places": places, "unplaced": unplaced}
+    answer = progress.Answer(session, message, "hub:placed", payload)
+    return _answer_when_stored(hub, answer, request.actors, fresh, now)
+
+
+class _Search:
+    """Gives a place to actors without one, on a host that is there."""
+
+    def __init__(self, hub: Hub, session: Session, now: int) -> None:
+        self._hub = hub
+        self._session = session
+        self._now = now
+        # Numbers and names of the hosts for each kind.
+        self._hosts: dict[str, list[tuple[int, str]]] = {}
+
+    def find(self, actor: str, known: Place | None) -> Place | Refusal:
+        if known is not None:
+            return known
+        kind = kind_of(actor)
+        hosts = self._hosts.get(kind)
+        if hosts is None:
+            hosts = self._hosts[kind] = self._present(kind)
+        host = preferred(actor, hosts)
+        if host is None:
+            return refusals.no_host(kind)
+        if not self._session.allowance.may_send(host):
+            return refusals.unauthorized("send", host)
+        return Place(host, _FIRST_TOKEN)
+
+    def _present(self, kind: str) -> list[tuple[int, str]]:
+        return [
+            (number_of(box.name), box.name)
+            for box in self._hub.streams.hosts()
+            if kind in (box.kinds or ()) and _is_present(self._hub, box, self._now)
+        ]
+
+
+class _Claim:
+    """Gives actors to the host that asks, but none that lives elsewhere."""
+
+    def __init__(self, box: Mailbox, tokens: dict[str, int]) -> None:
+        self._box = box
+        self._tokens = tokens
+
+    def find(self, actor: str, known: Place | None) -> Place | Refusal:
+        # What the host knows from before may be more than a hub knows that was made anew.
+        token = self._tokens.get(actor, _FIRST_TOKEN)
+        if known is not None and (known.host != self._box.name or known.token >= token):
+            return known
+        if known is None and kind_of(actor) not in (self._box.kinds or ()):
+            return refusals.no_host(kind_of(actor))
+        return Place(self._box.name, token)
+
+
+def kind_of(actor: str) -> str:
+    """The kind of a durable actor."""
+    return actor.partition("/")[0]
+
+
+def _own_host(hub: Hub, session: Session, address: str, now: int) -> Mailbox:
+    if address not in session.registrations:
+        raise refusals.not_your_address(address)
+    box = hub.streams.host(address)
+    if box is None or not _is_present(hub, box, now):
+        raise refusals.structural(
+            f"payload.host is no host: register it as durable, with the capability {mailboxes.HOST}"
+        )
+    return box
+
+
+def _is_present(hub: Hub, box: Mailbox, now: int) -> bool:
+    registration = hub.registry.find(box.name, now)
+    return registration is not None and mailboxes.HOST in registration.capabilities
+
+
+def move(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:move`: another host has the actor from now on, under the next token."""
+    request = requests.parse(requests.Move, message.payload)
+    actor, known = request.actor, hub.placements.find(request.actor)
+    moved = Place(request.to, request.token + 1)
+    fresh: dict[str, Place] = {}
+    if known is None or not known.is_at(moved.host, moved.token):
+        if known is None or known.token != request.token:
+            raise refusals.stale_placement({"stale": [_described(actor, known)]})
+        if known.host not in session.registrations:
+            raise refusals.not_its_host(actor, known.host)
+        box = hub.streams.host(request.to)
+        if box is None or kind_of(actor) not in (box.kinds or ()):
+            raise refusals.no_host(kind_of(actor))
+        fresh[actor] = moved
+    answer = progress.Answer(session, message, "hub:moved", _described(actor, moved))
+    return _answer_when_stored(hub, answer, [actor], fresh, now)
+
+
+def _described(actor: str, place: Place | None) -> dict[str, object]:
+    if place is None:
+        return {"actor": actor, "host": None, "token": None}
+    return {"actor": actor, "host": place.host, "token": place.token}
+
+
+# Fences.
+
+
+def check_fences(hub: Hub, fences: dict[str, int]) -> None:
+    """Refuse a message whose sender believes an actor where it does not live any more."""
+    find = hub.placements.find
+    stale: list[object] = []
+    for actor, token in fences.items():
+        known = find(actor)
+        if known is None or known.token != token:
+            stale.append(_described(actor, known))
+    if stale:
+        hub.tally.stale_fences += 1
+        raise refusals.stale_placement({"stale": stale})
+
+
+# The log.
+
+
+def _answer_when_stored(
+    hub: Hub, answer: progress.Answer, actors: list[str], fresh: dict[str, Place], now: int
+) -> list[Effect]:
+    """Write what is new, and answer when that and what is on its way already is on disk."""
+    if fresh:
+        hub.check_storage()
+    appends = [_append(hub, actor, place, now) for actor, place in fresh.items()]
+    last = hub.placements.latest(actors)
+    if last is None:
+        return answer.committed(hub, 0, now)
+    last.waiters.append(answer)
+    return [*appends]
+
+
+def _append(hub: Hub, actor: str, place: Place, now: int) -> Append:
+    return Append(_entry(actor, place, now), Written(hub.placements.send(actor, place)))
+
+
+def _entry(actor: str, place: Place, now: int) -> Entry:
+    body = encode_body(Placed(actor, place.host, place.token))
+    return Entry(Kind.PLACED, "", 0, 0, now, body)
+
+
+class Written(msgspec.Struct):
+    """A place on its way to the log."""
+
+    coming: Coming
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        before = hub.placements.took(self.coming, offset)
+        hub.tally.actors_placed += before is None
+        hub.tally.actors_moved += before is not None and before.host != self.coming.place.host
+        return [one for each in self.coming.waiters for one in each.committed(hub, offset, now)]
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        hub.placements.refused(self.coming)
+        return [one for each in self.coming.waiters for one in each.refused(hub, refusal, now)]
+
+
+def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
+    """Write down again where actors live, if the log is about to forget it."""
+    chosen = list(islice(hub.placements.before(end), ANCHORS_MAX))
+    return [Append(_entry(*one, now), Anchored(*one)) for one in chosen]
+
+
+class Anchored(msgspec.Struct):
+    """A place written again."""
+
+    actor: str
+    place: Place
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        hub.placements.note(self.actor, self.place.host, self.place.token, offset)
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return []

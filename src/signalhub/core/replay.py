@@ -1,0 +1,453 @@
+"""Looking back: `hub:replay` sends a range of a durable topic again, without settling anything."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.auth.permissions import EVERYTHING
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Append, Appending, Effect, Fetch, Reply
+from signalhub.core.messages import ask, publish
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.streams import dead_letters
+from signalhub.core.streams.streams import Mailbox, Topic
+from signalhub.core.subscriptions import progress, send
+from signalhub.core.subscriptions.progress import Waited
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import (
+    Entry,
+    Kind,
+    Message,
+    Replay,
+    ReplaysStand,
+    Stored,
+    decode_body,
+    encode_body,
+)
+from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
+from signalhub.wire.names import HUB_TYPE_PREFIX, is_address
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+LIMIT_MAX = 10_000
+PAGE_MESSAGES = 256
+PAGE_BYTES = 2**20
+
+
+def replay(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """The copies in order, then `hub:replayed` with how far it came."""
+    request = requests.parse(requests.Replay, message.payload)
+    publish.check_may_read(session, request.topic)
+    topic = publish.find(hub, request.topic)
+    if request.epoch is not None and request.epoch != topic.epoch:
+        raise refusals.wrong_epoch(topic.name, request.epoch, topic.epoch)
+    first = int(request.from_seq)
+    last = topic.head if request.to_seq is None else min(int(request.to_seq), topic.head)
+    limit = min(request.limit or LIMIT_MAX, LIMIT_MAX)
+    return _Replaying(hub, session, message, topic, first, last, limit).go_on(now)
+
+
+class _Replaying:
+    """One request, page by page; it stops early when the reader does not keep up."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        session: Session,
+        message: Envelope,
+        topic: Topic,
+        first: int,
+        last: int,
+        limit: int,
+    ) -> None:
+        self._hub = hub
+        self._session = session
+        self._message = message
+        self._topic = topic
+        self._asked = first
+        self._next = max(first, topic.first)
+        self._last = last
+        self._left = limit
+        self._count = 0
+
+    def go_on(self, now: int) -> list[Effect]:
+        """The next page, or the end."""
+        is_blocked = self._session.outbound is not None and self._count > 0
+        if self._next > self._last or self._left <= 0 or is_blocked:
+            return [self._end(now)]
+        count = min(PAGE_MESSAGES, self._left, self._last - self._next + 1)
+        topic = self._topic
+        return [Fetch(topic.name, topic.id, self._next, count, PAGE_BYTES, self._fetched)]
+
+    def _fetched(self, found: list[Stored] | None, now: int) -> list[Effect]:
+        if self._session.state is not State.CONNECTED:
+            return []
+        if found is None:
+            unread = refusals.storage_unreadable()
+            return [self._hub.refuse(self._session, self._message, unread, now)]
+        if not found:
+            return [self._end(now)]
+        copied: list[Effect] = []
+        if found[0].seq > self._next:
+            copied += dead_letters.lose_before(self._hub, self._topic, found[0].seq, now)
+        for stored in found:
+            if stored.seq > self._last or self._left <= 0:
+                break
+            self._next = stored.seq + 1
+            held = self._hub.erasures.held_of(stored)
+            if stored.seq in self._topic.removed or held.is_erased:
+                continue
+            message = held.message
+            if message.expires_at is not None and message.expires_at < now:
+                continue
+            if message.deliver_at is not None and message.deliver_at > now:
+                continue
+            frame = send.replayed(self._topic, held, self._message.sender, now)
+            copied.append(Reply(self._session, frame))
+            self._count += 1
+            self._left -= 1
+        return [*copied, *self.go_on(now)]
+
+    def _end(self, now: int) -> Reply:
+        is_complete = self._next > self._last and self._asked >= self._topic.first
+        payload: dict[str, object] = {
+            "topic": self._topic.name,
+            "epoch": self._topic.epoch,
+            "count": self._count,
+            "complete": is_complete,
+            "next": self._next,
+        }
+        if self._asked < self._topic.first:
+            payload |= {"lostFrom": self._asked, "lostTo": self._topic.first - 1}
+        return self._hub.reply(
+            self._session, self._message, "hub:replayed", wire.encode(payload), now
+        )
+
+
+JOBS_MAX: Final = 1_000
+
+Place = tuple[int, int, int]  # Shard, epoch, offset.
+Bound = tuple[int, int]  # Epoch, offset.
+
+_NOTHING: Final[Bound] = (-1, -1)
+
+
+def place_of(replay: Replay) -> Place:
+    """Where the original of a copy is."""
+    return (replay.shard, replay.epoch, replay.offset)
+
+
+def bound_of(replay: Replay) -> Bound:
+    """What the job that sent a copy is bounded by."""
+    return (replay.until_epoch, replay.until_offset)
+
+
+class OnItsWay(msgspec.Struct):
+    """Copies of a job that are not on disk yet: the last of them, and who waits for it."""
+
+    last: Replay
+    receipt: Waited
+
+
+class Replays:
+    """The last copy of each job; what is not committed is kept apart."""
+
+    def __init__(self, jobs_max: int = JOBS_MAX) -> None:
+        self._jobs_max = jobs_max
+        self._last: dict[str, Replay] = {}
+        self._forgotten = _NOTHING
+        self.on_its_way: dict[str, OnItsWay] = {}
+        self.is_dirty = False
+        # An offset of the log from which on all of this is found.
+        self.defined_at = 0
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    @property
+    def is_known(self) -> bool:
+        """Is there anything the log must not lose?"""
+        return bool(self._last) or self._forgotten != _NOTHING
+
+    def last(self, job: str) -> Replay | None:
+        """The last copy of a job that is on disk."""
+        return self._last.get(job)
+
+    def newest(self, job: str) -> Place | None:
+        """The original of the last copy of a job, on disk or on its way there."""
+        pending = self.on_its_way.get(job)
+        known = self._last.get(job) if pending is None else pending.last
+        return None if known is None else place_of(known)
+
+    def check(self, job: str, bound: Bound) -> None:
+        """Refuse a job that may have been forgotten, or is another one of the same name."""
+        pending = self.on_its_way.get(job)
+        known = self._last.get(job) if pending is None else pending.last
+        if known is not None:
+            if bound_of(known) != bound:
+                raise refusals.replay_conflict(job, *bound_of(known))
+            return
+        is_full = len(self._last) >= self._jobs_max
+        oldest = min(map(bound_of, self._last.values())) if is_full else _NOTHING
+        if bound <= max(self._forgotten, oldest):
+            raise refusals.replay_forgotten(job, self._jobs_max)
+
+    def note(self, replay: Replay, offset: int) -> None:
+        """A copy is on disk, at this offset of the log."""
+        if bound_of(replay) <= self._forgotten:
+            return
+        known = self._last.get(replay.job)
+        if known is not None and place_of(known) >= place_of(replay):
+            return
+        if not self.is_known:
+            self.defined_at = offset
+        self._last[replay.job] = replay
+        self.is_dirty = True
+        if len(self._last) > self._jobs_max:
+            self._forget_through(min(map(bound_of, self._last.values())))
+
+    def _forget_through(self, bound: Bound) -> None:
+        self._forgotten = max(self._forgotten, bound)
+        self._last = {
+            job: last for job, last in self._last.items() if bound_of(last) > self._forgotten
+        }
+        self.is_dirty = True
+
+    # Across restarts.
+
+    def state(self) -> bytes:
+        """All of it, for a snapshot or an anchor."""
+        return encode_body(ReplaysStand([*self._last.values()], *self._forgotten))
+
+    def take_state(self, *, is_whole: bool) -> bytes | None:
+        """The same if it changed since the last time, or if it is asked for."""
+        if not (self.is_dirty or is_whole):
+            return None
+        self.is_dirty = False
+        return self.state()
+
+    def restore(self, state: bytes, offset: int = 0) -> None:
+        """What was written is known again, beside what is; raises `msgspec.MsgspecError`."""
+        stands = decode_body(ReplaysStand, state)
+        for one in stands.last:
+            self.note(one, offset)
+        forgotten = (stands.forgotten_epoch, stands.forgotten_offset)
+        if forgotten > self._forgotten:
+            self._forget_through(forgotten)
+
+
+MESSAGES_MAX: Final = 100
+# A single message may be larger: whatever was accepted once can be sent again.
+BYTES_MAX: Final = 512 * 2**10
+# Calls between actors are answered and must not be made twice.
+CALL_TYPE_PREFIX: Final = "call:"
+OPERATION: Final = "republish"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where copies go."""
+
+    stream: Topic | Mailbox
+    only_for: str | None = None
+
+
+def republish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """Append what this job has not appended yet; answered when all of it is on disk."""
+    request = requests.parse(requests.Republish, message.payload)
+    _check_may(session, request.to)
+    target = _find(hub, request.to)
+    _check(request, len(message.payload))
+    bound = (request.until.epoch, request.until.offset)
+    hub.replays.check(request.job, bound)
+    newest = hub.replays.newest(request.job)
+    fresh = [one for one in request.messages if newest is None or _place(one) > newest]
+    answer = _answer(hub, session, message, request, len(fresh))
+    if not fresh:
+        pending = hub.replays.on_its_way.get(request.job)
+        if pending is None:
+            return answer.committed(hub, 0, now)
+        pending.receipt.waiters.append(answer)
+        return []
+    hub.check_storage()
+    _check_room(hub, target, len(fresh), now)
+    appends = [
+        _append(hub, target, _copy(request, one, target, message.sender), now) for one in fresh
+    ]
+    last = appends[-1]
+    last.receipt = waited = progress.Waited(last.receipt, [answer])
+    hub.replays.on_its_way[request.job] = OnItsWay(_replay(request, fresh[-1]), waited)
+    return [*appends]
+
+
+def _answer(
+    hub: Hub, session: Session, message: Envelope, request: requests.Republish, appended: int
+) -> progress.Answer:
+    def payload() -> dict[str, object]:
+        last = hub.replays.last(request.job)
+        position = None
+        if last is not None:
+            position = {"shard": last.shard, "epoch": last.epoch, "offset": last.offset}
+        skipped = len(request.messages) - appended
+        return {
+            "job": request.job,
+            "position": position,
+            "appended": appended,
+            "skipped": skipped,
+        }
+
+    return progress.Answer(session, message, "hub:republished", payload)
+
+
+# Checking.
+
+
+def _check_may(session: Session, to: requests.Destination) -> None:
+    allowance = session.allowance
+    if allowance is EVERYTHING:
+        return
+    if not allowance.may_administer(OPERATION):
+        raise refusals.unauthorized("admin", OPERATION)
+    if to.topic is not None and not allowance.may_publish(to.topic):
+        raise refusals.unauthorized("publish", to.topic)
+    if to.actor is not None and not allowance.may_send(to.actor):
+        raise refusals.unauthorized("send", to.actor)
+
+
+def _find(hub: Hub, to: requests.Destination) -> Target:
+    if (to.topic is None) is (to.actor is None) or (to.actor is not None and to.subscription):
+        raise refusals.structural("payload.to needs a topic, a topic and subscription, or an actor")
+    if to.actor is not None:
+        mailbox = hub.streams.mailboxes.get(to.actor)
+        if mailbox is None:
+            raise refusals.no_mailbox(to.actor)
+        return Target(mailbox)
+    assert to.topic is not None
+    topic = publish.find(hub, to.topic)
+    if to.subscription is not None:
+        subscription = topic.subscriptions.get(to.subscription)
+        if subscription is None or subscription.is_deleting:
+            raise refusals.unknown_subscription(to.topic, to.subscription)
+    return Target(topic, to.subscription)
+
+
+def _check(request: requests.Republish, size: int) -> None:
+    """Refuse what cannot be sent again, all of it or nothing."""
+    messages = request.messages
+    if len(messages) > MESSAGES_MAX:
+        raise refusals.structural(f"payload.messages has more than {MESSAGES_MAX} members")
+    if len(messages) > 1 and size > BYTES_MAX:
+        raise refusals.too_large(size, BYTES_MAX)
+    before: Place | None = None
+    for one in messages:
+        if before is not None and _place(one) <= before:
+            raise refusals.structural("payload.messages is not in the order of positions")
+        before = _place(one)
+        if (one.epoch, one.offset) > (request.until.epoch, request.until.offset):
+            raise refusals.structural("a message is beyond payload.until")
+        if one.type.startswith(HUB_TYPE_PREFIX):
+            raise refusals.structural("a type begins with `hub:`, which is the hub's own")
+        if one.type.startswith(CALL_TYPE_PREFIX):
+            raise refusals.structural("calls cannot be replayed: they would be made twice")
+        if one.sender is not None and not is_address(one.sender):
+            raise refusals.structural("`from` of a message is no address")
+        publish.check_parts(one.key, one.headers)
+
+
+def _check_room(hub: Hub, target: Target, count: int, now: int) -> None:
+    """While its owner is away, a mailbox takes as much as from any sender."""
+    box = target.stream
+    if not isinstance(box, Mailbox) or box.subscription.consumers:
+        return
+    ask.check_room(hub, box, count, now)
+
+
+# Appending.
+
+
+def _place(one: requests.Original) -> Place:
+    return (one.shard, one.epoch, one.offset)
+
+
+def _replay(request: requests.Republish, one: requests.Original) -> Replay:
+    until = request.until
+    place = _place(one)
+    return Replay(request.job, *place, one.id, until.epoch, until.offset)
+
+
+def _copy(
+    request: requests.Republish, one: requests.Original, target: Target, sender: str
+) -> Message:
+    copy_id = copy_id_of(request.job, _place(one))
+    copy = Message(copy_id, copy_id.encode(), one.sender or sender, one.type, bytes(one.data))
+    copy.key, copy.headers = one.key, one.headers
+    copy.only_for = target.only_for
+    copy.replay = _replay(request, one)
+    return copy
+
+
+def copy_id_of(job: str, place: Place) -> str:
+    """The same copy has the same id, whenever it is made; in the form of a UUID."""
+    text = " ".join(map(str, (*place, job)))
+    digits = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+
+
+def _append(hub: Hub, target: Target, copy: Message, now: int) -> Append:
+    stream = target.stream
+    if isinstance(stream, Mailbox):
+        append = dead_letters.mail_again(hub, stream, copy, now)
+    else:
+        append = publish.append(hub, stream, copy, now)
+    assert copy.replay is not None
+    append.receipt = Copied(append.receipt, copy.replay)
+    return append
+
+
+class Copied(msgspec.Struct):
+    """A copy on its way to the log."""
+
+    receipt: Appending
+    replay: Replay
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        hub.replays.note(self.replay, offset)
+        pending = hub.replays.on_its_way.get(self.replay.job)
+        if pending is not None and place_of(pending.last) == place_of(self.replay):
+            del hub.replays.on_its_way[self.replay.job]
+        return self.receipt.committed(hub, offset, now)
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        # The log refuses everything that is on its way.
+        hub.replays.on_its_way.pop(self.replay.job, None)
+        return self.receipt.refused(hub, refusal, now)
+
+
+# The log is cut.
+
+
+def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
+    """Write down how far replays have come, if the log is about to forget it."""
+    replays = hub.replays
+    # With copies on their way it would not be the last word; there will be another occasion.
+    if not replays.is_known or replays.defined_at >= end or replays.on_its_way:
+        return []
+    entry = Entry(Kind.REPLAYS_STAND, "", 0, 0, now, replays.state())
+    return [Append(entry, Anchored())]
+
+
+class Anchored:
+    """What is known of replays, written again."""
+
+    __slots__ = ()
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        hub.replays.defined_at = offset
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        return []

@@ -1,0 +1,366 @@
+"""A page of an inbox: memory first, then the log, then the archive.
+
+Memory is read first and its newest position caps the page. So a message that leaves memory while
+the others are read is not missed, and one that is accepted meanwhile cannot let the cursor jump
+over another. What could not be read is never passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from signalhub.core.effects import Answer, Consult, Effect, Fetch, FindTime, Note
+from signalhub.core.rooms import refusals
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
+from signalhub.core.rooms.values import Archived, Page, Read
+from signalhub.wire.entry import Stored
+from signalhub.wire.errors import RoomError, unworded
+
+if TYPE_CHECKING:
+    from signalhub.core.rooms.rooms import Rooms
+
+T = TypeVar("T")
+Then = Callable[[T, int], list[Effect]]
+
+
+def guarded(caller: object, then: Then[T], message_id: str = "") -> Then[T]:
+    """`then`, with an answer to the caller if it fails."""
+
+    def run(found: T, now: int) -> list[Effect]:
+        try:
+            return then(found, now)
+        except Exception as error:
+            # Its words may quote an id.
+            note = Note("a request to a room could not be finished", {}, unworded(error))
+            return [Answer(caller, refusals.broken(), message_id), note]
+
+    return run
+
+
+# The oldest message is looked for in steps that double up to so many, of so many bytes.
+_STEP_MAX: Final = 512
+_STEP_BYTES: Final = 4 * 2**20
+
+
+def read(rooms: Rooms, request: Read, now: int) -> list[Effect]:
+    """Answer with a page, at once if memory holds it."""
+    rooms.saw(request.mono_ms)
+    name = rooms.names.inbox(request.inbox)
+    wait_ms = rooms.fetches.of(name).take(request.mono_ms)
+    if wait_ms:
+        rooms.tally.limited += 1
+        return [Answer(request.caller, refusals.limited(wait_ms))]
+    rooms.tally.fetches += 1
+    inbox = rooms.inboxes.get(name)
+    if inbox is None or not inbox.head:
+        return [Answer(request.caller, Page([], request.from_seq, None))]
+    reading = Reading(rooms, inbox, request)
+    if inbox.has_stale_oldest(now):
+        return OldestSearch(rooms, inbox, reading).begin(now)
+    return reading.begin(now)
+
+
+class Reading:
+    """One page in the making.
+
+    From `_start` to `_covered` everything has been looked at: it was found, or has expired, or is
+    gone, or lies in `_gap`, which only the archive can fill.
+    """
+
+    __slots__ = (
+        "_covered",
+        "_cursor",
+        "_found",
+        "_gap",
+        "_high",
+        "_inbox",
+        "_memory_first",
+        "_request",
+        "_rooms",
+        "_start",
+    )
+
+    def __init__(self, rooms: Rooms, inbox: Inbox, request: Read) -> None:
+        self._rooms = rooms
+        self._inbox = inbox
+        self._request = request
+        self._cursor = request.from_seq
+        self._found: dict[int, Kept] = {}
+        self._gap: tuple[int, int] | None = None
+        self._high = self._start = self._covered = self._memory_first = 0
+
+    def begin(self, now: int) -> list[Effect]:
+        """Take the snapshot of memory; then look further if it does not hold the page."""
+        page = self._whole_from_memory(now)
+        if page is not None:
+            return [Answer(self._request.caller, page)]
+        while True:
+            if not self._take_memory():
+                return self._read_log(self._start)
+            if self._rooms.settings.always_query_store and self._start <= self._high:
+                return self._consult(self._start, self._high)
+            page = self._page(now)
+            if page is not None:
+                return [Answer(self._request.caller, page)]
+            self._cursor = self._covered + 1
+
+    def guard(self, then: Then[T]) -> Then[T]:
+        """A continuation that answers even if it fails."""
+        return guarded(self._request.caller, then)
+
+    def fail(self, error: RoomError) -> list[Effect]:
+        """Nothing can be said."""
+        return [Answer(self._request.caller, error)]
+
+    def _whole_from_memory(self, now: int) -> Page | None:
+        """The page, if memory holds it and nothing in it has expired: most pages are such."""
+        rooms, inbox, limit = self._rooms, self._inbox, self._request.limit
+        start, recent = max(self._cursor, inbox.oldest, 1), inbox.recent
+        last = min(inbox.head, start + limit - 1)
+        # An id can be there twice only if it is forgotten before its message is.
+        may_repeat = inbox.retention_max_s > rooms.settings.repeat_s
+        if start not in recent or may_repeat or rooms.settings.always_query_store:
+            return None
+        kept = map(recent.__getitem__, range(start, last + 1))
+        messages = [one.json for one in kept if one.expires_ms > now]
+        if len(messages) <= last - start or sum(map(len, messages)) > self._bytes_max:
+            return None
+        rooms.tally.fetched += len(messages)
+        return Page(messages, last + 1, self._oldest())
+
+    @property
+    def _bytes_max(self) -> int:
+        return self._rooms.settings.page_bytes_max
+
+    def _take_memory(self) -> bool:
+        """What memory has of the page; is it the beginning of it?"""
+        inbox, recent = self._inbox, self._inbox.recent
+        self._high = high = inbox.head
+        self._start = start = max(self._cursor, inbox.oldest, 1)
+        self._memory_first = memory_first = inbox.recent_first if recent else high + 1
+        first = max(start, memory_first)
+        last = min(high, first + self._request.limit - 1)
+        self._found = {seq: recent[seq] for seq in range(first, last + 1)}
+        self._gap = None
+        self._covered = max(last, start - 1)
+        return first == start
+
+    def _read_log(self, from_seq: int) -> list[Effect]:
+        """Read what is older than memory, until the page is full or memory is reached."""
+        rooms, inbox, memory_first = self._rooms, self._inbox, self._memory_first
+        rooms.tally.log_reads += 1
+        # A page may be full before memory is reached.
+        left = self._start + self._request.limit - from_seq
+        count_max = min(left, memory_first - from_seq)
+        bytes_max = rooms.settings.page_bytes_max
+
+        def then(found: list[Stored] | None, now: int) -> list[Effect]:
+            if found is None:
+                return self.fail(refusals.unreadable())
+            older = [one for one in found if one.seq < memory_first]
+            for one in older:
+                kept = self._rooms.kept_of(one)
+                if kept is not None:
+                    self._found[one.seq] = kept
+            first = older[0].seq if older else memory_first
+            if first > from_seq:
+                self._gone(from_seq, first - 1)
+            next_seq = older[-1].seq + 1 if older else memory_first
+            if next_seq < memory_first:
+                if next_seq < self._start + self._request.limit and self._size() < bytes_max:
+                    return self._read_log(next_seq)
+                self._covered = next_seq - 1
+            return self._complete(now)
+
+        guard = self.guard(then)
+        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count_max, bytes_max, guard)]
+
+    def _gone(self, first: int, last: int) -> None:
+        """The log no longer holds these: the archive does, or nobody."""
+        inbox = self._inbox
+        if self._rooms.archived is not None:
+            self._gap = (first if self._gap is None else self._gap[0], last)
+        elif first <= inbox.oldest <= last:
+            inbox.advance_oldest(last + 1, 0)
+
+    def _size(self) -> int:
+        return sum(len(one.json) for seq, one in self._found.items() if seq < self._memory_first)
+
+    def _complete(self, now: int) -> list[Effect]:
+        """Memory and log have been read."""
+        if self._rooms.settings.always_query_store:
+            return self._consult(self._start, self._high)
+        if self._gap is not None:
+            return self._consult(*self._gap)
+        return self._answer(now)
+
+    def _consult(self, first: int, last: int) -> list[Effect]:
+        rooms, request = self._rooms, self._request
+        rooms.tally.archive_reads += 1
+
+        def then(found: list[Archived] | None, now: int) -> list[Effect]:
+            if found is not None:
+                self._merge([one for one in found if first <= one.seq <= self._high])
+            elif self._gap is not None:
+                return self._partial(now)
+            return self._answer(now)
+
+        guard = self.guard(then)
+        return [Consult(self._inbox.name, first, last, request.limit, guard)]
+
+    def _merge(self, archived: list[Archived]) -> None:
+        """The archive's word counts, and of two words the one with the lower position."""
+        stored: dict[str, Archived] = {}
+        for one in sorted(archived, key=lambda one: one.seq):
+            stored.setdefault(one.message_id, one)
+        mine = [one for one in self._found.values() if one.message_id not in stored]
+        self._found = {one.seq: one for one in mine}
+        for one in stored.values():
+            item = self._rooms.page_item(one.seq, one.message_id, one.ciphertext, one.created_ms)
+            self._found[one.seq] = Kept(one.seq, one.message_id, one.expires_ms, item)
+        if len(archived) >= self._request.limit and self._gap is not None:
+            # There may be more in the archive behind these.
+            self._covered = min(self._covered, max(one.seq for one in archived))
+
+    def _answer(self, now: int) -> list[Effect]:
+        page = self._page(now)
+        if page is not None:
+            return [Answer(self._request.caller, page)]
+        self._cursor = self._covered + 1
+        return self.begin(now)
+
+    def _partial(self, now: int) -> list[Effect]:
+        """What there is, with a cursor that stays where it was."""
+        self._rooms.tally.partial += 1
+        if self._rooms.settings.strict_store:
+            return self.fail(refusals.archive_away())
+        messages, _ = self._choose(now)
+        page = Page(messages, self._request.from_seq, self._oldest(), True)
+        return [Answer(self._request.caller, page)]
+
+    def _page(self, now: int) -> Page | None:
+        """The page; `None` if nothing of this stretch can be read, but there is more behind it.
+
+        An empty page would say "the end".
+        """
+        messages, next_seq = self._choose(now)
+        if not messages and self._covered < self._high:
+            return None
+        self._rooms.tally.fetched += len(messages)
+        return Page(messages, next_seq, self._oldest(), False)
+
+    def _choose(self, now: int) -> tuple[list[bytes], int]:
+        """What goes on the page, and where the next one begins."""
+        messages: list[bytes] = []
+        size, next_seq = 0, self._request.from_seq
+        seen: set[str] = set()
+        for seq in sorted(self._found):
+            one = self._found[seq]
+            # An id that was used again after its time stands for its first message.
+            if one.expires_ms <= now or seq > self._covered or one.message_id in seen:
+                continue
+            if seq <= self._inbox.erased_to:
+                # It was erased while the page was being made.
+                continue
+            size += len(one.json)
+            is_full = messages and size > self._rooms.settings.page_bytes_max
+            if is_full or len(messages) == self._request.limit:
+                break
+            seen.add(one.message_id)
+            messages.append(one.json)
+            next_seq = seq + 1
+        return messages, next_seq
+
+    def _oldest(self) -> int | None:
+        return None if self._inbox.oldest > self._inbox.head else self._inbox.oldest
+
+
+class OldestSearch:
+    """Looks for the oldest message that can still be read, then lets a reading begin.
+
+    What was accepted longer ago than the longest retention has expired, so the search begins
+    behind that; what is kept for a shorter time is stepped over.
+    """
+
+    __slots__ = ("_high", "_inbox", "_reading", "_rooms", "_step_count")
+
+    def __init__(self, rooms: Rooms, inbox: Inbox, reading: Reading) -> None:
+        self._rooms = rooms
+        self._inbox = inbox
+        self._reading = reading
+        # Messages accepted from now on are none of this search's business.
+        self._high = inbox.head
+        self._step_count = 1
+
+    def begin(self, now: int) -> list[Effect]:
+        inbox = self._inbox
+        if inbox.recent and inbox.recent_first <= inbox.oldest:
+            return self._in_memory(inbox.oldest, now)
+        expired_ms = now - inbox.retention_max_s * 1000 - self._rooms.grid_ms
+
+        def then(seq: int | None, now: int) -> list[Effect]:
+            if seq is None:
+                return self._reading.fail(refusals.unreadable())
+            first = max(seq, inbox.oldest) if seq else self._high + 1
+            if self._rooms.archived is not None and first > inbox.oldest:
+                return self._ask_archive(inbox.oldest, first - 1)
+            return self._step(first, now)
+
+        return [FindTime(inbox.name, STREAM_EPOCH, expired_ms, self._reading.guard(then))]
+
+    def _in_memory(self, from_seq: int, now: int) -> list[Effect]:
+        """The oldest that memory holds and that can be read, from a position on."""
+        recent = self._inbox.recent
+        first = max(from_seq, self._memory_first())
+        for seq in range(first, self._high + 1):
+            if recent[seq].expires_ms > now:
+                return self._end(seq, recent[seq].expires_ms, now)
+        return self._end(self._high + 1, 0, now)
+
+    def _ask_archive(self, first: int, last: int) -> list[Effect]:
+        """The log no longer holds these, but the archive may."""
+
+        def then(found: list[Archived] | None, now: int) -> list[Effect]:
+            if found is None:
+                # Nobody knows, so nothing is passed over.
+                return self._reading.begin(now)
+            if found:
+                oldest = min(found, key=lambda one: one.seq)
+                return self._end(oldest.seq, oldest.expires_ms, now)
+            return self._step(last + 1, now)
+
+        guard = self._reading.guard(then)
+        return [Consult(self._inbox.name, first, last, 1, guard)]
+
+    def _step(self, from_seq: int, now: int) -> list[Effect]:
+        inbox = self._inbox
+        if from_seq > self._high:
+            return self._end(self._high + 1, 0, now)
+
+        def then(found: list[Stored] | None, now: int) -> list[Effect]:
+            if found is None:
+                return self._reading.fail(refusals.unreadable())
+            first = found[0].seq if found else self._memory_first()
+            if first > from_seq and self._rooms.archived is not None:
+                return self._ask_archive(from_seq, first - 1)
+            if not found:
+                return self._in_memory(from_seq, now)
+            for one in found:
+                kept = self._rooms.kept_of(one)
+                if kept is not None and kept.expires_ms > now:
+                    return self._end(one.seq, kept.expires_ms, now)
+            return self._step(found[-1].seq + 1, now)
+
+        guard = self._reading.guard(then)
+        count, self._step_count = self._step_count, min(2 * self._step_count, _STEP_MAX)
+        return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count, _STEP_BYTES, guard)]
+
+    def _memory_first(self) -> int:
+        inbox = self._inbox
+        return inbox.recent_first if inbox.recent else self._high + 1
+
+    def _end(self, seq: int, expires_ms: int, now: int) -> list[Effect]:
+        self._inbox.advance_oldest(seq, expires_ms)
+        self._rooms.dirty.add(self._inbox)
+        return self._reading.begin(now)

@@ -1,0 +1,1 @@
+"""Who is there: sessions, registrations, leases."""

@@ -1,0 +1,210 @@
+"""Who is registered: addresses, capabilities, leases.
+
+A registration lives while its session shows signs of life: it ends `lease_ms` after the last
+accepted frame of its session or its own last renewal, whichever is later. A lease that runs out on
+an open socket hides the actor; the next frame brings it back. Registrations restored after a
+restart wait, hidden and uncounted, for their owner to return or their lease to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from signalhub.core.sessions.session import Session
+from signalhub.wire import envelope
+from signalhub.wire.names import Pattern
+
+_HOUR_MS = 3_600_000
+
+
+class Recipient:
+    """An address behind a session; what a fan-out is made of."""
+
+    __slots__ = ("address", "address_json", "session")
+
+    def __init__(self, session: Session, address: str) -> None:
+        self.session = session
+        self.address = address
+        self.address_json = envelope.encode(address)
+
+
+class Registration(Recipient):
+    """One registered actor."""
+
+    __slots__ = (
+        "capabilities",
+        "lease_ms",
+        "metadata",
+        "persisted_until_ms",
+        "persisted_version",
+        "registered_at_ms",
+        "renewal_token",
+        "renewed_at_ms",
+        "version",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        address: str,
+        *,
+        capabilities: tuple[str, ...],
+        metadata: bytes,
+        lease_ms: int,
+        renewal_token: str,
+        version: int,
+        now_ms: int,
+    ) -> None:
+        super().__init__(session, address)
+        self.capabilities = capabilities
+        self.metadata = metadata
+        self.lease_ms = lease_ms
+        self.renewal_token = renewal_token
+        self.version = version
+        self.registered_at_ms = now_ms
+        self.renewed_at_ms = now_ms
+        self.persisted_until_ms = now_ms + lease_ms
+        self.persisted_version = version
+
+    def expires_at_ms(self) -> int:
+        """When the lease ends if nothing more is heard."""
+        return max(self.renewed_at_ms, self.session.last_seen_ms) + self.lease_ms
+
+    def has_changed_since_persisted(self) -> bool:
+        """Does the durable tier know an older state?"""
+        is_longer = self.expires_at_ms() != self.persisted_until_ms
+        return is_longer or self.version != self.persisted_version
+
+    def note_persisted(self) -> None:
+        """What is known now goes to the durable tier."""
+        self.persisted_until_ms = self.expires_at_ms()
+        self.persisted_version = self.version
+
+    def is_live(self, now_ms: int) -> bool:
+        """Visible and reachable?"""
+        return (
+            self.session.last_seen_ms + self.lease_ms > now_ms
+            or self.renewed_at_ms + self.lease_ms > now_ms
+        )
+
+
+class Away(msgspec.Struct, frozen=True, gc=False):
+    """A registration known from before a restart, whose owner has not come back yet."""
+
+    version: int
+    expires_at_ms: int
+
+
+class Registry:
+    """All registrations by address, in the order they were made."""
+
+    def __init__(self, limit: int, refuse_above: float) -> None:
+        self.limit = limit
+        self._refuse_above = refuse_above
+        self._actors: dict[str, Registration] = {}
+        # The shortest lease seen since the start.
+        self.lease_ms_min = _HOUR_MS
+        self._away: dict[str, Away] = {}
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self._actors.values())
+
+    @property
+    def utilization(self) -> float:
+        """Share of the limit in use."""
+        return len(self._actors) / self.limit
+
+    @property
+    def is_full(self) -> bool:
+        """Are new addresses refused?"""
+        return self.utilization > self._refuse_above or len(self._actors) >= self.limit
+
+    def get(self, address: str) -> Registration | None:
+        """The registration, live or hidden."""
+        return self._actors.get(address)
+
+    def find(self, address: str, now_ms: int) -> Registration | None:
+        """The registration, if it is live."""
+        found = self._actors.get(address)
+        if found is None:
+            return None
+        # The common case of `is_live`, spelled out because every message passes here.
+        if found.session.last_seen_ms + found.lease_ms > now_ms or found.is_live(now_ms):
+            return found
+        return None
+
+    def is_away(self, address: str, now_ms: int) -> bool:
+        """Is the owner expected back from before a restart?"""
+        away = self._away.get(address)
+        return away is not None and away.expires_at_ms > now_ms
+
+    def next_version(self, address: str) -> int:
+        """The version the next registration of `address` gets; it goes on counting."""
+        known = self._actors.get(address) or self._away.get(address)
+        return known.version + 1 if known is not None else 1
+
+    def put(self, registration: Registration) -> None:
+        """Add or replace; a replaced address keeps its place in the order."""
+        previous = self._actors.get(registration.address)
+        if previous is not None and previous.session is not registration.session:
+            previous.session.registrations.pop(registration.address, None)
+        self._away.pop(registration.address, None)
+        self.lease_ms_min = min(self.lease_ms_min, registration.lease_ms)
+        self._actors[registration.address] = registration
+        registration.session.registrations[registration.address] = registration
+
+    def remove(self, address: str) -> bool:
+        """Forget an address; unknown ones are a no-op."""
+        registration = self._actors.pop(address, None)
+        if registration is None:
+            return False
+        registration.session.registrations.pop(address, None)
+        return True
+
+    def restore(self, address: str, version: int, expires_at_ms: int) -> None:
+        """Remember a registration from before a restart."""
+        self._away[address] = Away(version, expires_at_ms)
+
+    def forget_away(self, address: str) -> bool:
+        """Expect its owner back no more; `False` if nobody did."""
+        return self._away.pop(address, None) is not None
+
+    def expire_away(self, now_ms: int) -> list[str]:
+        """Forget the restored registrations whose lease has ended."""
+        gone = [address for address, away in self._away.items() if away.expires_at_ms <= now_ms]
+        for address in gone:
+            del self._away[address]
+        return gone
+
+    def matching(
+        self, pattern: Pattern, capability: str | None, now_ms: int
+    ) -> Iterator[Registration]:
+        """Live registrations that fit, in order of registration."""
+        candidates: Iterable[Registration] = self._actors.values()
+        if pattern.literal is not None:
+            known = self._actors.get(f"@({pattern.literal})")
+            candidates = () if known is None else (known,)
+        for registration in candidates:
+            # Most actors fail the prefix, which is tested without cutting the address up.
+            if not registration.address.startswith(pattern.address_prefix):
+                continue
+            if capability and capability not in registration.capabilities:
+                continue
+            if pattern.matches(registration.address) and registration.is_live(now_ms):
+                yield registration
+
+    def live(self, capability: str | None, now_ms: int) -> list[Registration]:
+        """Every live registration, optionally only those with a capability."""
+        actors: Iterable[Registration] = self._actors.values()
+        if capability:
+            actors = (actor for actor in actors if capability in actor.capabilities)
+        return [
+            actor
+            for actor in actors
+            if actor.session.last_seen_ms + actor.lease_ms > now_ms or actor.is_live(now_ms)
+        ]

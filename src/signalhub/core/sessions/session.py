@@ -1,0 +1,108 @@
+"""One connection as the core sees it: who it is, what it may do, what it owns.
+
+States: a session is *connecting* until `hub:connect` succeeds, then *connected*, and *closed* once
+its socket is gone or the hub has decided to close it. There is no way back from closed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from signalhub.auth.permissions import EVERYTHING, Allowance
+from signalhub.pacing import TokenBucket
+
+if TYPE_CHECKING:
+    from signalhub.auth.tokens import Claims
+    from signalhub.core.messages.ask import Receipt
+    from signalhub.core.messages.topics import Subscriber
+    from signalhub.core.sessions.outbound import Outbound
+    from signalhub.core.sessions.registry import Registration
+    from signalhub.core.subscriptions.consumers import Consumer
+
+# A client whose clock is further behind than this is not believed when it says what time it is.
+CLOCK_BEHIND_MS_MAX = 300_000
+
+
+class State(Enum):
+    """Where a session is in its life."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+class Session:
+    """What the hub remembers about one socket.
+
+    `link` belongs to the shell: its own object for the same socket.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "allowance",
+        "barrier",
+        "bucket",
+        "claims",
+        "clock_behind_ms",
+        "connected_at_ms",
+        "consumers",
+        "hello_identity",
+        "id",
+        "identity",
+        "last_seen_ms",
+        "link",
+        "outbound",
+        "registrations",
+        "sent",
+        "settles_mail",
+        "state",
+        "subscriptions",
+        "unsynced",
+    )
+
+    def __init__(self, session_id: str, link: object, bucket: TokenBucket, now_ms: int) -> None:
+        self.id = session_id
+        self.link = link
+        self.bucket = bucket
+        self.state = State.CONNECTING
+        self.identity: str | None = None
+        # What it was called before it registered anything.
+        self.hello_identity: str | None = None
+        self.allowance: Allowance = EVERYTHING
+        self.claims: Claims | None = None
+        self.connected_at_ms = now_ms
+        self.last_seen_ms = now_ms
+        self.clock_behind_ms = 0
+        self.sent = 0
+        # What waits while the socket is blocked; the shell keeps it, `hub:queue_stats` shows it.
+        self.outbound: Outbound | None = None
+        self.registrations: dict[str, Registration] = {}
+        # It said that it acknowledges what comes from mailboxes.
+        self.settles_mail = False
+        # Its asks that are not on disk yet, the latest per recipient.
+        self.unsynced: dict[str, Receipt] = {}
+        # The one of them that a fan-out waits behind; what comes later waits with it.
+        self.barrier: Receipt | None = None
+        # Its parts in durable subscriptions and mailboxes, by subscription id.
+        self.consumers: dict[str, Consumer] = {}
+        # Most sessions subscribe to nothing, so the table is made on first use.
+        self.subscriptions: dict[str, Subscriber] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the hub addresses messages that are not replies."""
+        return self.identity or f"@(session/{self.id})"
+
+    def speaks_as(self, sender: str) -> bool:
+        """May messages of this session carry `sender` in `from`?"""
+        return (
+            sender == self.identity
+            or sender in self.registrations
+            or self.allowance.may_speak_as(sender)
+        )
+
+    def set_clock(self, timestamp: float, now_ms: int) -> None:
+        """Learn from the hello how far the client's clock is behind, so lifetimes are fair."""
+        behind = now_ms - timestamp
+        self.clock_behind_ms = int(behind) if 0 < behind <= CLOCK_BEHIND_MS_MAX else 0

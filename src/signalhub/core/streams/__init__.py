@@ -1,0 +1,1 @@
+"""What is kept: durable topics, mailboxes, dead letters."""

@@ -1,0 +1,495 @@
+"""Starting again: the state of durable streams from a snapshot and the log behind it.
+
+Entries are applied in the order they were written. Applying one that the snapshot already covers is
+harmless, so a snapshot needs to be no more exact than "not newer than what was committed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core.messages.ask import Orphan
+from signalhub.core.messages.dedup import Ack, Remembered
+from signalhub.core.placement import Row
+from signalhub.core.rooms import recovery
+from signalhub.core.streams import mailboxes
+from signalhub.core.streams.streams import Mailbox, Topic
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.ranges import Ranges
+from signalhub.wire.entry import (
+    SETTLING,
+    Body,
+    Broadcast,
+    Cursor,
+    Erased,
+    Kind,
+    Lost,
+    Message,
+    Outcome,
+    Placed,
+    Range,
+    Removed,
+    Settled,
+    Settlement,
+    Stored,
+    StreamDefinition,
+    SubscriptionDefinition,
+    decode_body,
+    encode_body,
+)
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+
+class StreamState(Body):
+    """A stream in a snapshot."""
+
+    name: str
+    id: int
+    definition: StreamDefinition
+    head: int
+    first: int
+    bytes: int
+    removed: list[Range]
+    attached_at_ms: int = 0
+    expiries: dict[int, tuple[float, int]] = msgspec.field(default_factory=dict)
+    bytes_marks: list[tuple[int, int]] = msgspec.field(default_factory=list)
+
+
+class SubscriptionState(Body):
+    """A subscription in a snapshot; a mailbox's has no name."""
+
+    stream: int
+    definition: SubscriptionDefinition
+    cursor: Cursor
+
+
+class Snapshot(msgspec.Struct):
+    """What changed since the last one, or all: encoded states by the id of the stream, `None` for
+    what is gone.
+
+    Everything committed before `offset` is in it.
+    """
+
+    offset: int
+    is_whole: bool
+    next_id: int
+    streams: dict[int, bytes | None]
+    subscriptions: dict[tuple[int, str], bytes | None]
+    # Accepted ids since the last one; these add up.
+    remembered: Remembered
+    # The same of rooms and inboxes, by name, and of the messages in them.
+    rooms: dict[str, bytes | None] = {}
+    room_ids: Remembered = Remembered(0, b"", {})
+    # How far replays have come, if that changed.
+    replays: bytes | None = None
+    # Where durable actors live: actor, host, token, offset.
+    placements: list[Row] = []
+
+
+class Recovery:
+    """Puts a hub into the state an earlier process left."""
+
+    def __init__(self, hub: Hub, now: int) -> None:
+        self._hub = hub
+        self._now = now
+        self._remembered_from_ms = now - int(hub.settings.dedup.window_s * 1000)
+        # Asks within the window, by where they are: (stream id, seq), or (0, offset).
+        self._asks: dict[tuple[int, int], tuple[str, str]] = {}
+        self._loose: dict[int, tuple[Message, int]] = {}
+        self._deleted: set[int] = set()
+        # Ids are remembered in the order of time, whatever is read again.
+        self._noted_ms = 0
+        self._is_reading_again = False
+
+    def restore(
+        self,
+        next_id: int,
+        streams: list[bytes],
+        subscriptions: list[bytes],
+        remembered: list[Remembered],
+        rooms: dict[str, bytes],
+        room_ids: list[Remembered],
+        replays: bytes | None = None,
+        placements: Iterable[Row] = (),
+    ) -> None:
+        """Begin with a snapshot; raises `msgspec.MsgspecError`, and then nothing has begun."""
+        states = [decode_body(StreamState, body) for body in streams]
+        readers = [decode_body(SubscriptionState, body) for body in subscriptions]
+        if replays is not None:
+            self._hub.replays.restore(replays)
+            self._hub.replays.is_dirty = False
+        recovery.restore(self._hub.rooms, rooms)
+        self._hub.placements.restore(placements)
+        self._hub.rooms.ids.load(room_ids)
+        self._hub.dedup.load(remembered)
+        self._noted_ms = max((one.newest_ms for one in remembered), default=0)
+        self._hub.streams.next_id = next_id
+        restored = (self._restore_stream(state) for state in states)
+        known = {stream.id: stream for stream in restored}
+        for state in readers:
+            stream = known.get(state.stream)
+            if stream is None:
+                continue
+            if isinstance(stream, Topic):
+                found = self._make(stream, state.definition)
+            else:
+                found = stream.subscription
+            found.position.restore(state.cursor)
+            found.is_dirty = False
+
+    def _restore_stream(self, state: StreamState) -> Topic | Mailbox:
+        stream: Topic | Mailbox
+        if state.definition.is_topic:
+            stream = self._topic(state.name, state.id, state.definition)
+            stream.bytes = state.bytes
+            stream.bytes_marks.extend(state.bytes_marks)
+        else:
+            kinds = state.definition.kinds
+            stream = mailboxes.make(self._hub, state.name, state.id, self._now, kinds)
+            stream.attached_at_ms = state.attached_at_ms or self._now
+            for seq, (at_ms, offset) in state.expiries.items():
+                stream.expires(seq, at_ms, offset)
+        stream.head = state.head
+        stream.next_seq = state.head + 1
+        stream.first = state.first
+        stream.removed = Ranges(state.removed)
+        stream.is_dirty = False
+        return stream
+
+    def apply(self, entry: Stored) -> None:
+        """One entry of the log."""
+        self._is_reading_again = False
+        kind = entry.kind
+        if entry.is_erased:
+            self._without_content(entry)
+        elif kind == Kind.MAIL or kind == Kind.PUBLISHED:
+            self._message(entry)
+        elif kind == Kind.SETTLED:
+            self._settled(entry, decode_body(Settled, entry.body))
+        elif kind == Kind.CURSOR:
+            cursor = decode_body(Cursor, entry.body)
+            found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
+            if found is not None:
+                found.position.restore(cursor)
+                found.is_dirty = True
+                if isinstance(found.stream, Mailbox):
+                    found.stream.attached_at_ms = entry.at_ms
+        elif kind == Kind.BROADCAST:
+            self._broadcast(entry)
+        elif kind == Kind.REPLAYS_STAND:
+            self._hub.replays.restore(entry.body, entry.offset)
+        elif kind == Kind.PLACED:
+            placed = decode_body(Placed, entry.body)
+            self._hub.placements.note(placed.actor, placed.host, placed.token, entry.offset)
+        elif kind == Kind.ERASED:
+            self._erased(entry)
+        elif kind in recovery.ROOM_KINDS:
+            recovery.apply(self._hub.rooms, entry, self._now)
+        else:
+            self._definition(entry)
+
+    def remember(self, entry: Stored) -> None:
+        """One entry from before the snapshot, for de-duplication and unfinished erasures."""
+        if entry.kind == Kind.ERASED:
+            self._hide(entry)
+        if entry.at_ms < self._remembered_from_ms or entry.is_erased:
+            return
+        self._is_reading_again = True
+        if entry.kind == Kind.MAIL or entry.kind == Kind.PUBLISHED:
+            self._remember(entry, decode_body(Message, entry.body))
+        elif entry.kind == Kind.SETTLED:
+            self._remember_outcomes(entry, decode_body(Settled, entry.body))
+        elif entry.kind == Kind.BROADCAST:
+            self._broadcast(entry)
+
+    def finish(self) -> None:
+        """The log has been read to its end."""
+        hub = self._hub
+        recovery.finish(hub.rooms)
+        for stream in (*hub.streams.topics.values(), *hub.streams.mailboxes.values()):
+            stream.is_made = True
+        for topic in hub.streams.topics.values():
+            for subscription in topic.subscriptions.values():
+                subscription.recovered()
+        for box in hub.streams.mailboxes.values():
+            box.subscription.recovered()
+            # How long an owner has been away can be counted only while a hub is running.
+            box.attached_at_ms = self._now
+        for offset, (message, at_ms) in self._loose.items():
+            orphan = Orphan(offset, at_ms, message.copy_id)
+            hub.orphans[message.sender, message.id] = orphan
+
+    # Kinds of entries.
+
+    def _definition(self, entry: Stored) -> None:
+        streams, kind = self._hub.streams, entry.kind
+        streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
+        topic = streams.topics.get(entry.stream)
+        is_topic = topic is not None and topic.id == entry.stream_epoch
+        if kind == Kind.STREAM_CREATED:
+            self._created(entry)
+        elif kind == Kind.STREAM_DELETED:
+            box = streams.mailboxes.get(entry.stream)
+            self._deleted.add(entry.stream_epoch)
+            if is_topic:
+                del streams.topics[entry.stream]
+                streams.forgotten.add(entry.stream_epoch)
+            elif box is not None and box.id == entry.stream_epoch:
+                del streams.mailboxes[entry.stream]
+                streams.forgotten.add(entry.stream_epoch)
+        elif kind == Kind.LOST:
+            lost = decode_body(Lost, entry.body)
+            found = self._subscription(entry.stream, entry.stream_epoch, lost.subscription)
+            if found is not None:
+                found.stream.first = max(found.stream.first, lost.last + 1)
+                found.position.skip_to(lost.last)
+                found.is_dirty = found.stream.is_dirty = True
+        elif topic is not None and is_topic:
+            self._topic_changed(topic, entry)
+
+    def _created(self, entry: Stored) -> None:
+        anchor = decode_body(StreamDefinition, entry.body)
+        definition = msgspec.structs.replace(anchor, first=1, head=0)
+        stream: Topic | Mailbox
+        if definition.is_topic:
+            stream = self._topic(entry.stream, entry.stream_epoch, definition)
+            stream.definition = stream.stored_definition = definition
+        else:
+            box = self._hub.streams.mailboxes.get(entry.stream)
+            if box is None or box.id != entry.stream_epoch:
+                make = mailboxes.make
+                box = make(self._hub, entry.stream, entry.stream_epoch, entry.at_ms)
+            mailboxes.stored(self._hub, box, definition.kinds, entry.at_ms)
+            stream = box
+        stream.is_dirty = True
+        stream.first = max(stream.first, anchor.first)
+        if anchor.head > stream.head:
+            stream.head = anchor.head
+            stream.next_seq = anchor.head + 1
+
+    def _topic_changed(self, topic: Topic, entry: Stored) -> None:
+        if entry.kind == Kind.REMOVED:
+            for first, last in decode_body(Removed, entry.body).ranges:
+                topic.removed.add_range(first, last)
+            topic.is_dirty = True
+            return
+        definition = decode_body(SubscriptionDefinition, entry.body)
+        found = topic.subscriptions.get(definition.name)
+        if entry.kind == Kind.SUBSCRIPTION_DELETED:
+            topic.subscriptions.pop(definition.name, None)
+            self._hub.streams.deleted_subscriptions.add((topic.id, definition.name))
+        elif found is None:
+            self._make(topic, definition)
+        else:
+            found.redefine(definition, self._now)
+            found.stored_definition = definition
+
+    def _message(self, entry: Stored) -> None:
+        message = decode_body(Message, entry.body)
+        if message.replay is not None:
+            self._hub.replays.note(message.replay, entry.offset)
+        self._remember(entry, message)
+        stream = self._grown(entry)
+        if isinstance(stream, Mailbox) and message.expires_at is not None:
+            stream.expires(entry.seq, message.expires_at, entry.offset)
+
+    def _grown(self, entry: Stored) -> Topic | Mailbox | None:
+        """The stream whose next message this is; `None` if it is none."""
+        if not entry.seq or entry.stream_epoch in self._deleted:
+            return None
+        stream: Topic | Mailbox | None
+        if entry.kind == Kind.PUBLISHED:
+            stream = self._topic(entry.stream, entry.stream_epoch, StreamDefinition(True))
+        else:
+            stream = self._hub.streams.mailboxes.get(entry.stream)
+        if stream is None or stream.id != entry.stream_epoch or entry.seq <= stream.head:
+            return None
+        if entry.seq > stream.head + 1:
+            # The beginning of the stream was removed by retention, and so was its definition.
+            stream.first = entry.seq
+        stream.head = entry.seq
+        stream.next_seq = entry.seq + 1
+        # The snapshot it came from does not know this yet, and the next one must.
+        stream.is_dirty = True
+        if isinstance(stream, Topic):
+            stream.grew(entry.seq, len(entry.body))
+        return stream
+
+    def _without_content(self, entry: Stored) -> None:
+        """An entry that was erased: only its place counts."""
+        streams, kind = self._hub.streams, entry.kind
+        streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
+        if kind == Kind.MAIL or kind == Kind.PUBLISHED:
+            self._grown(entry)
+        elif kind == Kind.ROOM_MESSAGE:
+            recovery.apply(self._hub.rooms, entry, self._now)
+        elif kind == Kind.STREAM_DELETED:
+            # Its name is gone, too.
+            self._deleted.add(entry.stream_epoch)
+            for known in (streams.topics, streams.mailboxes):
+                for name in [name for name, one in known.items() if one.id == entry.stream_epoch]:
+                    del known[name]
+                    streams.forgotten.add(entry.stream_epoch)
+
+    def _erased(self, entry: Stored) -> None:
+        """What an erasure did at once."""
+        body = self._hide(entry)
+        if entry.stream:
+            recovery.erase(self._hub.rooms, entry.stream, body.through)
+
+    def _hide(self, entry: Stored) -> Erased:
+        body = decode_body(Erased, entry.body)
+        if body.ranges:
+            self._hub.erasures.add(body, entry.offset)
+        return body
+
+    def _settled(self, entry: Stored, settled: Settled) -> None:
+        self._remember_outcomes(entry, settled)
+        found = self._subscription(entry.stream, entry.stream_epoch, settled.subscription)
+        if found is not None and found.position.generation == settled.generation:
+            found.is_dirty = True
+            for one in settled.deliveries:
+                found.position.replay(one)
+                if isinstance(found.stream, Mailbox) and one.outcome in SETTLING:
+                    found.stream.expiries.pop(one.seq, None)
+                    found.stream.is_dirty = True
+
+    # De-duplication.
+
+    def _remember(self, entry: Stored, message: Message) -> None:
+        if entry.at_ms < self._remembered_from_ms or message.dead is not None:
+            return
+        if message.replay is not None:
+            # Nobody sends it again under its id: its job knows how far it has come.
+            return
+        if self._is_reading_again and self._is_known(message.sender, message.id):
+            return
+        if entry.kind == Kind.MAIL and not entry.seq:
+            self._loose[entry.offset] = (message, entry.at_ms)
+            return
+        if entry.kind == Kind.MAIL:
+            self._asks[entry.stream_epoch, entry.seq] = (message.sender, message.id)
+        ack = Ack(entry.at_ms, "queued", seq=entry.seq, stream=entry.stream_epoch)
+        self._note(message.sender, message.id, entry.at_ms, ack)
+
+    def _is_known(self, sender: str, message_id: str) -> bool:
+        return self._hub.dedup.find(sender, message_id, self._noted_ms) is not None
+
+    def _note(self, sender: str, message_id: str, at_ms: int, ack: Ack) -> None:
+        self._noted_ms = max(self._noted_ms, at_ms)
+        self._hub.dedup.remember(sender, message_id, self._noted_ms, ack)
+
+    def _remember_outcomes(self, entry: Stored, settled: Settled) -> None:
+        for one in settled.deliveries:
+            if not entry.stream:
+                self._remember_loose(entry, one)
+            elif one.outcome == Outcome.HANDED_OVER:
+                ask = self._asks.pop((entry.stream_epoch, one.seq), None)
+                if ask is not None:
+                    ack = Ack(one.last_sent, "delivered", b"", one.seq, entry.stream_epoch)
+                    self._note(*ask, entry.at_ms, ack)
+
+    def _remember_loose(self, entry: Stored, one: Settlement) -> None:
+        ask = self._loose.pop(one.offset, None)
+        if ask is not None and one.outcome == Outcome.WRITTEN:
+            message, _ = ask
+            self._note(message.sender, message.id, entry.at_ms, Ack(one.last_sent))
+
+    def _broadcast(self, entry: Stored) -> None:
+        if entry.at_ms >= self._remembered_from_ms:
+            told = decode_body(Broadcast, entry.body)
+            if not (self._is_reading_again and self._is_known(told.sender, told.id)):
+                self._note(told.sender, told.id, entry.at_ms, Ack(entry.at_ms, extra=told.ack))
+
+    # Finding.
+
+    def _topic(self, name: str, stream_id: int, definition: StreamDefinition) -> Topic:
+        streams = self._hub.streams
+        topic = streams.topics.get(name)
+        if topic is None or topic.id != stream_id:
+            topic = Topic(name, stream_id, streams.log_epoch, definition)
+            streams.topics[name] = topic
+            streams.next_id = max(streams.next_id, stream_id + 1)
+        return topic
+
+    def _make(self, topic: Topic, definition: SubscriptionDefinition) -> Subscription:
+        heartbeat_ms = self._hub.settings.dispatch.heartbeat_ms
+        made = Subscription(topic, definition, heartbeat_ms, self._now)
+        topic.subscriptions[definition.name] = made
+        return made
+
+    def _subscription(self, stream: str, stream_id: int, name: str) -> Subscription | None:
+        found: Topic | Mailbox | None
+        if name:
+            found = self._hub.streams.topics.get(stream)
+            subscription = None if found is None else found.subscriptions.get(name)
+        else:
+            found = self._hub.streams.mailboxes.get(stream)
+            subscription = None if found is None else found.subscription
+        if found is None or found.id != stream_id:
+            return None
+        return subscription
+
+
+def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
+    """What changed since the last one, or all, when the log is committed up to `offset`."""
+    streams: dict[int, bytes | None] = {}
+    subscriptions: dict[tuple[int, str], bytes | None] = {}
+    every: list[Topic | Mailbox] = [*hub.streams.topics.values(), *hub.streams.mailboxes.values()]
+    for stream in every:
+        if not stream.is_made:
+            continue
+        if stream.is_dirty or is_whole:
+            stream.is_dirty = False
+            streams[stream.id] = encode_body(_stream_state(stream))
+        for subscription in _subscriptions(stream):
+            if subscription.joiners is not None:
+                # It is not on disk yet.
+                continue
+            if subscription.is_dirty or is_whole:
+                subscription.is_dirty = False
+                cursor = subscription.position.cursor(subscription.name)
+                state = SubscriptionState(stream.id, subscription.stored_definition, cursor)
+                subscriptions[stream.id, subscription.name] = encode_body(state)
+    for stream_id in hub.streams.forgotten:
+        streams.setdefault(stream_id, None)
+    for key in hub.streams.deleted_subscriptions:
+        subscriptions.setdefault(key, None)
+    hub.streams.forgotten.clear()
+    hub.streams.deleted_subscriptions.clear()
+    return Snapshot(
+        offset,
+        is_whole,
+        hub.streams.next_id,
+        streams,
+        subscriptions,
+        hub.dedup.take_fresh(),
+        recovery.take_states(hub.rooms, is_whole=is_whole),
+        hub.rooms.ids.take_fresh(offset),
+        hub.replays.take_state(is_whole=is_whole),
+        hub.placements.take_rows(is_whole=is_whole),
+    )
+
+
+def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:
+    if isinstance(stream, Topic):
+        return list(stream.subscriptions.values())
+    return [stream.subscription]
+
+
+def _stream_state(stream: Topic | Mailbox) -> StreamState:
+    head, first, removed = stream.head, stream.first, list(stream.removed)
+    if isinstance(stream, Topic):
+        definition, size = stream.stored_definition, stream.bytes
+        state = StreamState(stream.name, stream.id, definition, head, first, size, removed)
+        state.bytes_marks = list(stream.bytes_marks)
+    else:
+        definition = StreamDefinition(False, kinds=stream.stored_kinds)
+        state = StreamState(stream.name, stream.id, definition, head, first, 0, removed)
+        state.attached_at_ms, state.expiries = stream.attached_at_ms, stream.expiries
+    return state

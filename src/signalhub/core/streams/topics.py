@@ -1,0 +1,254 @@
+"""The durable topics there are: made, changed, listed, deleted."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from signalhub.auth.permissions import EVERYTHING
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Append, Effect
+from signalhub.core.messages import publish
+from signalhub.core.sessions.session import Session
+from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
+from signalhub.core.subscriptions import join, progress
+from signalhub.core.subscriptions.progress import Answer
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import Body, Kind, StreamDefinition
+from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
+from signalhub.wire.names import TOPIC_CHARS_MAX, Pattern, has_wildcard, is_topic
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+PAGE_MAX = 100
+
+
+def open_topic(
+    hub: Hub, name: str, definition: StreamDefinition, now: int, *, is_letters: bool = False
+) -> Append:
+    """Make a topic; it can be used at once, and exists for good once the entry is on disk.
+
+    Dead letters must go somewhere, so their topics are not limited.
+    """
+    if len(hub.streams.topics) >= hub.settings.topics.limit and not is_letters:
+        raise refusals.too_many_topics(hub.settings.topics.limit)
+    topic = Topic(name, hub.streams.take_id(), hub.streams.log_epoch, definition)
+    hub.streams.topics[name] = topic
+    return Append(progress.entry(Kind.STREAM_CREATED, topic, definition, now), Opened(topic))
+
+
+class Opened:
+    """A topic on its way to the log."""
+
+    __slots__ = ("topic",)
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        self.topic.is_made = self.topic.is_dirty = True
+        return []
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        if hub.streams.topics.get(self.topic.name) is self.topic:
+            del hub.streams.topics[self.topic.name]
+        return []
+
+
+def auto_create(hub: Hub, session: Session, name: str, now: int) -> Append:
+    """A durable publish to a topic that does not exist."""
+    if not hub.settings.topics.auto_create:
+        raise refusals.unknown_topic(name)
+    check_may_create(session, name)
+    check_name(name)
+    return open_topic(hub, name, StreamDefinition(True), now)
+
+
+def check_may_create(session: Session, name: str) -> None:
+    """Making, changing and deleting a topic is one right."""
+    if session.allowance is not EVERYTHING and not session.allowance.may_create(name):
+        raise refusals.unauthorized("create", name)
+
+
+def check_name(name: str) -> None:
+    """A durable topic has a plain name."""
+    if not is_topic(name) or has_wildcard(name) or not name.isprintable():
+        raise refusals.structural(
+            f"payload.topic must have 1 to {TOPIC_CHARS_MAX} printable characters and no wildcard"
+        )
+
+
+def create(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:topic_create`: the same definition again is a no-op, another one is refused."""
+    request = requests.parse(requests.TopicCreate, message.payload)
+    name = request.topic
+    check_name(name)
+    check_may_create(session, name)
+    if request.durable is False:
+        raise refusals.structural("payload.durable must be true; plain topics are not created")
+    definition = _definition(hub, name, request)
+    topic = hub.streams.topics.get(name)
+    if topic is not None:
+        if topic.definition != definition:
+            raise refusals.topic_conflict(name, describe_definition(topic.definition))
+        payload = {"topic": name, "epoch": topic.epoch, "head": topic.head}
+        return [hub.reply(session, message, "hub:topic_created", wire.encode(payload), now)]
+    hub.check_storage()
+    append = open_topic(hub, name, definition, now)
+    topic = hub.streams.topics[name]
+    payload = {"topic": name, "epoch": topic.epoch, "head": 0}
+    answer = Answer(session, message, "hub:topic_created", payload)
+    append.receipt = progress.Waited(append.receipt, [answer])
+    return [append]
+
+
+def _definition(hub: Hub, name: str, request: requests.TopicOptions) -> StreamDefinition:
+    retention = request.retention or requests.Retention()
+    letters = request.dead_letter
+    if letters is not None:
+        check_name(letters)
+        if letters == name:
+            raise refusals.structural("payload.deadLetter must be another topic")
+        if name.endswith(LETTERS_SUFFIX):
+            raise refusals.structural("dead letters have no dead letters of their own")
+    return StreamDefinition(
+        True,
+        retention.age_seconds,
+        None if retention.bytes is None else int(retention.bytes),
+        request.poison,
+        letters,
+        None if request.heartbeat_ms is None else int(request.heartbeat_ms),
+    )
+
+
+def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:topic_update`: members that are given replace those of the definition, at once."""
+    request = requests.parse(requests.TopicOptions, message.payload)
+    check_may_create(session, request.topic)
+    topic = publish.find(hub, request.topic)
+    hub.check_storage()
+    given, old = _definition(hub, topic.name, request), topic.definition
+    topic.definition = StreamDefinition(
+        True,
+        *(
+            new if new is not None else known
+            for new, known in zip(_members(given), _members(old), strict=True)
+        ),
+    )
+    _redefined(hub, topic, now)
+    entry = progress.entry(Kind.STREAM_CREATED, topic, topic.definition, now)
+
+    definition = topic.definition
+
+    def done(later: int) -> list[Effect]:
+        topic.stored_definition = definition
+        topic.is_dirty = True
+        return []
+
+    def undo(later: int) -> None:
+        topic.definition = old
+        _redefined(hub, topic, later)
+
+    answer = Answer(session, message, "hub:topic_info_response", describe(topic))
+    return [Append(entry, progress.Waited(progress.Once(done, refused=undo), [answer]))]
+
+
+def _redefined(hub: Hub, topic: Topic, now: int) -> None:
+    topic.is_dirty = True
+    for subscription in topic.subscriptions.values():
+        subscription.policy_changed()
+        hub.dispatcher.watch(subscription, now)
+
+
+def _members(definition: StreamDefinition) -> tuple[Any, ...]:
+    return (
+        definition.retention_s,
+        definition.retention_bytes,
+        definition.poison,
+        definition.dead_letter,
+        definition.heartbeat_ms,
+    )
+
+
+def describe_definition(definition: StreamDefinition) -> dict[str, object]:
+    """A definition as it was asked for."""
+    return {
+        "durable": True,
+        "retention": {"ageSeconds": definition.retention_s, "bytes": definition.retention_bytes},
+        "poison": definition.poison or "block",
+        "deadLetter": definition.dead_letter,
+        "heartbeatMs": definition.heartbeat_ms,
+    }
+
+
+def describe(topic: Topic) -> dict[str, object]:
+    """What `hub:topic_info` shows."""
+    return {
+        "topic": topic.name,
+        "epoch": topic.epoch,
+        "head": topic.head,
+        "first": topic.first,
+        "bytes": topic.bytes,
+        "removed": topic.removed.count,
+        "subscriptions": sorted(topic.subscriptions),
+    } | describe_definition(topic.definition)
+
+
+def info(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:topic_info`."""
+    request = requests.parse(requests.TopicName, message.payload)
+    publish.check_may_read(session, request.topic)
+    payload = wire.encode(describe(publish.find(hub, request.topic)))
+    return [hub.reply(session, message, "hub:topic_info_response", payload, now)]
+
+
+def list_topics(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:list_topics`: a page of the topics this session may see, by name."""
+    request = requests.parse_or_empty(requests.ListTopics, message.payload)
+    limit = requests.page(request.limit, PAGE_MAX)
+    offset = max(0, int(request.offset or 0))
+    pattern = Pattern(request.pattern or "*", is_plain=True)
+    found = (
+        topic
+        for name, topic in sorted(hub.streams.topics.items())
+        if pattern.matches(name)
+        and (session.allowance is EVERYTHING or session.allowance.may_subscribe(name))
+    )
+    shown = list(islice(found, offset, offset + limit + 1))
+    payload = {
+        "topics": [describe(topic) for topic in shown[:limit]],
+        "offset": offset,
+        "limit": limit,
+        "hasMore": len(shown) > limit,
+    }
+    return [hub.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
+
+
+def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:topic_delete`: the topic, its subscriptions and what was published are gone."""
+    request = requests.parse(requests.TopicName, message.payload)
+    check_may_create(session, request.topic)
+    topic = publish.find(hub, request.topic)
+    hub.check_storage()
+    payload = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}
+    entry = progress.entry(Kind.STREAM_DELETED, topic, Body(), now)
+    topic.is_deleting = True
+
+    def kept(later: int) -> None:
+        topic.is_deleting = False
+
+    once = progress.Once(lambda later: remove(hub, topic, later), refused=kept)
+    answer = Answer(session, message, "hub:topic_deleted", payload)
+    return [Append(entry, progress.Waited(once, [answer]))]
+
+
+def remove(hub: Hub, topic: Topic, now: int) -> list[Effect]:
+    """Forget a topic; its consumers are told."""
+    hub.streams.topics.pop(topic.name, None)
+    hub.streams.forgotten.add(topic.id)
+    effects: list[Effect] = []
+    for subscription in list(topic.subscriptions.values()):
+        effects += join.remove(hub, subscription, "topic_deleted", now)
+    return effects

@@ -1,0 +1,1 @@
+"""Who reads what is kept: durable subscriptions and their deliveries."""

@@ -1,0 +1,167 @@
+"""Who receives: the consumers of one subscription, and which of them is next.
+
+* exclusive: one consumer, others are refused;
+* failover: the first in order of joining, the others stand by;
+* shared: in turn, passing over those without room, and preferring another one for a retry;
+* key-shared: all messages of a key go to one consumer, one at a time. A key stays with its owner
+  until its messages are settled or the owner is gone, so joining and leaving never reorder it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.core.sessions.session import Session
+from signalhub.wire import envelope
+
+if TYPE_CHECKING:
+    from signalhub.core.subscriptions.subscription import Subscription
+    from signalhub.core.subscriptions.window import Flight
+
+EXCLUSIVE: Final = "exclusive"
+SHARED: Final = "shared"
+FAILOVER: Final = "failover"
+KEY_SHARED: Final = "key-shared"
+
+
+class Consumer:
+    """One session's part in a subscription."""
+
+    __slots__ = (
+        "address_json",
+        "auto_ack",
+        "bytes",
+        "bytes_max",
+        "flights",
+        "id",
+        "name",
+        "session",
+        "subscription",
+        "waiting",
+        "window",
+    )
+
+    def __init__(
+        self,
+        consumer_id: str,
+        name: str,
+        session: Session,
+        address: str,
+        subscription: Subscription,
+        *,
+        window: int,
+        bytes_max: int,
+        auto_ack: bool,
+    ) -> None:
+        self.id = consumer_id
+        self.name = name
+        self.session = session
+        self.address_json = envelope.encode(address)
+        self.subscription = subscription
+        self.window = window
+        self.bytes_max = bytes_max
+        self.auto_ack = auto_ack
+        self.flights = 0
+        self.bytes = 0
+        # Keys of its own that wait for room.
+        self.waiting: deque[Lane] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """May one more message be sent to it? A socket that does not keep up gives no credit."""
+        return (
+            self.flights < self.window
+            and self.bytes < self.bytes_max
+            and self.session.outbound is None
+        )
+
+
+class Lane(msgspec.Struct, eq=False):
+    """The unsettled messages of one key, oldest first; the first one may be in flight."""
+
+    key: str
+    queue: deque[Flight]
+    owner: Consumer | None = None
+
+
+class Consumers:
+    """All consumers of a subscription, in order of joining."""
+
+    __slots__ = ("_all", "_turn", "mode")
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self._all: list[Consumer] = []
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Consumer]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def capacity(self) -> int:
+        """How many messages may be unsettled in all."""
+        if self.mode in (EXCLUSIVE, FAILOVER):
+            return self._all[0].window if self._all else 0
+        return sum(one.window for one in self._all)
+
+    def named(self, name: str) -> Consumer | None:
+        return next((one for one in self._all if one.name == name), None)
+
+    def add(self, consumer: Consumer) -> None:
+        self._all.append(consumer)
+
+    def remove(self, consumer: Consumer) -> bool:
+        """`False` if it had left already."""
+        if consumer not in self._all:
+            return False
+        self._all.remove(consumer)
+        return True
+
+    @property
+    def active(self) -> Consumer | None:
+        """The one that receives, for exclusive and failover."""
+        return self._all[0] if self._all else None
+
+    @property
+    def have_room(self) -> bool:
+        """Could anybody take a message?"""
+        if self.mode in (EXCLUSIVE, FAILOVER):
+            return bool(self._all) and self._all[0].has_room
+        return any(one.has_room for one in self._all)
+
+    def choose(self, avoid: Consumer | None = None) -> Consumer | None:
+        """Who gets the next message, for all modes but key-shared; `None` if nobody has room."""
+        if self.mode != SHARED:
+            active = self.active
+            return active if active is not None and active.has_room else None
+        spare = None
+        for step in range(len(self._all)):
+            at = (self._turn + step) % len(self._all)
+            one = self._all[at]
+            if not one.has_room:
+                continue
+            if one is avoid:
+                spare = one
+                continue
+            self._turn = at + 1
+            return one
+        return spare
+
+    def owner_of(self, lane: Lane) -> Consumer | None:
+        """Who gets the messages of a key: whoever has it, else the best by rendezvous hashing."""
+        if lane.owner is None and self._all:
+            key = lane.key.encode("utf-8", "surrogatepass")
+            lane.owner = max(self._all, key=lambda one: (_weight(one.name, key), one.id))
+        return lane.owner
+
+
+def _weight(name: str, key: bytes) -> bytes:
+    return blake2b(key, digest_size=8, key=name.encode("utf-8", "surrogatepass")[:64]).digest()

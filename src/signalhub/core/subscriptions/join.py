@@ -1,0 +1,430 @@
+"""Durable subscriptions: making and joining them, leaving, looking at them, moving them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Append, Effect, FindTime
+from signalhub.core.messages import publish
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.streams.streams import Topic
+from signalhub.core.subscriptions import progress
+from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import Kind, SubscriptionDefinition
+from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
+from signalhub.wire.names import has_wildcard, is_topic
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+NAME_CHARS_MAX = 256
+MODES = (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)
+
+
+def subscribe(
+    hub: Hub,
+    session: Session,
+    message: Envelope,
+    request: requests.Subscribe,
+    address: str,
+    now: int,
+) -> list[Effect]:
+    """`hub:subscribe` with a subscription's name: make it if it is new, and join it."""
+    topic = publish.find(hub, request.topic)
+    name = request.subscription
+    assert name is not None
+    for member, text in (("subscription", name), ("consumer", request.consumer)):
+        if text is None:
+            continue
+        if not text or len(text) > NAME_CHARS_MAX or not text.isprintable():
+            raise refusals.structural(
+                f"payload.{member} must have 1 to {NAME_CHARS_MAX} printable characters"
+            )
+    if request.mode is not None and request.mode not in MODES:
+        raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
+    _check_start(request.start)
+    _check_resume(topic, request)
+    check_letters(session, topic.name, request)
+    joining = Joining(hub, session, message, request, address, topic)
+    found = topic.subscriptions.get(name)
+    if found is not None and found.is_deleting:
+        raise refusals.unknown_subscription(topic.name, name)
+    if found is not None:
+        if found.joiners is not None:
+            # It is on its way to the log, and so is the answer to whoever made it.
+            found.joiners.append(joining)
+            return []
+        return joining.rejoin(found, now)
+    count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
+    if count + len(session.consumers) >= hub.settings.subscriptions_max:
+        raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
+    hub.check_storage()
+    if request.resume is not None:
+        return joining.make(_within(topic, int(request.resume.seq)), now)
+    return find_start(hub, topic, request.start, joining.make, joining.unread, now)
+
+
+def _check_start(start: requests.Start | None) -> None:
+    if start is None or start in ("earliest", "latest"):
+        return
+    if isinstance(start, str):
+        raise refusals.structural(
+            "a position is `earliest`, `latest` or an object with seq, time or last"
+        )
+    given = [one for one in (start.seq, start.time, start.last) if one is not None]
+    if len(given) != 1:
+        raise refusals.structural("a position needs exactly one of seq, time and last")
+
+
+def _check_resume(topic: Topic, request: requests.Subscribe) -> None:
+    resume = request.resume
+    if resume is None:
+        return
+    if resume.epoch is not None and resume.epoch != topic.epoch:
+        raise refusals.wrong_epoch(topic.name, resume.epoch, topic.epoch)
+    if resume.seq > topic.head:
+        raise refusals.structural(
+            f"payload.resume.seq is {resume.seq}, but the topic's head is {topic.head}"
+        )
+
+
+def _within(topic: Topic, floor: int) -> int:
+    return max(topic.first - 1, min(floor, topic.head))
+
+
+def find_start(
+    hub: Hub,
+    topic: Topic,
+    start: requests.Start | None,
+    then: Callable[[int, int], list[Effect]],
+    unread: Callable[[int], list[Effect]],
+    now: int,
+) -> list[Effect]:
+    """Resolve a starting point to a floor, and go on with it, or say that it cannot be read."""
+    if start is None or start == "earliest":
+        return then(topic.first - 1, now)
+    if start == "latest":
+        return then(topic.head, now)
+    _check_start(start)
+    assert isinstance(start, requests.Point)
+    if start.epoch is not None and start.epoch != topic.epoch:
+        raise refusals.wrong_epoch(topic.name, start.epoch, topic.epoch)
+    if start.seq is not None:
+        return then(_within(topic, int(start.seq) - 1), now)
+    if start.last is not None:
+        return then(_within(topic, topic.head - max(0, int(start.last))), now)
+    assert start.time is not None
+
+    def found(seq: int | None, later: int) -> list[Effect]:
+        if seq is None:
+            return unread(later)
+        return then(_within(topic, seq - 1) if seq else topic.head, later)
+
+    return [FindTime(topic.name, topic.id, start.time, found)]
+
+
+class Joining:
+    """A request to consume, until the consumer is there."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        session: Session,
+        message: Envelope,
+        request: requests.Subscribe,
+        address: str,
+        topic: Topic,
+    ) -> None:
+        self._hub = hub
+        self._session = session
+        self._message = message
+        self._request = request
+        self._address = address
+        self._topic = topic
+        # The floor a new subscription wanted, if it said so by position.
+        self._wanted = _wanted(request)
+
+    def make(self, floor: int, now: int) -> list[Effect]:
+        """A new subscription, unless it must not be; where it starts may have been looked up."""
+        if self._session.state is not State.CONNECTED:
+            return []
+        try:
+            return self._make(floor, now)
+        except Refusal as refusal:
+            return self.refuse(refusal, now)
+
+    def _make(self, floor: int, now: int) -> list[Effect]:
+        """It exists for good once its entry is on disk."""
+        hub, topic = self._hub, self._topic
+        if hub.streams.topics.get(topic.name) is not topic or topic.is_deleting:
+            raise refusals.unknown_topic(topic.name)
+        name = self._request.subscription
+        assert name is not None
+        found = topic.subscriptions.get(name)
+        if found is not None and found.joiners is not None:
+            found.joiners.append(self)
+            return []
+        if found is not None:
+            return self.rejoin(found, now)
+        if hub.count_subscriptions() >= hub.settings.dispatch.limit:
+            raise refusals.too_many("subscriptions", hub.settings.dispatch.limit)
+        mode = self._request.mode or EXCLUSIVE
+        defaults = _defaults(hub, name, mode, floor)
+        definition = changed(defaults, self._request)
+        subscription = Subscription(topic, definition, hub.settings.dispatch.heartbeat_ms, now)
+        topic.subscriptions[name] = subscription
+        subscription.joiners = [self]
+        entry = progress.entry(Kind.SUBSCRIPTION_CREATED, topic, definition, now)
+        return [Append(entry, Made(subscription))]
+
+    def unread(self, now: int) -> list[Effect]:
+        """Where it starts could not be found out."""
+        return self.refuse(refusals.storage_unreadable(), now)
+
+    def rejoin(self, subscription: Subscription, now: int) -> list[Effect]:
+        """It is not new: where it started does not count, only what the consumer has."""
+        resume = self._request.resume
+        self._wanted = None if resume is None else int(resume.seq)
+        return self.join(subscription, now)
+
+    def join(self, subscription: Subscription, now: int) -> list[Effect]:
+        """Become a consumer of it."""
+        hub, request, session = self._hub, self._request, self._session
+        definition = subscription.definition
+        if request.mode is not None and request.mode != definition.mode:
+            raise refusals.subscription_conflict(subscription.name, definition.mode)
+        name = request.consumer or self._address
+        effects: list[Effect] = []
+        held = subscription.consumers.named(name)
+        others = [one for one in subscription.consumers if one is not held]
+        if definition.mode == EXCLUSIVE and others:
+            raise refusals.subscription_busy(subscription.name, others[0].name)
+        # The window of a consumer is its own; all else is the subscription's.
+        update = msgspec.structs.replace(changed(definition, request), window=definition.window)
+        if update != definition:
+            effects += redefine(hub, subscription, update, now)
+        if held is not None:
+            effects += leave(hub, held, "taken_over", now, is_told=held.session is not session)
+        settings = hub.settings.dispatch
+        consumer = Consumer(
+            "sub-" + hub.ids.next().decode(),
+            name,
+            session,
+            self._address,
+            subscription,
+            window=request.window or update.window,
+            bytes_max=settings.window_bytes,
+            auto_ack=update.auto_ack,
+        )
+        subscription.joined(consumer)
+        session.consumers[consumer.id] = consumer
+        hub.dispatcher.watch(subscription, now)
+        payload = self._welcome(subscription, consumer)
+        reply = hub.reply(session, self._message, "hub:subscribed", wire.encode(payload), now)
+        return [*effects, reply]
+
+    def _welcome(self, subscription: Subscription, consumer: Consumer) -> dict[str, object]:
+        topic = self._topic
+        floor = subscription.position.floor
+        payload: dict[str, object] = {
+            "topic": topic.name,
+            "subscription": subscription.name,
+            "subscriptionId": consumer.id,
+            "mode": subscription.definition.mode,
+            "epoch": topic.epoch,
+            "next": subscription.next_to_send,
+            "head": topic.head,
+            "lag": subscription.lag,
+            "recovered": True,
+        }
+        processed = floor if self._wanted is None else self._wanted
+        if processed + 1 < topic.first:
+            payload |= {
+                "recovered": False,
+                "lostFrom": processed + 1,
+                "lostTo": topic.first - 1,
+            }
+        return payload
+
+    def made(self, subscription: Subscription, now: int) -> list[Effect]:
+        """The entry of a new subscription is on disk."""
+        if self._session.state is not State.CONNECTED:
+            return []
+        try:
+            if subscription.is_deleted or subscription.is_deleting:
+                raise refusals.unknown_subscription(self._topic.name, subscription.name)
+            return self.join(subscription, now)
+        except Refusal as refusal:
+            return self.refuse(refusal, now)
+
+    def refuse(self, refusal: Refusal, now: int) -> list[Effect]:
+        if self._session.state is not State.CONNECTED:
+            return []
+        return [self._hub.refuse(self._session, self._message, refusal, now)]
+
+
+def _wanted(request: requests.Subscribe) -> int | None:
+    """Up to where somebody wants to have everything behind."""
+    if request.resume is not None:
+        return int(request.resume.seq)
+    start = request.start
+    if start is None or start == "earliest":
+        return 0
+    return int(start.seq) - 1 if isinstance(start, requests.Point) and start.seq else None
+
+
+class Made(msgspec.Struct):
+    """A new subscription on its way to the log, with everybody who wants to join it."""
+
+    subscription: Subscription
+
+    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for joining in self._joiners():
+            effects += joining.made(self.subscription, now)
+        return effects
+
+    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+        effects = remove(hub, self.subscription, "refused", now)
+        for joining in self._joiners():
+            effects += joining.refuse(refusal, now)
+        return effects
+
+    def _joiners(self) -> list[Joining]:
+        joiners, self.subscription.joiners = self.subscription.joiners, None
+        self.subscription.is_dirty = True
+        return joiners or []
+
+
+def first_unsettled(subscription: Subscription) -> int:
+    """The next position to be delivered to somebody who has nothing yet."""
+    position = subscription.position
+    return position.above.end_from(position.floor + 1) + 1
+
+
+def _defaults(hub: Hub, name: str, mode: str, floor: int) -> SubscriptionDefinition:
+    settings = hub.settings.dispatch
+    return SubscriptionDefinition(
+        name,
+        mode,
+        settings.window,
+        False,
+        settings.ack_timeout_ms,
+        settings.max_deliveries,
+        settings.backoff_ms,
+        settings.backoff_cap_ms,
+        None,
+        False,
+        start=floor,
+    )
+
+
+def check_letters(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:
+    """Dead letters may go only where the session could publish them itself."""
+    name = given.dead_letter
+    if name is None:
+        return
+    if not is_topic(name) or has_wildcard(name) or not name.isprintable() or name == topic:
+        raise refusals.structural("payload.deadLetter must be the plain name of another topic")
+    allowance = session.allowance
+    if not allowance.may_publish(name) or not allowance.may_create(name):
+        raise refusals.unauthorized("create", name)
+
+
+def changed(
+    definition: SubscriptionDefinition, given: requests.SubscriptionOptions
+) -> SubscriptionDefinition:
+    """The definition with the members that were given, checked."""
+    if given.strict and definition.mode not in (EXCLUSIVE, FAILOVER):
+        raise refusals.structural("payload.strict is for the modes exclusive and failover")
+    chosen = {
+        name: value
+        for name, value in (
+            ("window", given.window),
+            ("strict", given.strict),
+            ("ack_timeout_ms", given.ack_timeout_ms),
+            ("max_deliveries", given.max_deliveries),
+            ("backoff_ms", given.backoff_ms),
+            ("backoff_cap_ms", given.backoff_cap_ms),
+            ("heartbeat_ms", given.heartbeat_ms),
+            ("auto_ack", given.auto_ack),
+            ("poison", given.poison),
+            ("dead_letter", given.dead_letter),
+            ("rate_s", given.rate_per_second),
+        )
+        if value is not None
+    }
+    return msgspec.structs.replace(definition, **chosen)
+
+
+def redefine(
+    hub: Hub, subscription: Subscription, definition: SubscriptionDefinition, now: int
+) -> list[Append]:
+    """Other options, at once; they are taken back if the log refuses."""
+    hub.check_storage()
+    old = subscription.definition
+    subscription.redefine(definition, now)
+    hub.dispatcher.watch(subscription, now)
+    entry = progress.entry(Kind.SUBSCRIPTION_CREATED, subscription.stream, definition, now)
+
+    def done(later: int) -> list[Effect]:
+        subscription.stored_definition = definition
+        subscription.is_dirty = True
+        return []
+
+    once = progress.Once(done, refused=lambda later: subscription.redefine(old, later))
+    return [Append(entry, once)]
+
+
+def leave(
+    hub: Hub, consumer: Consumer, reason: str, now: int, *, is_told: bool = True
+) -> list[Effect]:
+    """A consumer is gone, or sent away; what it had is delivered again."""
+    subscription, session = consumer.subscription, consumer.session
+    session.consumers.pop(consumer.id, None)
+    subscription.left(consumer, now, hub.settings.dispatch.failover_ms)
+    hub.dispatcher.wake(subscription)
+    if not is_told or session.state is not State.CONNECTED:
+        return []
+    payload = {
+        "topic": subscription.stream.name,
+        "subscription": subscription.name,
+        "subscriptionId": consumer.id,
+        "unsubscribedAt": now,
+        "reason": reason,
+    }
+    return [hub.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
+
+
+def find(hub: Hub, topic: str | None, name: str | None) -> Subscription:
+    """The subscription, or a refusal."""
+    if topic is None or name is None:
+        raise refusals.structural("the payload needs topic and subscription")
+    found = publish.find(hub, topic).subscriptions.get(name)
+    if found is None or found.is_deleting:
+        raise refusals.unknown_subscription(topic, name)
+    return found
+
+
+def remove(hub: Hub, subscription: Subscription, reason: str, now: int) -> list[Effect]:
+    """Forget a subscription; its consumers are told."""
+    effects: list[Effect] = []
+    for consumer in list(subscription.consumers):
+        effects += leave(hub, consumer, reason, now)
+    stream = subscription.stream
+    if isinstance(stream, Topic):
+        stream.subscriptions.pop(subscription.name, None)
+        hub.streams.deleted_subscriptions.add((stream.id, subscription.name))
+    waiters, subscription.waiters = subscription.waiters, []
+    for waiter in waiters:
+        gone = refusals.unknown_subscription(stream.name, subscription.name)
+        effects += waiter.refused(hub, gone, now)
+    hub.dispatcher.remove(subscription)
+    return effects

@@ -1,0 +1,291 @@
+"""Looking at durable subscriptions, changing them, moving them.
+
+What is asked for happens when it is on disk; if the log refuses, nothing has happened.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core import refusals, requests
+from signalhub.core.effects import Append, Effect, Fetch, Reply
+from signalhub.core.messages import publish
+from signalhub.core.sessions.session import Session, State
+from signalhub.core.streams.streams import Topic
+from signalhub.core.subscriptions import progress
+from signalhub.core.subscriptions.join import (
+    changed,
+    check_letters,
+    find,
+    find_start,
+    first_unsettled,
+    redefine,
+    remove,
+)
+from signalhub.core.subscriptions.progress import Answer
+from signalhub.core.subscriptions.subscription import Position, Subscription
+from signalhub.core.subscriptions.window import SENT, WAITING
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import Kind, Stored
+from signalhub.wire.envelope import Envelope
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+PAGE_MAX = 100
+
+
+def _named(hub: Hub, session: Session, message: Envelope) -> Subscription:
+    request = requests.parse(requests.SubscriptionName, message.payload)
+    publish.check_may_read(session, request.topic)
+    return find(hub, request.topic, request.subscription)
+
+
+def info(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:sub_info`."""
+    return _shown(hub, session, message, _named(hub, session, message), now)
+
+
+def _shown(
+    hub: Hub, session: Session, message: Envelope, subscription: Subscription, now: int
+) -> list[Effect]:
+    """How long its oldest message has waited may have to be looked up."""
+
+    def reply(oldest_ms: int | None, later: int) -> Reply:
+        payload = wire.encode(describe(subscription, oldest_ms, later))
+        return hub.reply(session, message, "hub:sub_info_response", payload, later)
+
+    oldest_ms = subscription.oldest_ms()
+    if oldest_ms is not None or not subscription.lag:
+        return [reply(oldest_ms, now)]
+
+    def then(found: list[Stored] | None, later: int) -> list[Effect]:
+        if session.state is not State.CONNECTED:
+            return []
+        return [reply(found[0].at_ms if found else None, later)]
+
+    stream = subscription.stream
+    seq = first_unsettled(subscription)
+    return [Fetch(stream.name, stream.id, seq, 1, 1, then)]
+
+
+def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dict[str, object]:
+    """What people see of a subscription."""
+    definition, position = subscription.definition, subscription.position
+    stream, window, stats = subscription.stream, subscription.window, subscription.stats
+    lag = subscription.lag
+    is_late = lag > 0 and oldest_ms is not None
+    return {
+        "topic": stream.name,
+        "subscription": subscription.name,
+        "mode": definition.mode,
+        "epoch": stream.epoch,
+        "generation": position.generation,
+        "consumers": [
+            {
+                "consumer": one.name,
+                "subscriptionId": one.id,
+                "session": one.session.id,
+                "inFlight": one.flights,
+                "window": one.window,
+            }
+            for one in subscription.consumers
+        ],
+        "floor": position.floor,
+        "next": subscription.next_to_send,
+        "head": stream.head,
+        "first": stream.first,
+        "lag": lag,
+        "lagSeconds": max(0, now - (oldest_ms or now)) / 1000 if is_late else 0,
+        "inFlight": window.count(SENT),
+        "waitingRetry": window.count(WAITING),
+        "exhausted": window.exhausted,
+        "settledAboveFloor": position.above.count,
+        "parked": len(position.parked),
+        "deadLettered": position.dead_lettered,
+        "redelivered": stats.redelivered,
+        "lost": stats.lost,
+        "paused": position.is_paused,
+        "blocked": subscription.is_blocked,
+        "window": definition.window,
+        "strict": definition.strict,
+        "ackTimeoutMs": definition.ack_timeout_ms,
+        "maxDeliveries": definition.max_deliveries,
+        "backoffMs": definition.backoff_ms,
+        "backoffCapMs": definition.backoff_cap_ms,
+        "heartbeatMs": subscription.heartbeat_ms,
+        "autoAck": definition.auto_ack,
+        "poison": subscription.poison_policy,
+        "deadLetter": definition.dead_letter,
+        "ratePerSecond": definition.rate_s,
+    }
+
+
+def list_subscriptions(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:list_subs`: a page of the subscriptions of one topic or of all."""
+    request = requests.parse_or_empty(requests.ListSubscriptions, message.payload)
+    limit = requests.page(request.limit, PAGE_MAX)
+    offset = max(0, int(request.offset or 0))
+    if request.topic is not None:
+        publish.check_may_read(session, request.topic)
+    topics = (
+        sorted(hub.streams.topics.values(), key=lambda topic: topic.name)
+        if request.topic is None
+        else [publish.find(hub, request.topic)]
+    )
+    allowance = session.allowance
+    found = (
+        subscription
+        for topic in topics
+        if allowance.may_subscribe(topic.name)
+        for _, subscription in sorted(topic.subscriptions.items())
+    )
+    shown = list(islice(found, offset, offset + limit + 1))
+    payload = {
+        "subscriptions": [describe(one, one.oldest_ms(), now) for one in shown[:limit]],
+        "offset": offset,
+        "limit": limit,
+        "hasMore": len(shown) > limit,
+    }
+    return [hub.reply(session, message, "hub:sub_info_response", wire.encode(payload), now)]
+
+
+def pause(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:sub_pause`: nothing is sent until it is resumed; acks still count."""
+    return _set_paused(hub, session, message, now, is_paused=True)
+
+
+def resume(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:sub_resume`."""
+    return _set_paused(hub, session, message, now, is_paused=False)
+
+
+def _set_paused(
+    hub: Hub, session: Session, message: Envelope, now: int, *, is_paused: bool
+) -> list[Effect]:
+    subscription = _named(hub, session, message)
+    hub.check_storage()
+
+    def done(later: int) -> list[Effect]:
+        subscription.position.is_paused = is_paused
+        if subscription.pauses == number:
+            subscription.pausing = None
+        subscription.is_dirty = True
+        hub.dispatcher.wake(subscription)
+        return []
+
+    def undo(later: int) -> None:
+        subscription.pausing = None
+
+    subscription.pausing = is_paused
+    subscription.pauses += 1
+    number = subscription.pauses
+    entry = progress.entry(Kind.CURSOR, subscription.stream, progress.cursor(subscription), now)
+    answer = Answer(
+        session,
+        message,
+        "hub:sub_info_response",
+        lambda: describe(subscription, subscription.oldest_ms(), now),
+    )
+    return [Append(entry, progress.Waited(progress.Once(done, refused=undo), [answer]))]
+
+
+def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:sub_update`: other options for a running subscription, at once."""
+    subscription = _named(hub, session, message)
+    given = requests.parse(requests.SubscriptionOptions, message.payload)
+    check_letters(session, subscription.stream.name, given)
+    effects = redefine(hub, subscription, changed(subscription.definition, given), now)
+    hub.dispatcher.wake(subscription)
+    for consumer in subscription.consumers:
+        if given.window is not None:
+            consumer.window = subscription.definition.window
+        consumer.auto_ack = subscription.definition.auto_ack
+    answer = Answer(
+        session,
+        message,
+        "hub:sub_info_response",
+        lambda: describe(subscription, subscription.oldest_ms(), now),
+    )
+    (append,) = effects
+    append.receipt = progress.Waited(append.receipt, [answer])
+    return [append]
+
+
+def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:sub_delete`."""
+    subscription = _named(hub, session, message)
+    hub.check_storage()
+    payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
+    body = msgspec.structs.replace(subscription.definition)
+    entry = progress.entry(Kind.SUBSCRIPTION_DELETED, subscription.stream, body, now)
+    answer = Answer(session, message, "hub:sub_info_response", payload)
+    subscription.is_deleting = True
+
+    def kept(later: int) -> None:
+        subscription.is_deleting = False
+
+    once = progress.Once(lambda later: remove(hub, subscription, "deleted", later), refused=kept)
+    return [Append(entry, progress.Waited(once, [answer]))]
+
+
+def seek(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
+    """`hub:seek`: begin again somewhere else; acks for what was sent before mean nothing then."""
+    subscription = _named(hub, session, message)
+    request = requests.parse(requests.Seek, message.payload)
+    topic = subscription.stream
+    assert isinstance(topic, Topic)
+    hub.check_storage()
+
+    def then(floor: int, later: int) -> list[Effect]:
+        if session.state is not State.CONNECTED:
+            return []
+        old = subscription.position
+        will_replay, will_skip = _moved(old, floor, topic.head)
+        payload = {
+            "epoch": topic.epoch,
+            "next": floor + 1,
+            "willReplay": will_replay,
+            "willSkip": will_skip,
+        }
+        if request.dry_run:
+            return [hub.reply(session, message, "hub:sought", wire.encode(payload), later)]
+        subscription.last_generation += 1
+        generation = subscription.last_generation
+        subscription.seeking = (floor, generation)
+
+        def done(committed: int) -> list[Effect]:
+            if subscription.seeking == (floor, generation):
+                subscription.seeking = None
+            subscription.seek(floor, generation)
+            hub.dispatcher.wake(subscription)
+            return []
+
+        def undo(refused: int) -> None:
+            subscription.seeking = None
+
+        entry = progress.entry(Kind.CURSOR, topic, progress.cursor(subscription), later)
+        answer = Answer(session, message, "hub:sought", payload)
+        once = progress.Once(done, refused=undo)
+        return [Append(entry, progress.Waited(once, [answer]))]
+
+    def unread(later: int) -> list[Effect]:
+        if session.state is not State.CONNECTED:
+            return []
+        return [hub.refuse(session, message, refusals.storage_unreadable(), later)]
+
+    return find_start(hub, topic, request.to, then, unread, now)
+
+
+def _moved(old: Position, floor: int, head: int) -> tuple[int, int]:
+    """How many settled positions a seek delivers again, and how many unsettled ones it skips."""
+    parked = [seq for seq in old.parked if seq > old.floor]
+    if floor < old.floor:
+        return old.floor - floor + old.above.count, 0
+    settled_within = old.above.count_within(old.floor + 1, floor)
+    parked_within = sum(seq <= floor for seq in parked)
+    skipped = min(floor, head) - old.floor - settled_within - parked_within
+    return old.above.count - settled_within, max(0, skipped)

@@ -1,0 +1,352 @@
+"""One pass of dispatch over a subscription.
+
+In this order: deadlines, messages that may be sent again, new messages; until the stream is read to
+its head, the window is full or no consumer has room. A pass never waits for anything: what is not
+in memory is asked for, and the answer wakes the subscription again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Final
+
+from msgspec import Raw
+
+from signalhub.core.streams.streams import Held, Mailbox, Stream
+from signalhub.core.subscriptions.consumers import KEY_SHARED, Consumer, Lane
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.subscriptions.window import READY, SENT, Flight
+from signalhub.wire import envelope as wire
+from signalhub.wire.entry import DeadLetter, Message, Outcome, Replay, Settlement
+
+PASS_MESSAGES_MAX: Final = 512
+
+
+def run(subscription: Subscription, now: int) -> bool:
+    """One pass; `True` if it stopped only because it had done enough for one turn."""
+    _look_at_the_clock(subscription, now)
+    if (
+        subscription.position.is_paused
+        or not subscription.consumers
+        or now < subscription.not_before_ms
+    ):
+        return False
+    _read_due(subscription)
+    budget = _send_again(subscription, now, PASS_MESSAGES_MAX)
+    budget = _send_keyed(subscription, now, budget)
+    budget = _send_new(subscription, now, budget)
+    return budget <= 0
+
+
+def _look_at_the_clock(subscription: Subscription, now: int) -> None:
+    if subscription.window.exhausted:
+        subscription.policy_changed()
+    for flight in subscription.window.overdue(now):
+        if flight.phase is SENT:
+            subscription.stats.timeouts += 1
+            subscription.fail(flight, "ack timeout", now)
+        else:
+            subscription.window.back(flight)
+    due = subscription.parked_due
+    while due and due[0][0] <= now and subscription.has_room:
+        _, seq = heapq.heappop(due)
+        if seq in subscription.position.parked and seq not in subscription.window.flights:
+            subscription.window.add(_flight(subscription, seq, None))
+
+
+def _flight(subscription: Subscription, seq: int, held: Held | None) -> Flight:
+    position = subscription.position
+    return Flight(seq, held, position.failures.get(seq, 0), seq <= position.doubtful)
+
+
+def _send_again(subscription: Subscription, now: int, budget: int) -> int:
+    while budget > 0:
+        flight = subscription.window.next_ready()
+        if flight is None:
+            break
+        if _is_over(subscription, flight, now):
+            continue
+        consumer = subscription.consumers.choose(avoid=flight.consumer)
+        if consumer is None or not subscription.bucket.take(now):
+            break
+        _send(subscription, flight, consumer, now)
+        budget -= 1
+    return budget
+
+
+def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
+    """The first message of each key that has none in flight."""
+    keyed = subscription.window.keyed
+    for consumer in subscription.consumers:
+        # Keys whose owner had no room wait with the owner, so that nobody looks at them in vain.
+        while consumer.waiting and consumer.has_room and budget > 0:
+            if not _send_first(subscription, consumer.waiting.popleft(), now):
+                return budget
+            budget -= 1
+    for _ in range(len(keyed)):
+        if budget <= 0 or not _send_first(subscription, keyed.popleft(), now):
+            break
+        budget -= 1
+    return budget
+
+
+def _send_first(subscription: Subscription, lane: Lane, now: int) -> bool:
+    """The first message of one key, if it may go; `False` if nothing may go at all now."""
+    if not lane.queue or lane.queue[0].phase is not READY:
+        return True
+    flight = lane.queue[0]
+    if _is_over(subscription, flight, now):
+        return True
+    owner = subscription.consumers.owner_of(lane)
+    if owner is None:
+        subscription.window.keyed.append(lane)
+    elif not owner.has_room:
+        owner.waiting.append(lane)
+    elif subscription.bucket.take(now):
+        _send(subscription, flight, owner, now)
+    else:
+        subscription.window.keyed.appendleft(lane)
+        return False
+    return True
+
+
+def _send_new(subscription: Subscription, now: int, budget: int) -> int:
+    definition, position, window = (
+        subscription.definition,
+        subscription.position,
+        subscription.window,
+    )
+    is_keyed, head = definition.mode == KEY_SHARED, subscription.stream.head
+    capacity = 1 if definition.strict else subscription.consumers.capacity
+    while budget > 0 and subscription.next_seq <= head and len(window) < capacity:
+        seq = subscription.next_seq
+        if seq <= position.floor or seq in position.above or seq in position.parked:
+            subscription.next_seq += 1
+            continue
+        if seq > position.reserved or subscription.is_blocked:
+            break
+        held = subscription.backlog.get(seq)
+        if held is None:
+            break
+        if _is_skipped(subscription, held, now):
+            subscription.next_seq += 1
+            continue
+        if is_keyed:
+            subscription.next_seq += 1
+            flight = _flight(subscription, seq, held)
+            window.add(flight)
+            budget -= 1
+            lane = flight.lane
+            if lane is not None and lane.queue[0] is flight:
+                window.keyed.pop()
+                if not _send_first(subscription, lane, now):
+                    break
+            continue
+        consumer = subscription.consumers.choose()
+        if consumer is None or not subscription.bucket.take(now):
+            break
+        subscription.next_seq += 1
+        flight = window.flights[seq] = _flight(subscription, seq, held)
+        _send(subscription, flight, consumer, now)
+        budget -= 1
+    return budget
+
+
+def _send(subscription: Subscription, flight: Flight, consumer: Consumer, now: int) -> None:
+    subscription.window.sent(flight, consumer, now, now + subscription.definition.ack_timeout_ms)
+    subscription.stats.redelivered += flight.deliveries > 1
+    subscription.sends.append((consumer, flight))
+
+
+def _is_skipped(subscription: Subscription, held: Held, now: int) -> bool:
+    """Must the message not be sent, or not yet?"""
+    message, seq = held.message, held.seq
+    if message.deliver_at is not None and message.deliver_at > now:
+        subscription.position.park(seq, message.deliver_at)
+        heapq.heappush(subscription.parked_due, (message.deliver_at, seq))
+        subscription.changed()
+        return True
+    outcome = None
+    if held.is_erased:
+        outcome = Outcome.ERASED
+    elif message.expires_at is not None and message.expires_at < now:
+        outcome = Outcome.EXPIRED
+    elif message.only_for not in (None, subscription.name) or seq in subscription.stream.removed:
+        outcome = Outcome.FILTERED
+    if outcome is None:
+        return False
+    if outcome is Outcome.EXPIRED:
+        subscription.expire_unread(seq, held.offset)
+        return True
+    subscription.settlements.append(Settlement(seq, held.offset, outcome, 0))
+    subscription.position.settle(seq)
+    subscription.changed()
+    return True
+
+
+def _is_over(subscription: Subscription, flight: Flight, now: int) -> bool:
+    """Has its time passed, or was it erased, while it waited to be sent again?"""
+    assert flight.held is not None
+    if flight.held.is_erased:
+        subscription.settle(flight, Outcome.ERASED)
+        return True
+    expires_at = flight.held.message.expires_at
+    if expires_at is None or expires_at >= now:
+        return False
+    subscription.stats.expired += 1
+    subscription.settle(flight, Outcome.EXPIRED)
+    return True
+
+
+def _read_due(subscription: Subscription) -> None:
+    """The content of delayed messages that have become due, one after the other."""
+    for flight in list(subscription.window.unread.values()):
+        held = subscription.backlog.get(flight.seq)
+        if held is None:
+            break
+        subscription.found(flight, held)
+
+
+def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
+    """One attempt to deliver a message to a consumer."""
+    held = flight.held
+    assert held is not None
+    if isinstance(subscription.stream, Mailbox):
+        metadata = _mail_metadata(subscription.stream, held, flight.deliveries)
+    else:
+        metadata = _topic_metadata(subscription, held, flight.deliveries)
+    head, tail = _split(held.message, metadata, now)
+    return b"".join((head, consumer.address_json, tail))
+
+
+def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
+    """The name of one attempt, unlike that of any other."""
+    return f"{subscription.tag}.{subscription.position.generation}.{seq}.{attempt}"
+
+
+def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
+    """Is this the name of an attempt of the present generation?"""
+    name, _, attempt = given.rpartition(".")
+    return (
+        name == f"{subscription.tag}.{subscription.position.generation}.{flight.seq}"
+        and attempt.isdecimal()
+        and len(attempt) < 10
+        and 1 <= int(attempt) <= flight.deliveries
+    )
+
+
+def live(topic: Stream, held: Held, now: int) -> tuple[bytes, bytes]:
+    """Head and tail of the copies for those who only listen; they have nothing to settle."""
+    return _split(held.message, _unsettled_metadata(topic, held) + b"}", now)
+
+
+def replayed(topic: Stream, held: Held, to: str, now: int) -> bytes:
+    """A copy somebody asked to see again."""
+    metadata = _unsettled_metadata(topic, held) + b',"replay":true}'
+    head, tail = _split(held.message, metadata, now)
+    return b"".join((head, wire.encode(to), tail))
+
+
+def _unsettled_metadata(topic: Stream, held: Held) -> bytes:
+    delivery = {"epoch": topic.epoch, "seq": held.seq, "publishedAt": held.at_ms}
+    more = b',"delivery":' + wire.encode(delivery)
+    return b"".join((topic.copy_head, _added(held.message), more))
+
+
+def _topic_metadata(subscription: Subscription, held: Held, attempt: int) -> bytes:
+    message = held.message
+    return b"".join(
+        (
+            subscription.stream.copy_head,
+            b"" if _is_plain(message) else _added(message),
+            subscription.copy_delivery,
+            b'%d,"attempt":%d,"redelivered":%b,"publishedAt":%d,"id":"%b"}}'
+            % (
+                held.seq,
+                attempt,
+                b"true" if attempt > 1 else b"false",
+                held.at_ms,
+                delivery_id(subscription, held.seq, attempt).encode(),
+            ),
+        )
+    )
+
+
+def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
+    delivery: dict[str, object] = {
+        "stream": mailbox.name,
+        "epoch": mailbox.epoch,
+        "seq": held.seq,
+        "attempt": attempt,
+        "redelivered": attempt > 1,
+    }
+    if mailbox.is_host:
+        delivery["acceptedAt"] = held.at_ms
+    message = held.message
+    start = wire.forwarded_metadata(message.metadata, message.id)
+    more = b"" if message.replay is None else _added(message)
+    return b"".join((start, more, b',"delivery":', wire.encode(delivery), b"}"))
+
+
+def _is_plain(message: Message) -> bool:
+    """Do its copies carry nothing that only some do?"""
+    return (
+        message.key is None
+        and message.headers is None
+        and message.dead is None
+        and message.replay is None
+    )
+
+
+def _added(message: Message) -> bytes:
+    """What only some messages carry."""
+    added: dict[str, Any] = {}
+    if message.key is not None:
+        added["key"] = message.key
+    if message.headers is not None:
+        added["headers"] = message.headers
+    if message.dead is not None:
+        added["deadLetter"] = dead_letter(message.dead)
+    if message.replay is not None:
+        # `replay` alone marks answers to `hub:replay`, which clients do not take for deliveries.
+        added["original"] = original(message.replay)
+    return b"," + wire.encode(added)[1:-1] if added else b""
+
+
+def dead_letter(dead: DeadLetter) -> dict[str, Any]:
+    """`metadata.deadLetter`."""
+    return {
+        "topic": dead.topic,
+        "subscription": dead.subscription,
+        "epoch": dead.epoch,
+        "seq": dead.seq,
+        "attempts": dead.attempts,
+        "reason": dead.reason,
+        "firstFailure": dead.first_failure,
+        "lastFailure": dead.last_failure,
+        "consumers": dead.consumers,
+    }
+
+
+def original(replay: Replay) -> dict[str, Any]:
+    """`metadata.original`: which replay sent it, and where the original is."""
+    return {
+        "job": replay.job,
+        "shard": replay.shard,
+        "epoch": replay.epoch,
+        "offset": replay.offset,
+        "id": replay.id,
+    }
+
+
+def _split(message: Message, metadata: bytes, now: int) -> tuple[bytes, bytes]:
+    return wire.copies(
+        message_id=message.copy_id,
+        sender=message.sender,
+        type=message.type,
+        data=Raw(message.data),
+        now_ms=now,
+        correlation_id=None,
+        metadata=metadata,
+        ttl=message.ttl,
+    )

@@ -1,0 +1,294 @@
+"""The unsettled messages of a subscription that have been read.
+
+Each is in one phase (`flight.py`) and, unless it is sent, in exactly one place: among the ready
+ones, oldest first; in the queue of its key; or waiting until a time.
+
+Deadlines of attempts come in the order of sending, so they wait in a queue; pauses and extended
+deadlines wait in a heap. Entries there are not removed when a message is settled, only passed over.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.core.streams.streams import Held
+from signalhub.core.subscriptions.consumers import Consumer, Lane
+from signalhub.wire.entry import SubscriptionDefinition
+
+if TYPE_CHECKING:
+    from signalhub.core.messages.ask import Receipt
+    from signalhub.core.subscriptions.subscription import Subscription
+
+_JITTER: Final = 0.2
+
+
+class Phase(Enum):
+    """Where a message is."""
+
+    READY = "ready"
+    SENT = "sent"
+    WAITING = "waiting"
+    EXHAUSTED = "exhausted"
+    SETTLED = "settled"
+
+
+READY, SENT, WAITING = Phase.READY, Phase.SENT, Phase.WAITING
+EXHAUSTED, SETTLED = Phase.EXHAUSTED, Phase.SETTLED
+
+
+class Flight:
+    """One unsettled message of a subscription. Every flight of a window is in one phase."""
+
+    __slots__ = (
+        "consumer",
+        "consumers",
+        "deadline_ms",
+        "deliveries",
+        "failures",
+        "first_failure",
+        "first_sent",
+        "held",
+        "is_burying",
+        "lane",
+        "last_failure",
+        "last_sent",
+        "phase",
+        "reason",
+        "receipt",
+        "seq",
+    )
+
+    def __init__(self, seq: int, held: Held | None, failures: int, is_doubtful: bool) -> None:
+        self.seq = seq
+        # Not read yet when a parked message has just become due.
+        self.held = held
+        self.phase = READY
+        self.consumer: Consumer | None = None
+        self.lane: Lane | None = None
+        # What may have been sent before a restart counts as sent.
+        self.deliveries = max(failures, 1) if is_doubtful else failures
+        self.failures = failures
+        self.deadline_ms = 0
+        self.first_sent = 0
+        self.last_sent = 0
+        self.first_failure = 0
+        self.last_failure = 0
+        self.reason = ""
+        # Its dead letter is on the way to the log.
+        self.is_burying = False
+        self.consumers: list[str] = []
+        self.receipt: Receipt | None = None
+
+
+def pause_ms(definition: SubscriptionDefinition, flight: Flight, delay_ms: float = 0) -> float:
+    """How long to wait before the next attempt: twice as long each time, up to the cap."""
+    policy = definition.backoff_ms * 2.0 ** min(flight.failures - 1, 40)
+    # Spread by up to a fifth either way, so that what failed together is not tried together.
+    share = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
+    policy *= 1 - _JITTER + 2 * _JITTER * share
+    return min(max(policy, delay_ms), definition.backoff_cap_ms)
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """A delivery whose hand-over somebody waits for: it settles the message, or answers an ask."""
+
+    subscription: Subscription
+    flight: Flight
+    deliveries: int
+    generation: int
+
+
+class Window:
+    """Invariant: `exhausted` counts the flights in that phase, a consumer's `flights` the sent."""
+
+    __slots__ = (
+        "_due",
+        "_is_keyed",
+        "_timeouts",
+        "exhausted",
+        "flights",
+        "keyed",
+        "lanes",
+        "ready",
+        "unread",
+    )
+
+    def __init__(self, is_keyed: bool) -> None:
+        self._is_keyed = is_keyed
+        self.flights: dict[int, Flight] = {}
+        self.exhausted = 0
+        self.ready: list[int] = []
+        # Delayed messages that have become due, until they are read again.
+        self.unread: dict[int, Flight] = {}
+        self.lanes: dict[str, Lane] = {}
+        # Keys whose first message may be sent.
+        self.keyed: deque[Lane] = deque()
+        self._due: list[tuple[int, int]] = []
+        self._timeouts: deque[tuple[int, Flight, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.flights)
+
+    def count(self, phase: object) -> int:
+        """How many are in a phase."""
+        return sum(flight.phase is phase for flight in self.flights.values())
+
+    def add(self, flight: Flight) -> None:
+        """A message was read; one whose content is not at hand waits for it."""
+        self.flights[flight.seq] = flight
+        held = flight.held
+        if held is None:
+            self.unread[flight.seq] = flight
+            return
+        self.unread.pop(flight.seq, None)
+        if not self._is_keyed:
+            heapq.heappush(self.ready, flight.seq)
+            return
+        key = held.message.key or held.message.sender
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(key, deque())
+        flight.lane = lane
+        lane.queue.append(flight)
+        if len(lane.queue) == 1:
+            self.keyed.append(lane)
+
+    def next_ready(self) -> Flight | None:
+        """The oldest that may be sent again."""
+        ready = self.ready
+        while ready:
+            flight = self.flights.get(ready[0])
+            if flight is not None and flight.phase is READY and flight.lane is None:
+                return flight
+            heapq.heappop(ready)
+        return None
+
+    def sent(self, flight: Flight, consumer: Consumer, now: int, deadline_ms: int) -> None:
+        """It is on its way to a consumer."""
+        assert flight.held is not None
+        flight.phase = SENT
+        flight.consumer = consumer
+        flight.deliveries += 1
+        flight.last_sent = now
+        flight.first_sent = flight.first_sent or now
+        flight.deadline_ms = deadline_ms
+        consumer.flights += 1
+        consumer.bytes += flight.held.size
+        if self._timeouts and self._timeouts[-1][0] > deadline_ms:
+            # Deadlines have become shorter, so this one does not come in order.
+            heapq.heappush(self._due, (deadline_ms, flight.seq))
+        else:
+            self._timeouts.append((deadline_ms, flight, flight.deliveries))
+
+    def back(self, flight: Flight) -> None:
+        """It may be sent again; within its key it is still the first."""
+        self.release(flight)
+        flight.phase = READY
+        if flight.lane is not None:
+            self.keyed.append(flight.lane)
+        else:
+            heapq.heappush(self.ready, flight.seq)
+
+    def wait(self, flight: Flight, until_ms: int) -> None:
+        """It is ready again at a time."""
+        self.release(flight)
+        flight.phase = WAITING
+        self.set_deadline(flight, until_ms)
+
+    def set_deadline(self, flight: Flight, at_ms: int) -> None:
+        """When its attempt has failed, or its pause is over."""
+        flight.deadline_ms = at_ms
+        heapq.heappush(self._due, (at_ms, flight.seq))
+
+    def exhaust(self, flight: Flight) -> None:
+        """It is not sent again; the poison policy decides."""
+        self.release(flight)
+        if flight.phase is not EXHAUSTED:
+            flight.phase = EXHAUSTED
+            self.exhausted += 1
+
+    def remove(self, flight: Flight) -> None:
+        """It is settled; the next one of its key may go."""
+        self.release(flight)
+        self.exhausted -= flight.phase is EXHAUSTED
+        flight.phase = SETTLED
+        self.flights.pop(flight.seq, None)
+        self.unread.pop(flight.seq, None)
+        lane = flight.lane
+        if lane is None:
+            return
+        was_first = lane.queue[0] is flight
+        lane.queue.remove(flight)
+        if not lane.queue:
+            self.lanes.pop(lane.key, None)
+        elif was_first:
+            self.keyed.append(lane)
+
+    def release(self, flight: Flight) -> None:
+        """Its consumer has it no longer."""
+        consumer = flight.consumer
+        if flight.phase is SENT and consumer is not None:
+            assert flight.held is not None
+            consumer.flights -= 1
+            consumer.bytes -= flight.held.size
+
+    def of(self, consumer: Consumer) -> list[Flight]:
+        """What a consumer has not settled."""
+        return [
+            flight
+            for flight in self.flights.values()
+            if flight.phase is SENT and flight.consumer is consumer
+        ]
+
+    def overdue(self, now: int) -> Iterator[Flight]:
+        """Sent ones whose attempt has failed, and waiting ones whose pause is over."""
+        timeouts = self._timeouts
+        while timeouts and timeouts[0][0] <= now:
+            _, flight, deliveries = timeouts.popleft()
+            if flight.phase is not SENT or flight.deliveries != deliveries:
+                continue
+            if flight.deadline_ms <= now:
+                yield flight
+        while self._due and self._due[0][0] <= now:
+            _, seq = heapq.heappop(self._due)
+            found = self.flights.get(seq)
+            if found is not None and found.deadline_ms <= now and found.phase in (SENT, WAITING):
+                yield found
+
+    def next_due_ms(self) -> float:
+        """When `overdue` has something again; too early is harmless."""
+        timeouts = self._timeouts
+        while timeouts:
+            when, flight, deliveries = timeouts[0]
+            if flight.phase is SENT and flight.deliveries == deliveries:
+                return min(when, self._due[0][0]) if self._due else when
+            timeouts.popleft()
+        return self._due[0][0] if self._due else math.inf
+
+    def shift(self, by_ms: int) -> None:
+        """All deadlines and pauses come so much later."""
+        for flight in self.flights.values():
+            flight.deadline_ms += by_ms
+        self._due = [(due + by_ms, seq) for due, seq in self._due]
+        self._timeouts = deque((due + by_ms, one, number) for due, one, number in self._timeouts)
+
+    def clear(self) -> None:
+        """Forget everything; consumers have nothing in flight any more."""
+        for flight in self.flights.values():
+            self.release(flight)
+            flight.phase = SETTLED
+        self.flights.clear()
+        self.exhausted = 0
+        self.ready.clear()
+        self.unread.clear()
+        self.lanes.clear()
+        self.keyed.clear()
+        self._due.clear()
+        self._timeouts.clear()

@@ -1,0 +1,107 @@
+"""Locks on files: who may use a data folder, run its pipeline, rewrite its tables.
+
+The kernel holds a lock for as long as the process lives, however that ends. The file itself means
+nothing and stays.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from signalhub.wire.errors import SettingsError
+
+HUB_LOCK: Final = "hub.lock"
+_PROBE_S: Final = 0.05
+_POLL_S: Final = 0.25
+
+
+class Locked(Exception):
+    """Somebody else holds the lock; `pid` is the process, if it said so."""
+
+    def __init__(self, pid: str) -> None:
+        super().__init__(pid)
+        self.pid = pid
+
+
+class FileLock:
+    """Held from its making to `close`, or to the end of the process."""
+
+    def __init__(self, path: str | Path, wait_s: float = 0.0) -> None:
+        """Raises `Locked` if nobody lets go of it within `wait_s`."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._take(wait_s)
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _take(self, wait_s: float) -> None:
+        # `is_locked` holds a lock for a moment, so one short wait comes before giving up.
+        until = time.monotonic() + max(wait_s, _PROBE_S)
+        while True:
+            try:
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                left_s = until - time.monotonic()
+                if left_s <= 0:
+                    pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+                    raise Locked(pid) from None
+                time.sleep(min(left_s, _POLL_S))
+
+    def close(self) -> None:
+        """Let the next one in."""
+        os.close(self._fd)
+
+
+def is_locked(path: str | Path) -> bool:
+    """Is somebody holding this lock now?"""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def is_hub_running(data: str | Path) -> bool:
+    """Is a hub using this data folder?"""
+    return is_locked(Path(data) / HUB_LOCK)
+
+
+class LockedFolder:
+    """A data folder for one process at a time, created if it is missing.
+
+    Two hubs on one folder would overwrite what the other knows.
+    """
+
+    def __init__(self, path: str, *, lock_name: str = HUB_LOCK, owner: str = "hub") -> None:
+        """Raises `SettingsError`."""
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.path / lock_name)
+        except OSError as error:
+            raise SettingsError(
+                f"the data folder {path} cannot be used: {error.strerror}; choose another with"
+                " --data"
+            ) from error
+        except Locked:
+            raise SettingsError(
+                f"the data folder {path} is in use by another {owner}; stop it, or choose another"
+                " folder with --data"
+            ) from None
+
+    def close(self) -> None:
+        """Let the next one in."""
+        self._lock.close()

@@ -1,0 +1,181 @@
+"""Token bucket: a burst at once, a steady rate after it, and when to try again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from signalhub.wire.errors import ClientError, OutcomeUnknown, Refused
+
+# Refilling adds fractions; whoever waited as long as told must not fail for a rounding error.
+_ONE = 1.0 - 1e-9
+
+
+class TokenBucket:
+    """Starts full; refills continuously. A rate of 0 never refuses.
+
+    Invariant: `0 <= tokens <= burst`.
+    """
+
+    __slots__ = ("_at_ms", "burst", "rate_s", "tokens")
+
+    def __init__(self, rate_s: float, burst: float, now_ms: int) -> None:
+        self.rate_s = rate_s
+        self.burst = burst
+        self.tokens = float(burst)
+        self._at_ms = now_ms
+
+    def take(self, now_ms: int) -> bool:
+        """Use one token, if there is one."""
+        if not self.rate_s:
+            return True
+        self._refill(now_ms)
+        if self.tokens < _ONE:
+            return False
+        self.tokens = max(0.0, self.tokens - 1.0)
+        return True
+
+    def retry_after_ms(self, now_ms: int) -> int:
+        """How long until a token is there; 0 when one is."""
+        if not self.rate_s:
+            return 0
+        self._refill(now_ms)
+        missing = 1.0 - self.tokens
+        return 0 if missing <= 0 else int(-(-missing * 1000 // self.rate_s))
+
+    def _refill(self, now_ms: int) -> None:
+        elapsed_ms = now_ms - self._at_ms
+        self._at_ms = now_ms
+        # A clock that jumps back must not empty the bucket.
+        if elapsed_ms > 0:
+            self.tokens = min(float(self.burst), self.tokens + elapsed_ms * self.rate_s / 1000)
+
+
+class Period:
+    """Due at once, then every `period_ms`. A clock set back delays it by one period at most."""
+
+    __slots__ = ("_next_ms", "period_ms")
+
+    def __init__(self, period_ms: int) -> None:
+        self.period_ms = period_ms
+        self._next_ms = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """`True` once per period."""
+        if now_ms < self._next_ms <= now_ms + self.period_ms:
+            return False
+        self._next_ms = now_ms + self.period_ms
+        return True
+
+
+SETTLED_S = 5.0
+
+
+class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client tries to get back to its hub."""
+
+    first_jitter_s: float = 30.0
+    base_s: float = 0.1
+    cap_s: float = 30.0
+    factor: float = 2.0
+    attempts_max: int | None = None  # In a row, without success; `None` never gives up.
+
+    def __post_init__(self) -> None:
+        if self.first_jitter_s < 0 or self.base_s <= 0 or self.cap_s < self.base_s:
+            raise ValueError("waits must be positive, and `cap_s` at least `base_s`")
+        if self.factor < 1:
+            raise ValueError("`factor` must be at least 1, or attempts would become denser")
+        if self.attempts_max is not None and self.attempts_max < 0:
+            raise ValueError("`attempts_max` counts attempts; use `None` for no limit")
+
+
+class Backoff:
+    """The schedule of one client. Invariant: no wait is shorter than the hub asked for."""
+
+    def __init__(self, policy: Reconnect, random: Callable[[], float]) -> None:
+        self.policy = policy
+        self.attempts = 0
+        self._random = random
+        self._step = 0
+
+    def next(self, retry_after_s: float = 0.0) -> float | None:
+        """How long to wait before the next attempt; `None` when there is none left."""
+        limit = self.policy.attempts_max
+        if limit is not None and self.attempts >= limit:
+            return None
+        self.attempts += 1
+        wait_s = self._wait()
+        self._step += 1
+        return retry_after_s + wait_s
+
+    def succeeded(self) -> None:
+        """An attempt led to a working connection."""
+        self.attempts = 0
+
+    def lost(self, lived_s: float) -> None:
+        """A working connection ended. Only one that had settled earns a fresh start: a hub that
+        accepts and hangs up at once must not be hammered."""
+        if lived_s >= SETTLED_S:
+            self._step = 0
+
+    def _wait(self) -> float:
+        policy = self.policy
+        if self._step == 0:
+            return policy.first_jitter_s * self._random()
+        try:
+            full = policy.base_s * policy.factor ** (self._step - 1)
+        except OverflowError:
+            full = policy.cap_s
+        return min(full, policy.cap_s) * (0.5 + 0.5 * self._random())
+
+
+BASE_S = 0.1
+CAP_S = 10.0
+_DOUBLINGS_MAX = 16
+
+log = logging.getLogger("signalhub.client")
+
+
+def retry_wait_s(retry_after_s: float, attempts: int, random: Callable[[], float]) -> float:
+    """Never shorter than the hub asked for, and spread.
+
+    A hub names the moment at which one of all who wait may come; without jitter all of them would.
+    """
+    step_s = min(CAP_S, BASE_S * (1 << min(attempts, _DOUBLINGS_MAX)))
+    return max(retry_after_s, step_s / 2) + random() * max(step_s / 2, retry_after_s / 4)
+
+
+def log_wait(error: ClientError, wait_s: float) -> None:
+    """Let those who watch know why nothing happens for a while."""
+    reason = error.message if isinstance(error, Refused) else str(error)
+    log.info("Waiting for the hub", extra={"reason": reason, "wait_s": wait_s})
+
+
+class Attempts:
+    """The attempts at one request that is repeated under one id.
+
+    An attempt without an answer leaves a doubt. Only a refusal of a limit dispels it, because a
+    hub looks for the id before it counts.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_doubtful = False
+        self._error: ClientError | None = None
+
+    def failed(self, error: ClientError) -> None:
+        """One more attempt came to nothing, for now."""
+        self.count += 1
+        self._error = error
+        if isinstance(error, OutcomeUnknown):
+            self.is_doubtful = True
+        elif isinstance(error, Refused):
+            self.is_doubtful = False
+
+    def failure(self, text: str) -> ClientError:
+        """What to raise when there is no time left; `text` if no attempt said anything."""
+        if self.is_doubtful and not isinstance(self._error, OutcomeUnknown):
+            return OutcomeUnknown(f"{text}: {self._error}")
+        return self._error or OutcomeUnknown(text)

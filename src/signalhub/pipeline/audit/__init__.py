@@ -1,0 +1,1 @@
+"""The proof that nothing was lost, repeated or reordered."""

@@ -1,0 +1,342 @@
+"""The audit: proof, hour by hour, that everything in the log is in the lake, once and unchanged.
+
+It is judged at one position: the head of the log when it begins. The tables are read as they were
+at one moment, so a pipeline or a hub at work beside it changes nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from signalhub.locks import is_hub_running
+from signalhub.pipeline.audit.deliveries import Recipients, name_deliveries
+from signalhub.pipeline.audit.hours import HOUR_S, Bounds, Hour, Hours, seen_hours
+from signalhub.pipeline.audit.log import check_log, compare, look_at, readable
+from signalhub.pipeline.audit.rows import (
+    count_rows,
+    name_duplicates,
+    name_gaps,
+    name_missing_messages,
+    name_reorders,
+)
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.run import schedule
+from signalhub.pipeline.run.lock import is_pipeline_running
+from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.tables.create import ensure_table
+from signalhub.pipeline.tables.tables import AUDIT, DELIVERIES, ENTRIES, MESSAGES, SUBSCRIPTIONS
+
+NEEDED: Final = (ENTRIES.name, MESSAGES.name, SUBSCRIPTIONS.name, DELIVERIES.name)
+"""Tables that must have come as far as the audit judges."""
+STEPS: Final = 7
+"""So often `audit` says that it has come further."""
+
+_POLL_S: Final = 0.5
+_ATTEMPTS_MAX: Final = 3
+_NEVER: Final = 2**62
+
+Verdict = Literal["proven", "wrong", "behind"]
+
+
+class Findings(msgspec.Struct, kw_only=True):
+    """What an audit found."""
+
+    run_id: str
+    at: datetime
+    shard: int
+    head: Position
+    """The entry behind the last one judged."""
+    verdict: Verdict
+    hours: list[Hour] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    """What limits the proof without being wrong."""
+    behind: dict[str, int] = msgspec.field(default_factory=dict)
+    """Entries each table has yet to take in."""
+
+    def total(self, member: str) -> int:
+        """A count over all hours."""
+        return sum(getattr(one, member) for one in self.hours)
+
+
+class Audit:
+    """One audit of one shard."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        data: Path,
+        *,
+        shard: int = 0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._data = data
+        self._shard = shard
+        self._now = now
+        self._view = look_at(data, is_live=is_hub_running(data))
+        self._findings = Findings(
+            run_id=secrets.token_hex(8),
+            at=now(),
+            shard=shard,
+            head=self._view.head,
+            verdict="proven",
+        )
+
+    def run(
+        self,
+        *,
+        wait_s: float = 0.0,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        advance: Callable[[int], None] = lambda steps: None,
+    ) -> Findings:
+        """Judge everything, or the hours from `since` on and before `until`, and note it."""
+        self._wait(wait_s)
+        if not self._findings.behind:
+            self._judge(since, until, advance)
+        self._write()
+        return self._findings
+
+    def _wait(self, wait_s: float) -> None:
+        """Give a pipeline at work the time to come as far as the log."""
+        deadline = time.monotonic() + wait_s
+        while (behind := self._behind()) and is_pipeline_running(self._data):
+            if time.monotonic() >= deadline:
+                break
+            schedule.ask(self._data)
+            time.sleep(_POLL_S)
+        self._findings.behind = behind
+        if behind:
+            self._findings.verdict = "behind"
+
+    def _behind(self) -> dict[str, int]:
+        missing: dict[str, int] = {}
+        for epoch, (first, last) in self._extents().items():
+            for name in NEEDED:
+                committed = self._lake.committed(name, self._shard, epoch)
+                come = first - 1 if committed is None else committed
+                if come < last:
+                    missing[name] = missing.get(name, 0) + last - max(come, first - 1)
+        return missing
+
+    def _extents(self) -> dict[int, tuple[int, int]]:
+        """The first and the last offset the log still holds of each epoch."""
+        found: dict[int, tuple[int, int]] = {}
+        for one in self._view.segments:
+            last = min(one.end, self._view.head.offset) - 1
+            if last >= one.base:
+                first = found.get(one.epoch, (one.base, 0))[0]
+                found[one.epoch] = first, last
+        return found
+
+    def _judge(
+        self, since: datetime | None, until: datetime | None, advance: Callable[[int], None]
+    ) -> None:
+        everything = self._read(ENTRIES.name)
+        # Entries may have been landed since the audit began; these are not beyond the log.
+        latest = look_at(self._data, is_live=self._view.is_live).head
+        seen = seen_hours(everything)
+        bounds = self._bounds(seen)
+        otherwise = int(self._findings.at.timestamp()) // HOUR_S
+        hours = Hours(self._spark, seen, bounds, otherwise)
+        hours.keep(since, until)
+        self._findings.hours = hours.all
+        advance(1)
+        if not hours.all:
+            return
+        self._name_given_up(everything, bounds, latest, hours)
+        bounds = hours.bounds(bounds)
+        is_kept = _is_within(bounds)
+        entries = everything.where(is_kept)
+        count_rows(entries, hours)
+        advance(1)
+        name_gaps(self._spark, entries, hours)
+        name_duplicates(entries, hours)
+        advance(1)
+        name_reorders(entries, hours, _lineage(bounds), is_complete=self._is_complete(bounds))
+        advance(1)
+        name_missing_messages(entries, self._read(MESSAGES.name), hours)
+        advance(1)
+        name_deliveries(self._recipients(entries, bounds), hours)
+        advance(1)
+        report = check_log(self._view, hours)
+        self._compare(entries, is_kept, hours, is_sound=report.is_sound)
+        advance(1)
+        if any(one.is_wrong for one in hours.all):
+            self._findings.verdict = "wrong"
+
+    def _compare(
+        self, entries: DataFrame, is_kept: Column, hours: Hours, *, is_sound: bool
+    ) -> None:
+        view = self._view
+        for attempts_left in reversed(range(_ATTEMPTS_MAX)):
+            try:
+                compare(entries, view, readable(view, is_sound=is_sound), is_kept, hours)
+                return
+            except PySparkException:
+                latest = look_at(self._data, is_live=view.is_live)
+                if latest.first == view.first or not attempts_left:
+                    raise
+                # Retention has deleted a segment under the reader.
+                view = msgspec.structs.replace(latest, head=view.head)
+
+    def _bounds(self, seen: list[tuple[int, int, int, int]]) -> list[Bounds]:
+        """What the lake must hold of each epoch."""
+        view, notes = self._view, self._findings.notes
+        begins = view.begins
+        lows = {epoch: min(row[2] for row in seen if row[0] == epoch) for epoch, *_ in seen}
+        candidates = [Position(epoch, low) for epoch, low in lows.items()]
+        candidates += [*self._audited_first(), *([view.first] if view.segments else [])]
+        first = min(candidates, default=view.head)
+        oldest = min(begins, default=_NEVER)
+        found: list[Bounds] = []
+        for epoch, low in sorted(lows.items()):
+            if epoch < oldest:
+                high = max(row[3] for row in seen if row[0] == epoch)
+                found.append(Bounds(epoch, low, high, is_former=True))
+                notes.append(
+                    f"Epoch {epoch} is of a log that is no longer there; its rows are checked among"
+                    " themselves only."
+                )
+        if begins and not found and first > Position(oldest, 0):
+            notes.append(
+                f"The lake begins with entry {first.offset} of epoch {first.epoch}; what came"
+                " before it is not part of this proof."
+            )
+        for epoch, begin in sorted(begins.items()):
+            later = [other for at, other in begins.items() if at > epoch]
+            end = min(later) if later else view.head.offset
+            low = max(begin, first.offset) if epoch == first.epoch else begin
+            if epoch >= first.epoch and low < end:
+                found.append(Bounds(epoch, low, end - 1))
+        return found
+
+    def _audited_first(self) -> list[Position]:
+        """The first entry an earlier audit has seen: it cannot have left without a trace."""
+        if not self._lake.exists(AUDIT.name):
+            return []
+        rows = self._read(AUDIT.name).where(F.col("verdict") != "behind")
+        first = rows.agg(F.min(F.struct("epoch", "from_offset"))).collect()[0][0]
+        return [] if first is None else [Position(first[0], first[1])]
+
+    def _is_complete(self, bounds: list[Bounds]) -> bool:
+        return bounds[0].first == 0
+
+    def _name_given_up(
+        self, rows: DataFrame, bounds: list[Bounds], latest: Position, hours: Hours
+    ) -> None:
+        """Rows of entries that the log showed, or never had, and does not have now."""
+        known = {one.epoch: one for one in bounds}
+        is_newer = (F.col("epoch") == latest.epoch) & (F.col("offset") < latest.offset)
+        outside = rows.where(~_is_within(bounds) & ~is_newer).groupBy("epoch")
+        found = outside.agg(F.min("offset"), F.max("offset"), F.count_distinct("offset"))
+        for epoch, low, high, count in sorted(found.collect()):
+            mine = known.get(epoch)
+            if mine is not None and low < mine.first:
+                continue
+            is_last = epoch >= self._view.head.epoch
+            why = "which the log does not have" if is_last else "which a later epoch gave up"
+            hour = hours.at(epoch, high)
+            if hour is not None:
+                text = f"the lake holds {count} entries, {low} to {high} of epoch {epoch}, {why}"
+                hour.name([text], 1)
+
+    def _recipients(self, entries: DataFrame, bounds: list[Bounds]) -> Recipients:
+        current = [one for one in bounds if not one.is_former]
+        epoch = current[-1].epoch if current else self._view.head.epoch
+        taken = self._lake.committed(DELIVERIES.name, self._shard, epoch)
+        deliveries = self._read(DELIVERIES.name)
+        judged = self._findings.at
+        if not self._view.is_live:
+            # Nobody can settle anything after the hub has stopped.
+            ends = [one.max_ms for one in self._view.segments]
+            judged = min(judged, datetime.fromtimestamp(max(ends, default=0) / 1000, UTC))
+        is_mine = _is_within(current)
+        return Recipients(
+            entries=entries.where(is_mine),
+            subscriptions=self._read(SUBSCRIPTIONS.name),
+            deliveries=deliveries.where(is_mine),
+            taken=Position(epoch, -1 if taken is None else taken),
+            judged_at=judged,
+        )
+
+    def _read(self, name: str) -> DataFrame:
+        """The rows of this shard, as they are now for as long as the audit runs."""
+        table = self._lake.open(name)
+        assert table is not None
+        rows = (
+            self._spark.read.format("delta")
+            .option("versionAsOf", table.version())
+            .load(self._lake.location(name))
+        )
+        return rows.where(F.col("shard") == self._shard)
+
+    def _write(self) -> None:
+        """Add the rows of this run to the table."""
+        findings = self._findings
+        ensure_table(self._spark, self._lake, AUDIT.name)
+        rows = [self._row(one) for one in findings.hours]
+        if findings.verdict == "behind":
+            rows = [self._row_behind()]
+        if rows:
+            frame = self._spark.createDataFrame(rows, AUDIT.ddl)
+            location = self._lake.location(AUDIT.name)
+            frame.write.format("delta").mode("append").save(location)
+
+    def _row(self, hour: Hour) -> tuple[object, ...]:
+        findings = self._findings
+        return (
+            findings.run_id,
+            findings.at,
+            findings.shard,
+            hour.epoch,
+            hour.begin,
+            hour.from_offset,
+            hour.to_offset,
+            findings.head.offset - 1,
+            hour.distinct_rows,
+            hour.gaps,
+            hour.duplicates,
+            hour.reorders,
+            hour.pending,
+            hour.overdue,
+            hour.removed,
+            hour.segment_sha256,
+            hour.verdict,
+            hour.exceptions,
+        )
+
+    def _row_behind(self) -> tuple[object, ...]:
+        findings, head = self._findings, self._findings.head
+        hour = findings.at.replace(minute=0, second=0, microsecond=0)
+        first = head.offset - max(findings.behind.values())
+        texts = [f"{name} lacks {count} entries" for name, count in findings.behind.items()]
+        place = (findings.shard, head.epoch, hour, first, head.offset - 1, head.offset - 1)
+        return (findings.run_id, findings.at, *place, *[None] * 8, "behind", texts)
+
+
+def _is_within(bounds: list[Bounds]) -> Column:
+    found = F.lit(False)
+    for one in bounds:
+        found |= (F.col("epoch") == one.epoch) & F.col("offset").between(one.first, one.last)
+    return found
+
+
+def _lineage(bounds: list[Bounds]) -> Column:
+    """Streams go on from epoch to epoch, but not from one log to another."""
+    former = [one.epoch for one in bounds if one.is_former]
+    if not former:
+        return F.lit(0).cast("bigint")
+    return F.when(F.col("epoch").isin(*former), F.col("epoch")).otherwise(F.lit(-1))

@@ -1,0 +1,1 @@
+"""Removing a subject from the lake, with a certificate."""

@@ -1,0 +1,174 @@
+"""What an erasure leaves behind: what was removed, where, and when nothing of it was left.
+
+A certificate never names whom it is about. It holds a salted hash instead, by which whoever knows
+the name can tell that it is theirs. It is written before anything is removed and again after each
+stage, so an erasure that was interrupted is found again and goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from signalhub.pipeline.run.status import folder_of, keep
+from signalhub.wire.entry import PSEUDONYM_PREFIX
+from signalhub.wire.errors import SignalHubError
+
+FOLDER: Final = "certificates"
+SCOPE: Final = (
+    "Covered: the log, the hub's state and every table of the lake in this data folder.",
+    "Not covered: backups and copies of these made before, and whatever receivers have kept.",
+    "Not covered: places where others name the subject in their own messages.",
+    "Not covered: the subject's name in the records of who took which message, in the log and in"
+    " the bodies of the table entries, where they are not those of its own mailbox.",
+    "Not covered: conditions of replays that name the subject; what a replay has sent to others of"
+    " the subject's mailbox, which is theirs; copies it sends while the erasure is at work.",
+)
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+
+State = Literal["begun", "unreadable", "gone"]
+Subject = Literal["actor", "inbox"]
+
+
+class CertificateUnknown(SignalHubError):
+    """There is no such certificate."""
+
+    code = "certificate_unknown"
+
+    def __init__(self, id: str, known: list[str]) -> None:
+        there = f"there are {', '.join(known)}" if known else "nothing has been erased here"
+        super().__init__(f"there is no certificate {id!r}; {there}")
+
+
+class LogRemoval(msgspec.Struct, kw_only=True):
+    """What the hub took out of its log."""
+
+    entries: int
+    settled: int
+    """Copies somebody had not settled yet; their outcome is `erased`."""
+    mailbox: bool
+    segments: int
+    """Files of the log that were written anew."""
+    torn: int
+    """Torn ends kept aside that were deleted."""
+    epoch: int
+    through: int
+    """Everything before this offset of the log was searched."""
+
+    def and_then(self, later: LogRemoval) -> LogRemoval:
+        """Both attempts of one erasure together."""
+        return LogRemoval(
+            entries=self.entries + later.entries,
+            settled=self.settled + later.settled,
+            mailbox=self.mailbox or later.mailbox,
+            segments=self.segments + later.segments,
+            torn=self.torn + later.torn,
+            epoch=later.epoch,
+            through=later.through,
+        )
+
+
+class Certificate(msgspec.Struct, kw_only=True):
+    """One erasure."""
+
+    id: str
+    subject: Subject
+    salt: str
+    subject_sha256: str
+    state: State = "begun"
+    begun_ms: int
+    pseudonym: str
+    """What stands for the name where a name has to be, in log and lake."""
+    unreadable_ms: int = 0
+    """Since when nothing of it can be read."""
+    gone_planned_ms: int = 0
+    gone_ms: int | None = None
+    """Since when no file holds any of it."""
+    log: LogRemoval | None = None
+    tables: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many rows of each table were deleted, or lost what they held."""
+    positions: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
+    """The entries concerned: epoch, and from which offset to which."""
+    scope: tuple[str, ...] = SCOPE
+
+    def is_about(self, kind: Subject, name: str) -> bool:
+        return self.subject == kind and self.subject_sha256 == _hash(self.salt, name)
+
+    def count(self, tables: Mapping[str, int], positions: Sequence[tuple[int, int, int]]) -> None:
+        """Add what one attempt has removed from the tables."""
+        for name, rows in tables.items():
+            self.tables[name] = self.tables.get(name, 0) + rows
+        self.positions = sorted({*self.positions, *positions})
+
+
+def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificate:
+    """The certificate of an erasure that was interrupted, or a new one; on disk either way."""
+    for one in known(data):
+        if one.state == "begun" and one.is_about(kind, name):
+            return one
+    salt = secrets.token_hex(16)
+    made = Certificate(
+        id=secrets.token_hex(8),
+        subject=kind,
+        salt=salt,
+        subject_sha256=_hash(salt, name),
+        begun_ms=now_ms,
+        pseudonym=PSEUDONYM_PREFIX + secrets.token_hex(16),
+    )
+    write(data, made)
+    return made
+
+
+def due(data: str | Path, now_ms: int) -> list[Certificate]:
+    """Erasures whose replaced files may be deleted by now."""
+    return [
+        one for one in known(data) if one.state == "unreadable" and one.gone_planned_ms <= now_ms
+    ]
+
+
+def complete(data: str | Path, one: Certificate, now_ms: int) -> None:
+    """Nothing is left of what it is about."""
+    one.state = "gone"
+    one.gone_ms = now_ms
+    write(data, one)
+
+
+def known(data: str | Path) -> list[Certificate]:
+    """Every certificate, the oldest first."""
+    folder = folder_of(data) / FOLDER
+    found = [_read(path) for path in folder.glob("*.json")] if folder.is_dir() else []
+    return sorted(found, key=lambda one: (one.begun_ms, one.id))
+
+
+def read(data: str | Path, id: str) -> Certificate:
+    """Raises `CertificateUnknown`."""
+    path = _path(data, id)
+    if not _ID.fullmatch(id) or not path.exists():
+        raise CertificateUnknown(id, [one.id for one in known(data)])
+    return _read(path)
+
+
+def write(data: str | Path, one: Certificate) -> None:
+    """Replace the file at once or not at all, and for good."""
+    keep(_path(data, one.id), one)
+
+
+def _path(data: str | Path, id: str) -> Path:
+    return folder_of(data) / FOLDER / f"{id}.json"
+
+
+def _read(path: Path) -> Certificate:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Certificate)
+    except msgspec.MsgspecError as error:
+        raise SignalHubError(f"the certificate {path} cannot be read: {error}") from error
+
+
+def _hash(salt: str, name: str) -> str:
+    return hashlib.sha256(f"{salt}\n{name}".encode()).hexdigest()

@@ -1,0 +1,301 @@
+"""Erasure in the lake: every table forgets what was found, by position.
+
+Statements are kept in a table's history for as long as that lasts, so none of them names the
+subject: what is to go is a set of positions that is joined. `entries` comes last, because from it
+everything else is found; an erasure that was interrupted is simply done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from delta.tables import DeltaMergeBuilder, DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from signalhub.pipeline.erase.subject import Subject, find, ranges
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.tables.catch_up import ORDER
+from signalhub.pipeline.tables.piece import joined
+from signalhub.pipeline.tables.tables import (
+    AUDIT,
+    DEAD_LETTERS,
+    DELIVERIES,
+    ENTRIES,
+    INBOX,
+    MESSAGES,
+    QUARANTINE,
+    TABLES,
+)
+from signalhub.pipeline.upkeep import compact
+from signalhub.pipeline.upkeep.compact import vacuum
+from signalhub.wire.entry import PSEUDONYM_PREFIX
+from signalhub.wire.errors import SignalHubError
+
+T = TypeVar("T")
+Step = Callable[[str], object]
+
+_ATTEMPTS: Final = 6
+_PAUSE_S: Final = 1.0
+_WAIT_S: Final = 300.0
+_AT: Final = "t.shard = s.shard AND t.epoch = s.epoch AND t.offset = s.offset"
+_RENAMES: Final = f"s.is_named AND NOT startswith(t.stream, '{PSEUDONYM_PREFIX}')"
+_EMPTIED: Final = (
+    *("id", "type", "sender", "key", "headers", "payload", "payload_json"),
+    *("bytes", "ttl_ms", "replay_job"),
+)
+Values = dict[str, "str | Column"]
+
+
+class PipelineBehind(SignalHubError):
+    """The pipeline at work has not come past what is to be erased."""
+
+    code = "pipeline_behind"
+
+    def __init__(self, table: str, wait_s: float) -> None:
+        super().__init__(
+            f"the table {table} has not come past the erasure within {wait_s:g} s;"
+            " see `signalhub pipeline status`, then repeat the command: it goes on"
+        )
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be erased from which lake."""
+
+    subject: Subject
+    through: Position
+    """Everything before it."""
+    pseudonym: str
+    now_ms: int
+
+
+class Removal(msgspec.Struct, kw_only=True):
+    """What came of it."""
+
+    tables: dict[str, int] = {}
+    positions: list[tuple[int, int, int]] = []
+
+
+def wait_for(
+    lake: Lake,
+    through: Position,
+    hurry: Callable[[], object],
+    *,
+    shard: int = 0,
+    wait_s: float = _WAIT_S,
+    poll_s: float = 0.5,
+) -> None:
+    """Let a pipeline at work come past a position: until then it may still write what it had read.
+
+    Raises `PipelineBehind`.
+    """
+    until = time.monotonic() + wait_s
+    for name in (ENTRIES.name, *ORDER):
+        while through.offset > 0:
+            committed = lake.committed(name, shard, through.epoch)
+            if committed is not None and committed >= through.offset - 1:
+                break
+            if time.monotonic() > until:
+                raise PipelineBehind(name, wait_s)
+            hurry()
+            time.sleep(poll_s)
+
+
+def erase(
+    spark: SparkSession, lake: Lake, erasure: Erasure, step: Step = lambda name: None
+) -> Removal:
+    """Make every table forget; `step` hears what is next.
+
+    Whoever calls has the turn (see `turns`).
+    """
+    session = compact.upkeep_session(spark)
+    step("searching the lake")
+    found = find(session, lake, erasure.subject, erasure.through)
+    work = _Erasing(session, lake, erasure, found)
+    removal = Removal(positions=ranges(found))
+    for name, forget in work.tables.items():
+        if lake.exists(name):
+            step(f"erasing from {name}")
+            count = repeated(forget)
+            if count:
+                removal.tables[name] = count
+    for name in TABLES:
+        # Earlier attempts may have marked rows and come no further, so every table is looked at.
+        if lake.exists(name):
+            step(f"writing {name} anew")
+            repeated(partial(compact.purge, session, lake, name))
+    return removal
+
+
+class _Erasing:
+    """One erasure, table by table."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, erasure: Erasure, found: pa.Table) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._erasure = erasure
+        self._is_empty = not found.num_rows
+        self._found = spark.createDataFrame(found)
+        self._bounds = _bounds(ranges(found))
+        self.tables: dict[str, Callable[[], int]] = {
+            DEAD_LETTERS.name: lambda: self._delete(DEAD_LETTERS.name),
+            QUARANTINE.name: lambda: self._delete(QUARANTINE.name),
+            INBOX.name: lambda: self._delete(INBOX.name),
+            DELIVERIES.name: self._forget_deliveries,
+            MESSAGES.name: self._empty_messages,
+            AUDIT.name: self._rename_in_audits,
+            ENTRIES.name: self._strip_entries,
+        }
+
+    def _merging(
+        self, name: str, source: DataFrame | None = None, on: str = ""
+    ) -> DeltaMergeBuilder:
+        target = DeltaTable.forPath(self._spark, self._lake.location(name)).alias("t")
+        if source is None:
+            return target.merge(self._found.alias("s"), f"{_AT} AND {self._bounds}")
+        return target.merge(source.alias("s"), on)
+
+    def _delete(self, name: str) -> int:
+        if self._is_empty:
+            return 0
+        return _affected(self._merging(name).whenMatchedDelete())
+
+    def _strip_entries(self) -> int:
+        if self._is_empty:
+            return 0
+        holds = f"t.removed_reason IS DISTINCT FROM 'erased' OR {_RENAMES}"
+        values: Values = {
+            "body": F.lit(None),
+            "id": F.lit(None),
+            "removed_at": F.coalesce(
+                "t.removed_at", F.timestamp_millis(F.lit(self._erasure.now_ms))
+            ),
+            "removed_reason": F.lit("erased"),
+            "stream": self._renamed("stream"),
+        }
+        return _affected(self._merging(ENTRIES.name).whenMatchedUpdate(holds, values))
+
+    def _empty_messages(self) -> int:
+        if self._is_empty:
+            return 0
+        holds = " OR ".join(f"t.{name} IS NOT NULL" for name in _EMPTIED)
+        values: Values = {name: F.lit(None) for name in _EMPTIED}
+        values["stream"] = self._renamed("stream")
+        merging = self._merging(MESSAGES.name)
+        return _affected(merging.whenMatchedUpdate(f"{holds} OR {_RENAMES}", values))
+
+    def _renamed(self, column: str) -> Column:
+        its = F.col(f"t.{column}")
+        is_renamed = F.col("s.is_named") & ~F.startswith(its, F.lit(PSEUDONYM_PREFIX))
+        return F.when(is_renamed, F.lit(self._erasure.pseudonym)).otherwise(its)
+
+    def _forget_deliveries(self) -> int:
+        count = 0
+        if not self._is_empty:
+            renames = _RENAMES.replace("t.stream", "t.recipient")
+            holds = f"t.reason IS NOT NULL OR s.is_named AND t.consumer IS NOT NULL OR {renames}"
+            consumer = F.when(F.col("s.is_named"), F.lit(None)).otherwise(F.col("t.consumer"))
+            values: Values = {
+                "recipient": self._renamed("recipient"),
+                "consumer": consumer,
+                "reason": F.lit(None),
+            }
+            count += _affected(self._merging(DELIVERIES.name).whenMatchedUpdate(holds, values))
+        return count + self._forget_consumer()
+
+    def _forget_consumer(self) -> int:
+        """What it took from subscriptions is not its own, but its name is."""
+        rows = self._rows_of(DELIVERIES.name)
+        its = rows.where(F.col("consumer") == self._erasure.subject.name)
+        key = ("shard", "epoch", "offset", "recipient", "generation")
+        places = self._frame(its.select(*key))
+        if places is None:
+            return 0
+        on = " AND ".join(f"t.{name} = s.{name}" for name in key)
+        merging = self._merging(DELIVERIES.name, places, on)
+        return _affected(merging.whenMatchedUpdate(set={"consumer": F.lit(None)}))
+
+    def _rename_in_audits(self) -> int:
+        """Audits name streams in their sentences."""
+        name, stand_in = self._erasure.subject.stream, self._erasure.pseudonym
+        if not name:
+            return 0
+        key = ("run_id", "shard", "epoch", "hour", "from_offset")
+        named = F.exists("exceptions", lambda text: F.contains(text, F.lit(name)))
+        told = F.transform("exceptions", lambda text: F.replace(text, F.lit(name), F.lit(stand_in)))
+        rows = self._rows_of(AUDIT.name).where(named)
+        places = self._frame(rows.select(*key, told.alias("exceptions")))
+        if places is None:
+            return 0
+        on = " AND ".join(f"t.{column} <=> s.{column}" for column in key)
+        merging = self._merging(AUDIT.name, places, on)
+        return _affected(merging.whenMatchedUpdate(set={"exceptions": "s.exceptions"}))
+
+    def _rows_of(self, name: str) -> DataFrame:
+        return self._spark.read.format("delta").load(self._lake.location(name))
+
+    def _frame(self, rows: DataFrame) -> DataFrame | None:
+        """Rows found by name, brought here, so that the statement that uses them has no name."""
+        schema = rows.schema
+        found = rows.distinct().toArrow()
+        return self._spark.createDataFrame(found, schema) if found.num_rows else None
+
+
+def _affected(merging: DeltaMergeBuilder) -> int:
+    (row,) = merging.execute().collect()
+    return int(row["num_affected_rows"])
+
+
+def _bounds(spans: Sequence[tuple[int, int, int]]) -> str:
+    """Literal bounds, by which files are chosen before anything is read."""
+    parts = [
+        f"(t.epoch = {epoch} AND t.offset BETWEEN {first} AND {last})"
+        for epoch, first, last in joined(spans)
+    ]
+    return f"({' OR '.join(parts)})" if parts else "false"
+
+
+def repeated(work: Callable[[], T], pause_s: float = _PAUSE_S) -> T:
+    """Two writers on the same files: one of them has to do it again."""
+    for attempt in range(1, _ATTEMPTS):
+        try:
+            return work()
+        except Exception as error:
+            if "Concurrent" not in type(error).__name__ and "DELTA_CONCURRENT" not in str(error):
+                raise
+            time.sleep(pause_s * attempt)
+    return work()
+
+
+def vacuum_all(
+    spark: SparkSession, lake: Lake, *, is_alone: bool, step: Step = lambda name: None
+) -> None:
+    """Delete everything the tables do not need any more, now."""
+    session = compact.upkeep_session(spark)
+    for name in TABLES:
+        if lake.exists(name):
+            step(f"deleting replaced files of {name}")
+            vacuum(session, lake, name, 0.0, is_alone=is_alone)
+
+
+@contextlib.contextmanager
+def alone(data: str) -> Iterator[bool]:
+    """Keep pipelines out while the block runs; False if one is at work already."""
+    from signalhub.pipeline.run.lock import PipelineRunning, lock_pipeline
+
+    try:
+        lock = lock_pipeline(data)
+    except PipelineRunning:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.close()

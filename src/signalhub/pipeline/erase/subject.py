@@ -1,0 +1,145 @@
+"""Whom an erasure is about, and which entries of the lake that concerns.
+
+What is chosen is what the hub itself would choose in its log, by the same rule. The search may name
+the subject; nothing that is written to a table ever does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from signalhub.core.erasure import Wanted
+from signalhub.pipeline.erase.certificate import Subject as SubjectKind
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.tables.tables import DEAD_LETTERS, ENTRIES, MESSAGES
+from signalhub.ranges import Ranges
+from signalhub.wire.entry import Kind, Stored
+
+_PLACE: Final = ("shard", "epoch", "offset")
+_READ: Final = (*_PLACE, "kind", "stream", "stream_epoch", "seq", "body")
+FOUND: Final = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("epoch", pa.int64()),
+        ("offset", pa.int64()),
+        ("is_named", pa.bool_()),
+    ]
+)
+_OF_TOPICS: Final = ("published", "subscription_created", "subscription_deleted")
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """An actor by its address, or an inbox by its id and the name of its stream."""
+
+    kind: SubjectKind
+    name: str
+    stream: str
+    """As entries call it; for an inbox a hash, empty if the hub never had one."""
+
+
+def find(spark: SparkSession, lake: Lake, subject: Subject, through: Position) -> pa.Table:
+    """The entries of the lake up to a position that are to be erased, in order, each once.
+
+    Entries behind it belong to a life that began after the erasure.
+    """
+    entries = _until(_read(spark, lake, ENTRIES.name), through)
+    found = _chosen(entries, subject, _wanted(entries, subject))
+    if subject.kind == "actor":
+        # Entries that have lost their body long ago may still be told here.
+        for name, column in ((MESSAGES.name, "sender"), (DEAD_LETTERS.name, "topic")):
+            if lake.exists(name):
+                rows = _until(_read(spark, lake, name), through)
+                rows = rows.where(F.col(column) == subject.name)
+                found = found.unionByName(rows.select(*_PLACE, F.lit(False).alias("is_named")))
+    once = found.groupBy(*_PLACE).agg(F.max("is_named").alias("is_named"))
+    table: pa.Table = once.orderBy(*_PLACE).toArrow()
+    return table.cast(FOUND)
+
+
+def ranges(found: pa.Table) -> list[tuple[int, int, int]]:
+    """Positions as (epoch, first, last)."""
+    result: list[tuple[int, int, int]] = []
+    columns = found["epoch"].to_pylist(), found["offset"].to_pylist()
+    for epoch, offset in zip(*columns, strict=True):
+        if result and result[-1][0] == epoch and result[-1][2] == offset - 1:
+            result[-1] = (epoch, result[-1][1], offset)
+        else:
+            result.append((epoch, offset, offset))
+    return result
+
+
+def _read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
+    return spark.read.format("delta").load(lake.location(name))
+
+
+def _until(rows: DataFrame, through: Position) -> DataFrame:
+    epoch, offset = F.col("epoch"), F.col("offset")
+    return rows.where(
+        (epoch < through.epoch) | ((epoch == through.epoch) & (offset < through.offset))
+    )
+
+
+def _wanted(entries: DataFrame, subject: Subject) -> Wanted:
+    stream = F.col("stream") == subject.stream
+    if subject.kind == "actor":
+        topics = entries.where(stream & F.col("kind").isin(*_OF_TOPICS))
+        return Wanted(subject.name, None, None, not topics.isEmpty(), Ranges())
+    return Wanted(None, subject.stream, _room_of(entries, subject.stream), False, Ranges())
+
+
+def _room_of(entries: DataFrame, inbox: str) -> str | None:
+    """The room that was bound to an inbox last."""
+    bound = entries.where(
+        (F.col("kind") == "room_bound") & F.contains("body", F.lit(inbox.encode()))
+    )
+    last = bound.orderBy(F.desc("epoch"), F.desc("offset")).select("stream").head()
+    return None if last is None else str(last["stream"])
+
+
+def _chosen(entries: DataFrame, subject: Subject, wanted: Wanted) -> DataFrame:
+    """Few bodies hold the name, and only those are decoded."""
+    may_be = F.col("stream").isin(*{subject.stream, wanted.room or subject.stream})
+    if subject.kind == "actor":
+        may_be |= F.contains("body", F.lit(subject.name.encode()))
+
+    def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (chosen(batch, wanted) for batch in batches)
+
+    rows = entries.where(may_be).select(*_READ)
+    return rows.mapInArrow(choose, from_arrow_schema(FOUND))
+
+
+def chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    """The positions of what is wanted among some entries."""
+    found = []
+    for row in batch.to_pylist():
+        stored = Stored(
+            row["offset"],
+            Kind[row["kind"].upper()] if row["kind"].upper() in Kind.__members__ else 0,
+            row["stream"],
+            row["stream_epoch"],
+            row["seq"],
+            0,
+            row["body"] or b"",
+            row["body"] is None,
+        )
+        try:
+            match = wanted.choose(stored)
+        except (msgspec.MsgspecError, ValueError):
+            # Whose it is cannot be told, so it is whoever's name is in it.
+            match = None
+            is_named = False
+        else:
+            if match is None:
+                continue
+            is_named = match.is_named
+        found.append({name: row[name] for name in _PLACE} | {"is_named": is_named})
+    return pa.RecordBatch.from_pylist(found, schema=FOUND)

@@ -1,0 +1,1 @@
+"""From the log into the table `entries`, each entry exactly once."""

@@ -1,0 +1,226 @@
+"""Landing: one streaming query from the log into `entries`, every entry exactly once.
+
+Spark's checkpoint says which entries a batch holds; the table says which ones it has. A batch that
+comes again, whole or in part, adds only what is missing, because its transaction carries the last
+offset and rows up to the committed one are left out. Should the two ever disagree (a checkpoint was
+lost, or a table restored) the table is believed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from signalhub.pipeline.lake import Lake, application
+from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.source import FORMAT
+from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
+from signalhub.wire.errors import SignalHubError
+
+BATCH_BYTES_MAX: Final = 512 * 2**20
+"""A batch takes everything there is, up to this, so that a long way is made in steps."""
+
+
+class Landed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one batch came to."""
+
+    end: Position
+    """The next entry to land."""
+    rows: int
+    bytes: int
+    quarantined: int
+    ms: int
+
+
+class CheckpointAhead(SignalHubError):
+    """The checkpoint goes on where the table has not been yet; it must be made again."""
+
+    code = "checkpoint_ahead"
+
+    def __init__(self, start: Position, wanted: int) -> None:
+        super().__init__(
+            f"the checkpoint goes on at offset {start.offset} of epoch {start.epoch}, but the"
+            f" table wants {wanted} next; landing goes on from the table"
+        )
+
+
+class Landing(msgspec.Struct, frozen=True, kw_only=True):
+    """How and where entries are landed."""
+
+    spark: SparkSession
+    lake: Lake
+    data: Path
+    checkpoint: Path
+    report: Callable[[Landed], None]
+    shard: int = 0
+    batch_entries: int = 100
+    batch_s: float = 5.0
+    poll_s: float = 2.5
+    """A batch costs about as much however small it is, so not every second has one."""
+    until: Position | None = None
+    """Land up to here and wait for nothing; None: go on for ever."""
+    beyond_published: bool = False
+
+    def begin(self, position: Position) -> StreamingQuery:
+        """Start the query where its checkpoint ends, or at the table's position if it disagrees."""
+        done = checkpointed(self.checkpoint, self.shard)
+        if done is not None and done > position:
+            self.forget_checkpoint()
+        options = {
+            "shard": str(self.shard),
+            "startingOffset": f"{position.epoch}:{position.offset}",
+            "maxBytesPerBatch": str(BATCH_BYTES_MAX),
+            "beyondPublished": str(self.beyond_published).lower(),
+        }
+        if self.until is not None:
+            options["until"] = f"{self.until.epoch}:{self.until.offset}"
+        else:
+            options["minEntriesPerBatch"] = str(self.batch_entries)
+            options["maxDelayMs"] = str(int(self.batch_s * 1000))
+        poll_s = 0.0 if self.until else self.poll_s
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        stream = self.spark.readStream.format(FORMAT).options(**options).load(str(self.data))
+        writer = (
+            stream.writeStream.foreachBatch(self.land)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
+            .queryName("land")
+        )
+        # What is landed does not wait behind the long work of other tables.
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", "land")
+        try:
+            return writer.start()
+        finally:
+            self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+
+    def forget_checkpoint(self) -> None:
+        """The next start asks the table where to go on."""
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+
+    def land(self, batch: DataFrame, batch_id: int) -> None:
+        """Write one batch; whatever of it is there already is left out."""
+        began = time.monotonic()
+        start, end = batch_range(self.checkpoint, batch_id, self.shard)
+        last = end.offset - 1
+        committed = self.lake.committed(ENTRIES.name, self.shard, end.epoch)
+        if start is not None and start.epoch == end.epoch and start.offset > _next(committed):
+            raise CheckpointAhead(start, _next(committed))
+        if last < 0:
+            # A log that was just made: there is nothing yet, and no position to record.
+            return
+        if committed is not None and last <= committed:
+            # A crash came between this commit and the next step, so that is done now.
+            self._quarantine(batch, end)
+            return
+        if committed is not None:
+            batch = batch.where(F.col("offset") > committed)
+        rows, size, faults = self._write(batch, end)
+        if faults:
+            self._quarantine(batch, end)
+        self.report(
+            Landed(
+                end=end,
+                rows=rows,
+                bytes=size,
+                quarantined=faults,
+                ms=int((time.monotonic() - began) * 1000),
+            )
+        )
+
+    def _write(self, rows: DataFrame, end: Position) -> tuple[int, int, int]:
+        seen = Observation()
+        observed = rows.observe(
+            seen,
+            F.count(F.lit(1)).alias("rows"),
+            F.coalesce(F.sum(F.length("body")), F.lit(0)).alias("bytes"),
+            F.count("fault").alias("faults"),
+        )
+        self._append(entries_of(observed), ENTRIES.name, end)
+        found = seen.get
+        return found["rows"], found["bytes"], found["faults"]
+
+    def _quarantine(self, batch: DataFrame, end: Position) -> None:
+        committed = self.lake.committed(QUARANTINE.name, self.shard, end.epoch)
+        if committed is not None and committed >= end.offset - 1:
+            return
+        faults = quarantine_of(batch)
+        if committed is not None:
+            faults = faults.where(F.col("offset") > committed)
+        if not faults.isEmpty():
+            self._append(faults, QUARANTINE.name, end)
+
+    def _append(self, rows: DataFrame, table: str, end: Position) -> None:
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", application(self.shard, end.epoch))
+            .option("txnVersion", end.offset - 1)
+            .save(self.lake.location(table))
+        )
+
+
+def _next(committed: int | None) -> int:
+    return 0 if committed is None else committed + 1
+
+
+def entries_of(rows: DataFrame) -> DataFrame:
+    """Rows of the source as rows of `entries`."""
+    removed_at = F.when(F.col("is_erased"), F.current_timestamp())
+    removed_reason = F.when(F.col("is_erased"), F.lit("erased"))
+    return rows.withColumns({"removed_at": removed_at, "removed_reason": removed_reason}).select(
+        *ENTRIES.names
+    )
+
+
+def quarantine_of(rows: DataFrame) -> DataFrame:
+    """What could not be decoded, as rows of `quarantine`."""
+    return (
+        rows.where(F.col("fault").isNotNull())
+        .withColumns(
+            {
+                "reason": F.col("fault"),
+                "attempts": F.lit(1),
+                "raw": F.col("body"),
+                "at": F.current_timestamp(),
+            }
+        )
+        .select(*QUARANTINE.names)
+    )
+
+
+def has_unfinished(checkpoint: Path) -> bool:
+    """Whether a batch was planned that is not noted as done."""
+    return bool(_numbers(checkpoint / "offsets") - _numbers(checkpoint / "commits"))
+
+
+def checkpointed(checkpoint: Path, shard: int) -> Position | None:
+    """Behind the last batch that Spark has noted as done; None if there is none."""
+    done = _numbers(checkpoint / "commits")
+    return _noted(checkpoint, max(done), shard) if done else None
+
+
+def _numbers(folder: Path) -> set[int]:
+    return {int(one.name) for one in folder.glob("*") if one.name.isdigit()}
+
+
+def batch_range(checkpoint: Path, batch_id: int, shard: int) -> tuple[Position | None, Position]:
+    """From where to where a batch reaches, as Spark has noted it before running the batch.
+
+    The first batch of a checkpoint begins where the table ends, so nothing is noted about it.
+    """
+    start = _noted(checkpoint, batch_id - 1, shard) if batch_id else None
+    return start, _noted(checkpoint, batch_id, shard)
+
+
+def _noted(checkpoint: Path, batch_id: int, shard: int) -> Position:
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    offsets = msgspec.json.decode(lines[-1], type=dict[str, dict[str, int]])
+    return Position(**offsets[str(shard)])

@@ -1,0 +1,91 @@
+"""Where landing goes on: behind what the table holds, if the log still has it.
+
+The table alone is asked. A log that has lost what the table lacks is refused, because a hole that
+nobody was told about would make every later proof worthless.
+"""
+
+from __future__ import annotations
+
+from signalhub.log.disk import Disk
+from signalhub.log.footer import decode_summary, footer_base
+from signalhub.log.record import Unreadable
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.source.plan import Position, Segments
+from signalhub.pipeline.tables.tables import ENTRIES
+from signalhub.wire.errors import SignalHubError
+
+
+class EntriesMissing(SignalHubError):
+    """The log no longer holds what the lake needs next."""
+
+    code = "entries_missing"
+
+    def __init__(self, epoch: int, first: int, last: int) -> None:
+        super().__init__(
+            f"entries {first} to {last} of epoch {epoch} are neither in the lake nor in the log;"
+            " restore the lake or the log from a backup, or say --accept-gap to go on without"
+            " them, which every audit will report"
+        )
+        self.first = first
+        self.last = last
+
+
+class LogBehindLake(SignalHubError):
+    """The lake holds entries the log does not have: the log is an older copy."""
+
+    code = "log_behind_lake"
+
+    def __init__(self, epoch: int, held: int, head: int) -> None:
+        super().__init__(
+            f"the lake holds entries up to {held} of epoch {epoch}, but the log ends at"
+            f" {head - 1}: it is older than its lake, and what it would write now would never"
+            " land; restore the newer log, or move the lake away and begin another"
+        )
+
+
+def resume(disk: Disk, lake: Lake, shard: int) -> Position:
+    """The next entry to land; raises `EntriesMissing`, `LogBehindLake` or `LakeUnreachable`."""
+    segments = Segments(disk)
+    begins = _first_offsets(disk, segments)
+    if not begins:
+        return Position(0, 0)
+    for epoch in sorted(begins, reverse=True):
+        committed = lake.committed(ENTRIES.name, shard, epoch)
+        if committed is not None:
+            wanted = Position(epoch, committed + 1)
+            break
+    else:
+        oldest = min(begins)
+        wanted = Position(oldest, begins[oldest])
+    head = segments.published()
+    if head is None or wanted > head:
+        head = segments.valid()
+    if wanted.epoch == head.epoch and wanted.offset > head.offset:
+        raise LogBehindLake(wanted.epoch, wanted.offset - 1, head.offset)
+    first = segments.first
+    if wanted.epoch <= first.epoch and wanted.offset < first.offset:
+        raise EntriesMissing(wanted.epoch, wanted.offset, first.offset - 1)
+    return wanted
+
+
+def epochs(disk: Disk) -> list[int]:
+    """Every epoch the log knows of, the oldest first."""
+    return sorted(_first_offsets(disk, Segments(disk)))
+
+
+def _first_offsets(disk: Disk, segments: Segments) -> dict[int, int]:
+    """The first offset of each epoch, also of segments of which only the footer is left."""
+    found = segments.epochs
+    for name in disk.names():
+        if footer_base(name) is None:
+            continue
+        file = disk.open(name, read_only=True)
+        try:
+            summary = decode_summary(file.read(file.size(), 0))
+        except Unreadable:
+            # What it stood for is found missing by the audit.
+            continue
+        finally:
+            file.close()
+        found[summary.epoch] = min(found.get(summary.epoch, summary.base), summary.base)
+    return found

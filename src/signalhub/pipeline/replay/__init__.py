@@ -1,0 +1,1 @@
+"""Choosing messages of the past to send again."""

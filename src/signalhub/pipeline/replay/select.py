@@ -1,0 +1,227 @@
+"""Messages of the lake that are to be sent again: selected by a predicate, in the order of the log.
+
+A predicate is a condition over the columns of `messages`. What it selects is cut down to what can
+be sent again: messages of rooms, calls and broadcasts cannot, what was removed has no content, and
+copies that replays have made are left out unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from signalhub.client.answers import Original, OriginalPosition
+from signalhub.core.replay import CALL_TYPE_PREFIX
+from signalhub.log.disk import SystemDisk
+from signalhub.log.head import read_head
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.query import QueryRefused, QueryWrong, query, query_session, values
+from signalhub.pipeline.replay.job import Bound
+from signalhub.pipeline.tables.tables import MESSAGES
+
+SHARD: Final = 0
+EXAMPLES: Final = 5
+PARTITION_BYTES: Final = 16 * 2**20
+"""About so much of what was selected is in memory at once."""
+
+SENDABLE: Final = "sendable"
+_ORDER: Final = ("shard", "epoch", "offset")
+_COLUMNS: Final = (
+    *_ORDER,
+    *("id", "type", "sender", "key", "headers", "payload_json", "stream", "accepted_at", "bytes"),
+)
+_LINE: Final = re.compile(r"\(line (\d+),")
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Messages that were selected and are not sent, and why."""
+
+    rooms: int = 0
+    broadcasts: int = 0
+    calls: int = 0
+    removed: int = 0
+    replays: int = 0
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a predicate selects."""
+
+    count: int
+    bytes: int
+    first: OriginalPosition | None
+    last: OriginalPosition | None
+    streams: dict[str, int]
+    """Messages by the topic or mailbox they were accepted for."""
+    left_out: LeftOut
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the first messages, for people."""
+
+    offset: int
+    accepted_at: str
+    stream: str
+    type: str
+    key: str | None
+    data: str
+
+
+def landed(spark: SparkSession, lake: Lake, data: str | Path) -> Bound | None:
+    """The last entry that is in `messages`, or in what it was made from; None if nothing is."""
+    newest = head_of(data)
+    if newest is not None:
+        offset = lake.committed(MESSAGES.name, SHARD, newest.epoch)
+        if offset is not None:
+            return Bound(newest.epoch, offset)
+    # The log is elsewhere, or its epoch has not landed yet; then the rows tell.
+    rows = spark.read.format("delta").load(lake.location(MESSAGES.name))
+    (found,) = rows.agg(F.max(F.struct("epoch", "offset")).alias("last")).collect()
+    return None if found.last is None else Bound(found.last.epoch, found.last.offset)
+
+
+def head_of(data: str | Path) -> Bound | None:
+    """The last entry of the log, if it is here."""
+    folder = Path(data) / "log"
+    head = read_head(SystemDisk(folder, read_only=True)) if folder.is_dir() else None
+    return None if head is None else Bound(head.epoch, head.durable - 1)
+
+
+def behind(last: Bound, head: Bound | None) -> int:
+    """How many entries of the log are not in the lake yet, as far as that can be told."""
+    if head is None or head <= last:
+        return 0
+    return head.offset - last.offset if head.epoch == last.epoch else head.offset + 1
+
+
+def select(
+    spark: SparkSession, lake: Lake, where: str, until: Bound, *, include_replays: bool = False
+) -> DataFrame:
+    """What a predicate selects up to a position, each row with its `verdict`.
+
+    Raises `QueryError` if it is no predicate.
+    """
+    session = query_session(spark, lake)
+    rows = _chosen(session, where)
+    is_within = (F.col("epoch") < until.epoch) | (
+        (F.col("epoch") == until.epoch) & (F.col("offset") <= until.offset)
+    )
+    return rows.where(is_within).withColumn("verdict", _verdict(include_replays))
+
+
+def _chosen(session: SparkSession, where: str) -> DataFrame:
+    # A name in single brackets would be taken for a column of an alias `where`.
+    text = f"SELECT * FROM {MESSAGES.name} WHERE ((\n{where}\n))"  # noqa: S608
+    try:
+        query(session, text)
+    except (QueryRefused, QueryWrong) as error:
+        # The condition begins in the second line of what was asked.
+        moved = _LINE.sub(lambda line: f"(line {int(line[1]) - 1},", str(error))
+        raise type(error)(moved) from None
+    try:
+        return session.table(MESSAGES.name).where(where)
+    except PySparkException:
+        # It ends the brackets it stood in, and goes on.
+        raise QueryRefused("this is more than one condition; write one over `messages`") from None
+
+
+def _verdict(include_replays: bool) -> Column:
+    is_call = F.col("type").startswith(CALL_TYPE_PREFIX)
+    is_gone = F.col("type").isNull() | F.col("payload_json").isNull()
+    is_copy = F.lit(False) if include_replays else F.col("replay_job").isNotNull()
+    return (
+        F.when(F.col("kind") == "room_message", "rooms")
+        .when(F.col("kind") == "broadcast", "broadcasts")
+        .when(is_gone, "removed")
+        .when(is_call, "calls")
+        .when(is_copy, "replays")
+        .otherwise(SENDABLE)
+    )
+
+
+def summarise(selected: DataFrame) -> Summary:
+    """How much that is, and of what; raises `QueryError`."""
+    place = F.struct(*_ORDER)
+    grouped = selected.groupBy(
+        "verdict", F.when(F.col("verdict") == SENDABLE, F.col("stream")).alias("stream")
+    ).agg(
+        F.count("*").alias("count"),
+        F.sum("bytes").alias("bytes"),
+        F.min(place).alias("first"),
+        F.max(place).alias("last"),
+    )
+    found: list[Row] = [row for row in values(grouped) if isinstance(row, Row)]
+    good = [row for row in found if row.verdict == SENDABLE]
+    others = {row.verdict: row["count"] for row in found if row.verdict != SENDABLE}
+    return Summary(
+        count=sum(row["count"] for row in good),
+        bytes=sum(row.bytes or 0 for row in good),
+        first=_position(min((row["first"] for row in good), default=None)),
+        last=_position(max((row["last"] for row in good), default=None)),
+        streams={row.stream: row["count"] for row in sorted(good, key=lambda row: row.stream)},
+        left_out=LeftOut(**others),
+    )
+
+
+def _position(place: Row | None) -> OriginalPosition | None:
+    return None if place is None else OriginalPosition(place.shard, place.epoch, place.offset)
+
+
+def examples(selected: DataFrame) -> list[Example]:
+    """The first few messages that would be sent."""
+    rows = selected.where(F.col("verdict") == SENDABLE).orderBy(*_ORDER).limit(EXAMPLES)
+    moment = F.date_format("accepted_at", "yyyy-MM-dd HH:mm:ss").alias("accepted_at")
+    chosen = rows.select("offset", moment, "stream", "type", "key", "payload_json")
+    return [
+        Example(
+            offset=row.offset,
+            accepted_at=row.accepted_at or "",
+            stream=row.stream,
+            type=row.type,
+            key=row.key,
+            data=row.payload_json,
+        )
+        for row in values(chosen)
+        if isinstance(row, Row)
+    ]
+
+
+def rest(selected: DataFrame, after: OriginalPosition | None) -> DataFrame:
+    """What can be sent of the selection and comes behind a position."""
+    good = selected.where(F.col("verdict") == SENDABLE).select(*_COLUMNS)
+    if after is None:
+        return good
+    place = F.struct(*_ORDER)
+    reached = F.struct(
+        F.lit(after.shard).cast("int").alias("shard"),
+        F.lit(after.epoch).cast("bigint").alias("epoch"),
+        F.lit(after.offset).cast("bigint").alias("offset"),
+    )
+    return good.where(place > reached)
+
+
+def in_order(rows: DataFrame, size: int) -> Iterator[Original]:
+    """The messages one by one in the order of the log; `size` bytes are expected in all."""
+    pieces = max(1, math.ceil(size / PARTITION_BYTES))
+    # Only one range of positions after the other is fetched, so all of it need not fit in memory.
+    ranged = rows.repartitionByRange(pieces, *_ORDER).sortWithinPartitions(*_ORDER)
+    for row in values(ranged):
+        assert isinstance(row, Row)
+        yield Original(
+            shard=row.shard,
+            epoch=row.epoch,
+            offset=row.offset,
+            id=row.id or "",
+            type=row.type,
+            sender=row.sender,
+            key=row.key,
+            headers=row.headers,
+            data=msgspec.Raw(row.payload_json.encode()),
+        )

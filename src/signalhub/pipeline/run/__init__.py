@@ -1,0 +1,1 @@
+"""The pipeline as a process: Spark, schedule, status."""

@@ -1,0 +1,73 @@
+"""Who may work on a lake: one pipeline at a time, and one rewrite of its tables at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from signalhub.locks import FileLock, Locked, is_locked
+from signalhub.pipeline.run.status import folder_of
+from signalhub.wire.errors import SignalHubError
+
+_PIPELINE_LOCK: Final = "pipeline.lock"
+_REWRITE_LOCK: Final = "rewrite.lock"
+
+
+class PipelineRunning(SignalHubError):
+    """Another pipeline has this data folder."""
+
+    code = "pipeline_running"
+
+    def __init__(self, data: str | Path, pid: str) -> None:
+        super().__init__(
+            f"another pipeline (process {pid or 'unknown'}) is at work on {data}; stop it first,"
+            " or look at it with `signalhub pipeline status`"
+        )
+
+
+class TablesBusy(SignalHubError):
+    """Somebody else is rewriting the tables."""
+
+    code = "tables_busy"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "upkeep or another erasure is at work on the tables; repeat the command when it is done"
+        )
+
+
+def lock_pipeline(data: str | Path) -> FileLock:
+    """The right to run the pipeline of a data folder; raises `PipelineRunning`."""
+    try:
+        return FileLock(_made(data) / _PIPELINE_LOCK)
+    except Locked as error:
+        raise PipelineRunning(data, error.pid) from None
+
+
+def is_pipeline_running(data: str | Path) -> bool:
+    return is_locked(folder_of(data) / _PIPELINE_LOCK)
+
+
+@contextmanager
+def turn(data: str | Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Have the tables for oneself while the block runs; raises `TablesBusy`.
+
+    A file that is compacted while its rows are being erased could bring them back. Landing and the
+    derived tables need no turn: what they add was not there before.
+    """
+    try:
+        lock = FileLock(_made(data) / _REWRITE_LOCK, wait_s)
+    except Locked:
+        raise TablesBusy from None
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _made(data: str | Path) -> Path:
+    folder = folder_of(data)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

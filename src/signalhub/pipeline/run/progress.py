@@ -1,0 +1,136 @@
+"""How far the lake is behind the log, found out without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from signalhub.clock import SystemClock
+from signalhub.locks import is_hub_running
+from signalhub.pipeline.lake import Lake, lake_of
+from signalhub.pipeline.run.lock import is_pipeline_running
+from signalhub.pipeline.run.status import Status, read_status
+from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.tables.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
+
+
+class TableStanding(msgspec.Struct, frozen=True):
+    """One table; tables that follow no position have none."""
+
+    table: str
+    position: int | None
+    behind: int | None
+    files: int
+    bytes: int
+
+    def facts(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """The whole lake."""
+
+    state: str
+    epoch: int
+    position: int
+    head: int
+    lag_s: float
+    last_batch: str
+    failures: int
+    reason: str
+    hub: str
+    tables: list[TableStanding]
+
+    def facts(self) -> dict[str, Any]:
+        """Everything but the tables."""
+        lag = max(0, self.head - self.position)
+        return {
+            "state": self.state,
+            "hub": self.hub,
+            "epoch": self.epoch,
+            "position": self.position,
+            "head": self.head,
+            "lag": lag,
+            "lag_s": self.lag_s,
+            "last_batch": self.last_batch,
+            "failures": self.failures,
+            "reason": self.reason,
+        }
+
+
+def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
+    """Ask log, tables and status file; raises `LakeUnreachable`."""
+    segments, lake = Segments(log_of(data)), lake_of(data, uri)
+    hub_runs = is_hub_running(data)
+    head = _head(segments, hub_runs)
+    status = read_status(data)
+    begin = segments.epochs.get(head.epoch, 0)
+    committed = lake.committed(ENTRIES.name, shard, head.epoch)
+    position = begin if committed is None else committed + 1
+    return Standing(
+        state=_state(status, is_pipeline_running(data)),
+        epoch=head.epoch,
+        position=position,
+        head=head.offset,
+        lag_s=_lag_s(status) if head.offset > position else 0.0,
+        last_batch=_last_batch(status),
+        failures=status.failures if status else 0,
+        reason=status.reason if status else "",
+        hub="running" if hub_runs else "stopped",
+        tables=[_table(lake, name, shard, begin, head) for name in TABLES],
+    )
+
+
+def behind(data: Path, lake: Lake, names: Iterable[str], *, shard: int = 0) -> dict[str, int]:
+    """The entries that tables have yet to take in, where there are some."""
+    if not (data / "log").is_dir():
+        return {}
+    segments = Segments(log_of(data))
+    head = _head(segments, is_hub_running(data))
+    begin = segments.epochs.get(head.epoch, 0)
+    found = {name: _table(lake, name, shard, begin, head).behind for name in sorted(names)}
+    return {name: count for name, count in found.items() if count}
+
+
+def _head(segments: Segments, hub_runs: bool) -> Position:
+    return (segments.published() if hub_runs else None) or segments.valid()
+
+
+def _state(status: Status | None, is_running: bool) -> str:
+    if is_running:
+        return status.state if status is not None else "starting"
+    if status is None:
+        return "never started"
+    return "stopped" if status.state != "failed" else "failed"
+
+
+def _lag_s(status: Status | None) -> float:
+    """Since when something may be waiting: the last batch took everything there was."""
+    if status is None or status.last_batch is None:
+        return 0.0
+    return round((SystemClock().now_ms() - status.last_batch.at_ms) / 1000, 1)
+
+
+def _last_batch(status: Status | None) -> str:
+    if status is None or status.last_batch is None:
+        return "none"
+    batch = status.last_batch
+    at = datetime.fromtimestamp(batch.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{batch.rows} rows in {batch.ms} ms at {at}"
+
+
+def _table(lake: Lake, name: str, shard: int, begin: int, head: Position) -> TableStanding:
+    opened = lake.open(name)
+    if opened is None:
+        return TableStanding(name, None, None, 0, 0)
+    sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
+    position = behind = None
+    if name not in (QUARANTINE.name, AUDIT.name):
+        committed = lake.committed(name, shard, head.epoch)
+        position = begin if committed is None else committed + 1
+        behind = max(0, head.offset - position)
+    return TableStanding(name, position, behind, len(sizes), sum(sizes))

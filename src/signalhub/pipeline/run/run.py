@@ -1,0 +1,413 @@
+"""The pipeline at work: landing all the time, the other tables on slower beats, until it is told.
+
+A failure is never the end: the store may be away for minutes, and everything waits in the log. Only
+what no waiting can mend ends it: damage to the log, and entries that are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from signalhub.locks import is_hub_running
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.land.land import (
+    CheckpointAhead,
+    Landed,
+    Landing,
+    checkpointed,
+    has_unfinished,
+)
+from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
+from signalhub.pipeline.run.schedule import Beats, Neighbour, was_asked
+from signalhub.pipeline.run.status import Journal, Upkeep, folder_of
+from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.tables import catch_up
+from signalhub.pipeline.tables.create import ensure_tables, forget_tables
+from signalhub.pipeline.tables.tables import ENTRIES, INBOX
+from signalhub.pipeline.upkeep.upkeep import maintain
+from signalhub.settings.model import Pipeline as Settings
+from signalhub.wire.errors import SignalHubError
+
+log = logging.getLogger("signalhub.pipeline")
+
+_TICK_S: Final = 0.25
+_GRACE_S: Final = 5.0
+_PIECE_ENTRIES: Final = 250_000
+"""A table that is far behind takes so many entries in at a time; inboxes come in between."""
+_BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_ATTEMPTS_MAX: Final = 6
+_OUR_ERROR: Final = re.compile(r"signalhub\.[\w.]+\.(\w+): ([^\n]+)")
+_ANY_ERROR: Final = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Error|Exception): (.+)$", re.MULTILINE)
+_MENDED_BY_STARTING_OVER: Final = {"EntriesGone", CheckpointAhead.__name__}
+
+
+class PipelineFailed(SignalHubError):
+    """What no waiting can mend, or what a single run did not wait for."""
+
+    code = "pipeline_failed"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a single run came to."""
+
+    rows: int
+    bytes: int
+    quarantined: int
+    files: int
+    """Data files of all tables together."""
+    lag: int
+    """Entries the log has gained meanwhile."""
+    epoch: int
+    position: int
+    """The next offset to land."""
+    seconds: float
+    tables: dict[str, int]
+    """Rows each derived table has gained."""
+
+
+class Pipeline:
+    """Everything that follows the log of one data folder into one lake."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        data: Path,
+        settings: Settings,
+        *,
+        shard: int = 0,
+        landed: Callable[[Landed], None] = lambda batch: None,
+        landing: type[Landing] = Landing,
+        hub: Neighbour | None = None,
+    ) -> None:
+        """`landed` hears of every batch; `landing` is how it is landed; `hub` has precedence."""
+        self._spark = spark
+        self._lake = lake
+        self._data = data
+        self._settings = settings
+        self._shard = shard
+        self._landed = landed
+        self._landing_kind = landing
+        self._hub = hub or Neighbour()
+        self._disk = log_of(data)
+        self._segments = Segments(self._disk)
+        self._journal = Journal(data)
+        self._stopping = threading.Event()
+        self._retry = threading.Event()
+        self._hurried = threading.Event()
+        self._gained: dict[str, int] = {}
+        self._epochs: list[int] = []
+
+    # What others may ask for, from any thread or signal handler.
+
+    def stop(self) -> None:
+        """End soon: what is under way has a moment to finish, and is then left for later."""
+        self._stopping.set()
+        self._retry.set()
+        threading.Thread(target=self._cut_short, name="signalhub-stop", daemon=True).start()
+
+    def _cut_short(self) -> None:
+        time.sleep(_GRACE_S)
+        with contextlib.suppress(Exception):
+            self._spark.sparkContext.cancelAllJobs()
+
+    def hurry(self) -> None:
+        """Wait no longer, after a failure or for a table's turn: somebody wants to go on."""
+        self._hurried.set()
+        self._retry.set()
+
+    # Going on for ever.
+
+    def up(self) -> None:
+        """Work until `stop`; raises `PipelineFailed` for what no waiting can mend."""
+        failures = 0
+        beats = Beats(self._settings, self._hub)
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                self._work(beats)
+            except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
+                self._journal.failed(str(error))
+                raise
+            except Exception as error:
+                if self._stopping.is_set():
+                    break
+                failures = 1 if time.monotonic() - started > _BACKOFF_S[-1] * 2 else failures + 1
+                self._wait_after(error, failures)
+        self._journal.stopped()
+
+    def _work(self, beats: Beats) -> None:
+        forget_tables(self._spark)
+        ensure_tables(self._spark, self._lake, self._settings)
+        position = resume(self._disk, self._lake, self._shard)
+        self._journal.running(position, self._head())
+        query = self._landing().begin(position)
+        try:
+            while not self._stopping.wait(_TICK_S):
+                if not query.isActive:
+                    self._ended(query)
+                self._journal.look(self._head())
+                self._beat(beats)
+        finally:
+            _stop(query)
+
+    def _landing(self, *, until: Position | None = None, beyond: bool = False) -> Landing:
+        settings = self._settings
+        return self._landing_kind(
+            spark=self._spark,
+            lake=self._lake,
+            data=self._data,
+            checkpoint=folder_of(self._data) / "checkpoint",
+            report=self._report,
+            shard=self._shard,
+            batch_entries=settings.batch_entries,
+            batch_s=settings.batch_s,
+            until=until,
+            beyond_published=beyond,
+        )
+
+    def _report(self, batch: Landed) -> None:
+        self._journal.landed(batch, self._head())
+        self._landed(batch)
+
+    def _head(self) -> Position:
+        return self._segments.published() or self._segments.valid()
+
+    def _ended(self, query: StreamingQuery) -> NoReturn:
+        """The query has ended by itself: find out whether it is worth another try."""
+        name, message = cause(str(query.exception() or "the query ended without a word"))
+        if name == "LogDamaged":
+            raise PipelineFailed(message)
+        if name in _MENDED_BY_STARTING_OVER:
+            self._landing().forget_checkpoint()
+        raise RuntimeError(message)
+
+    def _wait_after(self, error: Exception, failures: int) -> None:
+        pause_s = _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
+        reason = first_line(error)
+        log.warning(
+            "landing failed; it is tried again",
+            extra={"reason": reason, "failures": failures, "pause_s": pause_s},
+        )
+        self._journal.retrying(reason, failures)
+        until = time.monotonic() + pause_s
+        while not self._retry.wait(_TICK_S) and time.monotonic() < until:
+            self._look_for_haste()
+        if not self._stopping.is_set():
+            self._retry.clear()
+
+    def _look_for_haste(self) -> None:
+        if was_asked(self._data):
+            self.hurry()
+
+    # The slower beats.
+
+    def _beat(self, beats: Beats) -> None:
+        """One step of what is due; inboxes come before everything else."""
+        now = int(time.monotonic() * 1000)
+        self._look_for_haste()
+        if self._hurried.is_set():
+            self._hurried.clear()
+            beats.hurry()
+        if self._beat_inbox(beats):
+            return
+        if table := beats.next_table(now):
+            is_behind = False
+
+            def take_a_piece() -> None:
+                nonlocal is_behind
+                is_behind = not self._take(table, pieces_max=1)
+
+            self._try(take_a_piece, f"the table {table}")
+            if is_behind:
+                beats.put_back(table)
+        elif beats.is_upkeep_due(self._journal.upkeep, now):
+            pause = partial(self._beat_inbox, beats)
+            self._try(partial(self.maintain, pause=pause), "the upkeep of the tables")
+
+    def _beat_inbox(self, beats: Beats) -> bool:
+        """Archive inboxes if it is time; whether it was."""
+        if not beats.inbox.is_due(int(time.monotonic() * 1000)):
+            return False
+        has_failed = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
+        self._journal.inbox_failures = self._journal.inbox_failures + 1 if has_failed else 0
+        return True
+
+    def _try(self, work: Callable[[], object], what: str) -> bool:
+        """Whether it failed; then the next beat tries again, and landing goes on."""
+        try:
+            work()
+        except Exception as error:
+            if not self._stopping.is_set():
+                facts = {"what": what, "reason": first_line(error)}
+                log.warning("a beat failed; the next one tries again", extra=facts)
+            return True
+        return False
+
+    def _catch_up(self, tables: tuple[str, ...]) -> dict[str, int]:
+        """Bring tables up to date with `entries`; the rows each has gained."""
+        before = dict(self._gained)
+        for name in tables:
+            if not self._stopping.is_set():
+                self._take(name)
+        return {name: self._gained[name] - before.get(name, 0) for name in self._gained}
+
+    def _take(self, table: str, *, pieces_max: int | None = None) -> bool:
+        """Have a table follow `entries`, at most so many pieces far; whether it is up to date."""
+        for epoch in self._known_epochs():
+            to = self._lake.committed(ENTRIES.name, self._shard, epoch)
+            done = self._lake.committed(table, self._shard, epoch)
+            if to is not None and (done is None or done < to):
+                progress = catch_up.catch_up(
+                    self._spark,
+                    self._lake,
+                    table,
+                    self._shard,
+                    epoch,
+                    to,
+                    piece_entries=_PIECE_ENTRIES,
+                    pieces_max=pieces_max,
+                )
+                self._gained[table] = self._gained.get(table, 0) + progress.rows
+                done = progress.to
+                if done is not None and done < to and done != progress.start:
+                    self._journal.reached(table, done)
+                    return False
+            self._journal.reached(table, done)
+        return True
+
+    def _known_epochs(self) -> list[int]:
+        """Every epoch of the log; footers are read again only when a new one has begun."""
+        if self._head().epoch not in self._epochs:
+            self._epochs = epochs(self._disk)
+        return self._epochs
+
+    def maintain(
+        self, *, is_thorough: bool = False, pause: Callable[[], object] = lambda: None
+    ) -> Upkeep:
+        """Expire, compact and vacuum what is due, or everything that could be."""
+        self._journal.upkeep = done = maintain(
+            self._spark,
+            self._lake,
+            self._data,
+            self._settings,
+            last=self._journal.upkeep,
+            thorough=is_thorough,
+            is_alone=is_thorough,
+            pause=pause,
+        )
+        return done
+
+    # A single run.
+
+    def once(self, *, accept_gap: bool = False) -> Summary:
+        """Land everything there is now, follow with every table, and end.
+
+        Beside a running hub "now" is its durable head; without one, the last good batch. Raises
+        `PipelineFailed` after some attempts.
+        """
+        began = time.monotonic()
+        is_hub_there = is_hub_running(self._data)
+        target = self._head() if is_hub_there else self._segments.valid()
+        before = self._journal.totals()
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
+                tables = self._catch_up(catch_up.ORDER)
+                break
+            except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
+                self._journal.failed(str(error))
+                raise
+            except Exception as error:
+                if attempt == _ATTEMPTS_MAX:
+                    self._journal.failed(first_line(error))
+                    raise PipelineFailed(first_line(error)) from error
+                self._wait_after(error, attempt)
+        self._journal.stopped()
+        totals = self._journal.totals()
+        return Summary(
+            rows=totals.rows - before.rows,
+            bytes=totals.bytes - before.bytes,
+            quarantined=totals.quarantined - before.quarantined,
+            files=self._lake.files(),
+            lag=max(0, self._head().offset - target.offset) if is_hub_there else 0,
+            epoch=target.epoch,
+            position=target.offset,
+            seconds=round(time.monotonic() - began, 3),
+            tables=tables,
+        )
+
+    def behind(self) -> int:
+        """How many entries a single run would land now, about."""
+        head = self._head() if is_hub_running(self._data) else self._segments.valid()
+        position = resume(self._disk, self._lake, self._shard)
+        return max(0, head.offset - position.offset)
+
+    def _land_to(self, target: Position, *, accept_gap: bool, beyond: bool) -> None:
+        forget_tables(self._spark)
+        ensure_tables(self._spark, self._lake, self._settings)
+        landing = self._landing(until=target, beyond=beyond)
+        try:
+            position = resume(self._disk, self._lake, self._shard)
+        except EntriesMissing as gap:
+            if not accept_gap:
+                raise
+            log.warning("a gap was accepted", extra={"from": gap.first, "to": gap.last})
+            position = self._segments.first
+            landing.forget_checkpoint()
+        self._journal.running(position, target)
+        if position >= target and not has_unfinished(landing.checkpoint):
+            return
+        query = landing.begin(position)
+        try:
+            while not self._is_there(landing, target):
+                if self._stopping.wait(_TICK_S):
+                    raise PipelineFailed("it was stopped before everything was landed")
+                if not query.isActive:
+                    self._ended(query)
+        finally:
+            _stop(query)
+
+    def _is_there(self, landing: Landing, target: Position) -> bool:
+        """Whether everything was landed, and the batch that did it is over."""
+        done = checkpointed(landing.checkpoint, self._shard)
+        return done is not None and done >= target
+
+
+def cause(text: str) -> tuple[str, str]:
+    """The kind of our own error in what Spark says, if there is one, and the sentence to tell."""
+    if found := _OUR_ERROR.findall(text):
+        name, message = found[-1]
+        return name, message
+    if found := _ANY_ERROR.findall(text):
+        return "", found[-1]
+    return "", text.strip().splitlines()[0]
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without its stack."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:500]
+
+
+def _stop(query: StreamingQuery) -> None:
+    """End the query after the batch under way, unless that takes too long."""
+    deadline = time.monotonic() + _GRACE_S
+    try:
+        while query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(_TICK_S / 5)
+        query.stop()
+    except Exception as error:
+        log.warning("the query could not be stopped", extra={"reason": first_line(error)})

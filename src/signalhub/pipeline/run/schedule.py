@@ -1,0 +1,127 @@
+"""When what is due, and when it waits for a hub that needs the processor more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from signalhub.clock import SystemClock
+from signalhub.pacing import Period
+from signalhub.pipeline.run.status import Upkeep, folder_of
+from signalhub.pipeline.tables import catch_up
+from signalhub.pipeline.tables.tables import INBOX
+from signalhub.settings.model import Pipeline as Settings
+
+WAIT_MS: Final = 300_000
+"""What waits for a busy hub does not wait for longer."""
+
+_BUSY: Final = 0.5
+_LOOK_MS: Final = 1_000
+_UPKEEP_RETRY_MS: Final = 300_000
+
+
+class Neighbour:
+    """The hub on the same machine, and whether it is busy.
+
+    It has one thread that counts; beside a sender and the pipeline, on two cores, that got no more
+    than 0.6 of a core at its limit.
+    """
+
+    def __init__(self, cpu_s: Callable[[], float | None] = lambda: None) -> None:
+        """`cpu_s` says how much processor time it has used; None if nobody knows."""
+        self._cpu_s = cpu_s
+        self._last: tuple[int, float] | None = None
+        self._is_busy = False
+
+    def is_busy(self, now_ms: int) -> bool:
+        """Whether it has been since the last look."""
+        if self._last is not None and now_ms - self._last[0] < _LOOK_MS:
+            return self._is_busy
+        used_s = self._cpu_s()
+        if used_s is None:
+            self._last = None
+            self._is_busy = False
+            return False
+        if self._last is not None:
+            at_ms, before_s = self._last
+            self._is_busy = (used_s - before_s) * 1000 >= _BUSY * (now_ms - at_ms)
+        self._last = now_ms, used_s
+        return self._is_busy
+
+
+def neighbour(pid: int | None) -> Neighbour:
+    """The process with this number, if it is known."""
+    return Neighbour() if pid is None else Neighbour(partial(_cpu_s, pid))
+
+
+def _cpu_s(pid: int) -> float | None:
+    try:
+        said = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name comes second, in brackets, and may hold anything.
+    user, system = said.rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+class Beats:
+    """The slower beats: inboxes, the other tables one by one, upkeep."""
+
+    def __init__(self, settings: Settings, hub: Neighbour) -> None:
+        self.inbox = Period(int(settings.inbox_s * 1000))
+        self._hub = hub
+        self._shape = Period(int(settings.shape_s * 1000))
+        self._tables: list[str] = []
+        self._tables_due_ms = 0
+        self._is_hurried = False
+        self._upkeep_ms = int(settings.maintain_s * 1000)
+        self._upkeep_retry = Period(min(self._upkeep_ms, _UPKEEP_RETRY_MS))
+        self._begun_ms = SystemClock().now_ms()
+
+    def hurry(self) -> None:
+        """Every table is due when those before it are done, whatever the hub is doing."""
+        self._is_hurried = True
+
+    def next_table(self, now_ms: int) -> str | None:
+        """The next derived table to bring up to date, one after the other."""
+        is_busy = self._hub.is_busy(now_ms)
+        if not self._tables and (self._shape.is_due(now_ms) or self._is_hurried):
+            self._tables = [name for name in catch_up.ORDER if name != INBOX.name]
+            self._tables_due_ms = now_ms - WAIT_MS if self._is_hurried else now_ms
+            self._is_hurried = False
+        may_wait = not self._is_hurried and now_ms - self._tables_due_ms < WAIT_MS
+        if is_busy and may_wait:
+            return None
+        return self._tables.pop(0) if self._tables else None
+
+    def put_back(self, table: str) -> None:
+        """It is not up to date yet; inboxes have their turn in between."""
+        self._tables.insert(0, table)
+
+    def is_upkeep_due(self, last: Upkeep | None, now_ms: int) -> bool:
+        """The time since the last one counts, whichever pipeline did it."""
+        wall_ms = SystemClock().now_ms()
+        since = wall_ms - (self._begun_ms if last is None else last.at_ms)
+        wait_ms = WAIT_MS if self._hub.is_busy(now_ms) else 0
+        is_due = since >= self._upkeep_ms + wait_ms or since < 0
+        return is_due and self._upkeep_retry.is_due(wall_ms)
+
+
+_NAME: Final = "hurry"
+
+
+def ask(data: str | Path) -> None:
+    """Have the pipeline at work do now what it would do later."""
+    (folder_of(data) / _NAME).touch()
+
+
+def was_asked(data: str | Path) -> bool:
+    """Whether somebody has; once for all who have."""
+    try:
+        (folder_of(data) / _NAME).unlink()
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,252 @@
+"""What the pipeline says about itself, in a file beside its checkpoint, for whoever asks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from copy import copy
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from signalhub.clock import SystemClock
+from signalhub.pipeline.land.land import Landed
+from signalhub.pipeline.source.plan import Position
+
+
+def keep(path: Path, value: object, *, is_for_good: bool = True) -> None:
+    """Write a value as JSON in place of what is there; for good also means: on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(value)))
+        if is_for_good:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if is_for_good:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+FOLDER: Final = "pipeline"
+_NAME: Final = "status.json"
+
+State = Literal["starting", "running", "retrying", "stopped", "failed"]
+
+
+class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch that was landed last."""
+
+    at_ms: int
+    rows: int
+    bytes: int
+    ms: int
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Since the pipeline started."""
+
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+
+
+class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round of upkeep came to; the next one begins where it ended."""
+
+    at_ms: int
+    ms: int
+    looked_ms: int = 0
+    """Up to when everything that is due was found."""
+    thorough_ms: int = 0
+    """When the last thorough round was."""
+    removed: dict[str, int] = {}
+    """Rows each table lost, or in `entries` kept without their content."""
+    files: int = 0
+    """Data files of all tables together."""
+    compacted: dict[str, int] = {}
+    """How many files fewer a table has."""
+    purged: dict[str, int] = {}
+    """Files written anew because rows in them were deleted."""
+    vacuumed: list[str] = []
+    forgotten: int = 0
+    """Files that were deleted from the tables' logs, with what they said of old commits."""
+    erasures: int = 0
+    """How many erasures were completed: nothing is left of what they were about."""
+    failed: dict[str, str] = {}
+    """Tables whose turn comes again with the next round, and why."""
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """Written after every batch and every change of state."""
+
+    pid: int
+    state: State = "starting"
+    started_ms: int = 0
+    updated_ms: int = 0
+    epoch: int = 0
+    position: int = 0
+    """The next offset to land."""
+    head: int = 0
+    """The durable head of the log when that was written."""
+    last_batch: LastBatch | None = None
+    failures: int = 0
+    """Attempts that failed since the last one that did not."""
+    reason: str = ""
+    inbox_failures: int = 0
+    tables: dict[str, int] = msgspec.field(default_factory=dict)
+    """The next offset each derived table will take in."""
+    totals: Totals = msgspec.field(default_factory=Totals)
+    upkeep: Upkeep | None = None
+    """The last round of upkeep of the tables."""
+
+
+def folder_of(data: str | Path) -> Path:
+    """Where the pipeline of a data folder keeps what is its own."""
+    return Path(data) / FOLDER
+
+
+def write_status(data: str | Path, status: Status) -> None:
+    """Replace what was said before, at once or not at all."""
+    keep(folder_of(data) / _NAME, status, is_for_good=False)
+
+
+def read_status(data: str | Path) -> Status | None:
+    """What was said last; None if there is nothing, or nothing readable."""
+    try:
+        return msgspec.json.decode((folder_of(data) / _NAME).read_bytes(), type=Status)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+log = logging.getLogger("signalhub.pipeline")
+
+_ALIVE_MS: Final = 5_000
+"""The status is written at least this often, so that its age tells whether the pipeline lives."""
+
+
+class Journal:
+    """Written by the landing thread and by the main one."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._clock = SystemClock()
+        now = self._clock.now_ms()
+        earlier = read_status(data)
+        self._status = Status(
+            pid=os.getpid(),
+            started_ms=now,
+            tables=earlier.tables if earlier else {},
+            last_batch=earlier.last_batch if earlier else None,
+            upkeep=earlier.upkeep if earlier else None,
+        )
+        self._lock = threading.Lock()
+        self._write()
+
+    @property
+    def inbox_failures(self) -> int:
+        return self._status.inbox_failures
+
+    @inbox_failures.setter
+    def inbox_failures(self, count: int) -> None:
+        self._status.inbox_failures = count
+
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """The last round of upkeep, also of an earlier pipeline."""
+        return self._status.upkeep
+
+    @upkeep.setter
+    def upkeep(self, done: Upkeep) -> None:
+        with self._lock:
+            self._status.upkeep = done
+            self._write()
+        facts = {"files": done.files, "ms": done.ms}
+        for name in ("removed", "compacted", "purged", "failed"):
+            if found := getattr(done, name):
+                facts[name] = found
+        log.info("upkeep of the tables done", extra=facts)
+
+    def totals(self) -> Totals:
+        return copy(self._status.totals)
+
+    def running(self, position: Position, head: Position) -> None:
+        """Landing begins, or goes on, here."""
+        with self._lock:
+            self._status.state = "running"
+            self._status.failures, self._status.reason = 0, ""
+            self._status.epoch, self._status.position = position.epoch, position.offset
+            self._status.head = head.offset
+            self._write()
+
+    def landed(self, batch: Landed, head: Position) -> None:
+        """One batch more."""
+        now = self._clock.now_ms()
+        with self._lock:
+            status, totals = self._status, self._status.totals
+            status.state, status.failures, status.reason = "running", 0, ""
+            status.epoch, status.position = batch.end.epoch, batch.end.offset
+            status.head = head.offset
+            status.last_batch = LastBatch(
+                at_ms=now, rows=batch.rows, bytes=batch.bytes, ms=batch.ms
+            )
+            totals.batches += 1
+            totals.rows += batch.rows
+            totals.bytes += batch.bytes
+            totals.quarantined += batch.quarantined
+            self._write()
+        facts = {
+            "rows": batch.rows,
+            "position": batch.end.offset,
+            "behind": max(0, head.offset - batch.end.offset),
+            "ms": batch.ms,
+        }
+        if batch.quarantined:
+            facts["quarantined"] = batch.quarantined
+        log.info("landed", extra=facts)
+
+    def reached(self, table: str, last: int | None) -> None:
+        """A derived table has come so far."""
+        with self._lock:
+            self._status.tables[table] = 0 if last is None else last + 1
+
+    def look(self, head: Position) -> None:
+        """Nothing happened; every now and then that is said, too."""
+        with self._lock:
+            self._status.head = head.offset
+            if self._clock.now_ms() - self._status.updated_ms >= _ALIVE_MS:
+                self._write()
+
+    def retrying(self, reason: str, failures: int) -> None:
+        with self._lock:
+            self._status.state = "retrying"
+            self._status.reason, self._status.failures = reason, failures
+            self._write()
+
+    def failed(self, reason: str) -> None:
+        with self._lock:
+            self._status.state, self._status.reason = "failed", reason
+            self._write()
+
+    def stopped(self) -> None:
+        with self._lock:
+            self._status.state = "stopped"
+            self._write()
+
+    def _write(self) -> None:
+        self._status.updated_ms = self._clock.now_ms()
+        try:
+            write_status(self._data, self._status)
+        except OSError as error:
+            log.warning("the status cannot be written", extra={"reason": str(error)})

@@ -1,1 +1,0 @@
-"""How each derived table is made from `entries`: one module per table, pure functions."""

@@ -1,0 +1,1 @@
+"""The Spark data source `signalhub`: segments as Arrow batches."""

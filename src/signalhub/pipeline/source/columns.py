@@ -1,0 +1,265 @@
+"""Bytes of the log turned into Arrow columns, many entries at a time.
+
+The batches of a piece lie behind each other, and so do header, stream and body of their entries.
+One Arrow array over the untouched bytes has them all as elements; taking every third one of these
+gathers streams or bodies without looking at a single entry in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from signalhub.log.disk import Disk
+from signalhub.log.errors import LogDamaged
+from signalhub.log.record import (
+    ENTRY_HEADER_BYTES,
+    ERASED,
+    VERSION,
+    Unreadable,
+    entry_positions,
+    read_batch,
+)
+from signalhub.pipeline.source.plan import Position, Segments, Slice
+from signalhub.wire.entry import Kind
+
+ROWS_MAX: Final = 32_768
+"""The most rows of one Arrow batch."""
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+SCHEMA: Final = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("epoch", pa.int64()),
+        ("offset", pa.int64()),
+        ("kind", pa.string()),
+        ("stream", pa.string()),
+        ("stream_epoch", pa.int64()),
+        ("seq", pa.int64()),
+        ("id", pa.string()),
+        ("accepted_at", TIME),
+        ("expires_at", TIME),
+        ("record_version", pa.int32()),
+        ("body", pa.binary()),
+        ("is_erased", pa.bool_()),
+        ("fault", pa.string()),
+        ("segment", pa.string()),
+        ("byte_position", pa.int64()),
+    ]
+)
+"""What a row of the data source has: an entry, and what is wrong with it if something is."""
+
+_HEAD: Final = np.dtype(
+    [
+        ("length", "<u4"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("stream_bytes", "<u2"),
+        ("stream_epoch", "<u4"),
+        ("seq", "<u8"),
+        ("at_ms", "<u8"),
+        ("salt", "V16"),
+    ]
+)
+assert _HEAD.itemsize == ENTRY_HEADER_BYTES
+
+
+class _MessageHead(msgspec.Struct, array_like=True, gc=False):
+    """As much of `entry.Message` as a row needs; the members between are passed over unread."""
+
+    id: str
+    copy_id: msgspec.Raw
+    sender: msgspec.Raw
+    type: msgspec.Raw
+    data: msgspec.Raw
+    metadata: msgspec.Raw = msgspec.Raw()
+    ttl: msgspec.Raw = msgspec.Raw()
+    expires_ms: float | None = None
+
+
+class _RoomMessageHead(msgspec.Struct, array_like=True, gc=False):
+    """The same of `entry.RoomMessage`."""
+
+    id: str
+    ciphertext: msgspec.Raw
+    created_ms: msgspec.Raw
+    expires_ms: float
+
+
+class _BroadcastHead(msgspec.Struct, array_like=True, gc=False):
+    """The same of `entry.Broadcast`, which has no end."""
+
+    id: str
+    sender: msgspec.Raw
+    ack: msgspec.Raw
+    expires_ms: None = None
+
+
+_HEADS: Final[dict[int, type[Any]]] = {
+    Kind.MAIL: _MessageHead,
+    Kind.PUBLISHED: _MessageHead,
+    Kind.ROOM_MESSAGE: _RoomMessageHead,
+    Kind.BROADCAST: _BroadcastHead,
+}
+_DECODERS: Final = {kind: msgspec.msgpack.Decoder(head).decode for kind, head in _HEADS.items()}
+_KINDS: Final = {kind.value: kind.name.lower() for kind in Kind}
+_KIND_NAMES: Final = pa.array([_KINDS.get(number, f"kind_{number}") for number in range(256)])
+_MICROSECONDS: Final = 1_000
+# The end of the year 9999; later is never.
+_TIME_MAX_MS: Final = 253_402_300_799_000
+
+
+def read_columns(disk: Disk, shard: int, one: Slice) -> Iterator[pa.RecordBatch]:
+    """The entries of a slice; raises `LogDamaged` if it is not what was once written."""
+    try:
+        found = [(one, *_read(disk, one))]
+    except LogDamaged:
+        # Erasing may have put another file in its place since the slice was planned.
+        found = [(again, *_read(disk, again)) for again in _planned_again(disk, one)]
+    for piece, data, starts in found:
+        for begin in range(0, len(starts), ROWS_MAX):
+            some = starts[begin : begin + ROWS_MAX]
+            yield _columns(data, some, piece, shard, piece.from_offset + begin)
+
+
+def _planned_again(disk: Disk, one: Slice) -> tuple[Slice, ...]:
+    begin, end = Position(one.epoch, one.from_offset), Position(one.epoch, one.to_offset)
+    plan = Segments(disk).plan(begin, end)
+    if plan.end != end:
+        raise LogDamaged(one.segment, one.begin, "its entries are not where they were planned")
+    return plan.slices
+
+
+def _read(disk: Disk, one: Slice) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The bytes of a slice, and where in them the entries begin that are meant."""
+    file = disk.open(one.segment, read_only=True)
+    try:
+        data = file.read(one.end - one.begin, one.begin)
+    finally:
+        file.close()
+    starts, first = _entry_starts(data, one)
+    rows = slice(one.from_offset - first, one.to_offset - first)
+    if rows.start < 0 or rows.stop > len(starts):
+        raise LogDamaged(one.segment, one.begin, "its entries are not where they were planned")
+    return data, starts[rows]
+
+
+def _entry_starts(data: bytes, one: Slice) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
+    """Where the entries of verified batches begin, and the offset of the first."""
+    starts: list[int] = []
+    at, first, expected = 0, one.from_offset, -1
+    while at < len(data):
+        try:
+            batch = read_batch(data, at)
+            if batch.epoch != one.epoch or expected not in (-1, batch.first):
+                raise Unreadable(f"a batch of epoch {batch.epoch} at {batch.first} is out of place")
+            starts.extend(entry_positions(data, batch, at))
+        except Unreadable as error:
+            raise LogDamaged(one.segment, one.begin + at, str(error)) from error
+        if expected < 0:
+            first = batch.first
+        expected = batch.end
+        at += batch.length
+    return np.array(starts, dtype=np.int64), first
+
+
+def _columns(
+    data: bytes,
+    starts: np.ndarray[Any, np.dtype[np.int64]],
+    one: Slice,
+    shard: int,
+    first: int,
+) -> pa.RecordBatch:
+    count = len(starts)
+    raw = np.frombuffer(data, dtype=np.uint8)
+    heads = np.lib.stride_tricks.sliding_window_view(raw, _HEAD.itemsize)[starts]
+    heads = heads.view(_HEAD).ravel()
+    streams = starts + ENTRY_HEADER_BYTES
+    bodies = streams + heads["stream_bytes"]
+    ends = starts + 4 + heads["length"]
+    is_erased = (heads["flags"] & ERASED).astype(bool)
+    parts = _parts(data, streams, bodies, ends)
+    third = np.arange(count, dtype=np.int64) * 3
+    stream = _texts(parts.take(pa.array(third + 1)))
+    body_places = pa.array(third + 2, mask=is_erased)
+    ids, expiries, faults = _look_inside(data, heads["kind"], bodies, ends, is_erased)
+    has_fault = faults.is_valid()
+    positions = pa.array(starts + one.begin)
+    columns = [
+        pa.repeat(pa.scalar(shard, pa.int32()), count),
+        pa.repeat(pa.scalar(one.epoch, pa.int64()), count),
+        pa.array(np.arange(first, first + count, dtype=np.int64)),
+        _KIND_NAMES.take(pa.array(heads["kind"])),
+        stream,
+        pa.array(heads["stream_epoch"].astype(np.int64)),
+        pa.array(heads["seq"].astype(np.int64)),
+        ids,
+        _times(pa.array(heads["at_ms"].astype(np.int64))),
+        _times(expiries),
+        pa.repeat(pa.scalar(VERSION, pa.int32()), count),
+        parts.take(body_places),
+        pa.array(is_erased),
+        faults,
+        pc.if_else(has_fault, one.segment, pa.scalar(None, pa.string())),
+        pc.if_else(has_fault, positions, pa.scalar(None, pa.int64())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _parts(data: bytes, streams: Any, bodies: Any, ends: Any) -> pa.Array:
+    """What lies before a stream, the stream, the body; and so on for every entry."""
+    count = len(streams)
+    offsets = np.empty(3 * count + 1, dtype=np.int64)
+    offsets[0] = 0
+    offsets[1::3], offsets[2::3], offsets[3::3] = streams, bodies, ends
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), 3 * count, buffers)
+
+
+def _texts(raw: pa.Array) -> pa.Array:
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([one.decode(errors="replace") for one in raw.to_pylist()], pa.string())
+
+
+def _look_inside(
+    data: bytes, kinds: Any, bodies: Any, ends: Any, is_erased: Any
+) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Id and expiry of every message, and what is wrong with bodies that cannot be read."""
+    view = memoryview(data)
+    ids: list[str | None] = []
+    expiries: list[float | None] = []
+    faults: dict[int, str] = {}
+    places = zip(kinds.tolist(), bodies.tolist(), ends.tolist(), is_erased.tolist(), strict=True)
+    for kind, begin, end, is_gone in places:
+        decode = _DECODERS.get(kind)
+        identity = expires_ms = None
+        if is_gone:
+            pass
+        elif decode is not None:
+            try:
+                head = decode(view[begin:end])
+            except (msgspec.MsgspecError, ValueError) as error:
+                faults[len(ids)] = f"the body is no {_KINDS[kind]}: {error}"
+            else:
+                identity, expires_ms = head.id, head.expires_ms
+        elif kind not in _KINDS:
+            faults[len(ids)] = f"entries of kind {kind} are not known to this version"
+        ids.append(identity)
+        is_time = expires_ms is not None and 0 <= expires_ms < _TIME_MAX_MS
+        expiries.append(expires_ms if is_time else None)
+    texts = [faults.get(row) for row in range(len(ids))] if faults else None
+    count = len(ids)
+    fault = pa.array(texts, pa.string()) if texts else pa.nulls(count, pa.string())
+    return pa.array(ids, pa.string()), pa.array(expiries, pa.float64()), fault
+
+
+def _times(milliseconds: pa.Array) -> pa.Array:
+    whole = milliseconds.cast(pa.int64(), safe=False)
+    return pc.multiply(whole, _MICROSECONDS).cast(TIME)

@@ -1,0 +1,1 @@
+"""The tables of the lake and how they follow from `entries`."""

@@ -1,0 +1,278 @@
+"""Bodies of entries turned into columns, an Arrow batch at a time.
+
+A `Reading` says what rows a body of some kind gives: none, one or many. A body that cannot be read
+gives none: landing has put it into quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from signalhub.pipeline.source.columns import TIME
+from signalhub.wire import entry
+from signalhub.wire.entry import Kind, Outcome
+
+Values = tuple[Any, ...]
+Rows = Callable[[Any], Iterable[Values]]
+
+_PLACE: Final = (("shard", pa.int32()), ("epoch", pa.int64()), ("offset", pa.int64()))
+_STREAM: Final = (
+    ("kind", pa.string()),
+    ("stream", pa.string()),
+    ("stream_epoch", pa.int64()),
+    ("seq", pa.int64()),
+    ("id", pa.string()),
+    ("accepted_at", TIME),
+    ("expires_at", TIME),
+)
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """Which kinds are read, and what columns their bodies give behind those of the entry."""
+
+    kinds: dict[str, tuple[type[Any], Rows]]
+    columns: tuple[tuple[str, pa.DataType], ...]
+    keeps_removed: bool = False
+    """Whether an entry whose body was removed still gives its row, empty."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*_PLACE, *_STREAM, *self.columns])
+
+
+def read_bodies(entries: DataFrame, reading: Reading) -> DataFrame:
+    """The rows the bodies of these entries give."""
+    kept = [name for name, _ in (*_PLACE, *_STREAM)]
+    chosen = entries.where(F.col("kind").isin(*reading.kinds)).select(*kept, "body")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (read_batch(batch, reading) for batch in batches)
+
+    return chosen.mapInArrow(read, from_arrow_schema(reading.schema))
+
+
+def read_batch(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
+    """The same for one batch."""
+    decoders = {
+        kind: (msgspec.msgpack.Decoder(type).decode, rows)
+        for kind, (type, rows) in reading.kinds.items()
+    }
+    nothing = (None,) * len(reading.columns)
+    places: list[int] = []
+    values: list[Values] = []
+    kinds = batch.column("kind").to_pylist()
+    for place, body in enumerate(batch.column("body").to_pylist()):
+        if body is None:
+            found: Iterable[Values] = (nothing,) if reading.keeps_removed else ()
+        else:
+            decode, rows = decoders[kinds[place]]
+            try:
+                found = rows(decode(body))
+            except (msgspec.MsgspecError, ValueError):
+                continue
+        for one in found:
+            places.append(place)
+            values.append(one)
+    taken = batch.take(pa.array(places, pa.int64()))
+    columns = list(zip(*values, strict=True)) or [()] * len(reading.columns)
+    arrays = [taken.column(name).cast(type) for name, type in (*_PLACE, *_STREAM)]
+    pairs = zip(columns, reading.columns, strict=True)
+    arrays += [_array(column, type) for column, (_, type) in pairs]
+    return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)
+
+
+def _array(column: Any, type: pa.DataType) -> pa.Array:
+    if pa.types.is_map(type):
+        return _maps(column)
+    if type == TIME:
+        column = [one and int(one) * 1000 for one in column]
+        return pa.array(column, pa.int64()).cast(TIME)
+    return pa.array(column, type)
+
+
+def _maps(column: Any) -> pa.Array:
+    """Headers; Arrow takes keys and values by themselves much faster than as pairs."""
+    offsets: list[int | None] = []
+    names: list[str] = []
+    values: list[str] = []
+    for one in column:
+        offsets.append(None if one is None else len(names))
+        if one:
+            names.extend(one)
+            values.extend(one.values())
+    offsets.append(len(names))
+    texts = pa.string()
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(names, texts), pa.array(values, texts)
+    )
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+# Messages.
+
+
+def _message(one: entry.Message) -> Iterator[Values]:
+    ttl = None if one.ttl is None else int(one.ttl)
+    job = None if one.replay is None else one.replay.job
+    data = one.data
+    yield one.type, one.sender, one.key, one.headers, _text(data), len(data), ttl, job
+
+
+def _broadcast(one: entry.Broadcast) -> Iterator[Values]:
+    yield None, one.sender, None, None, None, None, None, None
+
+
+def _room_message(one: entry.RoomMessage) -> Iterator[Values]:
+    yield None, None, None, None, None, len(one.ciphertext), None, None
+
+
+MESSAGES: Final = Reading(
+    {
+        Kind.MAIL.name.lower(): (entry.Message, _message),
+        Kind.PUBLISHED.name.lower(): (entry.Message, _message),
+        Kind.BROADCAST.name.lower(): (entry.Broadcast, _broadcast),
+        Kind.ROOM_MESSAGE.name.lower(): (entry.RoomMessage, _room_message),
+    },
+    (
+        ("type", pa.string()),
+        ("sender", pa.string()),
+        ("key", pa.string()),
+        ("headers", _TEXTS),
+        ("payload_json", pa.string()),
+        ("bytes", pa.int64()),
+        ("ttl_ms", pa.int64()),
+        ("replay_job", pa.string()),
+    ),
+    keeps_removed=True,
+)
+
+
+def _dead_letter(one: entry.Message) -> Iterator[Values]:
+    if (dead := one.dead) is not None:
+        yield (
+            dead.topic,
+            dead.subscription,
+            dead.epoch,
+            dead.seq,
+            dead.attempts,
+            dead.reason,
+            dead.first_failure or None,
+            dead.last_failure or None,
+            one.key,
+            one.headers,
+            _text(one.data),
+        )
+
+
+DEAD_LETTERS: Final = Reading(
+    {Kind.PUBLISHED.name.lower(): (entry.Message, _dead_letter)},
+    (
+        ("topic", pa.string()),
+        ("subscription", pa.string()),
+        ("original_epoch", pa.string()),
+        ("original_seq", pa.int64()),
+        ("attempts", pa.int32()),
+        ("reason", pa.string()),
+        ("first_failure", TIME),
+        ("last_failure", TIME),
+        ("key", pa.string()),
+        ("headers", _TEXTS),
+        ("payload_json", pa.string()),
+    ),
+)
+
+INBOX: Final = Reading(
+    {
+        Kind.ROOM_MESSAGE.name.lower(): (
+            entry.RoomMessage,
+            lambda one: ((one.message_id, one.ciphertext, one.created_ms),),
+        )
+    },
+    (("message_id", pa.string()), ("ciphertext", pa.binary()), ("created_at", TIME)),
+)
+
+
+# What became of deliveries.
+
+_OUTCOMES: Final = {one.value: one.name.lower() for one in Outcome}
+
+
+def _settled(one: entry.Settled) -> Iterator[Values]:
+    for each in one.deliveries:
+        yield (
+            one.subscription,
+            one.generation,
+            each.seq,
+            each.offset,
+            _OUTCOMES.get(each.outcome, f"outcome_{each.outcome}"),
+            each.attempts,
+            each.first_sent or None,
+            each.last_sent or None,
+            each.consumer or None,
+            each.reason or None,
+        )
+
+
+SETTLEMENTS: Final = Reading(
+    {Kind.SETTLED.name.lower(): (entry.Settled, _settled)},
+    (
+        ("subscription", pa.string()),
+        ("generation", pa.int64()),
+        ("message_seq", pa.int64()),
+        ("message_offset", pa.int64()),
+        ("outcome", pa.string()),
+        ("attempts", pa.int32()),
+        ("first_sent_at", TIME),
+        ("last_sent_at", TIME),
+        ("consumer", pa.string()),
+        ("reason", pa.string()),
+    ),
+)
+
+CHANGES: Final = Reading(
+    {
+        Kind.SUBSCRIPTION_CREATED.name.lower(): (
+            entry.SubscriptionDefinition,
+            lambda one: ((one.name, None, one.start, None, None),),
+        ),
+        Kind.SUBSCRIPTION_DELETED.name.lower(): (
+            entry.SubscriptionDefinition,
+            lambda one: ((one.name, None, None, None, None),),
+        ),
+        Kind.CURSOR.name.lower(): (
+            entry.Cursor,
+            lambda one: ((one.subscription, one.generation, one.floor, None, None),),
+        ),
+        Kind.STREAM_DELETED.name.lower(): (
+            entry.Body,
+            lambda one: ((None, None, None, None, None),),
+        ),
+        Kind.LOST.name.lower(): (
+            entry.Lost,
+            lambda one: ((one.subscription, None, one.first - 1, one.last, "lost"),),
+        ),
+        Kind.REMOVED.name.lower(): (
+            entry.Removed,
+            lambda one: ((None, None, first - 1, last, one.reason) for first, last in one.ranges),
+        ),
+    },
+    (
+        ("subscription", pa.string()),
+        ("generation", pa.int64()),
+        ("floor", pa.int64()),
+        ("last", pa.int64()),
+        ("reason", pa.string()),
+    ),
+)
+"""What changes who gets what: a stretch of positions lies behind `floor` and goes to `last`."""

@@ -1,0 +1,97 @@
+"""The derived tables follow `entries` by position.
+
+Each of them records, like `entries` itself, the last offset of every epoch it has taken in, in the
+same transaction as the rows. Catching up reads what lies behind that, so there is nothing else to
+keep, nothing to lose, and a table that was deleted is simply made again from the beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.tables import deliveries, messages, subscriptions, traffic
+from signalhub.pipeline.tables.create import ensure_table
+from signalhub.pipeline.tables.piece import Piece, epoch_begins
+from signalhub.pipeline.tables.tables import (
+    DEAD_LETTERS,
+    DELIVERIES,
+    ENTRIES,
+    INBOX,
+    MESSAGES,
+    SUBSCRIPTIONS,
+    TRAFFIC,
+)
+
+PIECE_ENTRIES: Final = 1_000_000
+"""So many entries are taken in by one transaction; a long way is made in steps that count."""
+
+_TAKERS: Final[dict[str, Callable[[Piece], int]]] = {
+    INBOX.name: messages.take_inbox,
+    MESSAGES.name: messages.take_messages,
+    SUBSCRIPTIONS.name: subscriptions.take,
+    DELIVERIES.name: deliveries.take,
+    DEAD_LETTERS.name: messages.take_dead_letters,
+    TRAFFIC.name: traffic.take,
+}
+ORDER: Final = tuple(_TAKERS)
+"""Every derived table, after those it is made from; `inbox` needs no other."""
+_MADE_FROM: Final = {
+    DELIVERIES.name: (SUBSCRIPTIONS.name,),
+    TRAFFIC.name: (MESSAGES.name, DELIVERIES.name),
+}
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What catching up came to; offsets are the last ones included, None: none."""
+
+    table: str
+    rows: int
+    start: int | None
+    to: int | None
+    ms: int
+
+
+def catch_up(
+    spark: SparkSession,
+    lake: Lake,
+    table: str,
+    shard: int,
+    epoch: int,
+    to: int,
+    *,
+    piece_entries: int = PIECE_ENTRIES,
+    pieces_max: int | None = None,
+) -> Progress:
+    """Take in what is behind, up to an offset of an epoch; what the table has stays as it is.
+
+    A table goes no further than `entries` and the tables it is made from, and in one call no
+    further than `pieces_max` pieces.
+    """
+    began = time.monotonic()
+    ensure_table(spark, lake, table)
+    start = at = lake.committed(table, shard, epoch)
+    for other in (ENTRIES.name, *_MADE_FROM.get(table, ())):
+        reached = lake.committed(other, shard, epoch)
+        to = min(to, -1 if reached is None else reached)
+    rows = 0
+    if to > (-1 if at is None else at):
+        # The position of a merge goes through settings of the session, so it has its own.
+        session = spark.newSession()
+        begins = epoch_begins(session, lake, shard, epoch)
+        # An epoch may have a position and no entry yet.
+        first = begins.setdefault(epoch, to + 1)
+        last = first - 1 if at is None else at
+        pieces = 0
+        while last < to and (pieces_max is None or pieces < pieces_max):
+            pieces += 1
+            end = min(last + piece_entries, to)
+            rows += _TAKERS[table](Piece(session, lake, table, shard, epoch, last, end, begins))
+            last = at = end
+    ms = int((time.monotonic() - began) * 1000)
+    return Progress(table=table, rows=rows, start=start, to=at, ms=ms)

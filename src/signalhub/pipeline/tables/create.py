@@ -1,0 +1,112 @@
+"""The tables are made where they are missing, and made again where their version is another.
+
+Only what can be read from `entries` again is ever dropped. Tables that hold what is nowhere else
+get the columns they lack instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.storage import LOG, Storage
+from signalhub.pipeline.tables.tables import (
+    AUDIT,
+    ENTRIES,
+    QUARANTINE,
+    TABLES,
+    VERSION_PROPERTY,
+    Table,
+)
+from signalhub.settings.model import Pipeline as Settings
+
+KEPT: Final = frozenset({ENTRIES.name, QUARANTINE.name, AUDIT.name})
+"""Tables whose rows are nowhere else."""
+_DAY_S: Final = 86_400
+
+
+def ensure_tables(spark: SparkSession, lake: Lake, settings: Settings | None = None) -> list[str]:
+    """Make what is missing or outdated; the names of the tables that begin empty."""
+    made = [name for name in TABLES if ensure_table(spark, lake, name)]
+    for name in TABLES:
+        remember(spark, lake, name, settings or Settings())
+    return made
+
+
+def remember(spark: SparkSession, lake: Lake, name: str, settings: Settings) -> None:
+    """Let a table know its replaced files and its commits for as long as they are to stay.
+
+    VACUUM takes files that are not known for lost writes.
+    """
+    table = lake.open(name)
+    assert table is not None
+    wanted = {
+        "delta.deletedFileRetentionDuration": _days(settings.vacuum_s),
+        "delta.logRetentionDuration": _days(max(settings.vacuum_s, settings.commits_s)),
+    }
+    known = table.metadata().configuration
+    if any(known.get(key) != value for key, value in wanted.items()):
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
+        spark.sql(f"ALTER TABLE delta.`{lake.location(name)}` SET TBLPROPERTIES ({listed})")
+
+
+def _days(seconds: float) -> str:
+    return f"interval {max(1, math.ceil(seconds / _DAY_S))} days"
+
+
+def forget_tables(spark: SparkSession) -> None:
+    """Look at every table anew: somebody may have deleted or restored one."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
+    """Whether the table had to be made, so that it holds nothing yet."""
+    table = TABLES[name]
+    opened = lake.open(name)
+    if opened is not None:
+        if name in KEPT:
+            _add_columns(spark, lake, table)
+            return False
+        version = opened.metadata().configuration.get(VERSION_PROPERTY)
+        if version == str(table.version):
+            return False
+        drop_table(spark, lake, name)
+    _clear_attempt(spark, lake, name)
+    spark.sql(table.create(lake.location(name)))
+    lake.forget(name)
+    return True
+
+
+def _clear_attempt(spark: SparkSession, lake: Lake, name: str) -> None:
+    """Delete the empty log that is left where a table could not be made, on a full disk say.
+
+    Spark takes it for a table, and the first rows would make one without what is declared here.
+    """
+    log = Storage(spark, f"{lake.location(name)}/{LOG}")
+    if log.exists() and not any(one[0].isdigit() for one in log.names()):
+        log.delete_all()
+        forget_tables(spark)
+
+
+def drop_table(spark: SparkSession, lake: Lake, name: str) -> None:
+    """Delete a derived table with its history, so that no position of it stays behind."""
+    assert name not in KEPT
+    # Replacing the table instead would keep its transactions, and with them its position.
+    Storage(spark, lake.location(name)).delete_all()
+    lake.forget(name)
+
+
+def _add_columns(spark: SparkSession, lake: Lake, table: Table) -> None:
+    opened = lake.open(table.name)
+    assert opened is not None
+    known = {field.name for field in opened.schema().fields}
+    missing = [one for one in table.columns if one.name not in known]
+    if missing:
+        columns = ", ".join(f"`{one.name}` {one.type}" for one in missing)
+        spark.sql(f"ALTER TABLE delta.`{lake.location(table.name)}` ADD COLUMNS ({columns})")
+        lake.forget(table.name)

@@ -1,0 +1,261 @@
+"""The table `deliveries`: what became of each message for each of its recipients.
+
+A row is there, `pending`, as soon as the message is accepted; what the log says about it later is
+merged into it. Three sources give the changes of a piece:
+
+* messages: one row for the recipient of an ask, one per subscription that reads a published one;
+* subscriptions that begin in the piece, made or sought: rows for older messages they are to get;
+* settlements, which name the message by its offset.
+
+After that, ends that concern many rows at once (a subscription is deleted or sought, retention or a
+redrive removes messages) change what is pending then. What a settlement says counts more than
+these, because it may be written later than it happened, so it does not matter into which pieces a
+log is cut. Everything is idempotent by key; the last merge of a piece records the position.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from signalhub.pipeline.tables import bodies, delivery_ends, subscriptions
+from signalhub.pipeline.tables.piece import Piece, is_before, is_behind, within
+from signalhub.pipeline.tables.subscriptions import Stretch
+from signalhub.pipeline.tables.tables import DELIVERIES, SUBSCRIPTIONS
+
+KEY: Final = ("shard", "epoch", "offset", "reader", "generation")
+"""A message has one recipient by mail, so `reader` is empty then; else it is the subscription."""
+
+_STATE: Final = (
+    ("recipient_kind", "string"),
+    ("recipient", "string"),
+    ("accepted_at", "timestamp"),
+    ("at", "bigint"),
+    ("settled_at", "timestamp"),
+    ("outcome", "string"),
+    ("first_sent_at", "timestamp"),
+    ("last_sent_at", "timestamp"),
+    ("attempts", "int"),
+    ("consumer", "string"),
+    ("reason", "string"),
+)
+_UNSETTLED: Final = ("failed", "handed_over")
+
+
+def mailed(entries: DataFrame) -> DataFrame:
+    """An ask has one recipient; one without a place in a mailbox went to the actor itself."""
+    kind = F.when(F.col("seq") > 0, "mailbox").otherwise("actor")
+    return _changes(
+        entries.where(F.col("kind") == "mail"),
+        reader=F.lit(""),
+        generation=F.lit(1),
+        recipient_kind=kind,
+        recipient=F.col("stream"),
+        accepted_at=F.col("accepted_at"),
+    )
+
+
+def published(entries: DataFrame, stretches: DataFrame) -> DataFrame:
+    """A row per message and stretch that was being read when the message came."""
+    began = is_behind("m", "s.from_epoch", "s.from_offset")
+    is_over = F.col("s.to_epoch").isNotNull() & is_behind("m", "s.to_epoch", "s.to_offset")
+    return _for_readers(entries, stretches, began & ~is_over)
+
+
+def earlier(entries: DataFrame, begun: DataFrame) -> DataFrame:
+    """A row per stretch and message that was there before the stretch began."""
+    return _for_readers(entries, begun, is_before("m", "s.from_epoch", "s.from_offset"))
+
+
+def _for_readers(entries: DataFrame, stretches: DataFrame, when: Column) -> DataFrame:
+    messages = entries.where(F.col("kind") == "published").alias("m")
+    is_read = (
+        (F.col("m.stream") == F.col("s.topic"))
+        & (F.col("m.stream_epoch") == F.col("s.stream_epoch"))
+        & (F.col("m.seq") > F.col("s.floor"))
+    )
+    found = messages.join(F.broadcast(stretches.alias("s")), is_read & when).select(
+        "m.shard",
+        "m.epoch",
+        "m.offset",
+        "m.accepted_at",
+        F.col("s.generation").alias("stretch"),
+        F.concat("s.topic", F.lit("/"), "s.subscription").alias("name"),
+    )
+    return _changes(
+        found,
+        reader=F.col("name"),
+        generation=F.col("stretch"),
+        recipient_kind=F.lit("subscription"),
+        recipient=F.col("name"),
+        accepted_at=F.col("accepted_at"),
+    )
+
+
+def settled(piece: Piece, entries: DataFrame, stretches: DataFrame) -> DataFrame:
+    """What the settlements among some entries say, by the message they are about."""
+    read = bodies.read_bodies(entries, bodies.SETTLEMENTS).alias("e")
+    its = F.col("s.generation")
+    # A generation's settlements may be written after it has ended, before a later life's begin.
+    is_its = (
+        (F.col("e.stream") == F.col("s.topic"))
+        & (F.col("e.stream_epoch") == F.col("s.stream_epoch"))
+        & (F.col("e.subscription") == F.col("s.subscription"))
+        & (F.col("e.generation") == F.col("s.hub_generation"))
+        & is_behind("e", "s.from_epoch", "s.from_offset")
+        & (F.col("s.next_epoch").isNull() | is_before("e", "s.next_epoch", "s.next_offset"))
+    )
+    joined = read.join(F.broadcast(stretches.alias("s")), is_its, "left")
+    is_mail = F.col("e.subscription") == ""
+    settles = ~F.col("e.outcome").isin(*_UNSETTLED)
+    found = joined.where(is_mail | its.isNotNull()).select(
+        "e.shard",
+        piece.epoch_of(F.col("e.message_offset")).alias("epoch"),
+        F.col("e.message_offset").alias("offset"),
+        F.when(is_mail, "")
+        .otherwise(F.concat("s.topic", F.lit("/"), "s.subscription"))
+        .alias("name"),
+        F.when(is_mail, F.lit(1)).otherwise(its).alias("stretch"),
+        F.col("e.offset").alias("settle_offset"),
+        F.when(settles, F.col("e.accepted_at")).alias("settled_at"),
+        F.when(settles, F.col("e.outcome")).alias("outcome"),
+        *(f"e.{name}" for name in ("first_sent_at", "last_sent_at", "attempts")),
+        *(f"e.{name}" for name in ("consumer", "reason")),
+    )
+    return _changes(
+        found,
+        reader=F.col("name"),
+        generation=F.col("stretch"),
+        at=F.col("settle_offset"),
+        **{
+            name: F.col(name)
+            for name in ("settled_at", "outcome", "first_sent_at", "last_sent_at", "attempts")
+        },
+        consumer=F.col("consumer"),
+        reason=F.col("reason"),
+    )
+
+
+def _changes(rows: DataFrame, *, reader: Column, generation: Column, **state: Column) -> DataFrame:
+    return rows.select(
+        "shard",
+        "epoch",
+        "offset",
+        reader.alias("reader"),
+        generation.cast("bigint").alias("generation"),
+        *(state.get(name, F.lit(None)).cast(type).alias(name) for name, type in _STATE),
+    )
+
+
+def combined(changes: DataFrame) -> DataFrame:
+    """One row per key: the first end counts, and the last of what was said on the way there."""
+    at, is_end = F.col("at"), F.col("outcome").isNotNull()
+    end = F.min_by(F.struct("settled_at", "outcome", "at"), F.when(is_end, at))
+    return (
+        changes.groupBy(*KEY)
+        .agg(
+            F.max("recipient_kind").alias("recipient_kind"),
+            F.max("recipient").alias("recipient"),
+            F.max("accepted_at").alias("accepted_at"),
+            F.min("first_sent_at").alias("first_sent_at"),
+            F.max("last_sent_at").alias("last_sent_at"),
+            F.max("attempts").alias("attempts"),
+            F.max_by("consumer", F.when(F.col("consumer").isNotNull(), at)).alias("consumer"),
+            F.max_by("reason", F.when(F.col("reason").isNotNull(), at)).alias("reason"),
+            end.alias("end"),
+        )
+        .select(
+            *KEY,
+            "recipient_kind",
+            "recipient",
+            "accepted_at",
+            "first_sent_at",
+            "last_sent_at",
+            F.col("end.settled_at").alias("settled_at"),
+            F.when(F.col("end.outcome").isNotNull(), F.col("end.at")).alias("settle_offset"),
+            F.col("end.outcome").alias("outcome"),
+            "attempts",
+            "consumer",
+            "reason",
+        )
+    )
+
+
+def take(piece: Piece) -> int:
+    """Take in one piece."""
+    known = subscriptions.known(piece)
+    entries = piece.entries()
+    stretches = _frame(piece, known)
+    parts = [mailed(entries), published(entries, stretches), settled(piece, entries, stretches)]
+    begun = [one for one in known if _is_within(piece, one.from_epoch, one.from_offset)]
+    if begun:
+        parts.append(earlier(piece.standing(), _frame(piece, begun)))
+    changes = parts[0]
+    for part in parts[1:]:
+        changes = changes.unionByName(part)
+    ending = delivery_ends.find(piece, known)
+    rows = _merge(piece, combined(changes), records=not ending)
+    return rows + delivery_ends.merge(piece, ending) if ending else rows
+
+
+def _is_within(piece: Piece, epoch: int | None, offset: int | None) -> bool:
+    return epoch == piece.epoch and offset is not None and piece.after < offset <= piece.to
+
+
+def _frame(piece: Piece, known: list[Stretch]) -> DataFrame:
+    """Stretches with the place where the next one of the same name and generation begins."""
+    following: dict[tuple[object, ...], tuple[int, int]] = {}
+    rows = []
+    for one in sorted(known, key=lambda one: one.generation, reverse=True):
+        name = *one.key, one.hub_generation
+        rows.append((*one.row, *following.get(name, (None, None))))
+        following[name] = one.from_epoch, one.from_offset
+    schema = f"{SUBSCRIPTIONS.ddl}, next_epoch BIGINT, next_offset BIGINT"
+    return piece.frame(rows, schema)
+
+
+def _merge(piece: Piece, rows: DataFrame, *, records: bool) -> int:
+    """Insert what is new and complete what is there."""
+    rows = rows.persist()
+    try:
+        bounds = within(rows, "t.")
+        if bounds == "false":
+            return piece.record() if records else 0
+        is_same = (
+            "t.shard = s.shard AND t.epoch = s.epoch AND t.offset = s.offset"
+            " AND t.generation = s.generation"
+            " AND CASE WHEN t.recipient_kind = 'subscription' THEN t.recipient ELSE '' END"
+            " = s.reader"
+        )
+        corrects = (
+            f"(s.outcome IS NOT NULL AND t.settled_at IS NOT NULL AND {delivery_ends.IS_UNNAMED})"
+        )
+        ends_now = f"(s.outcome IS NOT NULL AND t.settled_at IS NULL OR {corrects})"
+        updated: dict[str, str | Column] = {
+            "first_sent_at": "least(t.first_sent_at, s.first_sent_at)",
+            "last_sent_at": "greatest(t.last_sent_at, s.last_sent_at)",
+            "attempts": "greatest(t.attempts, s.attempts)",
+            "consumer": "coalesce(s.consumer, t.consumer)",
+            "reason": f"CASE WHEN {corrects} AND {delivery_ends.GAVE_REASON} THEN s.reason"
+            " ELSE coalesce(s.reason, t.reason) END",
+            **{
+                name: f"CASE WHEN {ends_now} THEN s.{name} ELSE t.{name} END"
+                for name in ("settled_at", "settle_offset", "outcome")
+            },
+        }
+        inserted: dict[str, str | Column] = {name: f"s.{name}" for name in DELIVERIES.names}
+        inserted["outcome"] = "coalesce(s.outcome, 'pending')"
+        inserted["attempts"] = "coalesce(s.attempts, 0)"
+        says_more = "s.outcome IS NOT NULL OR s.attempts IS NOT NULL"
+        merging = (
+            piece.target()
+            .alias("t")
+            .merge(rows.alias("s"), f"{is_same} AND {bounds}")
+            .whenMatchedUpdate(condition=says_more, set=updated)
+            .whenNotMatchedInsert(condition="s.accepted_at IS NOT NULL", values=inserted)
+        )
+        return piece.merge(merging, records=records)
+    finally:
+        rows.unpersist()

@@ -1,0 +1,216 @@
+"""Ends of deliveries that no settlement names: whatever is pending then has come to nothing.
+
+A subscription or mailbox is deleted, a subscription is sought elsewhere, retention removes messages
+that somebody had not settled, dead letters are taken away, a log gives up its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from signalhub.pipeline.tables import bodies, subscriptions
+from signalhub.pipeline.tables.piece import Piece, collected, is_before, within
+from signalhub.pipeline.tables.subscriptions import Stretch
+from signalhub.pipeline.tables.tables import DELIVERIES
+
+LOST: Final = "lost"
+REMOVED: Final = "removed"
+DROPPED: Final = "dropped"
+_ANCHORED: Final = "anchored"  # Only says again what was removed before.
+IS_UNNAMED: Final = (
+    f"(t.outcome IN ('{LOST}', '{REMOVED}', '{subscriptions.SOUGHT}')"
+    f" OR t.outcome = '{DROPPED}' AND t.reason = '{subscriptions.DELETED}')"
+)
+"""Whether a delivery `t` has come to such an end."""
+GAVE_REASON: Final = (
+    f"(t.outcome IN ('{REMOVED}', '{DROPPED}') OR t.reason = '{subscriptions.GIVEN_UP}')"
+)
+"""Whether the reason of a delivery is that of such an end."""
+_KEY: Final = ("shard", "epoch", "offset", "recipient_kind", "recipient", "generation")
+_OUTCOMES: Final = {
+    subscriptions.SOUGHT: (subscriptions.SOUGHT, None),
+    subscriptions.DELETED: (DROPPED, subscriptions.DELETED),
+    subscriptions.GIVEN_UP: (LOST, subscriptions.GIVEN_UP),
+}
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """What ends, and how; None: whatever it is."""
+
+    epoch: int
+    offset: int
+    at: int
+    outcome: str
+    reason: str | None = None
+    recipient_kind: str | None = None
+    recipient: str | None = None
+    generation: int | None = None
+    from_offset: int | None = None
+    """Only messages from here on."""
+    stream: str | None = None
+    stream_epoch: int | None = None
+    floor: int | None = None
+    """Only these of the stream, behind `floor` up to `last`."""
+    last: int | None = None
+
+
+_SCHEMA: Final = (
+    "epoch BIGINT, offset BIGINT, at TIMESTAMP, outcome STRING, reason STRING,"
+    " recipient_kind STRING, recipient STRING, generation BIGINT, from_offset BIGINT,"
+    " stream STRING, stream_epoch BIGINT, floor BIGINT, last BIGINT"
+)
+
+
+def find(piece: Piece, known: list[Stretch]) -> list[End]:
+    """The ends in a piece."""
+    found = [
+        _of_stretch(one)
+        for one in known
+        if one.to_epoch == piece.epoch and piece.after < (one.to_offset or 0) <= piece.to
+    ]
+    kinds = F.col("kind").isin("lost", "removed", "stream_deleted")
+    read = bodies.read_bodies(piece.entries().where(kinds), bodies.CHANGES)
+    read_topics = {(one.topic, one.stream_epoch) for one in known}
+    found += _of_changes(collected(read), read_topics)
+    if piece.begins_epoch and len(piece.begins) > 1:
+        begin = piece.begins[piece.epoch]
+        found.append(
+            End(
+                epoch=piece.epoch,
+                offset=begin,
+                at=piece.first_at(),
+                outcome=LOST,
+                reason=subscriptions.GIVEN_UP,
+                from_offset=begin,
+            )
+        )
+    return found
+
+
+def _of_stretch(one: Stretch) -> End:
+    assert one.to_epoch is not None
+    assert one.to_offset is not None
+    assert one.to_at is not None
+    assert one.ended is not None
+    outcome, reason = _OUTCOMES[one.ended]
+    return End(
+        epoch=one.to_epoch,
+        offset=one.to_offset,
+        at=one.to_at,
+        outcome=outcome,
+        reason=reason,
+        recipient_kind="subscription",
+        recipient=f"{one.topic}/{one.subscription}",
+        generation=one.generation,
+    )
+
+
+def _of_changes(changes: Iterable[dict[str, Any]], read_topics: set[tuple[str, int]]) -> list[End]:
+    found = []
+    for row in changes:
+        stream, name = row["stream"], row["subscription"]
+        about = {"epoch": row["epoch"], "offset": row["offset"], "at": row["accepted_at"]}
+        some = {key: row[key] for key in ("stream", "stream_epoch", "floor", "last")}
+        if row["kind"] == "stream_deleted":
+            # The subscriptions of a topic have ended as such; a mailbox has none.
+            end = End(
+                **about,
+                outcome=DROPPED,
+                reason=subscriptions.DELETED,
+                recipient_kind="mailbox",
+                recipient=stream,
+            )
+        elif row["kind"] == "lost":
+            kind = "subscription" if name else "mailbox"
+            recipient = f"{stream}/{name}" if name else stream
+            end = End(**about, **some, outcome=LOST, recipient_kind=kind, recipient=recipient)
+        elif row["reason"] != _ANCHORED and (stream, row["stream_epoch"]) in read_topics:
+            kind = "subscription"
+            end = End(**about, **some, outcome=REMOVED, reason=row["reason"], recipient_kind=kind)
+        else:
+            continue
+        found.append(end)
+    return found
+
+
+def ended(pending: DataFrame, ends: DataFrame, entries: DataFrame) -> DataFrame:
+    """The pending deliveries that ends concern, and how they end.
+
+    `entries` are those the messages of ends that name positions are found among.
+    """
+    whole = ends.where(F.col("last").isNull())
+    some = ends.where(F.col("last").isNotNull()).alias("n")
+    is_in = (
+        (F.col("i.stream") == F.col("n.stream"))
+        & (F.col("i.stream_epoch") == F.col("n.stream_epoch"))
+        & (F.col("i.seq") > F.col("n.floor"))
+        & (F.col("i.seq") <= F.col("n.last"))
+    )
+    messages = entries.where(F.col("kind").isin("mail", "published")).alias("i")
+    named = messages.join(F.broadcast(some), is_in).select(
+        "n.*", F.col("i.epoch").alias("message_epoch"), F.col("i.offset").alias("message_offset")
+    )
+    is_named = (F.col("p.epoch") == F.col("e.message_epoch")) & (
+        F.col("p.offset") == F.col("e.message_offset")
+    )
+    both = _concerned(pending, whole, F.lit(True)).unionByName(_concerned(pending, named, is_named))
+    # What has come to several ends has come to the first.
+    return both.groupBy(*_KEY).agg(F.min("end").alias("end"))
+
+
+def _concerned(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFrame:
+    """Pending deliveries with each end they have come to."""
+    fits = is_before("p", "e.epoch", "e.offset") & is_meant
+    for name in ("recipient_kind", "recipient", "generation"):
+        fits &= F.col(f"e.{name}").isNull() | (F.col(f"e.{name}") == F.col(f"p.{name}"))
+    fits &= F.col("e.from_offset").isNull() | (F.col("p.offset") >= F.col("e.from_offset"))
+    end = F.struct(*(F.col(f"e.{name}") for name in ("epoch", "offset", "at", "outcome", "reason")))
+    return (
+        pending.alias("p")
+        .join(F.broadcast(ends.alias("e")), fits)
+        .select(*(F.col(f"p.{name}") for name in _KEY), end.alias("end"))
+    )
+
+
+def merge(piece: Piece, found: list[End]) -> int:
+    """End what is pending, and record the position of the piece."""
+    ends = piece.frame([msgspec.structs.astuple(one) for one in found], _SCHEMA)
+    pending = piece.read(DELIVERIES.name).where(F.col("settled_at").isNull())
+    recipients = {one.recipient for one in found}
+    if None not in recipients:
+        pending = pending.where(F.col("recipient").isin(*recipients))
+    pending = pending.select(*_KEY).persist()
+    try:
+        # Only messages that are pending are looked for, so that most of the log is never read.
+        entries = piece.standing().where(within(pending))
+        return _merge(piece, ended(pending, ends, entries))
+    finally:
+        pending.unpersist()
+
+
+def _merge(piece: Piece, rows: DataFrame) -> int:
+    rows = rows.persist()
+    try:
+        is_same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
+        merging = (
+            piece.target()
+            .alias("t")
+            .merge(rows.alias("s"), f"{is_same} AND {within(rows, 't.')}")
+            .whenMatchedUpdate(
+                condition="t.settled_at IS NULL",
+                set={
+                    "settled_at": "s.end.at",
+                    "settle_offset": "s.end.offset",
+                    "outcome": "s.end.outcome",
+                    "reason": "coalesce(s.end.reason, t.reason)",
+                },
+            )
+        )
+        return piece.merge(merging)
+    finally:
+        rows.unpersist()

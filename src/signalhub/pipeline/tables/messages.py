@@ -1,0 +1,131 @@
+"""The table `messages`: one row per accepted message."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from signalhub.pipeline.tables import bodies
+from signalhub.pipeline.tables.piece import Piece, within
+from signalhub.pipeline.tables.tables import DEAD_LETTERS, INBOX, MESSAGES
+
+
+def messages(entries: DataFrame) -> DataFrame:
+    """Rows for the messages among some entries; what was removed leaves its place and times."""
+    read = bodies.read_bodies(entries, bodies.MESSAGES)
+    is_room = F.col("kind") == "room_message"
+    room_ttl_ms = F.unix_millis("expires_at") - F.unix_millis("accepted_at")
+    return (
+        read.withColumn("topic", F.when(F.col("kind") == "published", F.col("stream")))
+        .withColumn("payload", F.try_parse_json("payload_json"))
+        .withColumn("ttl_ms", F.when(is_room, room_ttl_ms).otherwise(F.col("ttl_ms")))
+        .withColumn(
+            "id", F.when(F.col("bytes").isNotNull() | F.col("sender").isNotNull(), F.col("id"))
+        )
+        .select(*MESSAGES.names)
+    )
+
+
+def take_messages(piece: Piece) -> int:
+    """Take in one piece."""
+    return piece.append(messages(piece.entries()))
+
+
+def inbox(entries: DataFrame, now: Column | None = None) -> DataFrame:
+    """Rows for the room messages among some entries that have not expired by now."""
+    is_served = F.col("expires_at") > (F.current_timestamp() if now is None else now)
+    # The stream is called inbox.<version of the key>.<keyed hash>.
+    parts = F.split("stream", r"\.", 3)
+    return (
+        bodies.read_bodies(entries.where(is_served), bodies.INBOX)
+        .withColumn("inbox", parts[2])
+        .withColumn("key_version", parts[1].try_cast("int"))
+        .where(F.col("inbox").isNotNull())
+        .select(*INBOX.names)
+    )
+
+
+def take_inbox(piece: Piece) -> int:
+    """Take in one piece."""
+    # Whoever reads a page then finds it in one place of a file.
+    return piece.append(inbox(piece.entries()).sortWithinPartitions("inbox", "seq"))
+
+
+_REDRIVEN: Final = "redriven"
+_PLACE: Final = ("shard", "epoch", "offset")
+
+
+def dead_letters(entries: DataFrame) -> DataFrame:
+    """Rows for the dead letters among some entries."""
+    return (
+        bodies.read_bodies(entries, bodies.DEAD_LETTERS)
+        # The dead letters of a mailbox name no subscription.
+        .withColumn("source", F.when(F.col("subscription") == "", "mailbox").otherwise("topic"))
+        .withColumn("payload", F.try_parse_json("payload_json"))
+        .withColumn("redriven_at", F.lit(None).cast("timestamp"))
+        .select(*DEAD_LETTERS.names)
+    )
+
+
+def put_back(entries: DataFrame) -> DataFrame:
+    """What some entries say was put back: stretches of streams of dead letters."""
+    removed = bodies.read_bodies(entries.where(F.col("kind") == "removed"), bodies.CHANGES)
+    return removed.where(F.col("reason") == _REDRIVEN)
+
+
+def redriven(back: DataFrame, letters: DataFrame) -> DataFrame:
+    """The places of letters that were put back, and when.
+
+    `letters` are the entries among which those letters are.
+    """
+    back = back.alias("back")
+    published = letters.where(F.col("kind") == "published").alias("letter")
+    is_in = (
+        (F.col("letter.stream") == F.col("back.stream"))
+        & (F.col("letter.stream_epoch") == F.col("back.stream_epoch"))
+        & (F.col("letter.seq") > F.col("back.floor"))
+        & (F.col("letter.seq") <= F.col("back.last"))
+    )
+    return (
+        published.join(F.broadcast(back), is_in)
+        .groupBy(*(F.col(f"letter.{name}") for name in _PLACE))
+        .agg(F.min("back.accepted_at").alias("redriven_at"))
+    )
+
+
+def take_dead_letters(piece: Piece) -> int:
+    """Take in one piece; letters first, because what was put back may be among them."""
+    entries = piece.entries()
+    what = put_back(entries)
+    if what.isEmpty():
+        return piece.append(dead_letters(entries))
+    rows = _add(piece, dead_letters(entries))
+    # Letters are few among the entries, and the table knows where they are.
+    letters = piece.read(DEAD_LETTERS.name).where(F.col("redriven_at").isNull())
+    back = redriven(what, piece.standing().where(within(letters))).persist()
+    try:
+        bounds = within(back, "t.")
+        merging = (
+            piece.target()
+            .alias("t")
+            .merge(back.alias("s"), f"{_is_same()} AND {bounds}")
+            .whenMatchedUpdate(
+                condition="t.redriven_at IS NULL", set={"redriven_at": "s.redriven_at"}
+            )
+        )
+        return rows + piece.merge(merging)
+    finally:
+        back.unpersist()
+
+
+def _add(piece: Piece, rows: DataFrame) -> int:
+    """Add letters without recording the position yet, so those that are there are left alone."""
+    bounds = f"t.epoch = {piece.epoch} AND t.offset BETWEEN {piece.after + 1} AND {piece.to}"
+    merging = piece.target().alias("t").merge(rows.alias("s"), f"{_is_same()} AND {bounds}")
+    return piece.merge(merging.whenNotMatchedInsertAll(), records=False)
+
+
+def _is_same() -> str:
+    return " AND ".join(f"t.{name} = s.{name}" for name in _PLACE)

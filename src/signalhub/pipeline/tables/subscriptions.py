@@ -1,0 +1,206 @@
+"""The table `subscriptions`: who read what from where on.
+
+Which messages a subscription was to get depends on when it was made, sought and deleted. These are
+few entries among many, so they are kept here as one row per stretch: a subscription reads what
+comes behind a floor until it is sought elsewhere or deleted. Each row says between which offsets
+that held, so `deliveries` can be made from it at any later time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from signalhub.pipeline.tables import bodies
+from signalhub.pipeline.tables.piece import Piece, collected
+from signalhub.pipeline.tables.tables import SUBSCRIPTIONS
+
+SOUGHT = "sought"
+DELETED = "deleted"
+GIVEN_UP = "given_up"
+
+Key = tuple[str, int, str]
+"""Topic, its stream epoch, name of the subscription."""
+
+
+class Stretch(msgspec.Struct, kw_only=True):
+    """A row of the table."""
+
+    shard: int
+    topic: str
+    stream_epoch: int
+    subscription: str
+    generation: int
+    life: int
+    hub_generation: int
+    floor: int
+    from_epoch: int
+    from_offset: int
+    from_at: int
+    to_epoch: int | None = None
+    to_offset: int | None = None
+    to_at: int | None = None
+    ended: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.topic, self.stream_epoch, self.subscription
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        return msgspec.structs.astuple(self)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry that makes, moves or ends subscriptions; None as a name: all of the topic."""
+
+    offset: int
+    kind: str
+    stream: str
+    stream_epoch: int
+    accepted_at: int
+    subscription: str | None
+    generation: int | None = None
+    floor: int | None = None
+
+
+def changes(entries: DataFrame) -> DataFrame:
+    """What some entries change; of the many cursors only those with another generation."""
+    kinds = ("subscription_created", "subscription_deleted", "stream_deleted", "cursor")
+    read = bodies.read_bodies(entries.where(F.col("kind").isin(*kinds)), bodies.CHANGES)
+    of_topics = read.where(F.col("subscription").isNull() | (F.col("subscription") != ""))
+    window = Window.partitionBy("kind", "stream", "stream_epoch", "subscription").orderBy("offset")
+    is_news = (F.col("kind") != "cursor") | ~F.col("generation").eqNullSafe(F.col("before"))
+    return (
+        of_topics.withColumn("before", F.lag("generation").over(window))
+        .where(is_news)
+        .select(*Change.__struct_fields__)
+    )
+
+
+class Stretches:
+    """Follows the changes in their order."""
+
+    def __init__(self, shard: int, epoch: int, known: Iterable[Stretch]) -> None:
+        self._shard = shard
+        self._epoch = epoch
+        self._rows: dict[Key, list[Stretch]] = defaultdict(list)
+        for one in known:
+            self._rows[one.key].append(one)
+        for rows in self._rows.values():
+            rows.sort(key=lambda one: one.generation)
+        self._changed: dict[tuple[Key, int], Stretch] = {}
+        # Made just now, with no cursor yet that says where.
+        self._fresh: set[Key] = set()
+
+    @property
+    def changed(self) -> list[Stretch]:
+        return list(self._changed.values())
+
+    def cut(self, begin: int, at: int) -> None:
+        """A new epoch begins at an offset: what the ones before did from there on is undone."""
+        for rows in self._rows.values():
+            for one in rows:
+                if one.to_offset is not None and one.to_epoch != self._epoch:
+                    if one.to_offset >= begin and one.from_offset < begin:
+                        one.to_epoch = one.to_offset = one.to_at = one.ended = None
+                        self._note(one)
+                elif one.from_epoch < self._epoch and one.from_offset >= begin:
+                    self._end(one, begin, at, GIVEN_UP)
+
+    def apply(self, change: Change) -> None:
+        if change.kind == "stream_deleted":
+            for (topic, stream_epoch, _), rows in self._rows.items():
+                if (topic, stream_epoch) == (change.stream, change.stream_epoch):
+                    self._end(rows[-1], change.offset, change.accepted_at, DELETED)
+            return
+        assert change.subscription is not None
+        key = change.stream, change.stream_epoch, change.subscription
+        rows = self._rows[key]
+        living = rows[-1] if rows and rows[-1].ended is None else None
+        if change.kind == "subscription_deleted":
+            if living is not None:
+                self._end(living, change.offset, change.accepted_at, DELETED)
+        elif change.kind == "subscription_created":
+            if living is None:
+                life = rows[-1].life + 1 if rows else 1
+                self._begin(key, change, life, 1)
+                self._fresh.add(key)
+        elif living is not None:
+            self._moved(living, change)
+
+    def _moved(self, living: Stretch, cursor: Change) -> None:
+        assert cursor.generation is not None
+        assert cursor.floor is not None
+        key = living.key
+        if cursor.generation > living.hub_generation:
+            self._end(living, cursor.offset, cursor.accepted_at, SOUGHT)
+            self._begin(key, cursor, living.life, cursor.generation)
+        elif key in self._fresh:
+            # Where the log was cut, a definition is an older one and its start is long behind.
+            living.floor = max(living.floor, cursor.floor)
+        self._fresh.discard(key)
+
+    def _begin(self, key: Key, change: Change, life: int, hub_generation: int) -> None:
+        topic, stream_epoch, subscription = key
+        rows = self._rows[key]
+        made = Stretch(
+            shard=self._shard,
+            topic=topic,
+            stream_epoch=stream_epoch,
+            subscription=subscription,
+            generation=rows[-1].generation + 1 if rows else 1,
+            life=life,
+            hub_generation=hub_generation,
+            floor=change.floor or 0,
+            from_epoch=self._epoch,
+            from_offset=change.offset,
+            from_at=change.accepted_at,
+        )
+        rows.append(made)
+        self._note(made)
+
+    def _end(self, one: Stretch, offset: int, at: int, how: str) -> None:
+        if one.ended is None:
+            one.to_epoch, one.to_offset, one.to_at, one.ended = self._epoch, offset, at, how
+            self._note(one)
+
+    def _note(self, one: Stretch) -> None:
+        self._changed[one.key, one.generation] = one
+
+
+def known(piece: Piece) -> list[Stretch]:
+    """What the table says now."""
+    rows = piece.read(SUBSCRIPTIONS.name).select(*SUBSCRIPTIONS.names)
+    return [msgspec.convert(row, Stretch) for row in collected(rows)]
+
+
+def take(piece: Piece) -> int:
+    """Take in one piece."""
+    found = collected(changes(piece.entries()).orderBy("offset"))
+    if not found and not piece.begins_epoch:
+        return piece.record()
+    stretches = Stretches(piece.shard, piece.epoch, known(piece))
+    if piece.begins_epoch:
+        stretches.cut(piece.begins[piece.epoch], piece.first_at())
+    for row in found:
+        stretches.apply(msgspec.convert(row, Change))
+    rows = [one.row for one in stretches.changed]
+    if not rows:
+        return piece.record()
+    key = ("shard", "topic", "stream_epoch", "subscription", "generation")
+    merging = (
+        piece.target()
+        .alias("t")
+        .merge(
+            piece.frame(rows, SUBSCRIPTIONS.ddl).alias("s"),
+            " AND ".join(f"t.{name} = s.{name}" for name in key),
+        )
+        .whenMatchedUpdateAll()
+        .whenNotMatchedInsertAll()
+    )
+    return piece.merge(merging)

@@ -1,0 +1,1 @@
+"""Keeping tables in order: expiry, compaction, vacuum."""

@@ -1,0 +1,226 @@
+"""Small files become large ones, and rows that are only marked as deleted really go.
+
+Tables that grow by appending are compacted in the order of positions: a run of neighbouring small
+files becomes one, so that what files say about offsets stays narrow. Delta's own compaction puts
+files together by their size; it serves the tables whose files overlap anyway.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from signalhub.clock import SystemClock
+from signalhub.pipeline.lake import Lake, LakeUnreachable
+from signalhub.pipeline.storage import LOG, Storage
+from signalhub.pipeline.tables.tables import ENTRIES, MESSAGES
+
+FILE_BYTES: Final = 128 * 2**20
+"""How large a file should become."""
+SMALL_BYTES: Final = 16 * 2**20
+SMALL_MAX: Final = 32
+"""With so many small files a table is compacted."""
+
+IN_ORDER: Final = frozenset({ENTRIES.name, MESSAGES.name})
+_CONF: Final = {
+    # Vacuum lists folders with as many tasks; the usual ten thousand take a minute.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
+    # A page of an inbox then lies in one place of its file, and a tenth of it is decoded.
+    "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
+}
+_SAYS: Final = ("size_bytes", "min.epoch", "max.epoch", "min.offset", "max.offset")
+
+
+class File(msgspec.Struct, frozen=True, order=True):
+    """A file of a table, as the table describes it; one of several epochs has no place."""
+
+    epoch: int
+    first: int
+    last: int
+    bytes: int
+
+    @property
+    def is_small(self) -> bool:
+        return self.bytes < SMALL_BYTES
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Neighbouring files that become one."""
+
+    epoch: int
+    first: int
+    last: int
+    files: int
+
+    @property
+    def condition(self) -> str:
+        return f"epoch = {self.epoch} AND offset BETWEEN {self.first} AND {self.last}"
+
+
+def upkeep_session(spark: SparkSession) -> SparkSession:
+    """A session of its own, whose settings disturb nobody."""
+    session = spark.newSession()
+    for name, value in _CONF.items():
+        session.conf.set(name, value)
+    return session
+
+
+def compact(spark: SparkSession, lake: Lake, name: str, *, small_max: int = SMALL_MAX) -> int:
+    """Make large files of many small ones; how many files there are fewer now."""
+    sizes = _sizes(lake, name)
+    if sum(size < SMALL_BYTES for size in sizes) < small_max:
+        return 0
+    if name in IN_ORDER:
+        for run in runs(files_in_order(lake, name)):
+            _rewrite(spark, lake.location(name), run)
+    else:
+        spark.sql(f"OPTIMIZE delta.`{lake.location(name)}`").collect()
+    return len(sizes) - len(_sizes(lake, name))
+
+
+def runs(files: list[File], bytes_max: int = FILE_BYTES) -> list[Run]:
+    """Which neighbours are put together: small ones, up to the size a file should have."""
+    found: list[Run] = []
+    open_run: list[File] = []
+
+    def close() -> None:
+        if len(open_run) > 1:
+            last = max(one.last for one in open_run)
+            found.append(Run(open_run[0].epoch, open_run[0].first, last, len(open_run)))
+        open_run.clear()
+
+    for file in sorted(files):
+        total = sum(one.bytes for one in open_run) + file.bytes
+        is_next = bool(open_run) and open_run[0].epoch == file.epoch
+        if not file.is_small or not is_next or total > bytes_max:
+            close()
+        if file.is_small:
+            open_run.append(file)
+    close()
+    return found
+
+
+def files_in_order(lake: Lake, name: str) -> list[File]:
+    """The files of one epoch each, by position."""
+    rows = _described(lake, name)
+    return sorted(
+        File(row["min.epoch"], row["min.offset"], row["max.offset"], row["size_bytes"])
+        for row in rows
+        if row["min.offset"] is not None and row["min.epoch"] == row["max.epoch"]
+    )
+
+
+def _rewrite(spark: SparkSession, location: str, run: Run) -> None:
+    """The same rows in one file. Streams that skip changes, as they have to here, skip this one."""
+    rows = spark.read.format("delta").load(location).where(run.condition)
+    (
+        rows.coalesce(1)
+        .sortWithinPartitions("offset")
+        .write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", run.condition)
+        .save(location)
+    )
+
+
+def purge(spark: SparkSession, lake: Lake, name: str) -> int:
+    """Write files anew that hold rows which only are marked as deleted; how many."""
+    (row,) = spark.sql(f"REORG TABLE delta.`{lake.location(name)}` APPLY (PURGE)").collect()
+    return int(row["metrics"]["numFilesRemoved"])
+
+
+def _sizes(lake: Lake, name: str) -> list[int]:
+    table = lake.open(name)
+    if table is None:
+        return []
+    found: list[int] = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
+    return found
+
+
+def _described(lake: Lake, name: str) -> list[dict[str, Any]]:
+    table = lake.open(name)
+    if table is None:
+        return []
+    said = pa.table(table.get_add_actions(flatten=True))
+    found: list[dict[str, Any]] = said.select(_SAYS).to_pylist()
+    return found
+
+
+IN_USE_S: Final = 3_600.0
+"""Files nobody has committed may belong to a write on its way, unless they are as old as this."""
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_VERSIONED: Final = re.compile(r"(\d{20})\..+")
+_TOMBSTONE: Final = "remove STRUCT<path: STRING, deletionTimestamp: BIGINT>"
+
+
+def vacuum(
+    spark: SparkSession, lake: Lake, name: str, age_s: float, *, is_alone: bool = False
+) -> None:
+    """Delete the files that were replaced so long ago.
+
+    Files that were written and never committed go, too, when they cannot be on their way any more:
+    at once only if nobody else is writing.
+    """
+    if not is_alone and age_s < IN_USE_S:
+        folder = Storage(spark, lake.location(name))
+        for path in replaced(spark, lake, name, _ago_ms(age_s)):
+            folder.delete(path)
+        age_s = IN_USE_S
+    spark.sql(f"VACUUM delta.`{lake.location(name)}` RETAIN {age_s / 3600:.6f} HOURS").collect()
+
+
+def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list[str]:
+    """The files that are no part of the table any more, and were none at that time."""
+    log = Storage(spark, f"{lake.location(name)}/{LOG}")
+    names = log.names()
+    checkpoints = _versions(_CHECKPOINT, names)
+    newest = max(checkpoints, default=-1)
+    later = [one for version, one in _versions(_COMMIT, names).items() if version > newest]
+    sources = {"json": later, "parquet": [checkpoints[newest]] if checkpoints else []}
+    found: set[str] = set()
+    for kind, files in sources.items():
+        if files:
+            rows = spark.read.schema(_TOMBSTONE).format(kind).load([log.path(one) for one in files])
+            gone = rows.where(F.col("remove.deletionTimestamp") <= before_ms)
+            found |= {unquote(path) for (path,) in gone.select("remove.path").collect()}
+    # Marking rows as deleted replaces a file by itself: what the table names now has to stay.
+    lake.forget(name)
+    table = lake.open(name)
+    if table is None or table.version() < max(newest, *_versions(_COMMIT, names)):
+        raise LakeUnreachable(lake.location(name), "it is older than its log")
+    needed = {uri.rsplit("/", 1)[-1] for uri in table.file_uris()}
+    return sorted(path for path in found if path.rsplit("/", 1)[-1] not in needed)
+
+
+def forget_commits(spark: SparkSession, lake: Lake, name: str, age_s: float) -> int:
+    """Delete what a table's log says of single commits so long ago; how many files.
+
+    Every plan lists the log. Delta forgets commits by itself, but never within a day. What is
+    needed without the newest checkpoint stays, should that not have survived a loss of power.
+    """
+    log = Storage(spark, f"{lake.location(name)}/{LOG}")
+    names, before_ms = log.names(), _ago_ms(age_s)
+    checkpoints = _versions(_CHECKPOINT, names).items()
+    settled = sorted(version for version, one in checkpoints if log.modified_ms(one) <= before_ms)
+    first = settled[-2] if len(settled) > 1 else 0
+    # In order, so that whatever is left when this is interrupted has no gap.
+    old = [one for one in names if (match := _VERSIONED.fullmatch(one)) and int(match[1]) < first]
+    return sum(log.delete(one) for one in old)
+
+
+def _versions(pattern: re.Pattern[str], names: list[str]) -> dict[int, str]:
+    return {int(match[1]): one for one in names if (match := pattern.fullmatch(one))}
+
+
+def _ago_ms(age_s: float) -> int:
+    return SystemClock().now_ms() - int(age_s * 1000)

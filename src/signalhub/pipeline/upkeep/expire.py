@@ -1,0 +1,157 @@
+"""What is too old leaves the tables: expired messages of rooms, and whatever retention ends.
+
+A row of `entries` stays behind without its content, so that counting still proves that everything
+was there. Other tables lose their rows. Statements are bounded by times that files state, and run
+only if something is due, because even an empty one would cost a commit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.tables.tables import (
+    DEAD_LETTERS,
+    DELIVERIES,
+    ENTRIES,
+    INBOX,
+    MESSAGES,
+    QUARANTINE,
+    TRAFFIC,
+)
+from signalhub.wire.entry import Kind
+
+_SLACK_MS: Final = 86_400_000
+"""So much earlier a quick look begins than the last one ended: entries may be landed late."""
+
+_STATED_US: Final = 1_000
+"""Files state their times in whole milliseconds."""
+
+# Who reads what since when must be known as long as anything does; these hold nothing else.
+_DEFINITIONS: Final = frozenset(
+    (
+        Kind.CURSOR,
+        Kind.STREAM_CREATED,
+        Kind.STREAM_DELETED,
+        Kind.SUBSCRIPTION_CREATED,
+        Kind.SUBSCRIPTION_DELETED,
+        Kind.REMOVED,
+        Kind.LOST,
+        Kind.INBOX_STANDS,
+        Kind.ROOM_BOUND,
+        Kind.INBOX_KEY,
+        Kind.ERASED,
+        Kind.REPLAYS_STAND,
+        Kind.PLACED,
+    )
+)
+_CONTENT: Final = tuple(sorted(one.name.lower() for one in Kind if one not in _DEFINITIONS))
+_ROOM_MESSAGE: Final = Kind.ROOM_MESSAGE.name.lower()
+_AGES: Final = {
+    MESSAGES.name: "accepted_at",
+    DELIVERIES.name: "accepted_at",
+    DEAD_LETTERS.name: "coalesce(last_failure, first_failure)",
+    QUARANTINE.name: "at",
+    TRAFFIC.name: "minute",
+}
+"""By what the rows of a table are as old as they are."""
+
+
+class Due(msgspec.Struct, frozen=True):
+    """That a time of a row has come, in a stretch of time."""
+
+    time: str
+    """A column, or an expression of some."""
+    since_ms: int
+    to_ms: int
+
+    @property
+    def condition(self) -> str:
+        due = f"{self.time} <= timestamp_millis({self.to_ms})"
+        if self.since_ms > 0:
+            due += f" AND {self.time} > timestamp_millis({self.since_ms})"
+        return due
+
+    def may_be_in(self, files: pa.Table) -> bool:
+        """Whether a file may hold such a row, from what a table says about its files."""
+        least, greatest = f"min.{self.time}", f"max.{self.time}"
+        if least not in files.column_names:
+            return bool(files.num_rows)
+        since, to = self.since_ms * 1000, self.to_ms * 1000
+        return any(
+            first is not None and first <= to and last + _STATED_US > since
+            for first, last in zip(_micros(files[least]), _micros(files[greatest]), strict=True)
+        )
+
+
+def _micros(times: pa.ChunkedArray) -> list[Any]:
+    return list(times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist())
+
+
+class Ages(msgspec.Struct, frozen=True, kw_only=True):
+    """From when to when something has come due, in milliseconds."""
+
+    now_ms: int
+    retention_ms: int
+    since_ms: int = 0
+    """Up to here a look was taken before; 0: everything is looked at."""
+
+    def expired(self, time: str) -> Due:
+        """Its own time has come."""
+        return Due(time, self.since_ms - _SLACK_MS, self.now_ms)
+
+    def outlived(self, time: str) -> Due:
+        """Retention has ended for it."""
+        since_ms = self.since_ms - self.retention_ms - _SLACK_MS
+        return Due(time, since_ms, self.now_ms - self.retention_ms)
+
+
+def expire(spark: SparkSession, lake: Lake, ages: Ages) -> dict[str, int]:
+    """Remove what is due; how many rows of each table that concerned."""
+    kinds = ", ".join(f"'{one}'" for one in _CONTENT)
+    expired, outlived = ages.expired("expires_at"), ages.outlived("accepted_at")
+    found = {
+        INBOX.name: _delete(spark, lake, INBOX.name, expired),
+        ENTRIES.name: _strip(spark, lake, expired, f"kind = '{_ROOM_MESSAGE}'", "expired", ages)
+        + _strip(spark, lake, outlived, f"kind IN ({kinds})", "retention", ages),
+    }
+    for name, time in _AGES.items():
+        found[name] = _delete(spark, lake, name, ages.outlived(time))
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _delete(spark: SparkSession, lake: Lake, name: str, due: Due) -> int:
+    if not _is_there(spark, lake, name, due):
+        return 0
+    statement = f"DELETE FROM delta.`{lake.location(name)}` WHERE {due.condition}"  # noqa: S608
+    return _changed(spark, statement)
+
+
+def _strip(spark: SparkSession, lake: Lake, due: Due, which: str, reason: str, ages: Ages) -> int:
+    """Take their content from entries."""
+    which += " AND removed_at IS NULL"
+    if not _is_there(spark, lake, ENTRIES.name, due, which):
+        return 0
+    target = f"delta.`{lake.location(ENTRIES.name)}`"
+    values = f"removed_at = timestamp_millis({ages.now_ms}), removed_reason = '{reason}'"
+    where = f"{due.condition} AND {which}"
+    statement = f"UPDATE {target} SET body = NULL, id = NULL, {values} WHERE {where}"  # noqa: S608
+    return _changed(spark, statement)
+
+
+def _is_there(spark: SparkSession, lake: Lake, name: str, due: Due, which: str = "true") -> bool:
+    """Mostly the files' own words suffice, and Spark has nothing to do."""
+    table = lake.open(name)
+    if table is None or not due.may_be_in(pa.table(table.get_add_actions(flatten=True))):
+        return False
+    rows = spark.read.format("delta").load(lake.location(name))
+    return not rows.where(f"{due.condition} AND {which}").isEmpty()
+
+
+def _changed(spark: SparkSession, statement: str) -> int:
+    (row,) = spark.sql(statement).collect()
+    return int(row["num_affected_rows"])

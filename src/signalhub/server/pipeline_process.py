@@ -1,0 +1,155 @@
+"""The pipeline as a process beside the hub: started, started again, and ended with it.
+
+It has a process group of its own, because Spark brings a second process along, and gives way to the
+hub where both want the processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from signalhub.counters import LakeTally
+from signalhub.pipeline.run.spark import JAVA_ADVICE, java_problem
+
+log = logging.getLogger("signalhub.pipeline")
+
+_NICE: Final = 15
+_NICE_MAX: Final = 19
+_PAUSE_S: Final = 1.0
+_PAUSE_MAX_S: Final = 60.0
+_STOP_S: Final = 20.0
+_LONG_S: Final = 600.0
+"""Who has lived so long is started again at once."""
+_STDERR: Final = 2
+
+
+def pipeline_command(data: Path, config: str | None) -> list[str]:
+    """How the pipeline of a data folder is started."""
+    command = [sys.executable, "-m", "signalhub", "pipeline", "up", "--data", str(data)]
+    if config is not None:
+        command += ["--config", config]
+    return [*command, "--beside", str(os.getpid())]
+
+
+def obstacle() -> str | None:
+    """Why the pipeline cannot run on this machine, and what to do; None if it can. Blocks."""
+    if importlib.util.find_spec("pyspark") is None:
+        return f"PySpark is missing: {sys.executable} -m pip install pyspark delta-spark"
+    try:
+        return java_problem()
+    except OSError as error:
+        return f"Java cannot be run ({error}): {JAVA_ADVICE}"
+
+
+class Beside:
+    """Keeps one child running until it is stopped."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        tally: LakeTally,
+        *,
+        pause_s: float = _PAUSE_S,
+        stop_s: float = _STOP_S,
+    ) -> None:
+        self._command = command
+        self._tally = tally
+        self._pause_s = pause_s
+        self._stop_s = stop_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_stopping = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Keep it running from now on."""
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """Ask it to end, and end it if it does not in time. Harmless when repeated."""
+        self._is_stopping.set()
+        if self._keeper is not None:
+            await self._keeper
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = self._pause_s
+        while not self._is_stopping.is_set():
+            began_s = loop.time()
+            try:
+                reason = f"exit code {await self._live()}"
+            except OSError as error:
+                reason = str(error)
+            if self._is_stopping.is_set():
+                return
+            if loop.time() - began_s >= _LONG_S:
+                pause_s = self._pause_s
+            log.error("the pipeline ended", extra={"reason": reason, "again_in_s": pause_s})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_stopping.wait(), pause_s)
+                return
+            self._tally.restarts += 1
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    async def _live(self) -> int:
+        """One life of the child; its exit code."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            # The hub's own output says where it listens, and nothing else.
+            stdout=_STDERR,
+            start_new_session=True,
+        )
+        self._process = process
+        _yield_cores(process.pid)
+        log.info("the pipeline was started", extra={"pid": process.pid})
+        ended = asyncio.create_task(process.wait())
+        asked = asyncio.create_task(self._is_stopping.wait())
+        try:
+            await asyncio.wait((ended, asked), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                await self._end(process, ended)
+            return await ended
+        finally:
+            asked.cancel()
+            # Spark's other process outlives a child that was killed.
+            _kill_group(process.pid)
+            self._process = None
+
+    async def _end(self, process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await asyncio.wait((ended,), timeout=self._stop_s)
+        if not ended.done():
+            log.warning("the pipeline does not end and is killed", extra={"pid": process.pid})
+            _kill_group(process.pid)
+
+
+def _yield_cores(pid: int) -> None:
+    """Where both want the same cores the hub has them; what is to be landed can wait.
+
+    Linux may weigh sessions against each other instead of processes, and this is one of its own.
+    """
+    niceness = min(_NICE_MAX, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, pid, niceness)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""The hub's port: accepting sockets, answering HTTP, upgrading."""

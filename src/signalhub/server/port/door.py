@@ -1,0 +1,466 @@
+"""A connection at the front door: HTTP, and WebSockets until they are let in.
+
+A `Door` answers HTTP itself and lets a WebSocket in once the request, its origin and the gatekeeper
+agree; picows parses the frames from then on. Where a hello is asked for, the Door stays between
+socket and picows until the hub accepted it, because two rules hold for strangers: few bytes, and
+not for long. `Door.opened` takes it out of the way.
+
+Requests are answered one at a time and in order. While an answer is awaited the client may send one
+buffer more, then it is not read from until it has been answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import ipaddress
+import logging
+import re
+import sys
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, cast
+
+from signalhub.server.port.http import (
+    CONTINUE,
+    FAILED,
+    LATE,
+    NOT_FOUND,
+    Later,
+    Reader,
+    Request,
+    Response,
+    Route,
+    Upgrade,
+    text,
+)
+from signalhub.server.sockets import picows
+from signalhub.wire.errors import unworded
+from signalhub.wire.frames import CloseCode
+
+if TYPE_CHECKING:
+    from signalhub.server.port.listener import Listener
+
+WEBSOCKET_VERSION = "13"
+
+UPGRADE_REQUIRED = text(426, "WebSocket only: ask for an upgrade.", {"Upgrade": "websocket"})
+ORIGIN_REFUSED = text(403, "This origin is not on the hub's list.")
+_OTHER_VERSION = text(
+    426,
+    f"The hub speaks WebSocket version {WEBSOCKET_VERSION}.",
+    {"Upgrade": "websocket", "Sec-WebSocket-Version": WEBSOCKET_VERSION},
+)
+_NOT_GET = text(400, "A WebSocket begins with GET in HTTP/1.1 and without a body.")
+NO_CONNECTION = text(400, "The Connection header must name Upgrade.")
+_BAD_KEY = text(400, "Sec-WebSocket-Key must be 16 bytes in base64.")
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^/?#@:\[\]\s]+)(?::([0-9]{1,5}))?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def wants_websocket(request: Request) -> bool:
+    """Does the client ask to leave HTTP for WebSocket, well or badly?"""
+    return request.has_token("upgrade", "websocket")
+
+
+def handshake_refusal(request: Request) -> Response | None:
+    """Why this upgrade cannot be, or `None` when it can."""
+    headers = request.headers
+    if (
+        request.method != "GET"
+        or request.version != "1.1"
+        or request.body
+        or "transfer-encoding" in headers
+    ):
+        return _NOT_GET
+    if not request.has_token("connection", "upgrade"):
+        return NO_CONNECTION
+    if headers.get("sec-websocket-version") != WEBSOCKET_VERSION:
+        return _OTHER_VERSION
+    if not _is_key(headers.get("sec-websocket-key", "")):
+        return _BAD_KEY
+    return None
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return len(key) == 24 and len(binascii.a2b_base64(key, strict_mode=True)) == 16
+    except ValueError:
+        return False
+
+
+def origin_allowed(origin: str | None, origins: tuple[str, ...]) -> bool:
+    """May a page of this origin connect? Clients that send none are no browsers and may.
+
+    With a list only its members may, compared as scheme, host and port; without one only pages that
+    this machine serves itself.
+    """
+    if origin is None:
+        return True
+    given = _parts(origin)
+    if given is None:
+        return False
+    if origins:
+        return any(given == _parts(listed) for listed in origins)
+    scheme, host, _ = given
+    return scheme in _DEFAULT_PORTS and _is_loopback(host)
+
+
+def _parts(origin: str) -> tuple[str, str, int | None] | None:
+    match = _ORIGIN.fullmatch(origin.lower())
+    if match is None:
+        return None
+    scheme, host, port = match.groups()
+    return scheme, host, int(port) if port else _DEFAULT_PORTS.get(scheme)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+log = logging.getLogger("signalhub.server")
+
+
+class Door(asyncio.BufferedProtocol):
+    """One connection until it is a session, has been answered, or ran out of time.
+
+    Reads go into a buffer that all Doors share while the connection speaks HTTP, and straight into
+    picows' own afterwards. uvloop keeps a plain protocol's `data_received` alive after
+    `set_protocol`; a buffered one is really gone.
+    """
+
+    __slots__ = (
+        "_bytes_left",
+        "_has_answered",
+        "_is_choked",
+        "_is_half_closed",
+        "_is_leaving",
+        "_is_open",
+        "_is_paused",
+        "_listener",
+        "_pending",
+        "_queue",
+        "_reader",
+        "_transport",
+        "_unsent_bytes",
+        "_websocket",
+    )
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport
+        self._reader: Reader | None = Reader()
+        self._queue: deque[Request] | None = None
+        # What is being answered; the door is busy as long as there is something.
+        self._pending: tuple[Request, Route] | None = None
+        self._websocket: Any = None
+        self._bytes_left = listener.settings.hello_bytes_max
+        self._unsent_bytes = sys.maxsize
+        self._has_answered = False
+        self._is_choked = False
+        self._is_half_closed = False
+        self._is_leaving = False
+        self._is_open = False
+        self._is_paused = False
+
+    @property
+    def is_websocket(self) -> bool:
+        """Has it left HTTP behind?"""
+        return self._websocket is not None
+
+    def opened(self) -> None:
+        """The hub accepted the hello: from here on the socket is picows' alone."""
+        self._is_open = True
+        self._listener.forget(self)
+        if not self._is_leaving and not self._transport.is_closing():
+            self._transport.set_protocol(self._websocket)
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """End a WebSocket that was not opened, or a connection that still speaks HTTP."""
+        if self._is_leaving:
+            return
+        if self._websocket is not None:
+            self._websocket.transport.send_close(code, reason)
+            self._leave()
+        elif self._pending is not None:
+            self._is_leaving = True
+        else:
+            self._leave()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._listener.expect(self)
+
+    def give_up(self) -> None:
+        """Too many do not read what they asked for, and this one has not for the longest time."""
+        self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.forget(self)
+        self._listener.relieved(self)
+        self._is_leaving = True
+        if self._websocket is not None:
+            self._websocket.connection_lost(exc)
+        elif self._reader is not None:
+            self._reader.stop()
+
+    def eof_received(self) -> bool:
+        """A client that says no more still gets the answers it waits for."""
+        self._is_half_closed = True
+        return self._pending is not None or bool(self._queue)
+
+    def pause_writing(self) -> None:
+        if self._websocket is not None:
+            self._websocket.pause_writing()
+        else:
+            self._is_choked = True
+            self._transport.pause_reading()
+            self._listener.choked(self)
+
+    def resume_writing(self) -> None:
+        if self._websocket is not None:
+            self._websocket.resume_writing()
+        else:
+            self._is_choked = False
+            self._listener.relieved(self)
+            self._read_on()
+            self._serve()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._websocket is None or self._is_leaving:
+            return self._listener.read_buffer
+        buffer: memoryview = self._websocket.get_buffer(sizehint)
+        return buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_leaving:
+            return
+        if self._websocket is not None:
+            self._bytes_left -= nbytes
+            if self._bytes_left < 0:
+                self._check_bytes()
+            else:
+                self._websocket.buffer_updated(nbytes)
+        elif self._reader is not None:
+            requests = self._reader.feed(bytes(self._listener.read_buffer[:nbytes]))
+            if requests:
+                if self._queue is None:
+                    self._queue = deque()
+                self._queue.extend(requests)
+            if self._pending is None:
+                self._serve()
+            else:
+                self._is_paused = True
+                self._transport.pause_reading()
+
+    def late(self) -> None:
+        """The deadline passed."""
+        if self._pending is not None or self._is_draining():
+            self._listener.expect(self)
+        elif self._is_leaving or self._is_choked:
+            self._transport.abort()
+        elif self._websocket is not None:
+            self._listener.refusals["late"] += 1
+            seconds = self._listener.settings.hello_s
+            self.close(CloseCode.POLICY_VIOLATION, f"no hub:connect within {seconds:g} s")
+        elif self._has_answered and self._reader is not None and self._reader.is_idle:
+            self._leave()
+        else:
+            self._listener.refusals["late"] += 1
+            self._say_last(LATE)
+
+    def _is_draining(self) -> bool:
+        """Is the client still taking a long answer, however slowly?"""
+        before, self._unsent_bytes = self._unsent_bytes, self._transport.get_write_buffer_size()
+        return 0 < self._unsent_bytes < before
+
+    def _read_on(self) -> None:
+        if not (self._is_choked or self._is_paused or self._is_half_closed):
+            self._transport.resume_reading()
+
+    def _serve(self) -> None:
+        """Answer complete requests in order, one at a time, as long as the client reads."""
+        queue = self._queue
+        while queue and not (self._pending or self._is_choked or self._is_leaving):
+            self._answer(queue.popleft())
+        reader = self._reader
+        if queue or reader is None or self._pending or self._is_choked or self._is_leaving:
+            return
+        if reader.failure is not None:
+            self._listener.refusals["bad_request"] += 1
+            self._say_last(reader.failure)
+        elif self._is_half_closed:
+            self._leave()
+        elif reader.wants_continue:
+            reader.wants_continue = False
+            self._transport.write(CONTINUE)
+
+    def _serve_on(self) -> None:
+        if not self._transport.is_closing():
+            self._serve()
+
+    def _answer(self, request: Request) -> None:
+        found = self._listener.routes.find(request.path)
+        if found is None:
+            self._send(request, NOT_FOUND)
+            return
+        route, parts = found
+        if route.handler is None:
+            self._open(request, route, parts)
+            return
+        answer: Response | Later | Awaitable[Response]
+        try:
+            if route.methods and request.method not in route.methods:
+                answer = self._listener.routes.refuse_method(route, request)
+            else:
+                answer = route.handler(request, *parts)
+        except Exception as error:
+            answer = _failed(route, error)
+        if isinstance(answer, Response):
+            self._send(request, answer, route)
+            return
+        self._pending = (request, route)
+        if not isinstance(answer, Later):
+            self._listener.spawn(self._wait(route, answer))
+        elif (response := answer.wait(self._deliver)) is not None:
+            self._pending = None
+            self._send(request, response, route)
+
+    async def _wait(self, route: Route, answer: Awaitable[Response]) -> None:
+        try:
+            response = await answer
+        except Exception as error:
+            response = _failed(route, error)
+        self._deliver(response)
+
+    def _deliver(self, response: Response) -> None:
+        """The answer that kept the door busy is there; nobody may be left who wants it."""
+        assert self._pending is not None
+        (request, route), self._pending = self._pending, None
+        if self._transport.is_closing():
+            return
+        if self._is_paused:
+            self._is_paused = False
+            self._read_on()
+        self._send(request, response, route, is_last=self._is_leaving)
+        reader = self._reader
+        if reader is not None and (
+            self._queue or self._is_half_closed or reader.failure or reader.wants_continue
+        ):
+            # Not from here: whoever has the answer may be in the middle of something.
+            self._listener.soon(self._serve_on)
+
+    def _send(
+        self,
+        request: Request,
+        response: Response,
+        route: Route | None = None,
+        is_last: bool = False,
+    ) -> None:
+        keep_alive = request.keep_alive and not is_last
+        head_only = request.method == "HEAD"
+        try:
+            answer = response.to_bytes(keep_alive, head_only)
+        except ValueError as error:
+            assert route is not None, "the hub's own refusals are well-formed"
+            answer = _failed(route, error).to_bytes(keep_alive, head_only)
+        self._has_answered = True
+        self._transport.write(answer)
+        self._unsent_bytes = sys.maxsize
+        if keep_alive:
+            self._listener.expect(self)
+        else:
+            self._leave()
+
+    def _say_last(self, response: Response) -> None:
+        self._transport.write(response.to_bytes(keep_alive=False))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close so that the client reads our last words: say no more, but listen until it stops.
+
+        Closing with unread input makes the kernel reset the connection, and the client may then
+        lose what it was told.
+        """
+        self._is_leaving = True
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = self._queue = None
+        self._listener.expect(self)
+        if self._is_half_closed:
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _open(self, request: Request, route: Route, parts: tuple[str, ...]) -> None:
+        if not wants_websocket(request):
+            self._send(request, _rephrased(route, UPGRADE_REQUIRED), route)
+            return
+        reader = self._reader
+        assert reader is not None
+        rest = reader.rest
+        try:
+            answer = self._admit(request, route, parts, rest is not None)
+        except Exception as error:
+            facts = {"route": route.pattern}
+            log.error("the gatekeeper failed", exc_info=unworded(error), extra=facts)
+            answer = _rephrased(route, FAILED)
+        if isinstance(answer, Response):
+            self._send(request, answer, route, is_last=True)
+        else:
+            self._upgrade(request, answer, rest)
+
+    def _admit(
+        self, request: Request, route: Route, parts: tuple[str, ...], is_upgrade: bool
+    ) -> Upgrade | Response:
+        listener = self._listener
+        refusal = handshake_refusal(request) if is_upgrade else NO_CONNECTION
+        if refusal is not None:
+            listener.refusals["bad_request"] += 1
+        elif not origin_allowed(request.headers.get("origin"), listener.settings.origins):
+            listener.refusals["origin"] += 1
+            refusal = ORIGIN_REFUSED
+        else:
+            refusal = listener.gatekeeper.admit()
+        if refusal is not None:
+            return _rephrased(route, refusal)
+        assert route.opener is not None
+        return route.opener(request, self, *parts)
+
+    def _upgrade(self, request: Request, terms: Upgrade, rest: bytes | None) -> None:
+        self._reader = self._queue = None
+        self._websocket = picows.shake_hands(
+            self._transport,
+            terms.listener,
+            request.headers["sec-websocket-key"],
+            terms.frame_bytes_max or self._listener.settings.frame_bytes_max,
+            terms.protocol,
+        )
+        if not terms.needs_hello:
+            self.opened()
+        if rest:
+            self._bytes_left -= len(rest)
+            picows.pour(self._websocket, rest)
+            self._check_bytes()
+        if self._is_half_closed:
+            # The end came while the request waited for its turn, and is not reported again.
+            self._transport.close()
+
+    def _check_bytes(self) -> None:
+        if self._bytes_left < 0 and not self._is_open:
+            self._listener.refusals["too_big"] += 1
+            self.close(CloseCode.TOO_BIG, "too many bytes before hub:connect")
+
+
+def _failed(route: Route, error: Exception) -> Response:
+    log.error("a route failed", exc_info=unworded(error), extra={"route": route.pattern})
+    return route.failed
+
+
+def _rephrased(route: Route, refusal: Response) -> Response:
+    return refusal if route.rephrase is None else route.rephrase(refusal)

@@ -1,0 +1,434 @@
+"""The HTTP/1.1 side of the hub's port: requests in, responses out, routes between.
+
+Parsing is httptools'. What this file adds are the bounds and the refusals: a head has 16 KiB, a
+body 2 MiB, headers that must be single are single, and anything else ends with a 4xx and the end of
+the connection. Nothing here touches a socket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Concatenate
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+
+from signalhub.wire.errors import RoomCode
+
+if TYPE_CHECKING:
+    from picows import WSListener
+
+    from signalhub.server.port.door import Door
+
+HEAD_BYTES_MAX = 16 * 2**10
+BODY_BYTES_MAX = 2 * 2**20
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+# Two different values of one of these would let a proxy and the hub see different requests.
+_SINGLE = frozenset(
+    (
+        "authorization",
+        "content-length",
+        "content-type",
+        "host",
+        "origin",
+        "sec-websocket-key",
+        "sec-websocket-version",
+    )
+)
+_BODILESS = frozenset((204, 304))
+
+# What most requests hold, by its bytes on the wire: looking it up is cheaper than decoding it.
+_NAMES = {
+    spelling.encode(): name.lower()
+    for name in (
+        *("Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection"),
+        *("Content-Length", "Content-Type", "Host", "If-Match", "If-None-Match", "Origin"),
+        *("Referer", "Transfer-Encoding", "User-Agent", "X-Inbox-ID", "X-Pseudonym-ID"),
+        "X-Room-ID",
+    )
+    for spelling in (name, name.title(), name.lower())
+}
+_METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One complete request. `path` and `query` are as sent, header names are lower case."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes = b""
+    version: str = "1.1"
+    keep_alive: bool = True
+
+    def has_token(self, header: str, token: str) -> bool:
+        """Is `token`, in lower case, in the header's comma-separated list?"""
+        value = self.headers.get(header, "").lower()
+        return value == token or token in [part.strip() for part in value.split(",")]
+
+
+class Response(msgspec.Struct, frozen=True):
+    """What a handler answers; length, date and connection headers are added on the way out."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    headers: dict[str, str] = {}
+    pieces: Sequence[bytes] = ()  # The rest of a long body, in order.
+
+    @property
+    def content(self) -> bytes:
+        """The whole body."""
+        return b"".join((self.body, *self.pieces))
+
+    def to_bytes(self, keep_alive: bool, head_only: bool = False) -> bytes:
+        """The response as it travels; `head_only` leaves out the body but not its length."""
+        headers = self.headers
+        connection = "keep-alive" if keep_alive else "close"
+        if headers and "Upgrade" in headers:
+            connection = f"Upgrade, {connection}"
+        date, lines = _date_line(int(time.time())), _lines(headers) if headers else b""
+        if self.status in _BODILESS:
+            return b"".join((_head(self.status, None, connection), date, lines, b"\r\n\r\n"))
+        pieces, size = self.pieces, len(self.body)
+        if pieces:
+            size += sum(map(len, pieces))
+        head = _head(self.status, self.content_type, connection)
+        if head_only:
+            return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n"))
+        # A long body is copied once, here.
+        return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n", self.body, *pieces))
+
+
+@lru_cache(maxsize=256)
+def _head(status: int, content_type: str | None, connection: str) -> bytes:
+    """The beginning of a response, up to the length of its body if it has one."""
+    lines = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: {connection}"
+    if content_type is not None:
+        lines += f"{_line('Content-Type', content_type)}\r\nContent-Length: "
+    return lines.encode("latin-1")
+
+
+@lru_cache(maxsize=1)
+def _date_line(second: int) -> bytes:
+    return _line("Date", formatdate(second, usegmt=True)).encode()
+
+
+def _lines(headers: dict[str, str]) -> bytes:
+    return "".join([_line(name, value) for name, value in headers.items()]).encode("latin-1")
+
+
+def _line(name: str, value: str) -> str:
+    line = f"{name}: {value}"
+    if "\r" in line or "\n" in line:
+        raise ValueError("a header must not contain a line break")
+    return f"\r\n{line}"
+
+
+class Later:
+    """An answer that is not known yet: a handler returns it, and somebody responds, once."""
+
+    __slots__ = ("_deliver", "_response")
+
+    def __init__(self) -> None:
+        self._deliver: Callable[[Response], None] | None = None
+        self._response: Response | None = None
+
+    def respond(self, response: Response) -> None:
+        """This is the answer; it may also come before the handler has returned."""
+        assert self._response is None, "a request is answered once"
+        self._response = response
+        if self._deliver is not None:
+            self._deliver(response)
+
+    def wait(self, deliver: Callable[[Response], None]) -> Response | None:
+        """The answer if it is there already; otherwise `deliver` gets it."""
+        if self._response is None:
+            self._deliver = deliver
+        return self._response
+
+
+class Upgrade(msgspec.Struct, frozen=True):
+    """A WebSocket is let in: who serves it and on which terms."""
+
+    listener: WSListener
+    protocol: str | None = None
+    frame_bytes_max: int | None = None
+    needs_hello: bool = True
+
+
+Handler = Callable[Concatenate[Request, ...], Response | Later | Awaitable[Response]]
+Opener = Callable[Concatenate[Request, "Door", ...], Response | Upgrade]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Who answers a path. `pattern` stands for it in the log, since paths may hold identifiers."""
+
+    pattern: str
+    handler: Handler | None = None
+    opener: Opener | None = None
+    methods: tuple[str, ...] = ()
+    rephrase: Callable[[Response], Response] | None = None
+
+    @property
+    def failed(self) -> Response:
+        """The answer when the handler fails, in the form of its other answers."""
+        return _FAILED_JSON if self.methods else FAILED
+
+
+class Routes:
+    """Which handler answers which path.
+
+    `options` answers the method OPTIONS where a route does not list it.
+    """
+
+    def __init__(self) -> None:
+        self.options: Callable[[Request], Response] | None = None
+        self._exact: dict[str, tuple[Route, tuple[str, ...]]] = {}
+        # By the number of segments, so that few are compared.
+        self._patterns: dict[int, list[tuple[list[str], Route]]] = {}
+
+    def add(self, path: str, handler: Handler, *methods: str) -> None:
+        """Let `handler` answer `path`.
+
+        A segment `{}` stands for any that is not empty, and the handler gets it, percent-decoded,
+        behind the request. Without methods the handler decides about them.
+        """
+        if "GET" in methods and "HEAD" not in methods:
+            methods = (*methods, "HEAD")
+        self._add(Route(path, handler, methods=methods))
+
+    def add_socket(
+        self,
+        path: str,
+        opener: Opener,
+        rephrase: Callable[[Response], Response] | None = None,
+    ) -> None:
+        """Let WebSockets in at `path`; `opener` decides once the handshake is found in order.
+
+        `rephrase` puts refusals that are not the opener's into the words of its own.
+        """
+        self._add(Route(path, opener=opener, rephrase=rephrase))
+
+    def find(self, path: str) -> tuple[Route, tuple[str, ...]] | None:
+        """The route of a path and the segments its pattern leaves open."""
+        found = self._exact.get(path)
+        if found is not None:
+            return found
+        segments = path.split("/")
+        for pattern, route in self._patterns.get(len(segments), ()):
+            pairs = list(zip(pattern, segments, strict=True))
+            if all(given if wanted == "{}" else given == wanted for wanted, given in pairs):
+                return route, tuple(unquote(given) for wanted, given in pairs if wanted == "{}")
+        return None
+
+    def refuse_method(self, route: Route, request: Request) -> Response:
+        """The answer to a method the route does not list."""
+        if self.options is None:
+            allowed = route.methods
+        elif request.method == "OPTIONS":
+            return self.options(request)
+        else:
+            allowed = (*route.methods, "OPTIONS")
+        sentence = f"This path does not answer {request.method}."
+        return _json_error(
+            405, RoomCode.METHOD_NOT_ALLOWED, sentence, {"Allow": ", ".join(allowed)}
+        )
+
+    def _add(self, route: Route) -> None:
+        path = route.pattern
+        assert path.startswith("/"), "a path begins with a slash"
+        segments = path.split("/")
+        if "{}" not in segments:
+            assert path not in self._exact, f"two handlers for {path}"
+            self._exact[path] = (route, ())
+            return
+        rivals = self._patterns.setdefault(len(segments), [])
+        assert all(path != other.pattern for _, other in rivals), f"two handlers for {path}"
+        rivals.append((segments, route))
+
+
+def _json_error(
+    status: int, code: RoomCode, sentence: str, headers: dict[str, str] | None = None
+) -> Response:
+    body = msgspec.json.encode({"error": sentence, "errorCode": code.value})
+    return Response(status, body, "application/json", headers or {})
+
+
+def text(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    """A short answer in plain text."""
+    return Response(status, f"{sentence}\n".encode(), headers=headers or {})
+
+
+NOT_FOUND = text(404, "There is nothing at this path.")
+_FAULT = "The hub failed to answer. It has written down why."
+FAILED = text(500, _FAULT)
+_FAILED_JSON = _json_error(500, RoomCode.INTERNAL_ERROR, _FAULT)
+LATE = text(408, "The request did not arrive in time.")
+_BAD = text(400, "This is not a request the hub understands.")
+_NO_HOST = text(400, "The request needs a Host header.")
+_REPEATED = text(400, "A header that must be single was repeated.")
+_HEAD_TOO_BIG = text(431, f"The request head is longer than {HEAD_BYTES_MAX} bytes.")
+_BODY_TOO_BIG = text(413, f"The request body is longer than {BODY_BYTES_MAX} bytes.")
+_VERSION = text(505, "The hub speaks HTTP/1.0 and HTTP/1.1.")
+
+
+class Reader:
+    """Collects the requests of one connection from its bytes.
+
+    Reading ends for good in one of two ways: `failure` is what to answer after everything complete
+    was answered, or `rest` holds the bytes behind an upgrade request, which is the last one.
+    """
+
+    __slots__ = (
+        "_body",
+        "_complete",
+        "_head_bytes",
+        "_headers",
+        "_is_in_head",
+        "_parser",
+        "_unparsed_bytes",
+        "_url",
+        "_version",
+        "failure",
+        "rest",
+        "wants_continue",
+    )
+    _body: bytes | bytearray
+
+    def __init__(self) -> None:
+        self.failure: Response | None = None
+        self.rest: bytes | None = None
+        self.wants_continue = False
+        self._complete: list[Request] = []
+        self._unparsed_bytes = 0
+        self._begin()
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Has nothing of a next request arrived?"""
+        return self._is_in_head and not self._url and not self._unparsed_bytes
+
+    def feed(self, data: bytes) -> list[Request]:
+        """The requests that `data` completes, in order."""
+        complete = self._complete = []
+        if self._parser is None:
+            return complete
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self.rest = data[upgrade.args[0] :]
+            self.stop()
+            return complete
+        except httptools.HttpParserError:
+            self.failure = self.failure or _BAD
+            self.stop()
+            return complete
+        # The parser keeps an unfinished header to itself; these bytes stand for it.
+        self._unparsed_bytes = (
+            0 if complete or not self._is_in_head else self._unparsed_bytes + len(data)
+        )
+        if self._unparsed_bytes > HEAD_BYTES_MAX:
+            self.failure = _HEAD_TOO_BIG
+            self.stop()
+        return complete
+
+    def stop(self) -> None:
+        """Read no more. The parser and its callbacks would keep each other alive."""
+        self._parser = None
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._grow_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(_HEAD_TOO_BIG)
+        if not self._is_in_head:
+            return  # Trailers come too late to mean anything.
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        given = value.decode("latin-1")
+        headers = self._headers
+        if key in headers:
+            if key in _SINGLE:
+                self._refuse(_REPEATED)
+            given = f"{headers[key]}, {given}"
+        headers[key] = given
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        self._is_in_head = False
+        headers = self._headers
+        self._version = version = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            self._refuse(_VERSION)
+        if "host" not in headers and version == "1.1":
+            self._refuse(_NO_HOST)
+        if "content-length" in headers and int(headers["content-length"]) > BODY_BYTES_MAX:
+            self._refuse(_BODY_TOO_BIG)
+        if "expect" in headers:
+            self.wants_continue = headers["expect"].lower() == "100-continue" and version == "1.1"
+
+    def on_body(self, body: bytes) -> None:
+        if len(self._body) + len(body) > BODY_BYTES_MAX:
+            self._refuse(_BODY_TOO_BIG)
+        if not self._body:
+            self._body = body
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        parser = self._parser
+        assert parser is not None
+        method = parser.get_method()
+        path, _, query = self._target().partition("?")
+        request = Request(
+            _METHODS.get(method) or method.decode("latin-1"),
+            path,
+            query,
+            self._headers,
+            bytes(self._body),
+            self._version,
+            parser.should_keep_alive() and not parser.should_upgrade(),
+        )
+        self._complete.append(request)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body = b""
+        self._head_bytes = 0
+        self._is_in_head = True
+        self.wants_continue = False
+
+    def _target(self) -> str:
+        """Path and query; proxies send whole addresses."""
+        if self._url.startswith(b"/"):
+            return self._url.decode("latin-1")
+        try:
+            url = httptools.parse_url(self._url)
+        except httptools.HttpParserError:
+            return self._url.decode("latin-1")
+        return ((url.path or b"/") + b"?" + (url.query or b"")).decode("latin-1")
+
+    def _grow_head(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(_HEAD_TOO_BIG)
+
+    def _refuse(self, response: Response) -> None:
+        """Stop the parser from inside one of its callbacks."""
+        self.failure = response
+        raise httptools.HttpParserError(response.status)

@@ -1,0 +1,208 @@
+"""One TCP port where HTTP requests and WebSockets arrive, and a `Door` for each of them.
+
+One timer watches all Doors. They wait in the order of their deadlines, since everybody gets the
+same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from itertools import takewhile
+from socket import (
+    IPPROTO_TCP,
+    SO_KEEPALIVE,
+    SOL_SOCKET,
+    TCP_KEEPCNT,
+    TCP_KEEPIDLE,
+    TCP_KEEPINTVL,
+)
+from typing import Any, Protocol
+
+import picows
+
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import Request, Response, Routes, Upgrade, text
+from signalhub.settings.model import Settings
+
+log = logging.getLogger("signalhub.server")
+
+WEBSOCKET_PATHS = ("/ws", "/")
+BACKLOG = 4096
+# Twice this bounds the pipelined requests that can wait behind a slow one.
+READ_BYTES = 16 * 2**10
+# Answers of a few megabytes at most, so this bounds what they all take.
+CHOKED_MAX = 128
+
+
+class Gatekeeper(Protocol):
+    """Who decides about WebSockets on every path, and who serves those of actors."""
+
+    def admit(self) -> Response | None:
+        """`None` lets one more WebSocket in; a response turns it away."""
+
+    def accept(self, door: Door) -> picows.WSListener | Response:
+        """The listener of an actor's WebSocket; it calls `door.opened` after a good hello.
+
+        A response turns the actor away.
+        """
+
+
+def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Response:
+    """The refusal when connections arrive faster than allowed."""
+    return text(
+        429,
+        "Too many new connections. Try again later.",
+        {
+            "Retry-After": str(retry_after_s),
+            "X-RateLimit-Limit": str(limit),
+            "X-RateLimit-Remaining": str(remaining),
+        },
+    )
+
+
+def at_capacity(utilization: float) -> Response:
+    """The refusal when the registry has no room for more actors."""
+    return text(
+        503,
+        "The hub is full. Try again later.",
+        {"Retry-After": "60", "X-Capacity-Utilization": f"{utilization:.3f}"},
+    )
+
+
+class Listener:
+    """The open port and everybody waiting at it."""
+
+    def __init__(self, settings: Settings, routes: Routes, gatekeeper: Gatekeeper) -> None:
+        self.settings = settings
+        self.routes = routes
+        self.gatekeeper = gatekeeper
+        self.addresses: list[tuple[str, int]] = []
+        self.refusals: Counter[str] = Counter()
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        # Insertion order is deadline order, since every deadline is the same time away.
+        self.waiting: dict[Door, float] = {}
+        # Doors with answers nobody reads, the longest unread first.
+        self._choked: dict[Door, None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        for path in WEBSOCKET_PATHS:
+            routes.add_socket(path, self._accept)
+
+    def _accept(self, request: Request, door: Door) -> Upgrade | Response:
+        answer = self.gatekeeper.accept(door)
+        return answer if isinstance(answer, Response) else Upgrade(answer)
+
+    @property
+    def port(self) -> int:
+        """The port of the first address."""
+        return self.addresses[0][1]
+
+    @property
+    def doors(self) -> list[Door]:
+        """Connections that are not sessions: HTTP, or WebSockets before their hello."""
+        return list(self.waiting)
+
+    async def bind(self, host: str, port: int) -> None:
+        """Accept connections on one more address."""
+        server = await self._loop.create_server(lambda: Door(self), host, port, backlog=BACKLOG)
+        for socket in server.sockets:
+            _keep_alive(socket)
+        self._servers.append(server)
+        self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
+
+    async def close(self) -> None:
+        """Stop accepting. Sessions and Doors live on until somebody closes them."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        # uvloop closes the listening sockets on the next turn of the loop.
+        await asyncio.sleep(0)
+
+    def expect(self, door: Door) -> None:
+        """Give the door, from now, the time everybody gets."""
+        self.waiting.pop(door, None)
+        self.waiting[door] = deadline = self._loop.time() + self.settings.hello_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._sweep)
+
+    def forget(self, door: Door) -> None:
+        """The door needs no watching any more."""
+        self.waiting.pop(door, None)
+
+    def choked(self, door: Door) -> None:
+        """The door holds an answer that its client does not read; only so many may."""
+        self._choked[door] = None
+        if len(self._choked) > CHOKED_MAX:
+            oldest = next(iter(self._choked))
+            del self._choked[oldest]
+            self.refusals["slow"] += 1
+            oldest.give_up()
+
+    def relieved(self, door: Door) -> None:
+        """Its client has read on, or is gone."""
+        self._choked.pop(door, None)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do something on the next turn of the loop."""
+        self._loop.call_soon(work)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a handler's coroutine and keep it alive."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for door in self._late_doors(now):
+            try:
+                door.late()
+            except Exception:
+                # Nobody else watches the doors, so one failure must not end the watch.
+                log.exception("a late connection could not be closed")
+        self._timer = None
+        if self.waiting:
+            # Not a wake-up for each of them: deadlines are kept with a precision of five per cent.
+            soonest = now + self.settings.hello_s / 20
+            first = next(iter(self.waiting.values()))
+            self._timer = self._loop.call_at(max(first, soonest), self._sweep)
+
+    def _late_doors(self, now: float) -> list[Door]:
+        late = list(takewhile(lambda door: self.waiting[door] <= now, self.waiting))
+        for door in late:
+            del self.waiting[door]
+        return late
+
+
+# A peer that vanished without a word is noticed within two minutes.
+_KEEP_ALIVE = (
+    (SOL_SOCKET, SO_KEEPALIVE, 1),
+    (IPPROTO_TCP, TCP_KEEPIDLE, 60),
+    (IPPROTO_TCP, TCP_KEEPINTVL, 15),
+    (IPPROTO_TCP, TCP_KEEPCNT, 4),
+)
+
+
+def _keep_alive(socket: Any) -> None:
+    """Set on the listening socket, the options are inherited by every accepted one."""
+    for level, option, value in _KEEP_ALIVE:
+        socket.setsockopt(level, option, value)
+
+
+async def listen(settings: Settings, routes: Routes, gatekeeper: Gatekeeper) -> Listener:
+    """Open the port. Loopback means both families, because `localhost` may resolve to either."""
+    listener = Listener(settings, routes, gatekeeper)
+    if settings.host not in ("127.0.0.1", "localhost"):
+        await listener.bind(settings.host, settings.port)
+        return listener
+    await listener.bind("127.0.0.1", settings.port)
+    try:
+        await listener.bind("::1", listener.port)
+    except OSError as error:
+        log.info("no IPv6 loopback", extra={"error": str(error)})
+    return listener

@@ -1,0 +1,174 @@
+"""What a room remembers beside its messages: two blobs to read and write, proposals to read.
+
+A blob's version is its entity tag, and clients may insist on one (RFC 9110, section 13).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from signalhub.core.effects import Answer, Effect
+from signalhub.core.rooms import refusals
+from signalhub.core.rooms.rooms import Rooms
+from signalhub.core.rooms.values import Blob, Proposals, PutBlob, Result
+from signalhub.server.port.http import Request, Response
+from signalhub.server.rooms import answers, envelopes
+from signalhub.settings.model import Rooms as RoomSettings
+from signalhub.wire.errors import RoomCode, RoomError
+
+Step = Callable[[int], list[Effect]]
+Render = Callable[[Any], Response]
+
+_TAG: Final = r'(?:W/)?"[!\x23-\x7e\x80-\xff]*"'
+_TAGS: Final = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*[ \t,]*")
+_OURS: Final = re.compile(r'(W/)?"([1-9][0-9]{0,18})"')
+
+
+class Tags(msgspec.Struct, frozen=True):
+    """The versions a condition names: some, or any there is."""
+
+    versions: frozenset[int] = frozenset()
+    is_any: bool = False
+
+    def name(self, version: int) -> bool:
+        """Is this one of them? 0 stands for a blob that nobody wrote yet."""
+        return version > 0 if self.is_any else version in self.versions
+
+
+class StateApi:
+    """Requests about a room's state; each becomes a step of the core and a way to answer."""
+
+    def __init__(self, rooms: Rooms, settings: RoomSettings, mono_ms: Callable[[], int]) -> None:
+        self._rooms = rooms
+        self._mono_ms = mono_ms
+        self._bytes_max = settings.blob_bytes_max
+        self._timestamps = settings.timestamps
+
+    def blob(self, name: str, request: Request, caller: object) -> tuple[Step, Render]:
+        """Read or write one of the blobs."""
+        room, inbox = self._asked(request)
+        if request.method == "PUT":
+            write = PutBlob(caller, room, inbox, name, request.body)
+            return self._writing(request, write), answers.blob_written
+        known = _tags(request, "if-none-match", is_weak_good=True)
+
+        def render(found: Blob) -> Response:
+            if known is not None and known.name(found.version):
+                return answers.blob_unchanged(found)
+            return answers.blob(found)
+
+        return _finding(caller, lambda now: self._rooms.blob(room, inbox, name, now)), render
+
+    def proposals(self, request: Request, caller: object) -> tuple[Step, Render]:
+        """All proposals of a room."""
+        room, inbox = self._asked(request)
+
+        def find(now: int) -> Proposals:
+            return Proposals(self._rooms.proposals(room, inbox, now))
+
+        def render(found: Proposals) -> Response:
+            return answers.proposals(found.proposals, self._timestamps)
+
+        return _finding(caller, find), render
+
+    def proposal(self, request: Request, caller: object, text: str) -> tuple[Step, Render]:
+        """One proposal."""
+        room, inbox = self._asked(request)
+        wanted = envelopes.proposal_id(text)
+
+        def find(now: int) -> Proposals:
+            return Proposals([self._rooms.proposal(room, inbox, wanted, now)])
+
+        def render(found: Proposals) -> Response:
+            return answers.proposal(found.proposals[0], self._timestamps)
+
+        return _finding(caller, find), render
+
+    def _asked(self, request: Request) -> tuple[str, str | None]:
+        """The room and inbox of a request, if it does not come too soon after others."""
+        room, inbox = _room(request)
+        self._rooms.look(room, self._mono_ms())
+        return room, inbox
+
+    def _writing(self, request: Request, write: PutBlob) -> Step:
+        only = _tags(request, "if-match")
+        never = _tags(request, "if-none-match", is_weak_good=True)
+        if not write.data:
+            raise RoomError(RoomCode.BAD_REQUEST, "A blob has at least one byte.")
+        if len(write.data) > self._bytes_max:
+            raise RoomError(RoomCode.TOO_LARGE, f"A blob has at most {self._bytes_max} bytes.")
+
+        def step(now: int) -> list[Effect]:
+            try:
+                write.if_version = self._expected(write, only, never, now)
+            except RoomError as error:
+                return [Answer(write.caller, error)]
+            return self._rooms.put_blob(write, now)
+
+        return step
+
+    def _expected(
+        self, write: PutBlob, only: Tags | None, never: Tags | None, now: int
+    ) -> int | None:
+        """The version that may be written over, if the client insists on one; the core does, too.
+
+        Between this look and the write stands nothing, but another write may be on its way to the
+        log. The core knows it, and this version is then too old.
+        """
+        if only is None and never is None:
+            return None
+        version = self._version(write, now)
+        if (only is not None and not only.name(version)) or (
+            never is not None and never.name(version)
+        ):
+            raise refusals.changed(version)
+        return None if only is not None and only.is_any else version
+
+    def _version(self, write: PutBlob, now: int) -> int:
+        try:
+            return self._rooms.blob(write.room, write.inbox, write.name, now).version
+        except RoomError as error:
+            if error.code != RoomCode.NOT_FOUND:
+                raise
+            return 0
+
+
+def _finding(caller: object, find: Callable[[int], Result]) -> Step:
+    """A step that changes nothing."""
+
+    def step(now: int) -> list[Effect]:
+        try:
+            return [Answer(caller, find(now))]
+        except RoomError as error:
+            return [Answer(caller, error)]
+
+    return step
+
+
+def _room(request: Request) -> tuple[str, str | None]:
+    """The room and, if it is named, the inbox a request is about."""
+    room, inbox = request.headers.get("x-room-id"), request.headers.get("x-inbox-id")
+    if room is None:
+        raise RoomError(RoomCode.BAD_REQUEST, "Name the room in the header X-Room-ID.")
+    name = envelopes.room_name(None, room)
+    return name, None if inbox is None else envelopes.inbox_id(inbox)
+
+
+def _tags(request: Request, header: str, *, is_weak_good: bool = False) -> Tags | None:
+    """The entity tags in a condition; those that can be no version of ours are left out."""
+    text = request.headers.get(header)
+    if text is None:
+        return None
+    if text == "*":
+        return Tags(is_any=True)
+    if not _TAGS.fullmatch(text):
+        raise RoomError(
+            RoomCode.BAD_REQUEST,
+            f'{header.title()} must be *, or entity tags like "1", separated by commas.',
+        )
+    found = _OURS.finditer(text)
+    return Tags(frozenset(int(one[2]) for one in found if is_weak_good or not one[1]))

@@ -1,0 +1,136 @@
+"""Who may enter a room by WebSocket: which room, pseudonym and inbox an upgrade asks for.
+
+Ids travel in headers, so that they stay out of other people's logs. Pages cannot set headers on a
+WebSocket and name subprotocols instead, or take the path that holds tenant and room. Whatever is
+said twice must be said alike.
+"""
+
+from __future__ import annotations
+
+import binascii
+from typing import Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from signalhub.clock import Clock
+from signalhub.server.port.door import Door
+from signalhub.server.port.http import Request, Response, Routes, Upgrade
+from signalhub.server.rooms.answers import error_response
+from signalhub.server.rooms.envelopes import inbox_id, pseudonym_id, room_name
+from signalhub.server.rooms.socket import RoomSocket, Terms, Visit
+from signalhub.server.runner import Runner
+from signalhub.wire.errors import RoomCode, RoomError
+
+PROTOCOL: Final = "tunnl3d.v1"
+PATH: Final = "/room"
+TENANT_PATH: Final = "/ws/{}/{}"
+
+_HEADERS = {"room": "x-room-id", "pseudonym": "x-pseudonym-id", "inbox": "x-inbox-id"}
+_CODES = {
+    400: RoomCode.BAD_REQUEST,
+    426: RoomCode.UPGRADE_REQUIRED,
+    429: RoomCode.RATE_LIMIT_EXCEEDED,
+    500: RoomCode.INTERNAL_ERROR,
+    503: RoomCode.UNAVAILABLE,
+}
+
+
+class Gate:
+    """Lets sockets into rooms."""
+
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._terms = Terms(runner, clock)
+
+    def add_to(self, routes: Routes) -> None:
+        """Open both ways in."""
+        routes.add_socket(PATH, self.open_room, rephrased)
+        routes.add_socket(TENANT_PATH, self.open_room, rephrased)
+
+    def open_room(
+        self, request: Request, door: Door, tenant: str | None = None, room: str | None = None
+    ) -> Response | Upgrade:
+        """Enter the room that the request asks for; the path may say which."""
+        try:
+            visit = visit_of(request, tenant, room)
+        except RoomError as error:
+            return error_response(error)
+        socket = RoomSocket(self._terms, visit)
+        refusal = socket.join()
+        if refusal is not None:
+            return error_response(refusal)
+        return Upgrade(
+            socket.connection,
+            PROTOCOL if PROTOCOL in _protocols(request) else None,
+            self._terms.frame_bytes_max,
+            needs_hello=False,
+        )
+
+
+def visit_of(request: Request, tenant: str | None = None, room: str | None = None) -> Visit:
+    """What an upgrade asks for, in canonical form; raises `RoomError`."""
+    said = _said(request)
+    rooms, pseudonyms = said["room"], said["pseudonym"]
+    if room is not None:
+        # Headers may call the room by its whole name, too.
+        name = room_name(tenant, room)
+        rooms = [room, *(one for one in rooms if one != name)]
+        pseudonyms += parse_qs(request.query, keep_blank_values=True).get("pseudonym", [])
+    chosen = _only("room", rooms)
+    speaker = pseudonym_id(_only("pseudonym", pseudonyms))
+    # An inbox can be written in several ways that mean the same.
+    inboxes = [inbox_id(one) for one in said["inbox"]]
+    inbox = _only("inbox", inboxes) if inboxes else None
+    return Visit(room_name(tenant, chosen), tenant, chosen, speaker, inbox)
+
+
+def _said(request: Request) -> dict[str, list[str]]:
+    """The ids in headers and subprotocols, by what they are for."""
+    said = {
+        kind: [request.headers[header]] if header in request.headers else []
+        for kind, header in _HEADERS.items()
+    }
+    for protocol in _protocols(request):
+        kind, dot, text = protocol.partition(".")
+        if dot and kind in said:
+            said[kind].append(_decoded(text))
+    return said
+
+
+def _only(kind: str, said: list[str]) -> str:
+    if not said:
+        raise RoomError(RoomCode.BAD_REQUEST, f"The request must name its {kind}.")
+    if len(set(said)) > 1:
+        raise RoomError(RoomCode.BAD_REQUEST, f"The request names more than one {kind}.")
+    return said[0]
+
+
+def _protocols(request: Request) -> list[str]:
+    offered = request.headers.get("sec-websocket-protocol")
+    return [one.strip() for one in offered.split(",")] if offered else []
+
+
+def _decoded(text: str) -> str:
+    """An id as subprotocols carry it."""
+    bare = text.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return binascii.a2b_base64(bare + "=" * (-len(bare) % 4), strict_mode=True).decode()
+    except ValueError:
+        raise RoomError(
+            RoomCode.BAD_REQUEST, "An id in a subprotocol must be UTF-8 in base64url."
+        ) from None
+
+
+def rephrased(refusal: Response) -> Response:
+    """A refusal of the front door in the words of rooms; that of an origin is for people."""
+    code = _CODES.get(refusal.status)
+    if code is None:
+        return refusal
+    retry_after_s = refusal.headers.get("Retry-After")
+    error = RoomError(
+        code,
+        refusal.body.decode().strip(),
+        retry_after_ms=int(retry_after_s) * 1000 if retry_after_s else None,
+    )
+    response = error_response(error)
+    return msgspec.structs.replace(response, headers=response.headers | refusal.headers)

@@ -1,0 +1,1 @@
+"""Open WebSockets: their frames, queues and writes."""

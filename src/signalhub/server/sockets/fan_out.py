@@ -1,0 +1,57 @@
+"""Frames of a fan-out, written once for all recipients.
+
+The copies of one publish differ only in the recipient's address, so a copy is head + address +
+tail. A batch gathers the publishes of one tick to one audience; a recipient's bytes for all of them
+are the batch's pieces joined by its address, one C call however many messages there are.
+"""
+
+from __future__ import annotations
+
+from signalhub.core.sessions.registry import Recipient
+from signalhub.wire.frames import text_header
+
+
+class FanBatch:
+    """Publishes waiting to be written to one audience.
+
+    Open while it is the last thing queued on every recipient's connection: adding to it then keeps
+    everybody's order. Queueing anything behind it, or writing it, closes it.
+    """
+
+    __slots__ = ("_copies", "_pieces", "blocked", "is_open", "joined")
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[bytes, bytes]] = []
+        self._pieces: dict[int, list[bytes]] = {}
+        self.is_open = True
+        self.joined = 0
+        # Recipients that do not keep up get each copy through their own bounded queue.
+        self.blocked: list[Recipient] = []
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def add(self, head: bytes, tail: bytes) -> None:
+        """One more publish."""
+        assert self.is_open
+        self._copies.append((head, tail))
+
+    def render(self, address_json: bytes) -> bytes:
+        """All frames for one recipient."""
+        self.is_open = False
+        size = len(address_json)
+        pieces = self._pieces.get(size)
+        if pieces is None:
+            pieces = self._pieces[size] = self._cut(size)
+        return address_json.join(pieces)
+
+    def _cut(self, address_size: int) -> list[bytes]:
+        """The bytes between the addresses; the frame headers depend on the address' length only."""
+        pieces: list[bytes] = []
+        before = b""
+        for head, tail in self._copies:
+            size = len(head) + address_size + len(tail)
+            pieces.append(b"".join((before, text_header(size), head)))
+            before = tail
+        pieces.append(before)
+        return pieces

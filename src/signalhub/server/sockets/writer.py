@@ -1,0 +1,336 @@
+"""Every byte to clients leaves here, once per tick of the loop.
+
+A tick begins with the first event after the last flush and ends with the next: first every
+connection with frames of its own is written, then a budget's worth of those that only wait for a
+large fan-out, so that ten thousand subscribers cannot hold up two actors talking. Acks are queued
+only after the target's bytes of the tick were given to the kernel.
+
+A connection whose kernel buffer is full is *blocked* until its transport has drained; who takes
+nothing for too long is closed, and who does not answer our close is dropped. These two are measured
+with the monotonic clock, because the wall clock may jump.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+
+from signalhub.clock import Clock
+from signalhub.core.effects import Effect
+from signalhub.core.hub import Hub
+from signalhub.core.messages.ask import FanReceipt, Receipt
+from signalhub.core.sessions.outbound import Outbound
+from signalhub.core.subscriptions.window import Attempt
+from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
+
+log = logging.getLogger("signalhub.server")
+
+# How long a peer may take to answer our close frame before the socket is dropped.
+_CLOSE_GRACE_S = 1.0
+
+
+class Writer:
+    """Who has something to write, who is blocked, who is closing."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        perform: Callable[[list[Effect], int], None],
+        ending: Callable[[int], None],
+        flushed: Callable[[], None],
+    ) -> None:
+        self._hub = hub
+        self._tally = hub.tally
+        self._bulk_budget = hub.settings.broadcast_batch
+        # The first batch of a fan-out has a tick of its own.
+        self._is_bulk_new = False
+        self._now_ms = clock.now_ms
+        self._mono_s = clock.mono_s
+        self._loop = loop
+        self._perform = perform
+        self._ending = ending
+        self._flushed = flushed
+        self.dirty: list[Connection[Party]] = []
+        # Connections that wait for a large fan-out, each once; a receipt marks a broadcast's end.
+        self._bulk: deque[Connection[Party] | FanReceipt] = deque()
+        self._handed_over: list[Receipt | Attempt] = []
+        self._blocked: set[Connection[Party]] = set()
+        self._closing: list[tuple[float, int, Connection[Party]]] = []
+        # The time of the running tick; 0 between ticks.
+        self.tick_ms = 0
+        self._tick_began_s = 0.0
+
+    def begin_tick(self) -> int:
+        """All that happens before the next flush happens at one time; the flush ends it."""
+        self.tick_ms = now = self._now_ms()
+        self._tick_began_s = self._mono_s()
+        self._loop.call_soon(self._flush)
+        return now
+
+    def mark(self, connection: Connection[Party]) -> None:
+        """The connection has something to write this tick."""
+        if not connection.is_dirty:
+            connection.is_dirty = True
+            self.dirty.append(connection)
+            if not self.tick_ms:
+                self.begin_tick()
+
+    def mark_all(
+        self, connections: list[Connection[Party]], at_once: int, broadcast: FanReceipt | None
+    ) -> None:
+        """The connections of a fan-out: the first ones this tick, the others when it is their turn.
+
+        While an earlier large one is under way a large publish lines up behind it as a whole, so
+        that each connection is written once for both. A broadcast does not, because its sender is
+        told that the first batch was delivered.
+        """
+        if self._bulk and broadcast is None and len(connections) > at_once:
+            at_once = 0
+        if not self._bulk and at_once < len(connections):
+            self._is_bulk_new = True
+        for connection in connections[:at_once]:
+            self.mark(connection)
+        for connection in connections[at_once:]:
+            if not connection.is_in_bulk:
+                connection.is_in_bulk = True
+                self._bulk.append(connection)
+        if broadcast is not None:
+            self._bulk.append(broadcast)
+        if self._bulk and not self.tick_ms:
+            self.begin_tick()
+
+    def _flush(self) -> None:
+        try:
+            self._ending(self.tick_ms)
+            self._write_dirty()
+            if self._is_bulk_new:
+                self._is_bulk_new = False
+            else:
+                self._write_bulk()
+            self._acknowledge()
+            self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
+            self._flushed()
+        finally:
+            # Whatever happened, the next event must be able to begin a tick.
+            self.tick_ms = 0
+            if self._bulk or self.dirty or self._handed_over or self._hub.has_woken:
+                self.begin_tick()
+
+    def _acknowledge(self) -> None:
+        while self._handed_over:
+            receipts, self._handed_over = self._handed_over, []
+            now = self._now_ms()
+            for receipt in receipts:
+                self._perform(self._hub.handed_over(receipt, now), now)
+            self._write_dirty()
+
+    def _write_dirty(self) -> None:
+        dirty, self.dirty = self.dirty, []
+        for connection in dirty:
+            connection.is_dirty = False
+            try:
+                self.write_out(connection)
+            except Exception:
+                self._give_up(connection)
+
+    def _give_up(self, connection: Connection[Party]) -> None:
+        """A fault of ours while writing to one connection must not reach the others."""
+        log.exception("a connection could not be written", extra={"session": connection.session.id})
+        connection.abort()
+
+    def _write_bulk(self) -> None:
+        budget = self._bulk_budget
+        while self._bulk and budget > 0:
+            next_one = self._bulk.popleft()
+            if isinstance(next_one, FanReceipt):
+                took_ms = self._now_ms() - next_one.received_at_ms
+                self._tally.broadcast_latency.observe(took_ms / 1000)
+                continue
+            next_one.is_in_bulk = False
+            if next_one.queue:
+                budget -= 1
+                try:
+                    self.write_out(next_one)
+                except Exception:
+                    self._give_up(next_one)
+
+    def write_out(self, connection: Connection[Party]) -> None:
+        """Write what one connection has queued; it is blocked if the kernel takes less."""
+        queue = connection.queue
+        if not queue:
+            return
+        pieces: list[bytes]
+        if connection.has_fans:
+            pieces, count = connection.render()
+            connection.queue = []
+        else:
+            pieces, count = queue, len(queue) >> 1  # type: ignore[assignment]
+        marks, connection.marks = connection.marks, None
+        tells = count - connection.queued_replies - (len(marks) if marks else 0)
+        connection.queued_replies = 0
+        self._write(connection, pieces, count, tells, marks)
+        pieces.clear()
+
+    def _write(
+        self,
+        connection: Connection[Party],
+        pieces: list[bytes],
+        count: int,
+        tells: int,
+        marks: Marks | None,
+    ) -> bool:
+        """Write `count` messages, so many of them tells; hand over what the kernel took.
+
+        `False` unless it took everything.
+        """
+        data = b"".join(pieces)
+        written = connection.write(data)
+        if written == CLOSED:
+            # Asks are reported as lost when the connection is gone.
+            connection.held += [(math.inf, receipt) for _, receipt in marks or ()]
+            self._tally.dropped_tells += tells
+            return False
+        connection.session.sent += count
+        self._tally.sent += count
+        if written == len(data):
+            if marks:
+                self._handed_over.extend([receipt for _, receipt in marks])
+            return True
+        if marks:
+            self._handed_over.extend(connection.hold(marks, pieces, written))
+        self.block(connection)
+        return False
+
+    def send_control(self, connection: Connection[Party], frame: bytes) -> None:
+        """A pong."""
+        # What is queued goes first, or it could be overtaken if the pong blocks the connection.
+        self.write_out(connection)
+        if connection.is_writable:
+            self._write(connection, [frame], 0, 0, None)
+
+    def block(self, connection: Connection[Party]) -> None:
+        """The transport holds bytes the kernel does not take: from now on frames wait."""
+        if connection.session.outbound is None:
+            connection.session.outbound = Outbound(connection.owner.bounds, self._mono_ms())
+        connection.last_unsent_bytes = connection.unsent_bytes
+        self._blocked.add(connection)
+
+    def drained(self, connection: Connection[Party]) -> None:
+        """The kernel has taken all the transport held: go on with what waits."""
+        self._handed_over.extend(connection.settle())
+        outbound = connection.session.outbound
+        if outbound is not None and not connection.is_closing:
+            self._write_waiting(connection, outbound)
+            held = outbound.release()
+            if held:
+                now = self._now_ms()
+                self._perform(self._hub.resume(held, now), now)
+        if self._handed_over and not self.tick_ms:
+            self.begin_tick()
+
+    def _write_waiting(self, connection: Connection[Party], outbound: Outbound) -> None:
+        outbound.progress_at_ms = self._mono_ms()
+        while connection.waiting:
+            draft = self._take_waiting(connection, outbound)
+            pieces = draft.frames
+            if pieces and not self._write(
+                connection, pieces, len(pieces), draft.tells, draft.marks
+            ):
+                return
+        connection.session.outbound = None
+        connection.waiting = None
+        self._blocked.discard(connection)
+        connection.owner.caught_up(connection)
+
+    def leave_waiting(self, connection: Connection[Party]) -> None:
+        """Before a close: all that waits goes to the transport, which has the grace to send it."""
+        outbound = connection.session.outbound
+        while connection.waiting and outbound is not None:
+            draft = self._take_waiting(connection, outbound)
+            connection.buffer(b"".join(draft.frames))
+            connection.hold(draft.marks, draft.frames, 0)
+            connection.session.sent += len(draft.frames)
+            self._tally.sent += len(draft.frames)
+
+    def _take_waiting(self, connection: Connection[Party], outbound: Outbound) -> Draft:
+        """The next waiting frames, up to one write; expired ones are dropped and reported."""
+        now = self._now_ms()
+        draft = connection.take_waiting(now)
+        outbound.drained(draft.count, draft.bytes, self._mono_ms())
+        for one in draft.expired:
+            if one.receipt is None:
+                self._tally.expired_tells += 1
+            else:
+                self._perform(self._hub.undelivered(one.receipt, now), now)
+        return draft
+
+    def abandon(self, connection: Connection[Party]) -> None:
+        """Whatever was still on its way to a dead socket is counted, or reported to its sender."""
+        now = self._now_ms()
+        waiting = connection.waiting or ()
+        lost: list[Receipt | Attempt] = [receipt for _, receipt in connection.held]
+        lost += [receipt for _, receipt in connection.marks or ()]
+        lost += [one.receipt for one in waiting if one.receipt is not None]
+        self._tally.dropped_tells += sum(one.is_tell for one in waiting)
+        self._tally.dropped_tells += connection.queued_tells
+        outbound, connection.session.outbound = connection.session.outbound, None
+        connection.forget()
+        self._blocked.discard(connection)
+        for receipt in lost:
+            self._perform(self._hub.undelivered(receipt, now), now)
+        if outbound is not None:
+            # Nobody may wait for ever for a reader that will not come back.
+            self._perform(self._hub.resume(list(outbound.paused), now), now)
+
+    def closing(self, connection: Connection[Party]) -> None:
+        """The peer has a moment to answer our close frame, or more to read what waits for it."""
+        connection.last_unsent_bytes = connection.unsent_bytes
+        is_flushed = connection.last_unsent_bytes == 0
+        grace_s = _CLOSE_GRACE_S if is_flushed else self._hub.settings.drain_s
+        heapq.heappush(self._closing, (self._mono_s() + grace_s, id(connection), connection))
+
+    def sweep(self) -> None:
+        """Several times a second: drop what does not close, close who does not read."""
+        while self._closing and self._closing[0][0] <= self._mono_s():
+            heapq.heappop(self._closing)[2].abort()
+        now = self._mono_ms()
+        for connection in list(self._blocked):
+            outbound = connection.session.outbound
+            if outbound is None:
+                continue
+            unsent = connection.unsent_bytes
+            if unsent == 0:
+                self.drained(connection)
+                continue
+            if unsent < connection.last_unsent_bytes:
+                outbound.progress_at_ms = now
+                self._handed_over.extend(connection.settle())
+            connection.last_unsent_bytes = unsent
+            if outbound.is_stalled(now):
+                self.close_slow(connection)
+        if self._handed_over and not self.tick_ms:
+            self.begin_tick()
+
+    def close_slow(self, connection: Connection[Party]) -> None:
+        """Give a reader up that takes nothing."""
+        if connection.is_closing:
+            return
+        connection.owner.too_slow()
+        log.warning("a slow consumer was closed", extra={"session": connection.session.id})
+        connection.owner.leaving(connection)
+        self.abandon(connection)
+        connection.close(connection.owner.slow_code, "slow consumer")
+
+    def depth(self) -> int:
+        """Messages waiting for readers that do not keep up."""
+        outbounds = [connection.session.outbound for connection in self._blocked]
+        return sum(outbound.messages for outbound in outbounds if outbound is not None)
+
+    def _mono_ms(self) -> int:
+        return int(self._mono_s() * 1000)

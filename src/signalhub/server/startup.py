@@ -1,0 +1,111 @@
+"""From a snapshot and the log to the state an earlier process left."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from signalhub.core import refusals
+from signalhub.core.hub import Hub
+from signalhub.core.streams.recovery import Recovery
+from signalhub.engine.local import LocalEngine
+from signalhub.log.errors import EntriesGone, LogDamaged
+from signalhub.settings.model import Settings
+from signalhub.state import inbox_key
+from signalhub.state.store import SnapshotRow, Store, Window
+from signalhub.wire.errors import SettingsError
+from signalhub.wire.room_ids import Names
+
+log = logging.getLogger("signalhub.server")
+
+
+def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
+    """Load the snapshot if it fits the log, and apply what was written since."""
+    hub.streams.log_epoch = engine.epoch
+    hub.dedup.is_kept = hub.rooms.ids.memory.is_kept = True
+    recovery = Recovery(hub, now_ms)
+    start = engine.first
+    window = window_of(hub.settings)
+    snapshot = store.load_snapshot(now_ms, window)
+    since = engine.offset_at_time(now_ms - window.ids_ms)
+    damage = engine.log.fault
+    if damage is not None:
+        # What can be read is served; the snapshot is the best there is, and nothing is changed.
+        hub.storage_fault = refusals.storage_damaged(str(damage))
+    if snapshot is not None and _begin(recovery, snapshot, engine):
+        start, since = snapshot.offset, snapshot.seen_from
+    elif snapshot is not None:
+        log.warning("the snapshot does not fit the log and is made again from it")
+        store.forget_snapshot()
+    since = max(engine.first, min(start, since))
+    applied = 0
+    try:
+        for entry in engine.scan(since):
+            if entry.offset < start:
+                recovery.remember(entry)
+            else:
+                recovery.apply(entry)
+                applied += 1
+    except LogDamaged as found:
+        log.error("the log is damaged and opened read-only", extra={"reason": str(found)})
+        engine.log.found_damaged(found)
+        hub.storage_fault = refusals.storage_damaged(str(found))
+    except EntriesGone:
+        if damage is None:
+            raise
+    recovery.finish()
+    facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
+    log.info("the log is recovered", extra=facts)
+
+
+def room_names(hub: Hub, folder: Path) -> Names:
+    """What hashes the names of rooms; raises `SettingsError` if it is not what the data need."""
+    mark = hub.rooms.key_mark
+    secret = hub.settings.rooms.secret
+    key = secret.encode() if secret else inbox_key.read(folder)
+    if key is None and mark is not None:
+        raise SettingsError(
+            f"the rooms in {folder} need their key, but {inbox_key.NAME} is missing: put it back "
+            "from a copy, or set rooms.secret if that was used"
+        )
+    names = Names(key or inbox_key.make(folder))
+    if mark is not None and names.mark != mark:
+        source = "rooms.secret" if secret else inbox_key.NAME
+        raise SettingsError(
+            f"{source} is not the key the rooms in {folder} were written with (version "
+            f"{mark.version}): with it nobody would find their messages; use the former key, or "
+            "another data folder"
+        )
+    return names
+
+
+def window_of(settings: Settings) -> Window:
+    """How far back accepted ids are kept."""
+    rooms = settings.rooms
+    return Window(
+        int(settings.dedup.window_s * 1000), int(rooms.repeat_s * 1000), rooms.repeat_memory_bytes
+    )
+
+
+def _begin(recovery: Recovery, snapshot: SnapshotRow, engine: LocalEngine) -> bool:
+    """Start from the snapshot, unless it is of another log or cannot be read."""
+    fits = snapshot.epoch == engine.epoch and engine.first <= snapshot.offset <= engine.head
+    if not fits and engine.log.fault is None:
+        return False
+    try:
+        recovery.restore(
+            snapshot.next_id,
+            snapshot.streams,
+            snapshot.subscriptions,
+            snapshot.remembered,
+            snapshot.rooms,
+            snapshot.room_ids,
+            snapshot.replays,
+            snapshot.placements,
+        )
+    except msgspec.MsgspecError as error:
+        log.warning("the snapshot cannot be read", extra={"reason": str(error)})
+        return False
+    return True

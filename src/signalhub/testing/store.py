@@ -1,0 +1,49 @@
+"""A host's SQLite file that fails, or ends the process, where a test says."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+import apsw
+
+from signalhub.actors.store.store import Store
+
+
+class Crash(BaseException):
+    """The process of a host ends here."""
+
+
+class FragileStore(Store):
+    """A store that can fail, or end the process, at a statement chosen before."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path, durability="process")
+        self.countdown = -1
+        self.fault: BaseException = Crash()
+        real = self.connection.execute
+
+        def execute(statement: str, bindings: Any = ()) -> apsw.Cursor:
+            # What takes back cannot fail: it only says what is so anyway.
+            if self.countdown >= 0 and not statement.startswith("R"):
+                self.countdown -= 1
+                if self.countdown < 0:
+                    raise self.fault
+            return real(statement, bindings)
+
+        self.execute = execute  # type: ignore[assignment]
+
+    def empty(self) -> None:
+        """As new; opening another one would take longer than a whole run."""
+        tables = self.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        names = [str(name) for (name,) in tables]
+        for name in names:
+            if name.startswith("state:"):
+                self.connection.execute(f'DROP TABLE "{name}"')
+            else:
+                self.connection.execute(f'DELETE FROM "{name}"')
+
+    @staticmethod
+    def is_full() -> NoReturn:
+        """Fail as a full disk does."""
+        raise apsw.FullError("the disk is full")

@@ -1,0 +1,302 @@
+"""The message: its eleven members, its codec and its limits.
+
+Incoming frames are decoded into `Envelope` with payload and metadata left as the sender's bytes.
+Outgoing frames are written by splicing: the envelope is new, `data` and `metadata` are the sender's
+own bytes. The caller has checked that the frame is valid UTF-8, which msgspec does not do inside
+raw members.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Annotated, Final, Literal, NoReturn
+
+import msgspec
+from msgspec import Meta, Raw
+
+from signalhub.wire import names
+
+PROTOCOL_VERSION = "0.1.0"
+RAW_PING = b'{"type":"ping"}'
+RAW_PONG = b'{"type":"pong"}'
+TELL: Final = "tell"
+ASK: Final = "ask"
+
+NULL = Raw(b"null")
+
+# Beyond it a number is no time a clock could show, and arithmetic on it is no longer exact.
+_EXACT = 2**53
+Number = Annotated[int, Meta(ge=-_EXACT, le=_EXACT)] | Annotated[float, Meta(ge=-_EXACT, le=_EXACT)]
+Id = Annotated[str, Meta(max_length=names.ID_CHARS_MAX)]
+Address = Annotated[str, Meta(max_length=names.ADDRESS_CHARS_MAX)]
+Type = Annotated[str, Meta(max_length=names.TYPE_CHARS_MAX)]
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """One incoming message that passed the basic check."""
+
+    id: Id
+    to: Address
+    type: Type
+    pattern: Literal["tell", "ask"]
+    timestamp: Number
+    correlation_id: str | None = msgspec.field(name="correlationId")
+    ttl: Number | None
+    signature: str | None
+    sender: Address = msgspec.field(name="from")
+    payload: Raw = NULL
+    metadata: Raw = NULL
+
+
+class NotJson(ValueError):
+    """The frame is not JSON at all: the sender is confused beyond repair."""
+
+
+class NotEnvelope(ValueError):
+    """Valid JSON that is no envelope; carries what could be read for the reply."""
+
+    def __init__(self, reason: str, sender: str | None, message_id: str | None) -> None:
+        super().__init__(reason)
+        self.sender = sender
+        self.message_id = message_id
+
+
+_decode = msgspec.json.Decoder(Envelope).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+_CODEC_ERRORS = (ValueError, RecursionError)
+
+
+def encode(value: object) -> bytes:
+    """JSON text of any value."""
+    return _encode(value)
+
+
+def decode(frame: bytes) -> Envelope:
+    """Read a frame, or raise `NotJson` or `NotEnvelope`."""
+    try:
+        envelope = _decode(frame)
+    except _CODEC_ERRORS as error:
+        raise _explain(frame, error) from None
+    # Text begins with `@(` exactly if it sorts between `@(` and `@)`; this makes no new strings.
+    if not ("@(" <= envelope.sender < "@)" and "@(" <= envelope.to < "@)"):
+        reason = "`from` and `to` must be addresses beginning with `@(`"
+        raise NotEnvelope(reason, envelope.sender, envelope.id)
+    return envelope
+
+
+class _Glimpse(msgspec.Struct, gc=False):
+    id: Id | None = None
+    sender: Address | None = msgspec.field(name="from", default=None)
+
+
+_glimpse = msgspec.json.Decoder(_Glimpse).decode
+
+
+def peek(frame: bytes) -> tuple[str | None, str | None]:
+    """Sender and id of a frame that will not be read, for the reply; `None` if unreadable."""
+    try:
+        seen = _glimpse(frame)
+    except _CODEC_ERRORS:
+        return None, None
+    return seen.sender, seen.id
+
+
+def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
+    """Tell broken JSON from JSON of the wrong shape, and save what a reply needs.
+
+    The standard library judges, because it also reads what msgspec does not take although the
+    grammar allows it: half of a surrogate pair, and numbers no float can hold.
+    """
+    try:
+        # Integers as floats: their digits may be more than Python is willing to convert.
+        text = frame.decode(errors="replace")
+        value = json.loads(text, parse_int=float, parse_constant=_refuse_constant)
+    except RecursionError:
+        return NotJson("it is nested too deeply")
+    except ValueError as cause:
+        return NotJson(str(cause))
+    if not isinstance(value, dict):
+        return NotEnvelope("the frame must hold one JSON object", None, None)
+    sender = _short_text(value.get("from"), names.ADDRESS_CHARS_MAX)
+    message_id = _short_text(value.get("id"), names.ID_CHARS_MAX)
+    return NotEnvelope(str(error), sender, message_id)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _short_text(value: object, chars_max: int) -> str | None:
+    """The value, if it is text that can be sent back."""
+    if not isinstance(value, str) or len(value) > chars_max:
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return None
+    return value
+
+
+def is_object(raw: Raw) -> bool:
+    """Is the raw member a JSON object?"""
+    return bytes(raw)[:1] == b"{"
+
+
+def from_hub(
+    *,
+    message_id: bytes,
+    type: str,
+    to: str,
+    payload: bytes,
+    now_ms: int,
+    correlation_id: str | None = None,
+    metadata: bytes = b"{}",
+) -> bytes:
+    """A complete message written by the hub itself; replies are always `tell`."""
+    return b"".join(
+        (
+            b'{"id":"',
+            message_id,
+            _FROM_HUB,
+            _encode(to),
+            b',"type":',
+            _encode(type),
+            b',"payload":',
+            payload,
+            b',"pattern":"tell","correlationId":',
+            _encode(correlation_id),
+            b',"timestamp":%d,"metadata":' % now_ms,
+            metadata,
+            b',"ttl":null,"signature":null}',
+        )
+    )
+
+
+_FROM_HUB = b'","from":"' + names.HUB_ADDRESS.encode() + b'","to":'
+_VIA = b'"via":"' + names.HUB_ADDRESS.encode() + b'"'
+_MARKED = b'{"forwarded":true,' + _VIA + b',"originalMessageId":'
+_EMPTY = Raw(b"{}")
+_HUB_KEYS = (b'"forwarded"', b'"via"', b'"originalMessageId"')
+
+
+def _marked(metadata: Raw) -> bytes:
+    """The sender's metadata with the hub's members added, up to the last one's value.
+
+    The hub's members override the sender's of the same name.
+    """
+    given = bytes(metadata)
+    if given[:1] != b"{":
+        return _MARKED
+    if any(key in given for key in _HUB_KEYS):
+        kept = _decode_members(given)
+        for key in ("forwarded", "via", "originalMessageId"):
+            kept.pop(key, None)
+        given = _encode(kept)
+    inner = given[1:-1].strip()
+    return b"{" + inner + b"," + _MARKED[1:] if inner else _MARKED
+
+
+def forwarded_metadata(metadata: bytes, original_id: str) -> bytes:
+    """Metadata of mail, without the closing brace: the hub adds what it knows of the delivery."""
+    if b'"delivery"' in metadata:
+        kept = _decode_members(metadata)
+        kept.pop("delivery", None)
+        metadata = _encode(kept)
+    return b"".join((_marked(Raw(metadata)), _encode(original_id)))
+
+
+def _ttl(ttl: Number | None) -> bytes:
+    """The sender's lifetime; zero means none."""
+    return _encode(ttl) if ttl else b"null"
+
+
+@lru_cache(maxsize=4)
+def _stamped(now_ms: int) -> bytes:
+    """The members from pattern to metadata of a forwarded message, alike for a whole tick."""
+    return b',"pattern":"tell","correlationId":null,"timestamp":%d,"metadata":' % now_ms
+
+
+def with_delivery(metadata: Raw, delivery: dict[str, object]) -> Raw:
+    """The sender's metadata with a word of the hub about this delivery."""
+    kept = _decode_members(metadata) if is_object(metadata) else {}
+    return Raw(_encode(kept | {"delivery": delivery}))
+
+
+def forwarded(
+    message_id: bytes,
+    message: Envelope,
+    to: bytes,
+    type: str,
+    data: Raw,
+    now_ms: int,
+    metadata: Raw,
+) -> bytes:
+    """The copy of a sent message as its one recipient sees it. `to` is already JSON."""
+    ttl = message.ttl
+    return b"".join(
+        (
+            b'{"id":"',
+            message_id,
+            b'","from":',
+            _encode(message.sender),
+            b',"to":',
+            to,
+            b',"type":',
+            _encode(type),
+            b',"payload":',
+            data,
+            _stamped(now_ms),
+            _MARKED if metadata == _EMPTY else _marked(metadata),
+            _encode(message.id),
+            b'},"ttl":',
+            _encode(ttl) if ttl else b"null",
+            b',"signature":null}',
+        )
+    )
+
+
+def copies(
+    *,
+    message_id: bytes,
+    sender: str,
+    type: str,
+    data: Raw,
+    now_ms: int,
+    correlation_id: str | None,
+    metadata: bytes,
+    ttl: Number | None,
+) -> tuple[bytes, bytes]:
+    """Head and tail of a fan-out: a recipient's copy is head + its address as JSON + tail."""
+    head = b"".join((b'{"id":"', message_id, b'","from":', _encode(sender), b',"to":'))
+    tail = b"".join(
+        (
+            b',"type":',
+            _encode(type),
+            b',"payload":',
+            data,
+            b',"pattern":"tell","correlationId":',
+            _encode(correlation_id),
+            b',"timestamp":%d,"metadata":' % now_ms,
+            metadata,
+            b',"ttl":',
+            _ttl(ttl),
+            b',"signature":null}',
+        )
+    )
+    return head, tail
+
+
+BROADCAST_METADATA = b'{"broadcast":true,' + _VIA + b"}"
+
+
+def publication_metadata(topic: str) -> bytes:
+    """Metadata of a plain topic's copies; the publisher's own is dropped."""
+    return b'{"topic":' + _encode(topic) + b',"publication":true,' + _VIA + b"}"
+
+
+def durable_metadata(topic: str) -> bytes:
+    """Metadata of a durable topic's copies as far as they are alike: more follows a comma."""
+    return publication_metadata(topic)[:-1]
