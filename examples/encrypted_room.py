@@ -19,9 +19,8 @@ import sys
 from base64 import urlsafe_b64encode
 
 import signalhub
-from signalhub import Hub, Room, RoomMessage
-from signalhub.client.rooms.sealing import Sealing, Unsealable
-from signalhub.wire import room_ids
+from signalhub import Hub, Room, RoomMessage, capability
+from signalhub.client.sealing import Sealing, Unsealable
 
 HUB = "http://127.0.0.1:8787"
 SEALING_LABEL = "signalhub-room-sealing"
@@ -31,8 +30,8 @@ class Member:
     """What somebody can do who knows a group's secret, or has only guessed one."""
 
     def __init__(self, exporter_secret: bytes, room: str) -> None:
-        self.inbox_id = room_ids.inbox_id(room_ids.inbox_key(exporter_secret, room))
-        key = room_ids.exporter(exporter_secret, SEALING_LABEL, room.encode(), 32)
+        self.inbox_id = capability.inbox_id(capability.inbox_key(exporter_secret, room))
+        key = capability.exporter(exporter_secret, SEALING_LABEL, room.encode(), 32)
         self._sealing = Sealing(key, room)
 
     async def say(self, room: Room, words: str) -> None:

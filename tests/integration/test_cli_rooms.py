@@ -12,13 +12,12 @@ from typing import get_args
 import pytest
 
 import signalhub
-from signalhub import Hub
+from signalhub import Hub, capability
 from signalhub.cli.app import run
 from signalhub.cli.rooms import room as room_commands
 from signalhub.client.arguments import TYPES, decoded
-from signalhub.client.rooms.sealing import Sealing
+from signalhub.client.sealing import Sealing
 from signalhub.testing import ChaosProxy, RunningHub, run_hub
-from signalhub.wire import room_ids
 from tests.integration.test_cli import Done, cli, line_of, started, unused_url
 from tests.scripted_rooms import ScriptedRooms
 
@@ -117,7 +116,7 @@ async def test_a_key_keeps_the_hub_from_reading(
         hub.url, "room", "listen", "general", *tenant, "--key", key_file, "--count", "1"
     )
     fetched = await cli(hub.url, "inbox", "fetch", "--key", key_file, "--room", "general", *tenant)
-    inbox = room_ids.inbox_id(key_in(key_file))
+    inbox = capability.inbox_id(key_in(key_file))
     wrong = await cli(
         hub.url, "inbox", "fetch", inbox, "--key", other, "--room", "general", *tenant
     )
@@ -143,7 +142,7 @@ async def test_the_command_line_and_programs_seal_alike(
 ) -> None:
     key = key_in(key_file)
     sealing = Sealing(key, "general")
-    async with rooms.room("general", inbox=room_ids.inbox_id(key)) as room:
+    async with rooms.room("general", inbox=capability.inbox_id(key)) as room:
         await room.send(sealing.seal("a", b"from a program"), message_id="a")
         await cli(hub.url, "room", "send", "general", "from a shell", "--key", key_file)
         heard = await cli(hub.url, "room", "listen", "general", "--key", key_file, "--count", "2")
@@ -167,7 +166,7 @@ def test_a_key_is_for_its_owner_alone_and_never_overwritten(
     assert "is there already" in capsys.readouterr().err
     assert path.read_text() == before
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert inbox == room_ids.inbox_id(key_in(str(path))) + "\n"
+    assert inbox == capability.inbox_id(key_in(str(path))) + "\n"
     assert run(["room", "key", "--show", str(path)]) == 0
     assert capsys.readouterr().out == inbox
 

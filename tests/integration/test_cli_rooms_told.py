@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import signalhub
+from signalhub import capability
 from signalhub.cli.app import run
 from signalhub.client.arguments import decoded, encoded
-from signalhub.client.rooms.sealing import Sealing, new_key
+from signalhub.client.sealing import Sealing, new_key
 from signalhub.testing import ChaosProxy, run_hub
-from signalhub.wire import room_ids
 from tests.integration.test_cli import cli, line_of, started, unused_url
 from tests.scripted_rooms import ScriptedRooms
 
@@ -126,7 +126,7 @@ async def test_programs_hear_of_losses_too() -> None:
 
 async def test_a_blind_hub_is_used_with_the_inbox_id_as_room(key: tuple[str, bytes]) -> None:
     path, content = key
-    inbox = room_ids.inbox_id(content)
+    inbox = capability.inbox_id(content)
     async with run_hub(rooms={"mode": "blind"}) as hub:
         refused = await cli(hub.url, "room", "send", "general", "x", "--key", path)
         sent = await cli(hub.url, "room", "send", inbox, "hello", "--key", path)
@@ -140,7 +140,7 @@ async def test_a_blind_hub_is_used_with_the_inbox_id_as_room(key: tuple[str, byt
 
 
 async def test_an_inbox_id_may_begin_with_a_dash_and_a_slip_is_no_id() -> None:
-    inbox = "-" + room_ids.inbox_id(new_key())[1:]
+    inbox = "-" + capability.inbox_id(new_key())[1:]
     async with run_hub(rooms={"mode": "blind"}) as hub:
         sent = await cli(hub.url, "room", "send", inbox, "hello", "--inbox", inbox)
         fetched = await cli(hub.url, "inbox", "fetch", inbox)
@@ -194,7 +194,7 @@ async def test_what_the_key_does_not_open_is_marked_for_programs(key: tuple[str,
     path, content = key
     sealing = Sealing(content, "general")
     async with run_hub() as hub, signalhub.hub(hub.url) as rooms:
-        inbox = rooms.inbox(room_ids.inbox_id(content))
+        inbox = rooms.inbox(capability.inbox_id(content))
         await inbox.append(b"never sealed", message_id="a")
         await inbox.append(sealing.seal("b", b"words"), message_id="b")
         await inbox.append(sealing.seal("c", b"\xfb\xff"), message_id="c")

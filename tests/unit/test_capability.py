@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.wire import room_ids
+from signalhub import capability
 
 # The exporter of the MLS working group's key-schedule vectors, first epoch of the suites 1 to 3:
 # those whose hash is SHA-256.
@@ -31,42 +31,44 @@ SECRET = bytes(range(32))
 def test_the_exporter_is_that_of_mls(secret: str, exported: str) -> None:
     context = bytes.fromhex(CONTEXT)
 
-    assert room_ids.exporter(bytes.fromhex(secret), LABEL, context, 32).hex() == exported
+    assert capability.exporter(bytes.fromhex(secret), LABEL, context, 32).hex() == exported
 
 
 def test_the_inbox_id_is_the_one_everybody_derives() -> None:
-    assert room_ids.inbox_id(SECRET) == "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
+    assert capability.inbox_id(SECRET) == "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
 
 
 def test_the_inbox_key_is_exported_under_its_label_for_its_room() -> None:
-    key = room_ids.inbox_key(SECRET, "general")
+    key = capability.inbox_key(SECRET, "general")
 
-    assert key == room_ids.exporter(SECRET, "tunnl3d-inbox-key", b"general", 32)
-    assert key != room_ids.inbox_key(SECRET, "other")
+    assert key == capability.exporter(SECRET, "tunnl3d-inbox-key", b"general", 32)
+    assert key != capability.inbox_key(SECRET, "other")
     assert len(key) == 32
 
 
 @pytest.mark.parametrize("size", [0, 55, 56, 16_375, 16_376])
 def test_labels_of_every_length_can_be_used(size: int) -> None:
-    exported = room_ids.exporter(SECRET, "x" * size, b"", 16)
+    exported = capability.exporter(SECRET, "x" * size, b"", 16)
 
     assert len(exported) == 16
-    assert exported != room_ids.exporter(SECRET, "x" * (size + 1), b"", 16)
+    assert exported != capability.exporter(SECRET, "x" * (size + 1), b"", 16)
 
 
 def test_a_different_length_is_a_different_export() -> None:
-    assert room_ids.exporter(SECRET, "x", b"", 64)[:32] != room_ids.exporter(SECRET, "x", b"", 32)
+    assert capability.exporter(SECRET, "x", b"", 64)[:32] != capability.exporter(
+        SECRET, "x", b"", 32
+    )
 
 
 @pytest.mark.parametrize("length", [0, -1, 255 * 32 + 1])
 def test_impossible_lengths_are_refused(length: int) -> None:
     with pytest.raises(ValueError, match="bytes can be exported"):
-        room_ids.exporter(SECRET, "x", b"", length)
+        capability.exporter(SECRET, "x", b"", length)
 
 
 @pytest.mark.parametrize("secret", [b"", b"short", bytes(33)])
 def test_secrets_of_another_length_are_refused(secret: bytes) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        room_ids.exporter(secret, "x", b"", 32)
+        capability.exporter(secret, "x", b"", 32)
     with pytest.raises(ValueError, match="32 bytes"):
-        room_ids.inbox_id(secret)
+        capability.inbox_id(secret)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.client.rooms.sealing import OVERHEAD_BYTES, Sealing, Unsealable, new_key
+from signalhub.client.sealing import OVERHEAD_BYTES, Sealing, Unsealable, new_key
 
 KEY = bytes(range(32))
 FIRST = "01bb617365bfdcaf57c3607786104048fce2b63821bc20bac2f2369e1a4fa9329268"

@@ -15,7 +15,7 @@ from signalhub.cli.terminal.failures import Exit, Failure, usage
 
 if TYPE_CHECKING:
     from signalhub.client import RoomMessage
-    from signalhub.client.rooms.sealing import Sealing
+    from signalhub.client.sealing import Sealing
 
 INBOX_VARIABLE = "SIGNALHUB_INBOX"
 
@@ -105,7 +105,7 @@ class Wording:
 
     def _content(self, message: RoomMessage) -> bytes | None:
         """The bytes that somebody sent; `None` if they are sealed and stay so."""
-        from signalhub.client.rooms.sealing import Unsealable
+        from signalhub.client.sealing import Unsealable
 
         if self.sealing is None:
             return message.ciphertext
@@ -137,7 +137,7 @@ def wording_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) 
         raise usage("--raw is about ready ciphertext, --key makes it", "give one of them")
     if is_raw or key is None:
         return Wording(None, is_raw)
-    from signalhub.client.rooms.sealing import Sealing
+    from signalhub.client.sealing import Sealing
 
     return Wording(Sealing(key, room), is_raw)
 
@@ -179,19 +179,19 @@ def write_key(path: Path, key: bytes) -> None:
 
 def inbox_of(key: bytes | None, named: str | None) -> str | None:
     """The inbox that is named, or else goes with the key."""
+    from signalhub import capability
     from signalhub.client.arguments import checked_inbox
-    from signalhub.wire import room_ids
 
     if named:
         try:
             return checked_inbox(named)
         except ValueError as error:
             raise usage(str(error), "correct the inbox id") from None
-    return None if key is None else room_ids.inbox_id(key)
+    return None if key is None else capability.inbox_id(key)
 
 
 def _key_of(content: bytes) -> bytes | None:
-    from signalhub.client.rooms.sealing import KEY_BYTES
+    from signalhub.client.sealing import KEY_BYTES
 
     if len(content) == KEY_BYTES:
         return content

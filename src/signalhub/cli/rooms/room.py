@@ -200,7 +200,7 @@ def key(
     Give the file to the members, over a way you trust, and to nobody else:
     signalhub room key --out general.key
     """
-    from signalhub.client.rooms.sealing import new_key
+    from signalhub.client.sealing import new_key
 
     path = out or show
     if path is None or (out and show):

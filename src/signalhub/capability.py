@@ -1,0 +1,69 @@
+"""Capabilities: what the members of a group derive from a secret the hub never sees.
+
+Whoever knows an inbox id may read and write that inbox. Members derive it from the exporter secret
+of their MLS group, so nobody has to be told it, and the hub cannot get back from it to the group.
+The exporter is that of RFC 9420 §8.5 for the cipher suites whose hash is SHA-256. An exporter
+secret changes with every epoch of a group, an inbox id must not: derive it once, when the group is
+made, and hand it to those who join later inside an encrypted message.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import urlsafe_b64encode
+from hashlib import sha256
+from typing import Final
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+KEY_BYTES: Final = 32
+INBOX_KEY_LABEL: Final = "tunnl3d-inbox-key"
+
+_INBOX_ID = b"inbox-id"
+_MLS = b"MLS 1.0 "
+_EXPORTED = b"exported"
+_LENGTH_MAX = 255 * KEY_BYTES
+
+
+def inbox_id(inbox_key: bytes) -> str:
+    """The id of the inbox that goes with a key: 43 characters that tell nothing about the key."""
+    digest = hmac.digest(_checked(inbox_key), _INBOX_ID, "sha256")
+    return urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def inbox_key(exporter_secret: bytes, room: str) -> bytes:
+    """The key of a room's inbox, from the exporter secret of the group that meets there."""
+    return exporter(exporter_secret, INBOX_KEY_LABEL, room.encode(), KEY_BYTES)
+
+
+def exporter(secret: bytes, label: str, context: bytes, length: int) -> bytes:
+    """`MLS-Exporter` on top of an exporter secret: other labels or contexts, unrelated bytes."""
+    if not 0 < length <= _LENGTH_MAX:
+        raise ValueError(f"between 1 and {_LENGTH_MAX} bytes can be exported")
+    derived = _expand_with_label(_checked(secret), label.encode(), b"", KEY_BYTES)
+    return _expand_with_label(derived, _EXPORTED, sha256(context).digest(), length)
+
+
+def _expand_with_label(secret: bytes, label: bytes, context: bytes, length: int) -> bytes:
+    """`ExpandWithLabel` of RFC 9420 §8; with an empty context it is `DeriveSecret`."""
+    kdf_label = length.to_bytes(2, "big") + _vector(_MLS + label) + _vector(context)
+    return HKDFExpand(SHA256(), length, kdf_label).derive(secret)
+
+
+def _vector(content: bytes) -> bytes:
+    """`opaque<V>` of RFC 9420 §2.1.2: the two upper bits say how long the length is."""
+    size = len(content)
+    if size < 2**6:
+        return size.to_bytes(1, "big") + content
+    if size < 2**14:
+        return (size | 1 << 14).to_bytes(2, "big") + content
+    if size < 2**30:
+        return (size | 2 << 30).to_bytes(4, "big") + content
+    raise ValueError("a label has less than 2^30 bytes")
+
+
+def _checked(secret: bytes) -> bytes:
+    if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
+        raise ValueError(f"a key or exporter secret has {KEY_BYTES} bytes")
+    return secret
