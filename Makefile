@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench chaos clean
+.PHONY: help setup run test check format bench chaos shape clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench: $(READY) ## ratios against peers, medians of interleaved runs
 
 chaos: $(READY) ## a thousand kills of the hub, fifty of the pipeline, every slow fault test, 20 000 API requests
 	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} SIGNALHUB_OPENAPI_REQUESTS=20000 SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest tests/chaos tests/faults tests/compliance/test_openapi.py tests/pipeline/test_kill.py -n 2 $(ARGS)
+
+shape: $(READY) ## sizes, names, ownership and tests in figures, beside what is wanted
+	@$(BIN)/python tools/shape.py $(ARGS)
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "signalhub"
-FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "js")
+FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "js", "tools")
 SUFFIXES = {
     *(".c", ".cfg", ".css", ".html", ".ini", ".js", ".json", ".md", ".mjs", ".py", ".sh", ".sql"),
     *(".toml", ".ts", ".txt", ".yaml", ".yml"),
