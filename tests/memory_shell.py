@@ -360,12 +360,12 @@ class MemoryShell:
         """Entries are safe; the first one has the offset `first`."""
         self.tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
-            self._carry_out(append.receipt.committed(self.hub, offset, self.now))
+            self._carry_out(append.committed(offset, self.now))
 
     def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
         """The log took nothing."""
         if is_final:
-            self.hub.storage_fault = refusal
+            self.hub.storage.fault = refusal
         self._carry_out(self.hub.refused(appends, refusal, self.now))
 
     # What the hub wants.

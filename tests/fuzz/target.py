@@ -167,7 +167,7 @@ class Target:
     def committed(self, appends: list[Append], first: int) -> None:
         self.hub.tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
-            self._carry_out(append.receipt.committed(self.hub, offset, self.now))
+            self._carry_out(append.committed(offset, self.now))
 
     def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
         raise AssertionError("this log refuses nothing")

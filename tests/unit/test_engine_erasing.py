@@ -52,7 +52,7 @@ class Stage:
 
     async def append(self, *entries: Entry) -> None:
         for one in entries:
-            self.engine.append(Append(one, None))  # type: ignore[arg-type]
+            self.engine.append(Append(one))
         self.engine.flush()
         await self.engine.wait_until_written()
 

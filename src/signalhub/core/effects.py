@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from signalhub.wire.entry import Entry, Erased, Stored
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
     from signalhub.core.messages.ask import FanReceipt, Receipt
     from signalhub.core.messages.topics import Audience
     from signalhub.core.rooms.values import Archived, Guest, Result
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from signalhub.core.sessions.session import Session
     from signalhub.core.subscriptions.window import Attempt
     from signalhub.wire.errors import Refusal
+
+
+T = TypeVar("T")
 
 
 class Reply(msgspec.Struct, gc=False):
@@ -77,21 +80,42 @@ class Forget(msgspec.Struct, gc=False):
     addresses: list[str]
 
 
-class Appending(Protocol):
-    """Somebody who wants to know what becomes of an entry."""
+def _nothing_committed(offset: int, now: int) -> list[Effect]:
+    return []
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        """It is on disk, as safely as the settings ask for."""
 
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        """It is not; the refusal says whether it may be tried again."""
+def _nothing_refused(refusal: Refusal, now: int) -> list[Effect]:
+    return []
 
 
 class Append(msgspec.Struct, gc=False):
-    """Write an entry to the log; commits are reported in the order of appending."""
+    """Write an entry to the log; commits are reported in the order of appending.
+
+    `committed` gets its offset once it is on disk, as safely as the settings ask for; `refused`
+    gets why it is not, which says whether it may be tried again. Both get the time.
+    """
 
     entry: Entry
-    receipt: Appending
+    committed: Callable[[int, int], list[Effect]] = _nothing_committed
+    refused: Callable[[Refusal, int], list[Effect]] = _nothing_refused
+
+    def follow(
+        self,
+        committed: Callable[[int, int], list[Effect]],
+        refused: Callable[[Refusal, int], list[Effect]] = _nothing_refused,
+    ) -> None:
+        """Something else is to happen behind what happens anyway."""
+        self.committed = partial(_both, self.committed, committed)
+        self.refused = partial(_both, self.refused, refused)
+
+
+def _both(
+    first: Callable[[T, int], list[Effect]],
+    then: Callable[[T, int], list[Effect]],
+    outcome: T,
+    now: int,
+) -> list[Effect]:
+    return first(outcome, now) + then(outcome, now)
 
 
 class Dispatch(msgspec.Struct, gc=False):

@@ -9,6 +9,7 @@ comes the answer. A restart in between finishes what has been written; the rest 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -168,7 +169,7 @@ def erase(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effec
     if not session.allowance.may_administer(OPERATION):
         raise refusals.unauthorized("admin", OPERATION)
     _check(hub, request)
-    hub.check_storage()
+    hub.storage.check()
     return _Erasing(hub, session, message, request).begin(now)
 
 
@@ -299,8 +300,8 @@ class _Erasing:
         if inbox is not None:
             mark.through = inbox.next_seq - 1
         self._clear(mark.through)
-        receipt = _Marking(self, mark)
-        return [*effects, Append(self._entry(mark, now), receipt)]
+        append = Append(self._entry(mark, now), partial(self._marked, mark), self._not_begun)
+        return [*effects, append]
 
     def _entry(self, body: Erased, now: int) -> Entry:
         return Entry(Kind.ERASED, self._inbox or "", 0, 0, now, encode_body(body))
@@ -337,7 +338,7 @@ class _Erasing:
 
     # The mark, and the search for everything before it.
 
-    def marked(self, mark: Erased, offset: int, now: int) -> list[Effect]:
+    def _marked(self, mark: Erased, offset: int, now: int) -> list[Effect]:
         """Everything that came before the request is on disk."""
         self._through = offset
         if self._actor is not None:
@@ -352,7 +353,7 @@ class _Erasing:
 
     def _located(self, located: Located | None, now: int) -> list[Effect]:
         if located is None:
-            return self.give_up(refusals.storage_unreadable(), now)
+            return self._give_up(refusals.storage_unreadable(), now)
         self._torn += located.torn
         effects = self._note(located.found, now) if located.found else []
         if located.end < self._through:
@@ -375,11 +376,17 @@ class _Erasing:
         body = Erased(self._reason, list(ranges), list(renamed), name)
         pending = self._hub.erasures.add(body)
         self._unwritten += 1
-        effects: list[Effect] = [Append(self._entry(body, now), _Noting(self, pending))]
+        effects: list[Effect] = [
+            Append(
+                self._entry(body, now),
+                partial(self._noted, pending),
+                partial(self._not_noted, pending),
+            )
+        ]
         if mail and self._box is not None:
             settled = encode_body(Settled("", self._box.subscription.position.generation, mail))
             entry = Entry(Kind.SETTLED, self._pseudonym, self._box.id, 0, now, settled)
-            effects.insert(0, Append(entry, _Noting(self, None)))
+            effects.insert(0, Append(entry, refused=self._give_up))
         return effects
 
     def _settle(self, one: Match) -> list[Settlement]:
@@ -412,10 +419,17 @@ class _Erasing:
 
     # The segments.
 
-    def written(self, now: int) -> list[Effect]:
-        """One more of its entries is on disk."""
+    def _noted(self, pending: Pending, offset: int, now: int) -> list[Effect]:
+        """One more of its entries is in the log: from now on it survives a restart."""
+        pending.offset = offset
+        self._pending.append(pending)
+        pending.is_claimed = not self._is_over
         self._unwritten -= 1
         return self._rewrite(now)
+
+    def _not_noted(self, pending: Pending, refusal: Refusal, now: int) -> list[Effect]:
+        self._hub.erasures.remove([pending])
+        return self._give_up(refusal, now)
 
     def _rewrite(self, now: int) -> list[Effect]:
         if not self._is_searched or self._unwritten or self._is_over:
@@ -424,14 +438,9 @@ class _Erasing:
             return self._erased(0, now)
         return [self._hub.erasures.erase(self._pending, self._erased)]
 
-    def noted(self, pending: Pending) -> None:
-        """An entry of it is in the log: from now on it survives a restart."""
-        self._pending.append(pending)
-        pending.is_claimed = not self._is_over
-
     def _erased(self, result: int | Refusal, now: int) -> list[Effect]:
         if isinstance(result, Refusal):
-            return self.give_up(result, now)
+            return self._give_up(result, now)
         if self._actor is not None:
             self._hub.erasures.show(self._actor, self)
             self._hub.erasures.has_news = True
@@ -449,15 +458,15 @@ class _Erasing:
         if self._session.state is not State.CONNECTED:
             return []
         encoded = wire.encode(payload)
-        return [self._hub.reply(self._session, self._message, "hub:erased", encoded, now)]
+        return [self._hub.replies.reply(self._session, self._message, "hub:erased", encoded, now)]
 
-    def not_begun(self, refusal: Refusal, now: int) -> list[Effect]:
+    def _not_begun(self, refusal: Refusal, now: int) -> list[Effect]:
         """How far it reaches was not written, so what comes later would be hidden, too."""
         if self._actor is not None:
             self._hub.erasures.show(self._actor, self)
-        return self.give_up(refusal, now)
+        return self._give_up(refusal, now)
 
-    def give_up(self, refusal: Refusal, now: int) -> list[Effect]:
+    def _give_up(self, refusal: Refusal, now: int) -> list[Effect]:
         """It stays hidden; what was written down is done later, the rest has to be asked for."""
         if self._is_over:
             return []
@@ -466,36 +475,4 @@ class _Erasing:
             one.is_claimed = False
         if self._session.state is not State.CONNECTED:
             return []
-        return [self._hub.refuse(self._session, self._message, refusal, now)]
-
-
-class _Marking(msgspec.Struct):
-    """The mark on its way to the log."""
-
-    erasing: _Erasing
-    body: Erased
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return self.erasing.marked(self.body, offset, now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return self.erasing.not_begun(refusal, now)
-
-
-class _Noting(msgspec.Struct):
-    """What was found, on its way to the log."""
-
-    erasing: _Erasing
-    pending: Pending | None
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        if self.pending is None:
-            return []
-        self.pending.offset = offset
-        self.erasing.noted(self.pending)
-        return self.erasing.written(now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if self.pending is not None:
-            hub.erasures.remove([self.pending])
-        return self.erasing.give_up(refusal, now)
+        return [self._hub.replies.refuse(self._session, self._message, refusal, now)]

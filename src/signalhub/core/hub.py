@@ -17,7 +17,7 @@ from typing import Final
 
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Ids
-from signalhub.core import erasure, placement, refusals, replay, requests
+from signalhub.core import erasure, placement, refusals, replay
 from signalhub.core.effects import Append, Close, Effect, Forget, Persist, Reply
 from signalhub.core.erasure import Erasures
 from signalhub.core.messages import ask, route
@@ -26,13 +26,15 @@ from signalhub.core.messages.dedup import Dedup
 from signalhub.core.messages.topics import Topics
 from signalhub.core.placement import Placements
 from signalhub.core.replay import Replays
+from signalhub.core.replies import Replies
 from signalhub.core.rooms.rooms import Rooms
 from signalhub.core.sessions import control, register
 from signalhub.core.sessions.registry import Registration, Registry
 from signalhub.core.sessions.session import Session, State
+from signalhub.core.storage import Storage
 from signalhub.core.streams import dead_letters, mailboxes, topics
 from signalhub.core.streams.streams import Streams
-from signalhub.core.subscriptions import manage, progress, settle
+from signalhub.core.subscriptions import manage, settle
 from signalhub.core.subscriptions.dispatcher import Dispatcher
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.counters import Tally
@@ -42,7 +44,6 @@ from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Entry, Kind, Outcome, Settled, Settlement, encode_body
 from signalhub.wire.envelope import Envelope, NotEnvelope, NotJson
 from signalhub.wire.errors import Code, Refusal
-from signalhub.wire.names import NOBODY
 
 Handler = Callable[["Hub", Session, Envelope, int], list[Effect]]
 
@@ -104,7 +105,6 @@ UNLIMITED: Final = frozenset(
 )
 
 
-_DURABILITY = {"always": "fsync", "interval": "interval", "os": "os"}
 _CONNECTED = State.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _SWEEP_MS_MIN = 5_000
@@ -131,6 +131,8 @@ class Hub:
         self.authenticator = authenticator
         self.session_tokens = session_tokens
         self.tally = tally
+        self.replies = Replies(ids, tally)
+        self.storage = Storage(settings.log.sync)
         # A dict, because goodbyes and heartbeats go out in the same order in every run.
         self.sessions: dict[Session, None] = {}
         self.identities = control.Identities()
@@ -150,11 +152,6 @@ class Hub:
         # Such asks from before a restart whose fate is not known, by sender and id: their offset
         # and when they were accepted.
         self.orphans: dict[tuple[str, str], Orphan] = {}
-        self.durability = _DURABILITY[settings.log.sync]
-        # Entries nobody waits for that the log had no room for.
-        self.unwritten: list[Entry] = []
-        # Why the log takes nothing more, if it has stopped.
-        self.storage_fault: Refusal | None = None
         self.window = control.Window(tally)
         self.is_draining = False
         self._message_bytes_max = settings.message_bytes_max
@@ -215,7 +212,7 @@ class Hub:
                 raise refusals.unknown_type(type)
             return handler(self, session, message, now)
         except Refusal as refusal:
-            return [self.refuse(session, message, refusal, now)]
+            return [self.replies.refuse(session, message, refusal, now)]
 
     def _charge(self, session: Session, now: int) -> None:
         """One token for one message."""
@@ -269,13 +266,13 @@ class Hub:
         """Ask a sender to hold its tells to one address."""
         self.tally.paused += 1
         payload = wire.encode({"reason": "outbound_queue_full", "target": address})
-        return [self.notice(sender, "hub:pause", payload, now)]
+        return [self.replies.notice(sender, "hub:pause", payload, now)]
 
     def resume(self, held: list[tuple[Session, str]], now: int) -> list[Effect]:
         """Let held senders go on."""
         self.tally.resumed += len(held)
         return [
-            self.notice(sender, "hub:resume", wire.encode({"target": address}), now)
+            self.replies.notice(sender, "hub:resume", wire.encode({"target": address}), now)
             for sender, address in held
             if sender.state is State.CONNECTED
         ]
@@ -286,17 +283,12 @@ class Hub:
 
     # The log.
 
-    def check_storage(self) -> None:
-        """Refuse what needs the log when the log has stopped."""
-        if self.storage_fault is not None:
-            raise self.storage_fault
-
     def refused(self, appends: list[Append], refusal: Refusal, now: int) -> list[Effect]:
         """The log took none of these, which is everything that was on its way."""
         self.streams.take_back()
         self.tally.append_refused += len(appends)
         # What was done last is undone first; the answers come in the order of the requests.
-        effects = [append.receipt.refused(self, refusal, now) for append in reversed(appends)]
+        effects = [append.refused(refusal, now) for append in reversed(appends)]
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:
@@ -306,7 +298,8 @@ class Hub:
             deliveries, self.loose = self.loose, []
             body = encode_body(Settled("", 0, deliveries))
             entry = Entry(Kind.SETTLED, "", 0, 0, now, body)
-            effects.append(Append(entry, LooseWritten(deliveries)))
+            # The log may have no room: nobody waits for these, and only the audit will miss them.
+            effects.append(Append(entry))
         return effects
 
     @property
@@ -354,9 +347,7 @@ class Hub:
         self.dedup.sweep(now)
         self._give_up_orphans(now)
         rooms = self.rooms.tick(now)
-        unwritten, self.unwritten = self.unwritten, []
-        again: list[Effect] = [Append(one, progress.Kept(one)) for one in unwritten]
-        effects = again + rooms + self.erasures.tick(now) + self._end_tokens(now)
+        effects = self.storage.tick() + rooms + self.erasures.tick(now) + self._end_tokens(now)
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self.registry)
             self._slice = -(-len(self._to_sweep) * 1000 // self._sweep.period_ms)
@@ -369,7 +360,7 @@ class Hub:
         if self.settings.heartbeat_push_s and self._push.is_due(now):
             payload = control.heartbeat_payload(b"%d" % now, now)
             effects.extend(
-                self.notice(session, "hub:heartbeat_ack", payload, now)
+                self.replies.notice(session, "hub:heartbeat_ack", payload, now)
                 for session in self.sessions
                 if session.state is State.CONNECTED
             )
@@ -434,7 +425,7 @@ class Hub:
     ) -> list[Effect]:
         """Tell a session why it must go, clean up after it and close it."""
         payload = wire.encode({"reason": reason, "message": text})
-        notice = self.notice(session, "hub:disconnect", payload, now)
+        notice = self.replies.notice(session, "hub:disconnect", payload, now)
         return [notice, *self.closed(session, now), Close(session, code, reason)]
 
     def degradations(self) -> list[str]:
@@ -446,54 +437,13 @@ class Hub:
             found.append("dedup_window_shortened")
         return found
 
-    # Writing to clients.
-
-    def reply(
-        self,
-        session: Session,
-        request: Envelope,
-        type: str,
-        payload: bytes,
-        now: int,
-        metadata: bytes = b"{}",
-    ) -> Reply:
-        """Answer a request."""
-        frame = wire.from_hub(
-            message_id=self.ids.next(),
-            type=type,
-            to=request.sender,
-            payload=payload,
-            now_ms=now,
-            correlation_id=request.id,
-            metadata=metadata,
-        )
-        return Reply(session, frame)
-
-    def notice(self, session: Session, type: str, payload: bytes, now: int) -> Reply:
-        """Tell a session something it did not ask for."""
-        frame = wire.from_hub(
-            message_id=self.ids.next(),
-            type=type,
-            to=session.address,
-            payload=payload,
-            now_ms=now,
-        )
-        return Reply(session, frame)
-
-    def refuse(self, session: Session, request: Envelope, refusal: Refusal, now: int) -> Reply:
-        """Answer a request with what is wrong and what to do."""
-        self.tally.count_error(refusal.code)
-        return self.reply(
-            session, request, "hub:error", error_payload(refusal), now, requests.trace_of(request)
-        )
-
     def failed(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """The hub itself stumbled over this frame; tell the sender, keep the socket."""
         try:
             message = wire.decode(frame)
         except (NotJson, NotEnvelope):
             return self._refuse_unread(session, refusals.failed(), now)
-        return [self.refuse(session, message, refusals.failed(), now)]
+        return [self.replies.refuse(session, message, refusals.failed(), now)]
 
     def _refuse_unread(
         self,
@@ -510,42 +460,4 @@ class Hub:
                 self._charge(session, now)
             except Refusal as broke:
                 refusal = broke
-        self.tally.count_error(refusal.code)
-        frame = wire.from_hub(
-            message_id=self.ids.next(),
-            type="hub:error",
-            to=sender or session.identity or NOBODY,
-            payload=error_payload(refusal),
-            now_ms=now,
-            correlation_id=message_id,
-        )
-        return [Reply(session, frame)]
-
-
-class LooseWritten:
-    """Settlements of asks without a mailbox, on their way to the log."""
-
-    __slots__ = ("_deliveries",)
-
-    def __init__(self, deliveries: list[Settlement]) -> None:
-        self._deliveries = deliveries
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        """The log has no room: nobody waits for these, and only the audit will miss them."""
-        return []
-
-
-def error_payload(refusal: Refusal) -> bytes:
-    """The five members every error carries."""
-    return wire.encode(
-        {
-            "code": refusal.code,
-            "message": refusal.message,
-            "resolution": refusal.resolution,
-            "details": refusal.details,
-            "retryable": refusal.retryable,
-        }
-    )
+        return [self.replies.refuse_unread(session, refusal, now, sender, message_id)]

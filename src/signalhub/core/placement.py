@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from hashlib import blake2b
 from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Final
@@ -17,16 +18,15 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
+from signalhub.core.replies import Answer
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
-from signalhub.core.subscriptions import progress
 from signalhub.wire.entry import Entry, Kind, Placed, encode_body
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.effects import Appending
     from signalhub.core.hub import Hub
 
 Row = tuple[str, str, int, int]  # Actor, host, token, and the offset of its entry.
@@ -51,7 +51,7 @@ class Coming(msgspec.Struct, eq=False):
     actor: str
     place: Place
     order: int
-    waiters: list[Appending]
+    waiters: list[Answer]
 
 
 class Placements:
@@ -205,8 +205,8 @@ def place(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effec
             fresh[actor] = found
             room -= known is None
         places.append(_described(actor, found))
-    payload = {"places": places, "unplaced": unplaced}
-    answer = progress.Answer(session, message, "hub:placed", payload)
+    payload: dict[str, object] = {"places": places, "unplaced": unplaced}
+    answer = hub.replies.answer(session, message, "hub:placed", payload)
     return _answer_when_stored(hub, answer, request.actors, fresh, now)
 
 
@@ -295,7 +295,7 @@ def move(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
         if box is None or kind_of(actor) not in (box.kinds or ()):
             raise refusals.no_host(kind_of(actor))
         fresh[actor] = moved
-    answer = progress.Answer(session, message, "hub:moved", _described(actor, moved))
+    answer = hub.replies.answer(session, message, "hub:moved", _described(actor, moved))
     return _answer_when_stored(hub, answer, [actor], fresh, now)
 
 
@@ -325,21 +325,26 @@ def check_fences(hub: Hub, fences: dict[str, int]) -> None:
 
 
 def _answer_when_stored(
-    hub: Hub, answer: progress.Answer, actors: list[str], fresh: dict[str, Place], now: int
+    hub: Hub, answer: Answer, actors: list[str], fresh: dict[str, Place], now: int
 ) -> list[Effect]:
     """Write what is new, and answer when that and what is on its way already is on disk."""
     if fresh:
-        hub.check_storage()
+        hub.storage.check()
     appends = [_append(hub, actor, place, now) for actor, place in fresh.items()]
     last = hub.placements.latest(actors)
     if last is None:
-        return answer.committed(hub, 0, now)
+        return answer.committed(0, now)
     last.waiters.append(answer)
     return [*appends]
 
 
 def _append(hub: Hub, actor: str, place: Place, now: int) -> Append:
-    return Append(_entry(actor, place, now), Written(hub.placements.send(actor, place)))
+    coming = hub.placements.send(actor, place)
+    return Append(
+        _entry(actor, place, now),
+        partial(_written, hub, coming),
+        partial(_not_written, hub, coming),
+    )
 
 
 def _entry(actor: str, place: Place, now: int) -> Entry:
@@ -347,37 +352,26 @@ def _entry(actor: str, place: Place, now: int) -> Entry:
     return Entry(Kind.PLACED, "", 0, 0, now, body)
 
 
-class Written(msgspec.Struct):
-    """A place on its way to the log."""
+def _written(hub: Hub, coming: Coming, offset: int, now: int) -> list[Effect]:
+    before = hub.placements.took(coming, offset)
+    hub.tally.actors_placed += before is None
+    hub.tally.actors_moved += before is not None and before.host != coming.place.host
+    return [one for each in coming.waiters for one in each.committed(offset, now)]
 
-    coming: Coming
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        before = hub.placements.took(self.coming, offset)
-        hub.tally.actors_placed += before is None
-        hub.tally.actors_moved += before is not None and before.host != self.coming.place.host
-        return [one for each in self.coming.waiters for one in each.committed(hub, offset, now)]
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        hub.placements.refused(self.coming)
-        return [one for each in self.coming.waiters for one in each.refused(hub, refusal, now)]
+def _not_written(hub: Hub, coming: Coming, refusal: Refusal, now: int) -> list[Effect]:
+    hub.placements.refused(coming)
+    return [one for each in coming.waiters for one in each.refused(refusal, now)]
 
 
 def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
     """Write down again where actors live, if the log is about to forget it."""
     chosen = list(islice(hub.placements.before(end), ANCHORS_MAX))
-    return [Append(_entry(*one, now), Anchored(*one)) for one in chosen]
+    return [Append(_entry(*one, now), partial(_anchored, hub.placements, *one)) for one in chosen]
 
 
-class Anchored(msgspec.Struct):
-    """A place written again."""
-
-    actor: str
-    place: Place
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        hub.placements.note(self.actor, self.place.host, self.place.token, offset)
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return []
+def _anchored(
+    placements: Placements, actor: str, place: Place, offset: int, now: int
+) -> list[Effect]:
+    placements.note(actor, place.host, place.token, offset)
+    return []

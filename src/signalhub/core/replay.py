@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -9,13 +11,13 @@ import msgspec
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Appending, Effect, Fetch, Reply
+from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.messages import ask, publish
+from signalhub.core.replies import Answer
 from signalhub.core.sessions.session import Session, State
 from signalhub.core.streams import dead_letters
 from signalhub.core.streams.streams import Mailbox, Topic
-from signalhub.core.subscriptions import progress, send
-from signalhub.core.subscriptions.progress import Waited
+from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
     Entry,
@@ -89,7 +91,7 @@ class _Replaying:
             return []
         if found is None:
             unread = refusals.storage_unreadable()
-            return [self._hub.refuse(self._session, self._message, unread, now)]
+            return [self._hub.replies.refuse(self._session, self._message, unread, now)]
         if not found:
             return [self._end(now)]
         copied: list[Effect] = []
@@ -124,7 +126,7 @@ class _Replaying:
         }
         if self._asked < self._topic.first:
             payload |= {"lostFrom": self._asked, "lostTo": self._topic.first - 1}
-        return self._hub.reply(
+        return self._hub.replies.reply(
             self._session, self._message, "hub:replayed", wire.encode(payload), now
         )
 
@@ -151,7 +153,13 @@ class OnItsWay(msgspec.Struct):
     """Copies of a job that are not on disk yet: the last of them, and who waits for it."""
 
     last: Replay
-    receipt: Waited
+    waiters: list[Answer]
+
+    def committed(self, offset: int, now: int) -> list[Effect]:
+        return [one for each in self.waiters for one in each.committed(offset, now)]
+
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        return [one for each in self.waiters for one in each.refused(refusal, now)]
 
 
 class Replays:
@@ -270,23 +278,23 @@ def republish(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
     if not fresh:
         pending = hub.replays.on_its_way.get(request.job)
         if pending is None:
-            return answer.committed(hub, 0, now)
-        pending.receipt.waiters.append(answer)
+            return answer.committed(0, now)
+        pending.waiters.append(answer)
         return []
-    hub.check_storage()
+    hub.storage.check()
     _check_room(hub, target, len(fresh), now)
     appends = [
         _append(hub, target, _copy(request, one, target, message.sender), now) for one in fresh
     ]
-    last = appends[-1]
-    last.receipt = waited = progress.Waited(last.receipt, [answer])
-    hub.replays.on_its_way[request.job] = OnItsWay(_replay(request, fresh[-1]), waited)
+    on_its_way = OnItsWay(_replay(request, fresh[-1]), [answer])
+    appends[-1].follow(on_its_way.committed, on_its_way.refused)
+    hub.replays.on_its_way[request.job] = on_its_way
     return [*appends]
 
 
 def _answer(
     hub: Hub, session: Session, message: Envelope, request: requests.Republish, appended: int
-) -> progress.Answer:
+) -> Answer:
     def payload() -> dict[str, object]:
         last = hub.replays.last(request.job)
         position = None
@@ -300,7 +308,7 @@ def _answer(
             "skipped": skipped,
         }
 
-    return progress.Answer(session, message, "hub:republished", payload)
+    return hub.replies.answer(session, message, "hub:republished", payload)
 
 
 # Checking.
@@ -404,27 +412,35 @@ def _append(hub: Hub, target: Target, copy: Message, now: int) -> Append:
     else:
         append = publish.append(hub, stream, copy, now)
     assert copy.replay is not None
-    append.receipt = Copied(append.receipt, copy.replay)
+    append.committed = partial(_copied, hub.replays, copy.replay, append.committed)
+    append.refused = partial(_not_copied, hub.replays, copy.replay, append.refused)
     return append
 
 
-class Copied(msgspec.Struct):
-    """A copy on its way to the log."""
+def _copied(
+    replays: Replays,
+    replay: Replay,
+    committed: Callable[[int, int], list[Effect]],
+    offset: int,
+    now: int,
+) -> list[Effect]:
+    replays.note(replay, offset)
+    pending = replays.on_its_way.get(replay.job)
+    if pending is not None and place_of(pending.last) == place_of(replay):
+        del replays.on_its_way[replay.job]
+    return committed(offset, now)
 
-    receipt: Appending
-    replay: Replay
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        hub.replays.note(self.replay, offset)
-        pending = hub.replays.on_its_way.get(self.replay.job)
-        if pending is not None and place_of(pending.last) == place_of(self.replay):
-            del hub.replays.on_its_way[self.replay.job]
-        return self.receipt.committed(hub, offset, now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        # The log refuses everything that is on its way.
-        hub.replays.on_its_way.pop(self.replay.job, None)
-        return self.receipt.refused(hub, refusal, now)
+def _not_copied(
+    replays: Replays,
+    replay: Replay,
+    refused: Callable[[Refusal, int], list[Effect]],
+    refusal: Refusal,
+    now: int,
+) -> list[Effect]:
+    # The log refuses everything that is on its way.
+    replays.on_its_way.pop(replay.job, None)
+    return refused(refusal, now)
 
 
 # The log is cut.
@@ -437,17 +453,9 @@ def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
     if not replays.is_known or replays.defined_at >= end or replays.on_its_way:
         return []
     entry = Entry(Kind.REPLAYS_STAND, "", 0, 0, now, replays.state())
-    return [Append(entry, Anchored())]
+    return [Append(entry, partial(_anchored, replays))]
 
 
-class Anchored:
-    """What is known of replays, written again."""
-
-    __slots__ = ()
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        hub.replays.defined_at = offset
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return []
+def _anchored(replays: Replays, offset: int, now: int) -> list[Effect]:
+    replays.defined_at = offset
+    return []

@@ -286,7 +286,7 @@ class Runner:
         self._tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
             try:
-                for effect in append.receipt.committed(self.hub, offset, now):
+                for effect in append.committed(offset, now):
                     if type(effect) is Answer:
                         self._answer(effect)
                     else:
@@ -299,7 +299,7 @@ class Runner:
         """The log took nothing; finally, if it will take nothing until the next start."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
-            self.hub.storage_fault = refusal
+            self.hub.storage.fault = refusal
         self.perform(self.hub.refused(appends, refusal, now), now)
 
     def _ending_tick(self, now: int) -> None:

@@ -33,7 +33,7 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     damage = engine.log.fault
     if damage is not None:
         # What can be read is served; the snapshot is the best there is, and nothing is changed.
-        hub.storage_fault = refusals.storage_damaged(str(damage))
+        hub.storage.fault = refusals.storage_damaged(str(damage))
     if snapshot is not None and _begin(recovery, snapshot, engine):
         start, since = snapshot.offset, snapshot.seen_from
     elif snapshot is not None:
@@ -51,7 +51,7 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     except LogDamaged as found:
         log.error("the log is damaged and opened read-only", extra={"reason": str(found)})
         engine.log.found_damaged(found)
-        hub.storage_fault = refusals.storage_damaged(str(found))
+        hub.storage.fault = refusals.storage_damaged(str(found))
     except EntriesGone:
         if damage is None:
             raise

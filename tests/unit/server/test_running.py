@@ -10,7 +10,6 @@ import pytest
 from signalhub.core.effects import Answer, Append, Consult, Effect, Fetch, Recall
 from signalhub.core.rooms.values import Accepted, Archived, Result
 from signalhub.wire.entry import Entry, Kind
-from signalhub.wire.errors import Refusal
 from tests.unit.server.stage import Stage
 
 SECRET = "room-of-somebody"
@@ -47,14 +46,8 @@ class Shelf:
         self.done = done
 
 
-class Explosive:
-    """A receipt that fails when its entry is safe."""
-
-    def committed(self, hub: object, offset: int, now: int) -> list[Effect]:
-        raise LookupError(SECRET)
-
-    def refused(self, hub: object, refusal: Refusal, now: int) -> list[Effect]:
-        return []
+def explode(offset: int, now: int) -> list[Effect]:
+    raise LookupError(SECRET)
 
 
 def accepted(seq: int = 1) -> Accepted:
@@ -122,7 +115,7 @@ def test_fault_behind_a_commit_is_logged_without_its_words(
 ) -> None:
     entry = Entry(Kind.ROOM_MESSAGE, "a stream", 1, 1, 0, b"")
     with Stage() as stage:
-        stage.runner.run(lambda now: [Append(entry, Explosive())])
+        stage.runner.run(lambda now: [Append(entry, explode)])
         stage.loop.run_dry()
 
     assert faults(caplog) == ["a committed entry could not be handled"]

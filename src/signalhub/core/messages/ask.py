@@ -11,6 +11,7 @@ holds; other recipients do not wait.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -120,7 +121,7 @@ def accept(
             return _unknown(hub, session, message, target, now)
     elif not mailbox.subscription.consumers:
         check_room(hub, mailbox, 1, now)
-    hub.check_storage()
+    hub.storage.check()
     stored = Message(
         message.id,
         hub.ids.next(),
@@ -131,7 +132,7 @@ def accept(
         message.ttl or None,
         expires_at,
     )
-    receipt = Ask(session, message, [session], target, now, expires_at, stored, key, mailbox)
+    receipt = Receipt(session, message, [session], target, now, expires_at, stored, key, mailbox)
     hub.asks[key] = receipt
     orphan = hub.orphans.pop((message.sender, message.id), None)
     if orphan is not None and mailbox is None:
@@ -150,7 +151,7 @@ def accept(
     receipt.order = hub.asked
     stream_epoch = 0 if mailbox is None else mailbox.id
     entry = Entry(Kind.MAIL, target, stream_epoch, receipt.seq, now, body)
-    return [Append(entry, receipt)]
+    return [Append(entry, partial(committed, hub, receipt), partial(refused, hub, receipt))]
 
 
 def _unknown(hub: Hub, session: Session, message: Envelope, target: str, now: int) -> list[Effect]:
@@ -184,7 +185,7 @@ def unknown_actor(
         }
     )
     trace = requests.trace_of(message)
-    return hub.reply(session, message, "hub:unknown_actor", payload, now, trace)
+    return hub.replies.reply(session, message, "hub:unknown_actor", payload, now, trace)
 
 
 def waiting_in(hub: Hub, mailbox: Mailbox, now: int) -> int:
@@ -239,16 +240,6 @@ def wait_behind(ask: Receipt, effect: Deliver | FanOut) -> list[Effect]:
 
 
 # What the log says.
-
-
-class Ask(Receipt, eq=False):
-    """The receipt of an ask that the log answers."""
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return committed(hub, self, offset, now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return refused(hub, self, refusal, now)
 
 
 def committed(hub: Hub, receipt: Receipt, offset: int, now: int) -> list[Effect]:
@@ -316,7 +307,7 @@ def refused(hub: Hub, receipt: Receipt, refusal: Refusal, now: int) -> list[Effe
     """The log did not take it: the sender may try again with the same id, or must be told."""
     message = receipt.message
     hub.asks.pop(receipt.key, None)
-    replies = [hub.refuse(asker, message, refusal, now) for asker in receipt.listening]
+    replies = [hub.replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
     return [*replies, *_release(receipt)]
 
 
@@ -383,10 +374,10 @@ def delivery_ack(
     if ack.seq:
         payload["epoch"] = hub.streams.epoch_of(ack.stream)
         payload["seq"] = ack.seq
-    payload["durability"] = hub.durability
+    payload["durability"] = hub.storage.durability
     if is_duplicate:
         payload["duplicate"] = True
-    return hub.reply(session, message, "hub:delivery_ack", wire.encode(payload), now)
+    return hub.replies.reply(session, message, "hub:delivery_ack", wire.encode(payload), now)
 
 
 def handed_over(hub: Hub, receipt: Receipt, now: int) -> list[Effect]:
@@ -425,7 +416,7 @@ def overflowed(hub: Hub, receipt: Receipt, waiting: int, now: int) -> list[Effec
 def _withdraw(hub: Hub, receipt: Receipt, refusal: Refusal, now: int) -> list[Effect]:
     message = receipt.message
     hub.asks.pop(receipt.key, None)
-    return [hub.refuse(asker, message, refusal, now) for asker in receipt.listening]
+    return [hub.replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
 
 def _settle(hub: Hub, receipt: Receipt, outcome: Outcome, now: int) -> None:

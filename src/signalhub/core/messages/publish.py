@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from signalhub.auth.permissions import EVERYTHING
@@ -37,7 +38,7 @@ def publish(
     now: int,
 ) -> list[Effect]:
     """Append a message to a topic; its sender is told when it is on disk."""
-    hub.check_storage()
+    hub.storage.check()
     check(request)
     deliver_at = request.deliver_at
     stored = Message(
@@ -70,12 +71,16 @@ def append(
     # Nothing may fail between a position and its entry: that would leave a hole.
     body = encode_body(stored)
     seq = topic.assign()
-    receipt = Publication(
+    receipt = PublishReceipt(
         message, [] if session is None else [session], topic, seq, stored, now, len(body), key
     )
     if message is not None:
         hub.asks[key] = receipt
-    return Append(Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body), receipt)
+    return Append(
+        Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body),
+        partial(committed, hub, receipt),
+        partial(refused, hub, receipt),
+    )
 
 
 def check(request: requests.Publish) -> None:
@@ -93,16 +98,6 @@ def check_parts(key: str | None, headers: dict[str, str] | None) -> None:
         raise refusals.structural(f"payload.headers has more than {HEADERS_MAX} members")
     if any(len(name) + len(value) > HEADER_CHARS_MAX for name, value in headers.items()):
         raise refusals.structural(f"a header is longer than {HEADER_CHARS_MAX} characters")
-
-
-class Publication(PublishReceipt, eq=False):
-    """The receipt of a publish that the log answers."""
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return committed(hub, self, offset, now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return refused(hub, self, refusal, now)
 
 
 def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
@@ -123,7 +118,7 @@ def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[
         answer = b'%b%d,"durability":"%b"' % (
             topic.answer_head,
             receipt.seq,
-            hub.durability.encode(),
+            hub.storage.durability.encode(),
         )
     audience = hub.topics.audience(topic.name)
     is_due = stored.deliver_at is None or stored.deliver_at <= now
@@ -155,9 +150,9 @@ def answers(
         (asker,) = askers
         if asker.state is not State.CONNECTED:
             return []
-        return [hub.reply(asker, message, "hub:published", payload + b"}", now)]
+        return [hub.replies.reply(asker, message, "hub:published", payload + b"}", now)]
     return [
-        hub.reply(
+        hub.replies.reply(
             asker,
             message,
             "hub:published",
@@ -178,10 +173,10 @@ def published_before(hub: Hub, session: Session, message: Envelope, ack: Ack, no
         "subscriberCount": 0 if topic is None else len(topic.subscriptions),
         "epoch": hub.streams.epoch_of(ack.stream),
         "seq": ack.seq,
-        "durability": hub.durability,
+        "durability": hub.storage.durability,
         "duplicate": True,
     }
-    return hub.reply(session, message, "hub:published", wire.encode(answer), now)
+    return hub.replies.reply(session, message, "hub:published", wire.encode(answer), now)
 
 
 def refused(hub: Hub, receipt: PublishReceipt, refusal: Refusal, now: int) -> list[Effect]:
@@ -191,7 +186,7 @@ def refused(hub: Hub, receipt: PublishReceipt, refusal: Refusal, now: int) -> li
         return []
     hub.asks.pop(receipt.key, None)
     return [
-        hub.refuse(asker, message, refusal, now)
+        hub.replies.refuse(asker, message, refusal, now)
         for asker in receipt.askers
         if asker.state is State.CONNECTED
     ]

@@ -8,6 +8,7 @@ de-duplication, so that a refused message may be sent again with the same id. As
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -130,7 +131,7 @@ def _answer_again(
         return None
     hub.tally.duplicates += 1
     if ack.extra:
-        return [hub.reply(session, message, "hub:broadcast_ack", ack.extra, now)]
+        return [hub.replies.reply(session, message, "hub:broadcast_ack", ack.extra, now)]
     if message.type == "hub:publish":
         return [publishing.published_before(hub, session, message, ack, now)]
     return [asks.delivery_ack(hub, session, message, ack, now, is_duplicate=True)]
@@ -208,7 +209,7 @@ def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
     if is_durable:
         made: list[Effect] = []
         if durable is None:
-            hub.check_storage()
+            hub.storage.check()
             publishing.check(request)
             made.append(topics.auto_create(hub, session, topic, now))
             durable = hub.streams.topics[topic]
@@ -259,7 +260,7 @@ def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int
     assert session is not None
     if receipt.topic is not None:
         payload = wire.encode({"topic": receipt.topic, "subscriberCount": queued})
-        return [hub.reply(session, message, "hub:published", payload, now)]
+        return [hub.replies.reply(session, message, "hub:published", payload, now)]
     at_once = min(queued, hub.settings.broadcast_batch)
     hub.tally.broadcast_copies += queued
     hub.tally.broadcast_failed += failed
@@ -272,11 +273,12 @@ def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int
         }
     )
     if message.pattern != ASK:
-        return [hub.reply(session, message, "hub:broadcast_ack", payload, now)]
+        return [hub.replies.reply(session, message, "hub:broadcast_ack", payload, now)]
     key = fingerprint(message.sender, message.id)
     hub.asks[key] = told = Told(session, message, [session], payload, key)
     body = encode_body(entry.Broadcast(message.id, message.sender, payload))
-    return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), told)]
+    then = partial(_told, hub, told)
+    return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), then, then)]
 
 
 class Told(msgspec.Struct, eq=False):
@@ -289,20 +291,17 @@ class Told(msgspec.Struct, eq=False):
     key: bytes
     offset: int = -1
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        message = self.message
-        hub.asks.pop(self.key, None)
-        ack = Ack(at_ms=now, extra=self.payload)
-        hub.dedup.remember_by(self.key, now, ack)
-        return [
-            hub.reply(asker, message, "hub:broadcast_ack", self.payload, now)
-            for asker in self.askers
-            if asker.state is State.CONNECTED
-        ]
 
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        """The copies have gone out all the same; only that cannot be remembered."""
-        return self.committed(hub, -1, now)
+def _told(hub: Hub, told: Told, outcome: int | Refusal, now: int) -> list[Effect]:
+    """The copies have gone out, whatever the log says; if it refuses, that is not remembered."""
+    message = told.message
+    hub.asks.pop(told.key, None)
+    hub.dedup.remember_by(told.key, now, Ack(at_ms=now, extra=told.payload))
+    return [
+        hub.replies.reply(asker, message, "hub:broadcast_ack", told.payload, now)
+        for asker in told.askers
+        if asker.state is State.CONNECTED
+    ]
 
 
 def _check_topic(topic: str) -> None:
@@ -336,7 +335,7 @@ def subscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
     subscription_id = "sub-" + hub.ids.next().decode()
     hub.topics.subscribe(session, address, topic, subscription_id)
     payload = wire.encode({"topic": topic, "subscriptionId": subscription_id})
-    return [hub.reply(session, message, "hub:subscribed", payload, now)]
+    return [hub.replies.reply(session, message, "hub:subscribed", payload, now)]
 
 
 def unsubscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -354,7 +353,7 @@ def unsubscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list
         payload["topic"] = _drop(hub, session, message.sender, request)
     if message.pattern != ASK:
         return []
-    return [hub.reply(session, message, "hub:unsubscribed", wire.encode(payload), now)]
+    return [hub.replies.reply(session, message, "hub:unsubscribed", wire.encode(payload), now)]
 
 
 def _own_consumer(session: Session, request: requests.Unsubscribe) -> Consumer | None:

@@ -24,7 +24,6 @@ from signalhub.wire.entry import Control, Entry, Kind, RoomMessage, encode_body
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
     from signalhub.core.rooms.rooms import Rooms
     from signalhub.wire.errors import Refusal
 
@@ -201,7 +200,7 @@ def _recalled(
 
 
 def _check_storage(rooms: Rooms) -> None:
-    if rooms.hub.storage_fault is not None:
+    if rooms.hub.storage.fault is not None:
         rooms.tally.refused += 1
         raise refusals.storage()
 
@@ -321,7 +320,7 @@ class Delivery:
         )
         body = encode_body(self._body)
         entry = Entry(Kind.ROOM_MESSAGE, inbox.name, STREAM_EPOCH, self.seq, at_ms, body)
-        return Append(entry, self)
+        return Append(entry, self.committed, self.refused)
 
     def _control(self) -> Control | None:
         request = self.request
@@ -334,7 +333,7 @@ class Delivery:
         proposer = request.pseudonym if request.type == PROPOSAL else ""
         return Control(self._room.name, request.type, request.proposal, proposer)
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
+    def committed(self, offset: int, now: int) -> list[Effect]:
         rooms, inbox, body, room = self._rooms, self._inbox, self._body, self._room
         request, seq = self.request, self.seq
         del inbox.pending[request.message_id]
@@ -366,7 +365,7 @@ class Delivery:
         rooms.tally.announced += len(room.guests) - (but is not None)
         return Announce(tuple(room.guests), values.live_frame(alike, request), but)
 
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
         """It did not happen: the position is free again, and so is its place in the window."""
         rooms, inbox, room = self._rooms, self._inbox, self._room
         inbox.pending.pop(self.request.message_id, None)

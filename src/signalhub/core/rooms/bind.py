@@ -8,6 +8,7 @@ Blind: there is only one name, and the hub never learns another.
 from __future__ import annotations
 
 import hmac
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +22,6 @@ from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import default_inbox
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
     from signalhub.core.rooms.rooms import Rooms
     from signalhub.wire.errors import Refusal
 
@@ -98,7 +98,23 @@ def settle(rooms: Rooms, claimed: Claim, now: int) -> tuple[Room, Inbox, list[Ef
         raise
     link(room, inbox)
     entry = bound_entry(room, inbox, rooms.floored(now))
-    return room, inbox, [*rooms.marking(now), Append(entry, Bound(rooms, room, inbox))]
+    append = Append(entry, partial(_bound, rooms, room), partial(_not_bound, rooms, room, inbox))
+    return room, inbox, [*rooms.marking(now), append]
+
+
+def _bound(rooms: Rooms, room: Room, offset: int, now: int) -> list[Effect]:
+    room.is_bound = True
+    room.defined(offset)
+    rooms.dirty.add(room)
+    return guests.let_in(room, now)
+
+
+def _not_bound(rooms: Rooms, room: Room, inbox: Inbox, refusal: Refusal, now: int) -> list[Effect]:
+    # Whoever waited for it was refused before, so nobody was told that it holds.
+    room.inbox = inbox.room = None
+    effects = guests.turn_away(room)
+    rooms.forget_blank(room, inbox)
+    return effects
 
 
 def join_inbox(
@@ -109,7 +125,7 @@ def join_inbox(
     is_bound = claimed.room is not None and claimed.room.inbox is not None
     if inbox_id is None or is_bound:
         return rooms.room(claimed.room_name), []
-    if rooms.hub.storage_fault is not None:
+    if rooms.hub.storage.fault is not None:
         raise refusals.storage()
     room, _, effects = settle(rooms, claimed, now)
     return room, effects
@@ -125,27 +141,3 @@ def bound_entry(room: Room, inbox: Inbox, at_ms: int) -> Entry:
     """The binding as the log holds it."""
     body = encode_body(RoomBound(inbox.name))
     return Entry(Kind.ROOM_BOUND, room.name, STREAM_EPOCH, 0, at_ms, body)
-
-
-class Bound:
-    """A binding on its way to the log."""
-
-    __slots__ = ("_inbox", "_room", "_rooms")
-
-    def __init__(self, rooms: Rooms, room: Room, inbox: Inbox) -> None:
-        self._rooms = rooms
-        self._room = room
-        self._inbox = inbox
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._room.is_bound = True
-        self._room.defined(offset)
-        self._rooms.dirty.add(self._room)
-        return guests.let_in(self._room, now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        # Whoever waited for it was refused before, so nobody was told that it holds.
-        self._room.inbox = self._inbox.room = None
-        effects = guests.turn_away(self._room)
-        self._rooms.forget_blank(self._room, self._inbox)
-        return effects

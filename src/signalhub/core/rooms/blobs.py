@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Answer, Append, Effect
@@ -15,7 +16,6 @@ from signalhub.wire.entry import Entry, Kind, RoomBlob, encode_body
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
     from signalhub.core.rooms.rooms import Rooms
     from signalhub.wire.errors import Refusal
 
@@ -35,7 +35,7 @@ def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
         version = 0 if room is None else room.versions.get(request.name, 0)
         if request.if_version is not None and request.if_version != version:
             raise refusals.changed(version)
-        if rooms.hub.storage_fault is not None:
+        if rooms.hub.storage.fault is not None:
             raise refusals.storage()
         old = None if room is None else room.blobs.get(request.name)
         grown = len(request.data) - (0 if old is None else len(old.data))
@@ -48,7 +48,11 @@ def put(rooms: Rooms, request: PutBlob, now: int) -> list[Effect]:
     room.begun(_in_flight(request.name))
     at_ms = rooms.floored(now)
     blob = RoomBlob(request.name, version + 1, request.data, at_ms)
-    append = Append(entry(room, blob, at_ms), Writing(rooms, room, blob, request))
+    append = Append(
+        entry(room, blob, at_ms),
+        partial(_written, rooms, room, blob, request),
+        partial(_not_written, rooms, room, blob, request),
+    )
     return [*effects, *rooms.marking(now), append]
 
 
@@ -79,29 +83,22 @@ def entry(room: Room, blob: RoomBlob, at_ms: int) -> Entry:
     return Entry(Kind.ROOM_BLOB, room.name, STREAM_EPOCH, 0, at_ms, encode_body(blob))
 
 
-class Writing:
-    """A blob on its way to the log."""
+def _written(
+    rooms: Rooms, room: Room, blob: RoomBlob, request: PutBlob, offset: int, now: int
+) -> list[Effect]:
+    room.settled(_in_flight(blob.name))
+    keep(rooms, room, blob)
+    room.defined(offset)
+    return [Answer(request.caller, Blob(blob.version))]
 
-    __slots__ = ("_blob", "_request", "_room", "_rooms")
 
-    def __init__(self, rooms: Rooms, room: Room, blob: RoomBlob, request: PutBlob) -> None:
-        self._rooms = rooms
-        self._room = room
-        self._blob = blob
-        self._request = request
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._room.settled(_in_flight(self._blob.name))
-        keep(self._rooms, self._room, self._blob)
-        self._room.defined(offset)
-        return [Answer(self._request.caller, Blob(self._blob.version))]
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        room, blob = self._room, self._blob
-        room.settled(_in_flight(blob.name))
-        if blob.version == 1:
-            room.versions.pop(blob.name, None)
-        else:
-            room.versions[blob.name] = blob.version - 1
-        self._rooms.forget_blank(room)
-        return [Answer(self._request.caller, refusals.storage())]
+def _not_written(
+    rooms: Rooms, room: Room, blob: RoomBlob, request: PutBlob, refusal: Refusal, now: int
+) -> list[Effect]:
+    room.settled(_in_flight(blob.name))
+    if blob.version == 1:
+        room.versions.pop(blob.name, None)
+    else:
+        room.versions[blob.name] = blob.version - 1
+    rooms.forget_blank(room)
+    return [Answer(request.caller, refusals.storage())]

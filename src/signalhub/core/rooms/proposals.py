@@ -8,6 +8,7 @@ finished or unknown proposals pass through and change nothing.
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -30,7 +31,6 @@ from signalhub.core.rooms.values import (
 from signalhub.wire.entry import Entry, Kind, Proposal, RoomMessage, encode_body
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
     from signalhub.core.rooms.rooms import Rooms
     from signalhub.wire.errors import Refusal
 
@@ -215,35 +215,33 @@ def _expire(rooms: Rooms, room: Room, proposal: Proposal, now: int) -> Append:
     expired = replace(proposal, status=EXPIRED, changed_ms=rooms.floored(now))
     room.begun(proposal.id)
     at_ms = rooms.floored(now)
-    return Append(entry(room, expired, at_ms), Expiry(rooms, room, proposal, at_ms))
+    return Append(
+        entry(room, expired, at_ms),
+        partial(_expired, rooms, room, proposal, at_ms),
+        partial(_not_expired, rooms, room, proposal),
+    )
+
+
+def _expired(
+    rooms: Rooms, room: Room, proposal: Proposal, at_ms: int, offset: int, now: int
+) -> list[Effect]:
+    room.settled(proposal.id)
+    if proposal.status == PENDING:
+        rooms.tally.proposals_expired += 1
+        _finish(rooms, room, proposal, EXPIRED, at_ms)
+    return []
+
+
+def _not_expired(
+    rooms: Rooms, room: Room, proposal: Proposal, refusal: Refusal, now: int
+) -> list[Effect]:
+    room.settled(proposal.id)
+    # To everybody who looks it has expired all the same; the log hears of it later.
+    rooms.set_alarm(now + 1_000, room, proposal)
+    return []
 
 
 def entry(room: Room, proposal: Proposal, at_ms: int) -> Entry:
     """A proposal as the log holds it."""
     body = encode_body(proposal)
     return Entry(Kind.ROOM_PROPOSAL, room.name, STREAM_EPOCH, 0, at_ms, body)
-
-
-class Expiry:
-    """The end of a proposal on its way to the log."""
-
-    __slots__ = ("_at_ms", "_proposal", "_room", "_rooms")
-
-    def __init__(self, rooms: Rooms, room: Room, proposal: Proposal, at_ms: int) -> None:
-        self._at_ms = at_ms
-        self._rooms = rooms
-        self._room = room
-        self._proposal = proposal
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._room.settled(self._proposal.id)
-        if self._proposal.status == PENDING:
-            self._rooms.tally.proposals_expired += 1
-            _finish(self._rooms, self._room, self._proposal, EXPIRED, self._at_ms)
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        self._room.settled(self._proposal.id)
-        # To everybody who looks it has expired all the same; the log hears of it later.
-        self._rooms.set_alarm(now + 1_000, self._room, self._proposal)
-        return []

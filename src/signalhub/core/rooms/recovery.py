@@ -6,6 +6,7 @@ shell; here only those behind the snapshot are added.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Append, Effect
@@ -14,7 +15,6 @@ from signalhub.core.rooms import accept, blobs, proposals
 from signalhub.core.rooms.bind import bound_entry, link
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Batch, Inbox
 from signalhub.core.rooms.room import Room
-from signalhub.core.subscriptions.progress import UNWATCHED
 from signalhub.wire.entry import (
     Body,
     Entry,
@@ -31,9 +31,7 @@ from signalhub.wire.entry import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
     from signalhub.core.rooms.rooms import Rooms
-    from signalhub.wire.errors import Refusal
 
 SHARED: Final = "shared"
 ROOM_KINDS: Final = frozenset(
@@ -304,9 +302,9 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
             # What would be written is not the last word; there will be another occasion.
             continue
         entries = _entries(rooms, one, rooms.floored(now))
-        appends = [Append(entry, UNWATCHED) for entry in entries]
+        appends = [Append(entry) for entry in entries]
         # It is anchored when the last of its entries is on disk, from the first of them on.
-        appends[-1].receipt = Anchored(one, len(appends))
+        appends[-1].committed = partial(_anchored, one, len(appends))
         effects += appends
     return effects
 
@@ -326,18 +324,7 @@ def _entries(rooms: Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
     return entries
 
 
-class Anchored:
-    """What is known of a room or inbox, written again in so many entries one after the other."""
-
-    __slots__ = ("_count", "_one")
-
-    def __init__(self, one: Room | Inbox, count: int) -> None:
-        self._one = one
-        self._count = count
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._one.defined_at = max(self._one.defined_at, offset - self._count + 1)
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return []
+def _anchored(one: Room | Inbox, count: int, offset: int, now: int) -> list[Effect]:
+    """What is known of it was written again, in so many entries one after the other."""
+    one.defined_at = max(one.defined_at, offset - count + 1)
+    return []

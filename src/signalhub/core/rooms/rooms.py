@@ -220,7 +220,18 @@ class Rooms:
         """The mark of the key as an entry."""
         assert self.key_mark is not None
         entry = Entry(Kind.INBOX_KEY, "", 0, 0, now, encode_body(self.key_mark))
-        return Append(entry, Marking(self))
+        return Append(entry, self._key_marked, self._key_refused)
+
+    def _key_marked(self, offset: int, now: int) -> list[Effect]:
+        """The mark of the key is on disk; whatever needs it comes behind it."""
+        self.is_key_marked = self.is_shared_dirty = True
+        self.key_defined_at = offset
+        return []
+
+    def _key_refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        if not self.is_key_marked:
+            self.key_mark = None
+        return []
 
     # What the parts share.
 
@@ -319,22 +330,3 @@ class Rooms:
         """Everything that is defined somewhere in the log."""
         yield from self.rooms.values()
         yield from self.inboxes.values()
-
-
-class Marking:
-    """The mark of the key on its way to the log; whatever needs it comes behind it."""
-
-    __slots__ = ("_rooms",)
-
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._rooms.is_key_marked = self._rooms.is_shared_dirty = True
-        self._rooms.key_defined_at = offset
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if not self._rooms.is_key_marked:
-            self._rooms.key_mark = None
-        return []

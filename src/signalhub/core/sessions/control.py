@@ -143,7 +143,7 @@ def connect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Eff
     else:
         metadata["tokenExpiresAt"] = int(claims.expires_at_s * 1000)
     hub.watch_token(session)
-    reply = hub.reply(
+    reply = hub.replies.reply(
         session,
         message,
         "hub:connected",
@@ -191,7 +191,7 @@ def _welcome(hub: Hub, session: Session, now: int) -> bytes:
                 "messageRate": settings.message_rate,
                 "messageBurst": settings.message_burst,
                 "durable": True,
-                "durability": hub.durability,
+                "durability": hub.storage.durability,
             },
         }
     )
@@ -203,7 +203,7 @@ def heartbeat(hub: Hub, session: Session, message: Envelope, now: int) -> list[E
     if wire.is_object(message.payload):
         echoed = bytes(requests.parse(requests.Heartbeat, message.payload).timestamp) or echoed
     payload = heartbeat_payload(echoed, now)
-    return [hub.reply(session, message, "hub:heartbeat_ack", payload, now)]
+    return [hub.replies.reply(session, message, "hub:heartbeat_ack", payload, now)]
 
 
 def heartbeat_payload(echoed: bytes, now: int) -> bytes:
@@ -214,7 +214,7 @@ def heartbeat_payload(echoed: bytes, now: int) -> bytes:
 def disconnect(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """Acknowledge, clean up, close."""
     payload = wire.encode({"acknowledged": True, "sessionId": session.id, "cleanedUp": True})
-    reply = hub.reply(session, message, "hub:disconnect", payload, now)
+    reply = hub.replies.reply(session, message, "hub:disconnect", payload, now)
     return [reply, *hub.closed(session, now), Close(session, 1000, "client requested")]
 
 
@@ -236,7 +236,7 @@ def refresh_token(hub: Hub, session: Session, message: Envelope, now: int) -> li
         session.allowance = Allowance(session.claims.actor, session.claims.permissions)
         hub.watch_token(session)
     payload = wire.encode({"token": token, "expiresAt": ends_at_ms, "tokenExpiresAt": ends_at_ms})
-    reply = hub.reply(session, message, "hub:token_refreshed", payload, now)
+    reply = hub.replies.reply(session, message, "hub:token_refreshed", payload, now)
     return [*_withdraw(hub, session, now), reply]
 
 
@@ -253,9 +253,11 @@ def queue_stats(hub: Hub, session: Session, message: Envelope, now: int) -> list
             "resumeThreshold": hub.settings.outbound.resume_messages,
         }
     )
-    return [hub.reply(session, message, "hub:queue_stats_response", payload, now)]
+    return [hub.replies.reply(session, message, "hub:queue_stats_response", payload, now)]
 
 
 def metrics(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """The hub's counters of the running minute."""
-    return [hub.reply(session, message, "hub:metrics_response", hub.window.payload(now), now)]
+    return [
+        hub.replies.reply(session, message, "hub:metrics_response", hub.window.payload(now), now)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from signalhub.core.sessions.registry import Registration
 from signalhub.core.sessions.session import Session, State
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
-from signalhub.core.subscriptions import progress
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import ASK, Envelope, Number
 from signalhub.wire.errors import Refusal
@@ -51,7 +51,7 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
     elif box is not None:
         kinds = mailboxes.kinds_after(hub, box, kinds)
         if box.kinds != kinds and request.durable is not False:
-            hub.check_storage()
+            hub.storage.check()
 
     version = hub.registry.next_version(address)
     if version > 1 and (known is None or known.session is not session):
@@ -87,24 +87,24 @@ def register(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
     hub.registry.put(registration)
     hub.identities.assign(session, address)
     hub.tally.registrations += 1
-    welcome = Welcome(session, message, registration, box)
+    welcome = Welcome(hub, session, message, registration, box)
     if box is not None and made is not None:
         box.joiners = [welcome]
-        made.receipt = MailboxMade(box)
+        made.follow(partial(_made, hub, box), partial(_not_made, hub, box))
         return [*effects, Persist(registration), made]
     if defined is not None:
-        defined.receipt = progress.Waited(defined.receipt, [welcome])
+        defined.follow(welcome.committed, welcome.refused)
         return [*effects, Persist(registration), defined]
     if box is not None and box.joiners is not None:
         # The mailbox is on its way to the log, and so is the answer.
         box.joiners.append(welcome)
         return [*effects, Persist(registration)]
-    return [*effects, Persist(registration), *welcome.answer(hub, now)]
+    return [*effects, Persist(registration), *welcome.committed(0, now)]
 
 
 def _check_room_for_mailbox(hub: Hub) -> None:
     """Before anything happens: a refused registration must leave everything as it is."""
-    hub.check_storage()
+    hub.storage.check()
     count, limit = len(hub.streams.mailboxes), hub.settings.mailbox.count_max
     if count >= limit:
         hub.tally.registry_refused += 1
@@ -130,17 +130,15 @@ def _check_other_host(known: Registration, metadata: bytes, now: int) -> None:
 class Welcome(msgspec.Struct):
     """The answer to a registration, which waits for what is new of its mailbox to be on disk."""
 
+    hub: Hub
     session: Session
     message: Envelope
     registration: Registration
     box: Mailbox | None
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return self.answer(hub, now)
-
-    def answer(self, hub: Hub, now: int) -> list[Effect]:
+    def committed(self, offset: int, now: int) -> list[Effect]:
         """What holds now, and from now on what is in the mailbox."""
-        address = self.registration.address
+        hub, address = self.hub, self.registration.address
         # It may have been dropped meanwhile.
         box = self.box if hub.streams.mailboxes.get(address) is self.box else None
         registration = self.session.registrations.get(address)
@@ -148,7 +146,11 @@ class Welcome(msgspec.Struct):
             return []
         if registration is None:
             # Another session has taken the address meanwhile.
-            return [hub.refuse(self.session, self.message, refusals.not_your_address(address), now)]
+            return [
+                hub.replies.refuse(
+                    self.session, self.message, refusals.not_your_address(address), now
+                )
+            ]
         facts = {
             "expiresAt": registration.expires_at_ms(),
             "renewalToken": registration.renewal_token,
@@ -161,7 +163,7 @@ class Welcome(msgspec.Struct):
             "waiting": 0 if box is None else ask.waiting_in(hub, box, now),
         }
         # The answer comes before what waits.
-        reply = hub.reply(
+        reply = hub.replies.reply(
             self.session,
             self.message,
             "hub:registered",
@@ -174,41 +176,33 @@ class Welcome(msgspec.Struct):
             mailboxes.attach(hub, self.session, box, now)
         return [reply]
 
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
         """Without its mailbox the address is not registered either."""
-        address = self.registration.address
+        hub, address = self.hub, self.registration.address
         effects: list[Effect] = []
         if self.session.registrations.get(address) is self.registration:
             hub.registry.remove(address)
             effects.append(Forget([address]))
         if self.session.state is State.CONNECTED:
-            effects.append(hub.refuse(self.session, self.message, refusal, now))
+            effects.append(hub.replies.refuse(self.session, self.message, refusal, now))
         return effects
 
 
-class MailboxMade(msgspec.Struct):
-    """A new mailbox on its way to the log, with everybody who has registered its address."""
+def _made(hub: Hub, box: Mailbox, offset: int, now: int) -> list[Effect]:
+    """A new mailbox is on disk: everybody who has registered its address is welcome."""
+    box.is_made = box.is_dirty = True
+    return [one for welcome in _joiners(box) for one in welcome.committed(offset, now)]
 
-    box: Mailbox
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self.box.is_made = self.box.is_dirty = True
-        effects: list[Effect] = []
-        for welcome in self._joiners():
-            effects += welcome.answer(hub, now)
-        return effects
+def _not_made(hub: Hub, box: Mailbox, refusal: Refusal, now: int) -> list[Effect]:
+    if hub.streams.mailboxes.get(box.name) is box:
+        del hub.streams.mailboxes[box.name]
+    return [one for welcome in _joiners(box) for one in welcome.refused(refusal, now)]
 
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if hub.streams.mailboxes.get(self.box.name) is self.box:
-            del hub.streams.mailboxes[self.box.name]
-        effects: list[Effect] = []
-        for welcome in self._joiners():
-            effects += welcome.refused(hub, refusal, now)
-        return effects
 
-    def _joiners(self) -> list[Welcome]:
-        joiners, self.box.joiners = self.box.joiners, None
-        return joiners or []
+def _joiners(box: Mailbox) -> list[Welcome]:
+    joiners, box.joiners = box.joiners, None
+    return joiners or []
 
 
 def _checked(request: requests.Register) -> bytes:
@@ -259,7 +253,7 @@ def unregister(hub: Hub, session: Session, message: Envelope, now: int) -> list[
             effects.extend(mailboxes.drop(hub, box, now))
     if message.pattern == ASK:
         payload = wire.encode({"actorAddress": address, "unregisteredAt": now})
-        effects.append(hub.reply(session, message, "hub:unregistered", payload, now))
+        effects.append(hub.replies.reply(session, message, "hub:unregistered", payload, now))
     return effects
 
 
@@ -288,7 +282,7 @@ def renew(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effec
             "version": registration.version,
         }
     )
-    return [hub.reply(session, message, "hub:renewed", payload, now)]
+    return [hub.replies.reply(session, message, "hub:renewed", payload, now)]
 
 
 def discover(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -309,7 +303,7 @@ def discover(hub: Hub, session: Session, message: Envelope, now: int) -> list[Ef
         away = mailboxes.away(hub, pattern, request.capability, now)
         actors.extend(islice(away, limit + 1 - len(actors)))
     payload = wire.encode({"actors": actors[:limit], "hasMore": len(actors) > limit})
-    return [hub.reply(session, message, "hub:discovered", payload, now)]
+    return [hub.replies.reply(session, message, "hub:discovered", payload, now)]
 
 
 def list_actors(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -338,4 +332,4 @@ def list_actors(hub: Hub, session: Session, message: Envelope, now: int) -> list
             "hasMore": offset + limit < len(live),
         }
     )
-    return [hub.reply(session, message, "hub:actor_list", payload, now)]
+    return [hub.replies.reply(session, message, "hub:actor_list", payload, now)]

@@ -6,6 +6,7 @@ two leaves it in both, never in none. What was put back or thrown away is marked
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +37,7 @@ from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 REDRIVEN = "redriven"
 PURGED = "purged"
@@ -82,7 +84,10 @@ def bury(hub: Hub, subscription: Subscription, flight: Flight, now: int) -> list
     )
     append = publish.append(hub, topic, letter, now)
     generation = subscription.position.generation
-    append.receipt = progress.Waited(append.receipt, [Buried(subscription, flight, generation)])
+    append.follow(
+        partial(_buried, hub.dispatcher, subscription, flight, generation),
+        partial(_not_buried, hub.dispatcher, subscription, flight),
+    )
     return [*appends, append]
 
 
@@ -95,46 +100,47 @@ def address(subscription: Subscription) -> str:
     return own or stream.name + LETTERS_SUFFIX
 
 
-class Buried(msgspec.Struct):
-    """A dead letter on its way to the log."""
-
-    subscription: Subscription
-    flight: Flight
-    generation: int
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        subscription, flight = self.subscription, self.flight
-        if subscription.position.generation == self.generation and flight.phase is EXHAUSTED:
-            subscription.stats.dead_lettered += 1
-            subscription.settle(flight, Outcome.DEAD_LETTERED)
-            hub.dispatcher.wake(subscription)
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        self.flight.is_burying = False
-        hub.dispatcher.retry(self.subscription, now)
-        return []
+def _buried(
+    dispatcher: Dispatcher,
+    subscription: Subscription,
+    flight: Flight,
+    generation: int,
+    offset: int,
+    now: int,
+) -> list[Effect]:
+    """The dead letter is on disk."""
+    if subscription.position.generation == generation and flight.phase is EXHAUSTED:
+        subscription.stats.dead_lettered += 1
+        subscription.settle(flight, Outcome.DEAD_LETTERED)
+        dispatcher.wake(subscription)
+    return []
 
 
-class AfterBurial(msgspec.Struct):
-    """Whoever waits for settlements of which some are dead letters on their way to the log.
+def _not_buried(
+    dispatcher: Dispatcher, subscription: Subscription, flight: Flight, refusal: Refusal, now: int
+) -> list[Effect]:
+    flight.is_burying = False
+    dispatcher.retry(subscription, now)
+    return []
 
-    The originals are settled when their letters are on disk, so the answers wait for one more
+
+def answer_after_burial(
+    dispatcher: Dispatcher,
+    subscription: Subscription,
+    waiters: list[progress.SettledAnswer],
+    offset: int,
+    now: int,
+) -> list[Effect]:
+    """Answer those who wait for settlements of which some were dead letters on their way.
+
+    The originals are settled now that their letters are on disk, so the answers wait for one more
     entry: the one that says so.
     """
-
-    subscription: Subscription
-    waiters: list[progress.SettledAnswer]
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        if self.subscription.is_deleted:
-            return [one for waiter in self.waiters for one in waiter.committed(hub, offset, now)]
-        self.subscription.waiters[:0] = self.waiters
-        hub.dispatcher.wake(self.subscription)
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return [one for waiter in self.waiters for one in waiter.refused(hub, refusal, now)]
+    if subscription.is_deleted:
+        return progress.answer_all(waiters, offset, now)
+    subscription.waiters[:0] = waiters
+    dispatcher.wake(subscription)
+    return []
 
 
 def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list[Effect]:
@@ -159,7 +165,7 @@ def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list
         hub.tally.lost += lost
         hub.tally.loss_events += 1
         body = Lost(subscription.name, from_seq, first - 1)
-        effects.append(Append(progress.entry(Kind.LOST, stream, body, now), progress.UNWATCHED))
+        effects.append(Append(progress.entry(Kind.LOST, stream, body, now)))
         facts: dict[str, object] = {
             "stream": stream.name,
             "subscription": subscription.name,
@@ -213,7 +219,7 @@ class _Work:
         self._skipped = 0
 
     def begin(self, now: int) -> list[Effect]:
-        self._hub.check_storage()
+        self._hub.storage.check()
         return self._fetch(self._topic.first, now)
 
     def _fetch(self, seq: int, now: int) -> list[Effect]:
@@ -228,9 +234,10 @@ class _Work:
 
     def _fetched(self, found: list[Stored] | None, now: int) -> list[Effect]:
         if found is None:
-            return progress.Answer(self._session, self._message, "", None).refused(
-                self._hub, refusals.storage_unreadable(), now
-            )
+            if self._session.state is not State.CONNECTED:
+                return []
+            unread = refusals.storage_unreadable()
+            return [self._hub.replies.refuse(self._session, self._message, unread, now)]
         if not found or self._session.state is State.CLOSED:
             return self._end(now)
         held_of = self._hub.erasures.held_of
@@ -246,11 +253,11 @@ class _Work:
             taken = [one.seq for one in chosen]
             removed = Removed([(seq, seq) for seq in taken], self._reason)
             entry = progress.entry(Kind.REMOVED, self._topic, removed, now)
-            appends.append(Append(entry, progress.Once(lambda later: self._remove(taken))))
+            appends.append(Append(entry, partial(self._remove, taken)))
             self._count += len(chosen)
         return [*appends, *self._fetch(found[-1].seq + 1, now)]
 
-    def _remove(self, seqs: list[int]) -> list[Effect]:
+    def _remove(self, seqs: list[int], offset: int, now: int) -> list[Effect]:
         """What was put back is on disk, so the letters are done with."""
         for seq in seqs:
             self._topic.removed.add(seq)
@@ -289,14 +296,14 @@ class _Work:
     def _end(self, now: int) -> list[Effect]:
         """The answer follows everything that was appended, because the log keeps its order."""
         name = "hub:redriven" if self._reason == REDRIVEN else "hub:purged"
-        payload = {"count": self._count}
+        payload: dict[str, object] = {"count": self._count}
         if self._skipped:
             payload["skipped"] = self._skipped
-        answer = progress.Answer(self._session, self._message, name, payload)
+        answer = self._hub.replies.answer(self._session, self._message, name, payload)
         if not self._count:
-            return answer.committed(self._hub, 0, now)
+            return answer.committed(0, now)
         mark = progress.entry(Kind.REMOVED, self._topic, Removed([], self._reason), now)
-        return [Append(mark, answer)]
+        return [Append(mark, answer.committed, answer.refused)]
 
 
 def mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
@@ -304,23 +311,14 @@ def mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
     body = encode_body(message)
     seq = box.assign()
     entry = Entry(Kind.MAIL, box.name, box.id, seq, now, body)
-    return Append(entry, Mailed(box, seq, message, now))
+    return Append(entry, partial(_mailed, hub, box, seq, message, now))
 
 
-class Mailed(msgspec.Struct):
-    """A letter put back into a mailbox; nobody waits for an answer."""
-
-    box: Mailbox
-    seq: int
-    message: Message
-    at_ms: int
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        held = Held(self.seq, offset, self.at_ms, self.message, ask.size_of(self.message))
-        self.box.committed(self.seq)
-        hub.streams.keep(self.box, held)
-        hub.dispatcher.wake(self.box.subscription)
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return []
+def _mailed(
+    hub: Hub, box: Mailbox, seq: int, message: Message, at_ms: int, offset: int, now: int
+) -> list[Effect]:
+    """It is in the mailbox again; nobody waits for an answer."""
+    box.committed(seq)
+    hub.streams.keep(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
+    hub.dispatcher.wake(box.subscription)
+    return []

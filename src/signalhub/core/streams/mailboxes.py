@@ -21,6 +21,7 @@ from signalhub.core.subscriptions import join, progress
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, Consumer
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire.entry import Body, Entry, Kind, StreamDefinition, SubscriptionDefinition
+from signalhub.wire.errors import Refusal
 from signalhub.wire.names import Pattern
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ Kinds = tuple[str, ...] | None
 
 def open_mailbox(hub: Hub, address: str, kinds: Kinds, now: int) -> Append:
     mailbox = make(hub, address, hub.streams.take_id(), now, kinds)
-    return Append(_definition_entry(mailbox, now), progress.UNWATCHED)
+    return Append(_definition_entry(mailbox, now))
 
 
 def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
@@ -99,15 +100,16 @@ def define(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> Append:
     before = box.kinds
     _serve(hub, box, kinds, now)
 
-    def done(later: int) -> list[Effect]:
+    def done(offset: int, later: int) -> list[Effect]:
         box.stored_kinds = kinds
         box.is_dirty = True
         return []
 
-    def undo(later: int) -> None:
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
         _serve(hub, box, before, later)
+        return []
 
-    return Append(_definition_entry(box, now), progress.Once(done, refused=undo))
+    return Append(_definition_entry(box, now), done, undo)
 
 
 def stored(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> None:
@@ -208,4 +210,4 @@ def drop(hub: Hub, mailbox: Mailbox, now: int) -> list[Effect]:
     answers = ask.answer_fresh(hub, mailbox, now)
     hub.dispatcher.remove(mailbox.subscription)
     entry = progress.entry(Kind.STREAM_DELETED, mailbox, Body(), now)
-    return [*answers, Append(entry, progress.Kept(entry))]
+    return [*answers, hub.storage.append(entry)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -16,7 +17,6 @@ from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.join import first_unsettled
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire.entry import Kind, Removed, StreamDefinition
-from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -77,16 +77,16 @@ def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
         # What is being deleted must not be defined again behind its end.
         if stream.defined_at >= end or (isinstance(stream, Topic) and stream.is_deleting):
             continue
-        anchors = _anchors(stream, now)
+        anchors = _anchors(hub, stream, now)
         # It is anchored when the last of its entries is on disk, from the first of them on.
-        anchors[-1].receipt = progress.Waited(anchors[-1].receipt, [Anchored(stream, len(anchors))])
+        anchors[-1].follow(partial(_anchored, stream, len(anchors)))
         effects += anchors
     effects += replay.anchor(hub, end, now)
     effects += placement.anchor(hub, end, now)
     return effects + recovery.anchor(hub.rooms, end, now)
 
 
-def _anchors(stream: Topic | Mailbox, now: int) -> list[Append]:
+def _anchors(hub: Hub, stream: Topic | Mailbox, now: int) -> list[Append]:
     subscriptions: list[Subscription] = []
     if isinstance(stream, Topic):
         definition = stream.definition
@@ -104,25 +104,14 @@ def _anchors(stream: Topic | Mailbox, now: int) -> list[Append]:
     ]
     if isinstance(stream, Mailbox):
         subscriptions = [stream.subscription]
-    appends = [Append(entry, progress.UNWATCHED) for entry in entries]
-    return appends + [progress.write_cursor(one, now) for one in subscriptions]
+    appends = [Append(entry) for entry in entries]
+    return appends + [progress.write_cursor(hub.dispatcher, one, now) for one in subscriptions]
 
 
-class Anchored:
-    """The definitions of a stream, written again in so many entries one after the other."""
-
-    __slots__ = ("_count", "_stream")
-
-    def __init__(self, stream: Stream, count: int) -> None:
-        self._stream = stream
-        self._count = count
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self._stream.defined_at = offset - self._count + 1
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return []
+def _anchored(stream: Stream, count: int, offset: int, now: int) -> list[Effect]:
+    """It was written again in so many entries one after the other."""
+    stream.defined_at = offset - count + 1
+    return []
 
 
 def streams(hub: Hub) -> Iterator[Topic | Mailbox]:

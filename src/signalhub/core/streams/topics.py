@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,8 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
 from signalhub.core.messages import publish
 from signalhub.core.sessions.session import Session
-from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
+from signalhub.core.streams.streams import LETTERS_SUFFIX, Streams, Topic
 from signalhub.core.subscriptions import join, progress
-from signalhub.core.subscriptions.progress import Answer
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Body, Kind, StreamDefinition
 from signalhub.wire.envelope import Envelope
@@ -36,25 +36,19 @@ def open_topic(
         raise refusals.too_many_topics(hub.settings.topics.limit)
     topic = Topic(name, hub.streams.take_id(), hub.streams.log_epoch, definition)
     hub.streams.topics[name] = topic
-    return Append(progress.entry(Kind.STREAM_CREATED, topic, definition, now), Opened(topic))
+    entry = progress.entry(Kind.STREAM_CREATED, topic, definition, now)
+    return Append(entry, partial(_opened, topic), partial(_not_opened, hub.streams, topic))
 
 
-class Opened:
-    """A topic on its way to the log."""
+def _opened(topic: Topic, offset: int, now: int) -> list[Effect]:
+    topic.is_made = topic.is_dirty = True
+    return []
 
-    __slots__ = ("topic",)
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        self.topic.is_made = self.topic.is_dirty = True
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if hub.streams.topics.get(self.topic.name) is self.topic:
-            del hub.streams.topics[self.topic.name]
-        return []
+def _not_opened(streams: Streams, topic: Topic, refusal: Refusal, now: int) -> list[Effect]:
+    if streams.topics.get(topic.name) is topic:
+        del streams.topics[topic.name]
+    return []
 
 
 def auto_create(hub: Hub, session: Session, name: str, now: int) -> Append:
@@ -93,14 +87,14 @@ def create(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     if topic is not None:
         if topic.definition != definition:
             raise refusals.topic_conflict(name, describe_definition(topic.definition))
-        payload = {"topic": name, "epoch": topic.epoch, "head": topic.head}
-        return [hub.reply(session, message, "hub:topic_created", wire.encode(payload), now)]
-    hub.check_storage()
+        payload: dict[str, object] = {"topic": name, "epoch": topic.epoch, "head": topic.head}
+        return [hub.replies.reply(session, message, "hub:topic_created", wire.encode(payload), now)]
+    hub.storage.check()
     append = open_topic(hub, name, definition, now)
     topic = hub.streams.topics[name]
     payload = {"topic": name, "epoch": topic.epoch, "head": 0}
-    answer = Answer(session, message, "hub:topic_created", payload)
-    append.receipt = progress.Waited(append.receipt, [answer])
+    answer = hub.replies.answer(session, message, "hub:topic_created", payload)
+    append.follow(answer.committed, answer.refused)
     return [append]
 
 
@@ -128,7 +122,7 @@ def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     request = requests.parse(requests.TopicOptions, message.payload)
     check_may_create(session, request.topic)
     topic = publish.find(hub, request.topic)
-    hub.check_storage()
+    hub.storage.check()
     given, old = _definition(hub, topic.name, request), topic.definition
     topic.definition = StreamDefinition(
         True,
@@ -142,17 +136,20 @@ def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
 
     definition = topic.definition
 
-    def done(later: int) -> list[Effect]:
+    def done(offset: int, later: int) -> list[Effect]:
         topic.stored_definition = definition
         topic.is_dirty = True
         return []
 
-    def undo(later: int) -> None:
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
         topic.definition = old
         _redefined(hub, topic, later)
+        return []
 
-    answer = Answer(session, message, "hub:topic_info_response", describe(topic))
-    return [Append(entry, progress.Waited(progress.Once(done, refused=undo), [answer]))]
+    answer = hub.replies.answer(session, message, "hub:topic_info_response", describe(topic))
+    append = Append(entry, done, undo)
+    append.follow(answer.committed, answer.refused)
+    return [append]
 
 
 def _redefined(hub: Hub, topic: Topic, now: int) -> None:
@@ -201,7 +198,7 @@ def info(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
     request = requests.parse(requests.TopicName, message.payload)
     publish.check_may_read(session, request.topic)
     payload = wire.encode(describe(publish.find(hub, request.topic)))
-    return [hub.reply(session, message, "hub:topic_info_response", payload, now)]
+    return [hub.replies.reply(session, message, "hub:topic_info_response", payload, now)]
 
 
 def list_topics(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -223,7 +220,7 @@ def list_topics(hub: Hub, session: Session, message: Envelope, now: int) -> list
         "limit": limit,
         "hasMore": len(shown) > limit,
     }
-    return [hub.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
+    return [hub.replies.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
 
 
 def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -231,17 +228,22 @@ def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
     request = requests.parse(requests.TopicName, message.payload)
     check_may_create(session, request.topic)
     topic = publish.find(hub, request.topic)
-    hub.check_storage()
-    payload = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}
+    hub.storage.check()
+    payload: dict[str, object] = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}
     entry = progress.entry(Kind.STREAM_DELETED, topic, Body(), now)
     topic.is_deleting = True
 
-    def kept(later: int) -> None:
-        topic.is_deleting = False
+    def done(offset: int, later: int) -> list[Effect]:
+        return remove(hub, topic, later)
 
-    once = progress.Once(lambda later: remove(hub, topic, later), refused=kept)
-    answer = Answer(session, message, "hub:topic_deleted", payload)
-    return [Append(entry, progress.Waited(once, [answer]))]
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
+        topic.is_deleting = False
+        return []
+
+    answer = hub.replies.answer(session, message, "hub:topic_deleted", payload)
+    append = Append(entry, done, undo)
+    append.follow(answer.committed, answer.refused)
+    return [append]
 
 
 def remove(hub: Hub, topic: Topic, now: int) -> list[Effect]:

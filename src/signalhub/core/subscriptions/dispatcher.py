@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
-from signalhub.core.effects import Append, Appending, Dispatch, Effect, Fetch, Note
+from signalhub.core.effects import Append, Dispatch, Effect, Fetch, Note
 from signalhub.core.messages import ask
 from signalhub.core.streams import dead_letters
 from signalhub.core.streams.streams import Mailbox
@@ -191,26 +192,26 @@ class Dispatcher:
                 effects += [_sent(subscription, one, flight, now) for one, flight in sends]
         appends: list[Append] = []
         if subscription.settlements or subscription.outdated:
-            appends += progress.write_settlements(subscription, now)
+            appends += progress.write_settlements(self, subscription, now)
         buried, subscription.letters = subscription.letters, []
         for flight in buried:
             appends += dead_letters.bury(self._hub, subscription, flight, now)
         if self._is_cursor_due(subscription, now):
-            appends.append(progress.write_cursor(subscription, now))
+            appends.append(progress.write_cursor(self, subscription, now))
         if subscription.waiters:
             waiters, subscription.waiters = subscription.waiters, []
             # Everything settled so far is in these entries, or in earlier ones.
             for waiter in waiters:
                 waiter.stand_at(subscription.position.floor)
             if appends:
-                last = appends[-1]
-                behind: list[Appending] = [*waiters]
+                committed = progress.answer_all
                 if buried:
-                    behind = [dead_letters.AfterBurial(subscription, waiters)]
-                last.receipt = progress.Waited(last.receipt, behind)
+                    committed = partial(dead_letters.answer_after_burial, self, subscription)
+                appends[-1].follow(
+                    partial(committed, waiters), partial(progress.refuse_all, waiters)
+                )
             else:
-                for waiter in waiters:
-                    effects += waiter.committed(self._hub, 0, now)
+                effects += progress.answer_all(waiters, 0, now)
         effects += appends
         backlog = subscription.backlog
         if backlog.wanted is not None and not backlog.is_asked:

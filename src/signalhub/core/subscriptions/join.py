@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,7 +66,7 @@ def subscribe(
     count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
     if count + len(session.consumers) >= hub.settings.subscriptions_max:
         raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
-    hub.check_storage()
+    hub.storage.check()
     if request.resume is not None:
         return joining.make(_within(topic, int(request.resume.seq)), now)
     return find_start(hub, topic, request.start, joining.make, joining.unread, now)
@@ -182,7 +183,7 @@ class Joining:
         topic.subscriptions[name] = subscription
         subscription.joiners = [self]
         entry = progress.entry(Kind.SUBSCRIPTION_CREATED, topic, definition, now)
-        return [Append(entry, Made(subscription))]
+        return [Append(entry, partial(_made, subscription), partial(_not_made, hub, subscription))]
 
     def unread(self, now: int) -> list[Effect]:
         """Where it starts could not be found out."""
@@ -227,7 +228,9 @@ class Joining:
         session.consumers[consumer.id] = consumer
         hub.dispatcher.watch(subscription, now)
         payload = self._welcome(subscription, consumer)
-        reply = hub.reply(session, self._message, "hub:subscribed", wire.encode(payload), now)
+        reply = hub.replies.reply(
+            session, self._message, "hub:subscribed", wire.encode(payload), now
+        )
         return [*effects, reply]
 
     def _welcome(self, subscription: Subscription, consumer: Consumer) -> dict[str, object]:
@@ -267,7 +270,7 @@ class Joining:
     def refuse(self, refusal: Refusal, now: int) -> list[Effect]:
         if self._session.state is not State.CONNECTED:
             return []
-        return [self._hub.refuse(self._session, self._message, refusal, now)]
+        return [self._hub.replies.refuse(self._session, self._message, refusal, now)]
 
 
 def _wanted(request: requests.Subscribe) -> int | None:
@@ -280,27 +283,22 @@ def _wanted(request: requests.Subscribe) -> int | None:
     return int(start.seq) - 1 if isinstance(start, requests.Point) and start.seq else None
 
 
-class Made(msgspec.Struct):
-    """A new subscription on its way to the log, with everybody who wants to join it."""
+def _made(subscription: Subscription, offset: int, now: int) -> list[Effect]:
+    """A new subscription is on disk: everybody who wants to joins it."""
+    return [one for joining in _joiners(subscription) for one in joining.made(subscription, now)]
 
-    subscription: Subscription
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for joining in self._joiners():
-            effects += joining.made(self.subscription, now)
-        return effects
+def _not_made(hub: Hub, subscription: Subscription, refusal: Refusal, now: int) -> list[Effect]:
+    effects = remove(hub, subscription, "refused", now)
+    for joining in _joiners(subscription):
+        effects += joining.refuse(refusal, now)
+    return effects
 
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        effects = remove(hub, self.subscription, "refused", now)
-        for joining in self._joiners():
-            effects += joining.refuse(refusal, now)
-        return effects
 
-    def _joiners(self) -> list[Joining]:
-        joiners, self.subscription.joiners = self.subscription.joiners, None
-        self.subscription.is_dirty = True
-        return joiners or []
+def _joiners(subscription: Subscription) -> list[Joining]:
+    joiners, subscription.joiners = subscription.joiners, None
+    subscription.is_dirty = True
+    return joiners or []
 
 
 def first_unsettled(subscription: Subscription) -> int:
@@ -368,19 +366,22 @@ def redefine(
     hub: Hub, subscription: Subscription, definition: SubscriptionDefinition, now: int
 ) -> list[Append]:
     """Other options, at once; they are taken back if the log refuses."""
-    hub.check_storage()
+    hub.storage.check()
     old = subscription.definition
     subscription.redefine(definition, now)
     hub.dispatcher.watch(subscription, now)
     entry = progress.entry(Kind.SUBSCRIPTION_CREATED, subscription.stream, definition, now)
 
-    def done(later: int) -> list[Effect]:
+    def done(offset: int, later: int) -> list[Effect]:
         subscription.stored_definition = definition
         subscription.is_dirty = True
         return []
 
-    once = progress.Once(done, refused=lambda later: subscription.redefine(old, later))
-    return [Append(entry, once)]
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
+        subscription.redefine(old, later)
+        return []
+
+    return [Append(entry, done, undo)]
 
 
 def leave(
@@ -400,7 +401,7 @@ def leave(
         "unsubscribedAt": now,
         "reason": reason,
     }
-    return [hub.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
+    return [hub.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
 
 
 def find(hub: Hub, topic: str | None, name: str | None) -> Subscription:
@@ -425,6 +426,6 @@ def remove(hub: Hub, subscription: Subscription, reason: str, now: int) -> list[
     waiters, subscription.waiters = subscription.waiters, []
     for waiter in waiters:
         gone = refusals.unknown_subscription(stream.name, subscription.name)
-        effects += waiter.refused(hub, gone, now)
+        effects += waiter.refused(gone, now)
     hub.dispatcher.remove(subscription)
     return effects

@@ -25,12 +25,12 @@ from signalhub.core.subscriptions.join import (
     redefine,
     remove,
 )
-from signalhub.core.subscriptions.progress import Answer
 from signalhub.core.subscriptions.subscription import Position, Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Kind, Stored
 from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -56,7 +56,7 @@ def _shown(
 
     def reply(oldest_ms: int | None, later: int) -> Reply:
         payload = wire.encode(describe(subscription, oldest_ms, later))
-        return hub.reply(session, message, "hub:sub_info_response", payload, later)
+        return hub.replies.reply(session, message, "hub:sub_info_response", payload, later)
 
     oldest_ms = subscription.oldest_ms()
     if oldest_ms is not None or not subscription.lag:
@@ -150,7 +150,7 @@ def list_subscriptions(hub: Hub, session: Session, message: Envelope, now: int) 
         "limit": limit,
         "hasMore": len(shown) > limit,
     }
-    return [hub.reply(session, message, "hub:sub_info_response", wire.encode(payload), now)]
+    return [hub.replies.reply(session, message, "hub:sub_info_response", wire.encode(payload), now)]
 
 
 def pause(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -167,9 +167,9 @@ def _set_paused(
     hub: Hub, session: Session, message: Envelope, now: int, *, is_paused: bool
 ) -> list[Effect]:
     subscription = _named(hub, session, message)
-    hub.check_storage()
+    hub.storage.check()
 
-    def done(later: int) -> list[Effect]:
+    def done(offset: int, later: int) -> list[Effect]:
         subscription.position.is_paused = is_paused
         if subscription.pauses == number:
             subscription.pausing = None
@@ -177,20 +177,23 @@ def _set_paused(
         hub.dispatcher.wake(subscription)
         return []
 
-    def undo(later: int) -> None:
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
         subscription.pausing = None
+        return []
 
     subscription.pausing = is_paused
     subscription.pauses += 1
     number = subscription.pauses
     entry = progress.entry(Kind.CURSOR, subscription.stream, progress.cursor(subscription), now)
-    answer = Answer(
+    answer = hub.replies.answer(
         session,
         message,
         "hub:sub_info_response",
         lambda: describe(subscription, subscription.oldest_ms(), now),
     )
-    return [Append(entry, progress.Waited(progress.Once(done, refused=undo), [answer]))]
+    append = Append(entry, done, undo)
+    append.follow(answer.committed, answer.refused)
+    return [append]
 
 
 def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -204,32 +207,37 @@ def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
         if given.window is not None:
             consumer.window = subscription.definition.window
         consumer.auto_ack = subscription.definition.auto_ack
-    answer = Answer(
+    answer = hub.replies.answer(
         session,
         message,
         "hub:sub_info_response",
         lambda: describe(subscription, subscription.oldest_ms(), now),
     )
     (append,) = effects
-    append.receipt = progress.Waited(append.receipt, [answer])
+    append.follow(answer.committed, answer.refused)
     return [append]
 
 
 def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
     """`hub:sub_delete`."""
     subscription = _named(hub, session, message)
-    hub.check_storage()
+    hub.storage.check()
     payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
     body = msgspec.structs.replace(subscription.definition)
     entry = progress.entry(Kind.SUBSCRIPTION_DELETED, subscription.stream, body, now)
-    answer = Answer(session, message, "hub:sub_info_response", payload)
+    answer = hub.replies.answer(session, message, "hub:sub_info_response", payload)
     subscription.is_deleting = True
 
-    def kept(later: int) -> None:
-        subscription.is_deleting = False
+    def done(offset: int, later: int) -> list[Effect]:
+        return remove(hub, subscription, "deleted", later)
 
-    once = progress.Once(lambda later: remove(hub, subscription, "deleted", later), refused=kept)
-    return [Append(entry, progress.Waited(once, [answer]))]
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
+        subscription.is_deleting = False
+        return []
+
+    append = Append(entry, done, undo)
+    append.follow(answer.committed, answer.refused)
+    return [append]
 
 
 def seek(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -238,44 +246,46 @@ def seek(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect
     request = requests.parse(requests.Seek, message.payload)
     topic = subscription.stream
     assert isinstance(topic, Topic)
-    hub.check_storage()
+    hub.storage.check()
 
     def then(floor: int, later: int) -> list[Effect]:
         if session.state is not State.CONNECTED:
             return []
         old = subscription.position
         will_replay, will_skip = _moved(old, floor, topic.head)
-        payload = {
+        payload: dict[str, object] = {
             "epoch": topic.epoch,
             "next": floor + 1,
             "willReplay": will_replay,
             "willSkip": will_skip,
         }
         if request.dry_run:
-            return [hub.reply(session, message, "hub:sought", wire.encode(payload), later)]
+            return [hub.replies.reply(session, message, "hub:sought", wire.encode(payload), later)]
         subscription.last_generation += 1
         generation = subscription.last_generation
         subscription.seeking = (floor, generation)
 
-        def done(committed: int) -> list[Effect]:
+        def done(offset: int, committed: int) -> list[Effect]:
             if subscription.seeking == (floor, generation):
                 subscription.seeking = None
             subscription.seek(floor, generation)
             hub.dispatcher.wake(subscription)
             return []
 
-        def undo(refused: int) -> None:
+        def undo(refusal: Refusal, refused: int) -> list[Effect]:
             subscription.seeking = None
+            return []
 
         entry = progress.entry(Kind.CURSOR, topic, progress.cursor(subscription), later)
-        answer = Answer(session, message, "hub:sought", payload)
-        once = progress.Once(done, refused=undo)
-        return [Append(entry, progress.Waited(once, [answer]))]
+        answer = hub.replies.answer(session, message, "hub:sought", payload)
+        append = Append(entry, done, undo)
+        append.follow(answer.committed, answer.refused)
+        return [append]
 
     def unread(later: int) -> list[Effect]:
         if session.state is not State.CONNECTED:
             return []
-        return [hub.refuse(session, message, refusals.storage_unreadable(), later)]
+        return [hub.replies.refuse(session, message, refusals.storage_unreadable(), later)]
 
     return find_start(hub, topic, request.to, then, unread, now)
 

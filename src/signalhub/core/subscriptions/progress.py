@@ -6,15 +6,13 @@ and loses nothing. If the log has no room they stay to be written later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from signalhub.core.effects import Append, Appending, Effect
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.effects import Append, Effect
+from signalhub.core.replies import Answer, Replies
+from signalhub.core.sessions.session import Session
 from signalhub.core.subscriptions.subscription import RESERVE, Subscription
-from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
     Body,
     Cursor,
@@ -29,80 +27,8 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
     from signalhub.core.streams.streams import Stream
-
-
-class Unwatched(msgspec.Struct, frozen=True):
-    """Nobody waits for it."""
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        return []
-
-
-UNWATCHED = Unwatched()
-
-
-class Kept(msgspec.Struct):
-    """An entry nobody waits for, which is written later if the log has no room now."""
-
-    entry: Entry
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if refusal.retryable:
-            hub.unwritten.append(self.entry)
-        return []
-
-
-class Once:
-    """Something to do when an entry is on disk, or when it is refused."""
-
-    __slots__ = ("_done", "_refused")
-
-    def __init__(
-        self,
-        done: Callable[[int], list[Effect]] = lambda now: [],
-        *,
-        refused: Callable[[int], None] = lambda now: None,
-    ) -> None:
-        self._done = done
-        self._refused = refused
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        return self._done(now)
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        self._refused(now)
-        return []
-
-
-class Answer:
-    """Answer a request once its entry is on disk, or say why it is not."""
-
-    __slots__ = ("_message", "_payload", "_session", "_type")
-
-    def __init__(self, session: Session, message: Envelope, type: str, payload: object) -> None:
-        self._session = session
-        self._message = message
-        self._type = type
-        self._payload = payload
-
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        if self._session.state is not State.CONNECTED:
-            return []
-        payload = self._payload() if callable(self._payload) else self._payload
-        return [hub.reply(self._session, self._message, self._type, wire.encode(payload), now)]
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        if self._session.state is not State.CONNECTED:
-            return []
-        return [hub.refuse(self._session, self._message, refusal, now)]
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 
 class SettledAnswer(Answer):
@@ -111,33 +37,30 @@ class SettledAnswer(Answer):
     __slots__ = ("_facts",)
 
     def __init__(
-        self, session: Session, message: Envelope, type: str, accepted: int, ignored: list[int]
+        self,
+        replies: Replies,
+        session: Session,
+        message: Envelope,
+        type: str,
+        accepted: int,
+        ignored: list[int],
     ) -> None:
         self._facts: dict[str, object] = {"floor": 0, "accepted": accepted, "ignored": ignored}
-        super().__init__(session, message, type, self._facts)
+        super().__init__(replies, session, message, type, self._facts)
 
     def stand_at(self, floor: int) -> None:
         """Everything up to here is settled on disk when the answer comes."""
         self._facts["floor"] = floor
 
 
-class Waited(msgspec.Struct):
-    """An entry with its own receipt, and others who wait for everything up to it."""
+def answer_all(waiters: list[SettledAnswer], offset: int, now: int) -> list[Effect]:
+    """What they wait for is on disk."""
+    return [one for waiter in waiters for one in waiter.committed(offset, now)]
 
-    receipt: Appending
-    waiters: list[Appending]
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        effects = self.receipt.committed(hub, offset, now)
-        for waiter in self.waiters:
-            effects += waiter.committed(hub, offset, now)
-        return effects
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        effects = self.receipt.refused(hub, refusal, now)
-        for waiter in self.waiters:
-            effects += waiter.refused(hub, refusal, now)
-        return effects
+def refuse_all(waiters: list[SettledAnswer], refusal: Refusal, now: int) -> list[Effect]:
+    """The log did not take what they wait for."""
+    return [one for waiter in waiters for one in waiter.refused(refusal, now)]
 
 
 def entry(kind: Kind, stream: Stream, body: Body, now: int) -> Entry:
@@ -156,47 +79,53 @@ def is_progress_unwritten(subscription: Subscription) -> bool:
     return bool(is_cursor_unwritten or has_unwritten(subscription))
 
 
-def write_settlements(subscription: Subscription, now: int) -> list[Append]:
+def write_settlements(dispatcher: Dispatcher, subscription: Subscription, now: int) -> list[Append]:
     """Everything settled since the last time, as one entry per generation."""
     outdated, subscription.outdated = subscription.outdated, []
     settlements, subscription.settlements = subscription.settlements, []
     every = [*outdated, (subscription.position.generation, settlements)]
-    return [_write(subscription, *one, now) for one in every if one[1]]
+    return [_write(dispatcher, subscription, *one, now) for one in every if one[1]]
 
 
 def _write(
-    subscription: Subscription, generation: int, settlements: list[Settlement], now: int
+    dispatcher: Dispatcher,
+    subscription: Subscription,
+    generation: int,
+    settlements: list[Settlement],
+    now: int,
 ) -> Append:
     body = Settled(subscription.name, generation, settlements)
     written = entry(Kind.SETTLED, subscription.stream, body, now)
     subscription.writing += 1
-    return Append(written, SettlementsWritten(subscription, body))
+    return Append(
+        written,
+        partial(_written, subscription, settlements),
+        partial(_not_written, dispatcher, subscription, body),
+    )
 
 
-class SettlementsWritten(msgspec.Struct):
-    """Settlements on their way to the log."""
+def _written(
+    subscription: Subscription, settlements: list[Settlement], offset: int, now: int
+) -> list[Effect]:
+    stats = subscription.stats
+    subscription.writing -= 1
+    for one in settlements:
+        if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
+            stats.settled += 1
+            stats.dropped += one.outcome == Outcome.DROPPED
+    return []
 
-    subscription: Subscription
-    body: Settled
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        stats = self.subscription.stats
-        self.subscription.writing -= 1
-        for one in self.body.deliveries:
-            if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
-                stats.settled += 1
-                stats.dropped += one.outcome == Outcome.DROPPED
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        subscription, body = self.subscription, self.body
-        subscription.writing -= 1
-        if subscription.position.generation == body.generation:
-            subscription.settlements[:0] = body.deliveries
-        else:
-            subscription.outdated.append((body.generation, body.deliveries))
-        hub.dispatcher.retry(subscription, now)
-        return []
+def _not_written(
+    dispatcher: Dispatcher, subscription: Subscription, body: Settled, refusal: Refusal, now: int
+) -> list[Effect]:
+    subscription.writing -= 1
+    if subscription.position.generation == body.generation:
+        subscription.settlements[:0] = body.deliveries
+    else:
+        subscription.outdated.append((body.generation, body.deliveries))
+    dispatcher.retry(subscription, now)
+    return []
 
 
 def cursor(subscription: Subscription) -> Cursor:
@@ -216,7 +145,7 @@ def cursor(subscription: Subscription) -> Cursor:
     return body
 
 
-def write_cursor(subscription: Subscription, now: int) -> Append:
+def write_cursor(dispatcher: Dispatcher, subscription: Subscription, now: int) -> Append:
     """Where it stands, and how far it may send."""
     is_reservation = subscription.wants_reserve
     if is_reservation:
@@ -227,38 +156,44 @@ def write_cursor(subscription: Subscription, now: int) -> Append:
     subscription.cursor_at_ms = now
     subscription.settled_since_cursor = 0
     written = entry(Kind.CURSOR, subscription.stream, body, now)
-    return Append(written, CursorWritten(subscription, body, is_reservation))
+    reserved = body.reserved if is_reservation else 0
+    return Append(
+        written,
+        partial(_cursor_written, dispatcher, subscription, reserved),
+        partial(_cursor_not_written, dispatcher, subscription, is_reservation),
+    )
 
 
-class CursorWritten(msgspec.Struct):
-    """A cursor on its way to the log."""
+def _cursor_written(
+    dispatcher: Dispatcher, subscription: Subscription, reserved: int, offset: int, now: int
+) -> list[Effect]:
+    """`reserved` is 0 unless the cursor was written to reserve more."""
+    subscription.stats.cursors += 1
+    subscription.writing_cursors -= 1
+    subscription.given_back = 0
+    if reserved:
+        subscription.reserving = 0
+        subscription.is_dirty = True
+        subscription.position.reserved = reserved
+        dispatcher.wake(subscription)
+    return []
 
-    subscription: Subscription
-    body: Cursor
-    is_reservation: bool
 
-    def committed(self, hub: Hub, offset: int, now: int) -> list[Effect]:
-        subscription, position = self.subscription, self.subscription.position
-        subscription.stats.cursors += 1
-        subscription.writing_cursors -= 1
-        subscription.given_back = 0
-        if self.is_reservation:
-            subscription.reserving = 0
-            subscription.is_dirty = True
-            position.reserved = self.body.reserved
-            hub.dispatcher.wake(subscription)
-        return []
-
-    def refused(self, hub: Hub, refusal: Refusal, now: int) -> list[Effect]:
-        subscription = self.subscription
-        subscription.writing_cursors -= 1
-        if self.is_reservation:
-            subscription.reserving = 0
-        if refusal.retryable:
-            # It did not happen, so what was reserved before still is: whoever comes is served.
-            position = subscription.position
-            position.reserved = max(position.reserved, subscription.given_back)
-        subscription.given_back = 0
-        subscription.changed()
-        hub.dispatcher.retry(subscription, now)
-        return []
+def _cursor_not_written(
+    dispatcher: Dispatcher,
+    subscription: Subscription,
+    is_reservation: bool,
+    refusal: Refusal,
+    now: int,
+) -> list[Effect]:
+    subscription.writing_cursors -= 1
+    if is_reservation:
+        subscription.reserving = 0
+    if refusal.retryable:
+        # It did not happen, so what was reserved before still is: whoever comes is served.
+        position = subscription.position
+        position.reserved = max(position.reserved, subscription.given_back)
+    subscription.given_back = 0
+    subscription.changed()
+    dispatcher.retry(subscription, now)
+    return []

@@ -78,7 +78,7 @@ def credit(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effe
         "messages": consumer.window,
         "bytes": consumer.bytes_max,
     }
-    return [hub.reply(session, message, "hub:credited", wire.encode(payload), now)]
+    return [hub.replies.reply(session, message, "hub:credited", wire.encode(payload), now)]
 
 
 def _consumer(session: Session, consumer_id: str) -> Consumer:
@@ -157,12 +157,12 @@ class _Given:
         if self._message.pattern != ASK:
             return []
         answer = progress.SettledAnswer(
-            self._session, self._message, type, self._accepted, self._ignored
+            self._hub.replies, self._session, self._message, type, self._accepted, self._ignored
         )
         if not self._accepted:
             if not self._is_burying and not progress.has_unwritten(subscription):
                 answer.stand_at(subscription.position.floor)
-                return answer.committed(self._hub, 0, now)
+                return answer.committed(0, now)
             # What was settled before is on its way to the log: the answer follows it.
             subscription.write_cursor_soon()
         subscription.waiters.append(answer)

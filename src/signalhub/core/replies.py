@@ -1,0 +1,141 @@
+"""What the hub itself says to a session: answers, refusals and notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from signalhub.clock import Ids
+from signalhub.core import requests
+from signalhub.core.effects import Effect, Reply
+from signalhub.core.sessions.session import Session, State
+from signalhub.counters import Tally
+from signalhub.wire import envelope as wire
+from signalhub.wire.envelope import Envelope
+from signalhub.wire.errors import Refusal
+from signalhub.wire.names import NOBODY
+
+
+class Replies:
+    """Makes the hub's own messages, each with an id of its own."""
+
+    def __init__(self, ids: Ids, tally: Tally) -> None:
+        self._next_id = ids.next
+        self._tally = tally
+
+    def reply(
+        self,
+        session: Session,
+        request: Envelope,
+        type: str,
+        payload: bytes,
+        now: int,
+        metadata: bytes = b"{}",
+    ) -> Reply:
+        """Answer a request."""
+        frame = wire.from_hub(
+            message_id=self._next_id(),
+            type=type,
+            to=request.sender,
+            payload=payload,
+            now_ms=now,
+            correlation_id=request.id,
+            metadata=metadata,
+        )
+        return Reply(session, frame)
+
+    def notice(self, session: Session, type: str, payload: bytes, now: int) -> Reply:
+        """Tell a session something it did not ask for."""
+        frame = wire.from_hub(
+            message_id=self._next_id(),
+            type=type,
+            to=session.address,
+            payload=payload,
+            now_ms=now,
+        )
+        return Reply(session, frame)
+
+    def refuse(self, session: Session, request: Envelope, refusal: Refusal, now: int) -> Reply:
+        """Answer a request with what is wrong and what to do."""
+        self._tally.count_error(refusal.code)
+        trace = requests.trace_of(request)
+        return self.reply(session, request, "hub:error", error_payload(refusal), now, trace)
+
+    def refuse_unread(
+        self,
+        session: Session,
+        refusal: Refusal,
+        now: int,
+        sender: str | None,
+        message_id: str | None,
+    ) -> Reply:
+        """Answer a frame that could not be read as an envelope."""
+        self._tally.count_error(refusal.code)
+        frame = wire.from_hub(
+            message_id=self._next_id(),
+            type="hub:error",
+            to=sender or session.identity or NOBODY,
+            payload=error_payload(refusal),
+            now_ms=now,
+            correlation_id=message_id,
+        )
+        return Reply(session, frame)
+
+    def answer(
+        self,
+        session: Session,
+        message: Envelope,
+        type: str,
+        payload: dict[str, object] | Callable[[], dict[str, object]],
+    ) -> Answer:
+        """The answer to a request that waits for its entry."""
+        return Answer(self, session, message, type, payload)
+
+
+class Answer:
+    """Answers a request once its entry is on disk, or says why it is not.
+
+    A payload that is called shows what holds then.
+    """
+
+    __slots__ = ("_message", "_payload", "_replies", "_session", "_type")
+
+    def __init__(
+        self,
+        replies: Replies,
+        session: Session,
+        message: Envelope,
+        type: str,
+        payload: dict[str, object] | Callable[[], dict[str, object]],
+    ) -> None:
+        self._replies = replies
+        self._session = session
+        self._message = message
+        self._type = type
+        self._payload = payload
+
+    def committed(self, offset: int, now: int) -> list[Effect]:
+        """The entry is on disk."""
+        session = self._session
+        if session.state is not State.CONNECTED:
+            return []
+        payload = wire.encode(self._payload() if callable(self._payload) else self._payload)
+        return [self._replies.reply(session, self._message, self._type, payload, now)]
+
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        """The log did not take it."""
+        if self._session.state is not State.CONNECTED:
+            return []
+        return [self._replies.refuse(self._session, self._message, refusal, now)]
+
+
+def error_payload(refusal: Refusal) -> bytes:
+    """The five members every error carries."""
+    return wire.encode(
+        {
+            "code": refusal.code,
+            "message": refusal.message,
+            "resolution": refusal.resolution,
+            "details": refusal.details,
+            "retryable": refusal.retryable,
+        }
+    )
