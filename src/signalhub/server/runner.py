@@ -222,11 +222,7 @@ class Runner:
             self._park_message(connection, effect, now)
             return
         self._tally.deliveries += 1
-        self._enqueue(connection, effect.frame)
-        if effect.receipt is not None:
-            if connection.marks is None:
-                connection.marks = []
-            connection.marks.append((len(connection.queue), effect.receipt))
+        connection.queue_message(effect.frame, effect.receipt)
 
     def _reply(self, effect: Reply) -> None:
         connection = _connection(effect.session)
@@ -236,19 +232,7 @@ class Runner:
         if connection.session.outbound is not None:
             self._park(connection, Waiting(text_header(len(frame)) + frame))
         else:
-            connection.queued_replies += 1
-            self._enqueue(connection, frame)
-
-    def _enqueue(self, connection: Connection[Session], frame: bytes) -> None:
-        """Queue a frame on a connection that keeps up; it is written at the end of the tick."""
-        if connection.fan is not None:
-            connection.fan.is_open = False
-            connection.fan = None
-        queue = connection.queue
-        queue.append(text_header(len(frame)))
-        queue.append(frame)
-        if not connection.is_dirty:
-            self.writer.mark(connection)
+            connection.queue_reply(frame)
 
     def _park_message(self, connection: Connection[Session], effect: Deliver, now: int) -> None:
         """The target is blocked or closing: the message waits, bounded, or is counted as lost."""
@@ -344,14 +328,10 @@ class Runner:
         self._tally.deliveries += 1
         if connection.session.outbound is not None:
             self._park(connection, Waiting(text_header(len(frame)) + frame, None, receipt))
-            return
-        self._enqueue(connection, frame)
-        if receipt is None:
-            connection.queued_replies += 1
-            return
-        if connection.marks is None:
-            connection.marks = []
-        connection.marks.append((len(connection.queue), receipt))
+        elif receipt is not None:
+            connection.queue_message(frame, receipt)
+        else:
+            connection.queue_reply(frame)
 
     def _told(self, then: Callable[[R, int], list[Effect]]) -> Callable[[R], None]:
         """What the engine calls on the loop when it knows; the core goes on with that."""
@@ -384,7 +364,7 @@ class Runner:
                 continue
             try:
                 if room_socket.outbound is None:
-                    room_socket.queue(header, frame)
+                    connection.queue_announcement(header, frame)
                     listening.append(connection)
                 elif not room_socket.park(header + frame):
                     crowded.append(connection)
@@ -425,27 +405,14 @@ class Runner:
         else:
             batch = FanBatch()
             batch.add(effect.head, effect.tail)
-            self._enlist(batch, effect)
+            self._line_up(batch, effect)
         failed = sum(not self._park_copy(one, effect) for one in batch.blocked)
         queued = batch.joined + len(batch.blocked) - failed
         self._tally.deliveries += queued
         self.perform(self.hub.fanned_out(effect.receipt, queued, failed, now), now)
 
-    def _enlist(self, batch: FanBatch, effect: FanOut) -> None:
-        """Queue the batch on every connection that keeps up, and line these up for writing."""
-        connections: list[Connection[Party]] = []
-        for recipient in effect.audience.recipients:
-            connection: Connection[Session] = recipient.session.link  # type: ignore[assignment]
-            if recipient.session.outbound is not None or connection.is_closing:
-                batch.blocked.append(recipient)
-                continue
-            connection.queue.append((batch, recipient.address_json))
-            connection.has_fans = True
-            if connection.fan is not None and connection.fan is not batch:
-                connection.fan.is_open = False
-            connection.fan = batch
-            connections.append(connection)
-        batch.joined = len(connections)
+    def _line_up(self, batch: FanBatch, effect: FanOut) -> None:
+        connections = batch.enlist(effect.audience.recipients)
         is_broadcast = effect.receipt.topic is None
         if connections and not is_broadcast:
             self._open_fans[effect.audience] = batch
@@ -466,7 +433,7 @@ class Runner:
             return False
         if outbound is None:
             # It has caught up since the batch was opened.
-            self._enqueue(connection, payload)
+            connection.queue_message(payload)
             return True
         if not outbound.admits(len(payload), connection.unsent_bytes):
             self._tally.dropped_tells += 1

@@ -147,7 +147,7 @@ def test_head_is_allowed_where_get_is_and_only_there() -> None:
 def test_options_goes_to_its_hook_and_is_allowed_then() -> None:
     routes = Routes()
     routes.add("/write", handler, "POST")
-    routes.options = lambda request: Response(204)
+    routes.add_options(lambda request: Response(204))
 
     assert refused(routes, "/write", "OPTIONS").status == 204
     assert refused(routes, "/write", "GET").headers == {"Allow": "POST, OPTIONS"}

@@ -83,7 +83,7 @@ class Read(msgspec.Struct):
     mono_ms: int
 
 
-class PutBlob(msgspec.Struct):
+class PutBlob(msgspec.Struct, frozen=True):
     """Write a blob of a room. With `if_version` only over that one; 0: only if there is none."""
 
     caller: object

@@ -184,13 +184,10 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Routes:
-    """Which handler answers which path.
-
-    `options` answers the method OPTIONS where a route does not list it.
-    """
+    """Which handler answers which path."""
 
     def __init__(self) -> None:
-        self.options: Callable[[Request], Response] | None = None
+        self._options: Callable[[Request], Response] | None = None
         self._exact: dict[str, tuple[Route, tuple[str, ...]]] = {}
         # By the number of segments, so that few are compared.
         self._patterns: dict[int, list[tuple[list[str], Route]]] = {}
@@ -217,6 +214,10 @@ class Routes:
         """
         self._add(Route(path, opener=opener, rephrase=rephrase))
 
+    def add_options(self, handler: Callable[[Request], Response]) -> None:
+        """Let `handler` answer the method OPTIONS where a route does not list it."""
+        self._options = handler
+
     def find(self, path: str) -> tuple[Route, tuple[str, ...]] | None:
         """The route of a path and the segments its pattern leaves open."""
         found = self._exact.get(path)
@@ -231,10 +232,10 @@ class Routes:
 
     def refuse_method(self, route: Route, request: Request) -> Response:
         """The answer to a method the route does not list."""
-        if self.options is None:
+        if self._options is None:
             allowed = route.methods
         elif request.method == "OPTIONS":
-            return self.options(request)
+            return self._options(request)
         else:
             allowed = (*route.methods, "OPTIONS")
         sentence = f"This path does not answer {request.method}."

@@ -137,7 +137,7 @@ class Api:
         routes.add(openapi.PROPOSALS, partial(self._ask, state.proposals), "GET")
         routes.add(f"{openapi.PROPOSALS}/{{}}", partial(self._ask, state.proposal), "GET")
         routes.add(openapi.DESCRIPTION, self._describe, "GET")
-        routes.options = self._cors.preflight
+        routes.add_options(self._cors.preflight)
 
     def _ask(self, prepare: Prepare, request: Request, *parts: str) -> Response | Later:
         origin = request.headers.get("origin")

@@ -277,14 +277,6 @@ class RoomSocket:
             if not self.connection.is_closing:
                 self.received(self.connection, payload)
 
-    def queue(self, header: bytes, frame: bytes) -> None:
-        """Have a frame written with the others of this tick; the connection is to be marked."""
-        connection = self.connection
-        connection.queue.append(header)
-        connection.queue.append(frame)
-        # It is nobody's tell, so that losing it is not counted as losing one.
-        connection.queued_replies += 1
-
     def park(self, frame: bytes) -> bool:
         """Have a frame wait for a blocked reader; `False` if too much waits already."""
         connection, outbound = self.connection, self.outbound
@@ -295,13 +287,12 @@ class RoomSocket:
         return True
 
     def _say(self, frame: bytes) -> None:
-        connection, header = self.connection, text_header(len(frame))
+        connection = self.connection
         if connection.is_closing:
             return
         if self.outbound is None:
-            self.queue(header, frame)
-            self.writer.mark(connection)
-        elif not self.park(header + frame):
+            connection.queue_reply(frame)
+        elif not self.park(text_header(len(frame)) + frame):
             self.writer.close_slow(connection)
 
 

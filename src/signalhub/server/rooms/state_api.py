@@ -104,10 +104,11 @@ class StateApi:
 
         def step(now: int) -> list[Effect]:
             try:
-                write.if_version = self._expected(write, only, never, now)
+                expected = self._expected(write, only, never, now)
             except RoomError as error:
                 return [Answer(write.caller, error)]
-            return self._rooms.put_blob(write, now)
+            checked = msgspec.structs.replace(write, if_version=expected)
+            return self._rooms.put_blob(checked, now)
 
         return step
 

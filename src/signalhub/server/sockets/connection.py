@@ -25,7 +25,6 @@ from picows import WSFrame, WSListener, WSMsgType, WSTransport
 from signalhub.core.messages.ask import Receipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
-from signalhub.server.sockets.fan_out import FanBatch
 from signalhub.settings.model import Outbound as Bounds
 from signalhub.wire.frames import (
     Assembler,
@@ -36,10 +35,12 @@ from signalhub.wire.frames import (
     Violation,
     is_text,
     pong_frame,
+    text_header,
 )
 
 if TYPE_CHECKING:
     from signalhub.server.port.door import Door
+    from signalhub.server.sockets.fan_out import FanBatch
     from signalhub.server.sockets.writer import Writer
 
 _TEXT = WSMsgType.TEXT
@@ -254,7 +255,7 @@ class Connection(WSListener, Generic[P]):
         self._transport.close()
         self._writer.closing(self)
 
-    # What the runner calls.
+    # What whoever has something to say calls.
 
     @property
     def is_writable(self) -> bool:
@@ -265,6 +266,43 @@ class Connection(WSListener, Generic[P]):
     def unsent_bytes(self) -> int:
         """What the transport holds because the kernel would not take it."""
         return self._transport.get_write_buffer_size()
+
+    def queue_message(self, frame: bytes, receipt: Receipt | Attempt | None = None) -> None:
+        """Have a frame written at the end of the tick; then its receipt is handed over."""
+        if self.fan is not None:
+            self.fan.is_open = False
+            self.fan = None
+        queue = self.queue
+        queue.append(text_header(len(frame)))
+        queue.append(frame)
+        if receipt is not None:
+            if self.marks is None:
+                self.marks = []
+            self.marks.append((len(queue), receipt))
+        if not self.is_dirty:
+            self._writer.mark(self)
+
+    def queue_reply(self, frame: bytes) -> None:
+        """The same for a frame that is nobody's tell: losing it is not counted as losing one."""
+        self.queued_replies += 1
+        self.queue_message(frame)
+
+    def queue_announcement(self, header: bytes, frame: bytes) -> None:
+        """A reply with a header that many share; the writer is still to be told of it."""
+        self.queued_replies += 1
+        self.queue.append(header)
+        self.queue.append(frame)
+
+    def park(self, one: Waiting) -> None:
+        """Have a frame wait for a blocked reader."""
+        outbound = self.session.outbound
+        assert outbound is not None
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.append(one)
+        outbound.queued(len(one.frame))
+
+    # What the writer calls.
 
     def render(self) -> tuple[list[bytes], int]:
         """A queue with fan-outs in it as the bytes to write, and the number of messages."""
@@ -370,15 +408,6 @@ class Connection(WSListener, Generic[P]):
     def abort(self) -> None:
         """Drop the socket at once."""
         self._transport.abort()
-
-    def park(self, one: Waiting) -> None:
-        """Have a frame wait for a blocked reader."""
-        outbound = self.session.outbound
-        assert outbound is not None
-        if self.waiting is None:
-            self.waiting = deque()
-        self.waiting.append(one)
-        outbound.queued(len(one.frame))
 
     def take_waiting(self, now: int) -> Draft:
         """The next waiting frames, up to one write."""

@@ -7,8 +7,14 @@ are the batch's pieces joined by its address, one C call however many messages t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
 from signalhub.core.sessions.registry import Recipient
 from signalhub.wire.frames import text_header
+
+if TYPE_CHECKING:
+    from signalhub.server.sockets.connection import Connection
 
 
 class FanBatch:
@@ -30,6 +36,23 @@ class FanBatch:
 
     def __len__(self) -> int:
         return len(self._copies)
+
+    def enlist(self, recipients: Iterable[Recipient]) -> list[Connection[Any]]:
+        """Queue it on every connection that keeps up; these are still to be written."""
+        connections: list[Connection[Any]] = []
+        for recipient in recipients:
+            connection: Connection[Any] = recipient.session.link  # type: ignore[assignment]
+            if recipient.session.outbound is not None or connection.is_closing:
+                self.blocked.append(recipient)
+                continue
+            connection.queue.append((self, recipient.address_json))
+            connection.has_fans = True
+            if connection.fan is not None and connection.fan is not self:
+                connection.fan.is_open = False
+            connection.fan = self
+            connections.append(connection)
+        self.joined = len(connections)
+        return connections
 
     def add(self, head: bytes, tail: bytes) -> None:
         """One more publish."""
