@@ -157,7 +157,6 @@ class Tally:
     connections_opened: int = 0
     connections_closed: int = 0
     connections_refused: int = 0
-    handshakes_refused: int = 0
     reconnections: int = 0  # Connects from an address that was known before.
 
     registrations: int = 0

@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import signalhub
 from signalhub import Client, Consumer, Message
 from signalhub.client.client import Connecting
-from signalhub.observe.declarations import DECLARATIONS, PROCESS, SUBSCRIPTIONS
+from signalhub.observe.exposition import PROCESS, Declaration
+from signalhub.observe.subscriptions import SUBSCRIPTIONS
+from signalhub.server.metrics import DECLARATIONS
 from signalhub.testing import FakeClock, RunningHub, run_hub
 
 ALICE = "@(demo/alice)"
@@ -126,7 +128,8 @@ async def test_everything_declared_is_on_the_page_of_a_fresh_hub() -> None:
         page = await scrape(hub)
 
     suffix = {"histogram": "_count"}
-    declared = {one.name + suffix.get(one.kind, "") for one in (*DECLARATIONS, *SUBSCRIPTIONS)}
+    declarations: list[Declaration[Any]] = [*DECLARATIONS, *SUBSCRIPTIONS]
+    declared = {one.name + suffix.get(one.kind, "") for one in declarations}
     assert declared <= page.names
     assert PROCESS.keys() <= page.names
 

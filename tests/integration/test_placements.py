@@ -170,4 +170,4 @@ async def test_metrics_count_places_moves_and_stale_fences() -> None:
 
         tally = hub.app.hub.tally
         assert (tally.actors_placed, tally.actors_moved, tally.stale_fences) == (2, 1, 1)
-        assert hub.app._gauges.placements() == 2
+        assert len(hub.app.hub.placements) == 2

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from signalhub.observe.declarations import DECLARATIONS, PROCESS, SUBSCRIPTIONS
+from signalhub.observe.exposition import PROCESS, Declaration
+from signalhub.observe.subscriptions import SUBSCRIPTIONS
+from signalhub.server.metrics import DECLARATIONS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
@@ -24,7 +26,8 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not in
 
 def exported_series() -> set[str]:
     series = set(PROCESS)
-    for declaration in (*DECLARATIONS, *SUBSCRIPTIONS):
+    declarations: list[Declaration[Any]] = [*DECLARATIONS, *SUBSCRIPTIONS]
+    for declaration in declarations:
         is_histogram = declaration.kind == "histogram"
         suffixes = ("_bucket", "_count", "_sum") if is_histogram else ("",)
         series |= {declaration.name + suffix for suffix in suffixes}

@@ -7,8 +7,7 @@ import dataclasses
 from prometheus_client.parser import text_string_to_metric_families
 
 from signalhub.counters import SubscriptionTally
-from signalhub.observe.declarations import SUBSCRIPTIONS
-from signalhub.observe.metrics import Reading, SubscriptionSeries
+from signalhub.observe.subscriptions import SUBSCRIPTIONS, Reading, SubscriptionSeries
 
 LAG = "signal_hub_subscription_lag_messages"
 DELIVERED = "signal_hub_subscription_delivered_total"

@@ -29,10 +29,11 @@ from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
 from signalhub.log.errors import LogDamaged
-from signalhub.observe.metrics import CONTENT_TYPE, Metrics
+from signalhub.observe.exposition import CONTENT_TYPE
 from signalhub.pacing import Period, TokenBucket
 from signalhub.server import startup
 from signalhub.server.gauges import Gauges
+from signalhub.server.metrics import Metrics
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import Request, Response, Routes
 from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
@@ -182,12 +183,6 @@ class App:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tally.log = self._engine.log.tally
-        self._gauges = Gauges(
-            self.hub, self.runner, self._store, self._engine, self._clock, self._lakeside
-        )
-        self._metrics = Metrics(
-            self._tally, self._gauges, subscriptions_max=self.settings.metrics_subscriptions_max
-        )
         routes = Routes()
         for path in ("/health", "/healthz", "/readyz"):
             routes.add(path, self._health)
@@ -196,6 +191,18 @@ class App:
             Api(self.hub, self.runner, self._clock).add_to(routes)
             Gate(self.runner, self._clock).add_to(routes)
         self._listener = await listen(self.settings, routes, self)
+        self._gauges = Gauges(
+            self.hub,
+            self.runner,
+            self._store,
+            self._engine,
+            self._clock,
+            self._listener,
+            self._lakeside,
+        )
+        self._metrics = Metrics(
+            self._gauges, subscriptions_max=self.settings.metrics_subscriptions_max
+        )
         self._timers = [
             loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.writer.sweep),
             loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
@@ -297,7 +304,6 @@ class App:
         return Response(status, wire.encode(body), content_type="application/json")
 
     async def _serve_metrics(self, request: Request) -> Response:
-        self._tally.handshakes_refused = self._listener.refusals.total()
         await self._gauges.refresh()
         pieces: list[bytes] = []
         for piece in self._metrics.pieces():

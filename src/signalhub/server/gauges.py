@@ -1,4 +1,4 @@
-"""What the metrics show of the hub as it stands.
+"""What the metrics measure: the hub's parts as they stand.
 
 Most of it is at hand. Subscriptions and mailboxes are many, so they are looked at in slices before
 a scrape is answered, and what the memory does not know of the oldest unsettled messages is read
@@ -22,7 +22,8 @@ from signalhub.core.subscriptions.progress import is_progress_unwritten
 from signalhub.core.subscriptions.subscription import BLOCK, Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, WAITING
 from signalhub.engine.local import LocalEngine
-from signalhub.observe.metrics import Reading
+from signalhub.observe.subscriptions import Reading
+from signalhub.server.port.listener import Listener
 from signalhub.server.runner import Runner
 from signalhub.state.store import Store
 from signalhub.wire.entry import Stored
@@ -48,7 +49,7 @@ class _Noted(msgspec.Struct):
 
 
 class Gauges:
-    """The hub, as `observe.metrics` asks for it; `refresh` first."""
+    """The hub's parts, and what is known of those there are many of since the last `refresh`."""
 
     def __init__(
         self,
@@ -57,154 +58,35 @@ class Gauges:
         store: Store,
         engine: LocalEngine,
         clock: Clock,
+        listener: Listener,
         lakeside: Lakeside | None = None,
     ) -> None:
-        self._hub = hub
-        self._runner = runner
-        self._store = store
-        self._engine = engine
-        self._clock = clock
-        self._lakeside = lakeside
-        self._readings: list[Reading] = []
+        self.hub = hub
+        self.tally = hub.tally
+        self.runner = runner
+        self.store = store
+        self.engine = engine
+        self.log = engine.log
+        self.listener = listener
+        self.lakeside = lakeside
+        self.now_ms = clock.now_ms
+        self.subscriptions: Sequence[Reading] = []
+        self.cursor_age_ms = 0
+        self.mailbox_waiting = 0
         self._noted: dict[Subscription, _Noted] = {}
-        self._cursor_age_ms = 0
-        self._mailbox_waiting = 0
-
-    def actors(self) -> int:
-        return len(self._hub.registry)
-
-    def capacity_utilization(self) -> float:
-        return self._hub.registry.utilization
-
-    def connections(self) -> int:
-        return len(self._runner.connections)
-
-    def queue_depth(self) -> int:
-        return self._runner.writer.depth()
-
-    def dedup_entries(self) -> int:
-        return self._hub.dedup.count
-
-    def dedup_window_ms(self) -> int:
-        return self._hub.dedup.window_ms
-
-    def dedup_memory_bytes(self) -> int:
-        return self._hub.dedup.memory_bytes
-
-    def storage_errors(self) -> int:
-        return self._store.errors
-
-    def storage_bytes(self) -> int:
-        return self._store.size_bytes()
-
-    def log_state(self) -> str:
-        return self._engine.log.state
-
-    def log_head(self) -> int:
-        return self._engine.log.head
-
-    def log_durable_head(self) -> int:
-        return self._engine.log.durable_head
-
-    def log_durable_distance(self) -> int:
-        # Read in this order the distance is never negative while another thread commits.
-        durable = self._engine.log.durable_head
-        return self._engine.log.head - durable
-
-    def log_waiting(self) -> int:
-        return self._engine.waiting
-
-    def log_segments(self) -> int:
-        return len(self._engine.log.segments)
-
-    def log_bytes(self) -> int:
-        return sum(info.bytes for info in self._engine.log.segments)
-
-    def loss_events(self) -> int:
-        return self._hub.tally.loss_events + self._engine.log.tally.epoch_changes
-
-    def mailboxes(self) -> int:
-        return len(self._hub.streams.mailboxes)
-
-    def mailbox_waiting(self) -> int:
-        return self._mailbox_waiting
-
-    def placements(self) -> int:
-        return len(self._hub.placements)
-
-    def rooms(self) -> int:
-        return len(self._hub.rooms.rooms)
-
-    def inboxes(self) -> int:
-        return len(self._hub.rooms.inboxes)
-
-    def room_sockets(self) -> int:
-        return self._hub.rooms.guests
-
-    def room_ids(self) -> int:
-        return self._hub.rooms.ids.memory.count
-
-    def room_ids_bytes(self) -> int:
-        return self._hub.rooms.ids.memory.memory_bytes
-
-    def room_buffer_bytes(self) -> int:
-        return self._hub.rooms.buffer.bytes
-
-    def room_state_bytes(self) -> int:
-        return self._hub.rooms.state_bytes
-
-    def unarchived(self) -> int:
-        return self._hub.rooms.unarchived
-
-    def pipeline_down(self) -> int:
-        lakeside = self._lakeside
-        return 0 if lakeside is None else int(lakeside.is_down(self._clock.now_ms()))
-
-    def pipeline_position(self) -> int:
-        return 0 if self._lakeside is None else self._lakeside.position
-
-    def pipeline_lag(self) -> int:
-        return 0 if self._lakeside is None else self._lakeside.lag
-
-    def pipeline_lag_ms(self) -> int:
-        return 0 if self._lakeside is None else self._lakeside.lag_ms(self._clock.now_ms())
-
-    def pipeline_failures(self) -> int:
-        status = None if self._lakeside is None else self._lakeside.status
-        return 0 if status is None else status.failures
-
-    def pipeline_inbox_failures(self) -> int:
-        status = None if self._lakeside is None else self._lakeside.status
-        return 0 if status is None else status.inbox_failures
-
-    def pipeline_batch_ms(self) -> int:
-        status = None if self._lakeside is None else self._lakeside.status
-        return 0 if status is None or status.last_batch is None else status.last_batch.ms
-
-    def archive_position(self) -> int:
-        return 0 if self._lakeside is None else self._lakeside.archive.position
-
-    def segments_waiting(self) -> int:
-        return 0 if self._lakeside is None else self._lakeside.archive.wanted
-
-    def cursor_age_ms(self) -> int:
-        return self._cursor_age_ms
-
-    def subscriptions(self) -> Sequence[Reading]:
-        return self._readings
 
     async def refresh(self) -> None:
         """Look at everything there are many of."""
-        await self._look_at_subscriptions(self._clock.now_ms())
+        await self._look_at_subscriptions(self.now_ms())
         waiting = 0
-        for number, box in enumerate(list(self._hub.streams.mailboxes.values()), 1):
+        for number, box in enumerate(list(self.hub.streams.mailboxes.values()), 1):
             waiting += box.subscription.lag
             if number % _MAILBOXES_SLICE == 0:
                 await asyncio.sleep(0)
-        self._mailbox_waiting = waiting
+        self.mailbox_waiting = waiting
 
     async def _look_at_subscriptions(self, now: int) -> None:
-        topics = list(self._hub.streams.topics.values())
+        topics = list(self.hub.streams.topics.values())
         found = [one for topic in topics for one in topic.subscriptions.values()]
         readings: list[Reading] = []
         noted: dict[Subscription, _Noted] = {}
@@ -220,8 +102,8 @@ class Gauges:
             if number % _SUBSCRIPTIONS_SLICE == 0:
                 await asyncio.sleep(0)
         await asyncio.gather(*(self._look_up(*one, now) for one in unknown))
-        self._readings, self._noted = readings, noted
-        self._cursor_age_ms = cursor_age_ms
+        self.subscriptions, self._noted = readings, noted
+        self.cursor_age_ms = cursor_age_ms
 
     def _note(self, subscription: Subscription, now: int) -> _Noted:
         cursors = subscription.stats.cursors
@@ -242,7 +124,7 @@ class Gauges:
                 answered.set_result(found or [])
 
         stream, seq = subscription.stream, first_unsettled(subscription)
-        self._engine.fetch(Fetch(stream.name, stream.id, seq, 1, 1, lambda *_: []), done)
+        self.engine.fetch(Fetch(stream.name, stream.id, seq, 1, 1, lambda *_: []), done)
         for one in await answered:
             note.oldest_seq, note.oldest_ms = seq, one.at_ms
             reading.lag_s = max(0, now - one.at_ms) / 1000

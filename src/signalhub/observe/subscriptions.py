@@ -1,0 +1,203 @@
+"""Series per subscription: what is measured of each, and which have series of their own.
+
+Topics and subscriptions are the only labels with an open set of values: operators name them, up to
+a number they set. No actor or address ever becomes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from signalhub.counters import SubscriptionTally
+from signalhub.observe.exposition import OTHER, Declaration, counter, gauge
+
+LABELS: Final = ("topic", "subscription", "mode")
+_SLICE: Final = 128
+
+
+class Reading(msgspec.Struct, gc=False):
+    """What can be said about a subscription at one moment."""
+
+    topic: str
+    name: str
+    mode: str
+    tally: SubscriptionTally
+    lag: int = 0
+    lag_s: float | None = 0.0
+    """`None` while nobody knows."""
+    unacked_s: float = 0.0
+    utilization: float = 0.0
+    is_blocked: int = 0
+    blocked_keys: int = 0
+    consumers: int = 0
+
+    def add(self, other: Reading) -> None:
+        """Stand for the other one, too: with the sum, or where there is none with the worst."""
+        self.tally.add(other.tally)
+        self.lag += other.lag
+        self.lag_s = max(self.lag_s or 0.0, other.lag_s or 0.0)
+        self.unacked_s = max(self.unacked_s, other.unacked_s)
+        self.utilization = max(self.utilization, other.utilization)
+        self.is_blocked += other.is_blocked
+        self.blocked_keys += other.blocked_keys
+        self.consumers += other.consumers
+
+
+Counted = tuple[str, Callable[[SubscriptionTally], int], str]
+
+# What is counted per subscription, and for all mailboxes together.
+DELIVERY: Final[tuple[Counted, ...]] = (
+    ("delivered", lambda tally: tally.delivered, "Copies sent, repeats included."),
+    ("settled", lambda tally: tally.settled, "Messages done with, whatever the outcome."),
+    ("redelivered", lambda tally: tally.redelivered, "Copies sent again."),
+    ("nacks", lambda tally: tally.nacked, "Attempts a consumer declared failed."),
+    ("ack_timeouts", lambda tally: tally.timeouts, "Attempts nobody acknowledged in time."),
+    ("exhausted", lambda tally: tally.exhausted, "Messages that failed too often."),
+    ("dead_lettered", lambda tally: tally.dead_lettered, "Messages put into the dead letters."),
+    (
+        "dropped",
+        lambda tally: tally.dropped,
+        "Messages given up by the poison policy or a consumer.",
+    ),
+    (
+        "expired",
+        lambda tally: tally.expired,
+        "Messages whose time passed before they were delivered.",
+    ),
+    ("lost", lambda tally: tally.lost, "Messages removed by retention before they were settled."),
+    ("ignored_settlements", lambda tally: tally.ignored, "Settlements of what was not in flight."),
+    ("cursors", lambda tally: tally.cursors, "Cursors written to the log."),
+)
+DISPATCH: Final[tuple[Counted, ...]] = (
+    (
+        "notifier_polls",
+        lambda tally: tally.wake_polls,
+        "Dispatch passes that a wake or a deadline began.",
+    ),
+    (
+        "heartbeat_polls",
+        lambda tally: tally.heartbeat_polls,
+        "Dispatch passes that the watchdog began.",
+    ),
+    (
+        "recovered_wakes",
+        lambda tally: tally.recovered_wakes,
+        "Such passes that found what a wake should have brought.",
+    ),
+    (
+        "restarts",
+        lambda tally: tally.restarts,
+        "Dispatch passes that failed and were started over.",
+    ),
+    (
+        "empty_reads",
+        lambda tally: tally.empty_reads,
+        "Reads that found nothing where the head said otherwise.",
+    ),
+)
+
+
+def _reading(
+    name: str, measure: Callable[[Reading], float | None], text: str
+) -> Declaration[Reading]:
+    return gauge(f"subscription_{name}", measure, text, *LABELS)
+
+
+def _count(prefix: str, counted: Counted) -> Declaration[Reading]:
+    name, measure, text = counted
+
+    def of_reading(reading: Reading) -> int:
+        return measure(reading.tally)
+
+    return counter(f"{prefix}_{name}", of_reading, text, *LABELS)
+
+
+SUBSCRIPTIONS: Final = (
+    _reading("lag_messages", lambda one: one.lag, "Messages neither settled nor delayed."),
+    _reading("lag_seconds", lambda one: one.lag_s, "Age of the oldest of these."),
+    _reading(
+        "oldest_unacked_seconds",
+        lambda one: one.unacked_s,
+        "How long ago the oldest message consumers are busy with was first sent.",
+    ),
+    _reading(
+        "window_utilization", lambda one: one.utilization, "Share of the window in use, 0 to 1."
+    ),
+    _reading(
+        "blocked",
+        lambda one: one.is_blocked,
+        "1 if a message that failed too often stops all others.",
+    ),
+    _reading("blocked_keys", lambda one: one.blocked_keys, "Keys that such a message stops."),
+    _reading("consumers", lambda one: one.consumers, "Consumers attached."),
+    *(_count("subscription", one) for one in DELIVERY),
+    *(_count("dispatcher", one) for one in DISPATCH),
+)
+
+
+class SubscriptionSeries:
+    """The lines of the page that are about subscriptions."""
+
+    def __init__(self, named_max: int) -> None:
+        self._named_max = named_max
+        # By tally, which lives as long as its subscription; a name may be used again.
+        self._labels: dict[SubscriptionTally, str] = {}
+        self._unnamed: set[SubscriptionTally] = set()
+        self._gone = SubscriptionTally()
+
+    def pieces(self, readings: Sequence[Reading]) -> Iterator[bytes]:
+        """One metric after the other; an empty piece is nothing but a pause."""
+        self._forget_missing({reading.tally for reading in readings})
+        others = Reading(OTHER, "", "", SubscriptionTally())
+        others.tally.add(self._gone)
+        rows = [(_labels(others), others)]
+        for number, reading in enumerate(readings, 1):
+            if self._is_named(reading):
+                rows.append((self._labels[reading.tally], reading))
+            else:
+                others.add(reading)
+            if number % _SLICE == 0:
+                yield b""
+        for declaration in SUBSCRIPTIONS:
+            yield _family(declaration, rows)
+
+    def _is_named(self, reading: Reading) -> bool:
+        tally = reading.tally
+        if tally in self._labels:
+            return True
+        if tally in self._unnamed or len(self._labels) >= self._named_max:
+            self._unnamed.add(tally)
+            return False
+        self._labels[tally] = _labels(reading)
+        return True
+
+    def _forget_missing(self, present: set[SubscriptionTally]) -> None:
+        for tally in self._labels.keys() - present:
+            del self._labels[tally]
+        for tally in self._unnamed - present:
+            self._unnamed.remove(tally)
+            self._gone.add(tally)
+
+
+def _family(declaration: Declaration[Reading], rows: list[tuple[str, Reading]]) -> bytes:
+    name, measure = declaration.name, declaration.measure
+    lines = [f"# HELP {name} {declaration.help}", f"# TYPE {name} {declaration.kind}"]
+    for labels, reading in rows:
+        value = measure(reading)
+        if isinstance(value, int | float):
+            lines.append(f"{name}{labels} {float(value)}")
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def _labels(reading: Reading) -> str:
+    values = (reading.topic, reading.name, reading.mode)
+    pairs = zip(LABELS, map(_escaped, values), strict=True)
+    return "{" + ",".join(f'{label}="{value}"' for label, value in pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,0 +1,514 @@
+"""Every metric the hub exports, declared once: its name, what it means, and what measures it.
+
+Labels have closed sets of values; those of subscriptions are in `observe.subscriptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from signalhub.observe import reference
+from signalhub.observe.exposition import (
+    OTHER,
+    Declaration,
+    Exposition,
+    counter,
+    gauge,
+    histogram,
+)
+from signalhub.observe.subscriptions import DELIVERY, DISPATCH, Counted, SubscriptionSeries
+from signalhub.server.gauges import Gauges
+from signalhub.wire.errors import Code
+
+if TYPE_CHECKING:
+    from signalhub.pipeline.run.status import Status
+    from signalhub.server.lake import Lakeside
+
+LOG_STATES: Final = ("open", "full", "failed", "damaged")
+
+
+class Metrics:
+    """The page at `/metrics`."""
+
+    def __init__(self, gauges: Gauges, *, subscriptions_max: int) -> None:
+        self._gauges = gauges
+        self._hub = Exposition(DECLARATIONS, gauges)
+        self._subscriptions = SubscriptionSeries(subscriptions_max)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The page, a few milliseconds of work at a time."""
+        yield self._hub.page()
+        yield from self._subscriptions.pieces(self._gauges.subscriptions)
+
+
+def _by_known_code(errors: dict[str, int]) -> dict[str, int]:
+    """A series per code from the start, so that rates see the first error, and one for the rest."""
+    counts = dict.fromkeys([*Code, OTHER], 0)
+    for code, count in errors.items():
+        counts[code if code in counts else OTHER] += count
+    return counts
+
+
+def _log_states(of: Gauges) -> dict[str, float]:
+    return {state: state == of.log.state for state in LOG_STATES}
+
+
+def _durable_distance(of: Gauges) -> int:
+    # Read in this order the distance is never negative while another thread commits.
+    durable = of.log.durable_head
+    return of.log.head - durable
+
+
+def _of_mailboxes(counted: Counted) -> Declaration[Gauges]:
+    name, measure, text = counted
+    return counter(
+        f"mailbox_{name}",
+        lambda of: measure(of.tally.mailboxes),
+        f"All mailboxes: {text[0].lower()}{text[1:]}",
+    )
+
+
+def _of_lake(
+    name: str, measure: Callable[[Lakeside, int], float], text: str
+) -> Declaration[Gauges]:
+    """A gauge that is 0 for a hub without a lake; it is told the time."""
+
+    def of_lake(of: Gauges) -> float:
+        return 0 if of.lakeside is None else measure(of.lakeside, of.now_ms())
+
+    return gauge(name, of_lake, text)
+
+
+def _of_status(name: str, measure: Callable[[Status], float], text: str) -> Declaration[Gauges]:
+    """A gauge that is 0 as long as the pipeline has said nothing."""
+
+    def of_status(lakeside: Lakeside, _: int) -> float:
+        return 0 if lakeside.status is None else measure(lakeside.status)
+
+    return _of_lake(name, of_status, text)
+
+
+def _batch_s(status: Status) -> float:
+    return 0 if status.last_batch is None else status.last_batch.ms / 1000
+
+
+_MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
+    # A gauge despite its suffix: dashboards know it by this name.
+    gauge("actors_total", lambda of: len(of.hub.registry), "Registered actors."),
+    gauge(
+        "capacity_utilization",
+        lambda of: of.hub.registry.utilization,
+        "Share of the registry in use, 0 to 1.",
+    ),
+    counter(
+        "registrations",
+        lambda of: of.tally.registrations,
+        "Registrations and re-registrations accepted.",
+    ),
+    counter(
+        "registrations_refused",
+        lambda of: of.tally.registry_refused,
+        "Registrations refused: registry full.",
+    ),
+    gauge(
+        "connections_active", lambda of: len(of.runner.connections), "Open WebSocket connections."
+    ),
+    counter(
+        "connections_opened",
+        lambda of: of.tally.connections_opened,
+        "WebSocket connections accepted.",
+    ),
+    counter(
+        "connections_closed", lambda of: of.tally.connections_closed, "WebSocket connections ended."
+    ),
+    counter(
+        "connections_refused",
+        lambda of: of.tally.connections_refused,
+        "Upgrades refused: too many per second, or no capacity.",
+    ),
+    counter(
+        "handshakes_refused",
+        lambda of: of.listener.refusals.total(),
+        "Connections refused for a bad request or origin, or for being late or too big.",
+    ),
+    counter("reconnections", lambda of: of.tally.reconnections, "Actors that came back."),
+    counter("messages_received", lambda of: of.tally.received, "Messages received from clients."),
+    counter(
+        "messages_sent",
+        lambda of: of.tally.sent,
+        "Messages handed over for clients, replies included.",
+    ),
+    gauge(
+        "message_queue_depth",
+        lambda of: of.runner.writer.depth(),
+        "Messages waiting for slow readers, all sockets.",
+    ),
+    counter(
+        "deliveries",
+        lambda of: of.tally.deliveries,
+        "Messages forwarded from one actor to another.",
+    ),
+    counter("publications", lambda of: of.tally.published, "Messages published to topics."),
+    counter("broadcasts", lambda of: of.tally.broadcasts, "Broadcasts accepted."),
+    counter(
+        "broadcast_copies",
+        lambda of: of.tally.broadcast_copies,
+        "Copies of broadcasts queued for recipients.",
+    ),
+    counter(
+        "broadcast_failures",
+        lambda of: of.tally.broadcast_failed,
+        "Copies of broadcasts lost on the way.",
+    ),
+    counter(
+        "duplicates",
+        lambda of: of.tally.duplicates,
+        "Repeated messages answered without a second delivery.",
+    ),
+    counter(
+        "tells_expired",
+        lambda of: of.tally.expired_tells,
+        "Tells dropped because their time had passed.",
+    ),
+    counter(
+        "asks_expired",
+        lambda of: of.tally.expired_asks,
+        "Asks refused because their time had passed.",
+    ),
+    counter(
+        "asks_queued",
+        lambda of: of.tally.queued_asks,
+        "Asks that wait in a mailbox for their recipient.",
+    ),
+    counter(
+        "tells_dropped",
+        lambda of: of.tally.dropped_tells,
+        "Tells dropped: the recipient is too slow or gone.",
+    ),
+    counter(
+        "unknown_targets",
+        lambda of: of.tally.unknown_targets,
+        "Messages to addresses nobody has registered.",
+    ),
+    counter(
+        "rate_limited",
+        lambda of: of.tally.rate_limited,
+        "Messages refused: sent faster than allowed.",
+    ),
+    counter("pauses", lambda of: of.tally.paused, "Times a sender was asked to pause."),
+    counter("resumes", lambda of: of.tally.resumed, "Times a sender was told to go on."),
+    counter(
+        "slow_connections_closed",
+        lambda of: of.tally.slow_closed,
+        "Connections closed: nothing was read.",
+    ),
+    counter(
+        "errors", lambda of: _by_known_code(of.tally.errors), "Refusals sent, by code.", "code"
+    ),
+    histogram(
+        "delivery_latency",
+        lambda of: of.tally.delivery_latency,
+        "From receipt of frames to the hand-over of what they caused, per turn of the event loop.",
+    ),
+    histogram(
+        "ask_latency",
+        lambda of: of.tally.ask_latency,
+        "From receipt of an ask to its acknowledgement.",
+    ),
+    histogram(
+        "broadcast_latency",
+        lambda of: of.tally.broadcast_latency,
+        "From receipt of a broadcast to its last copy.",
+    ),
+    gauge(
+        "dedup_ids",
+        lambda of: of.hub.dedup.count,
+        "Accepted messages remembered to recognise repeats.",
+    ),
+    gauge(
+        "dedup_window_seconds",
+        lambda of: of.hub.dedup.window_ms / 1000,
+        "How far back repeats are recognised; shrinks when memory runs out.",
+    ),
+    gauge(
+        "dedup_memory_bytes",
+        lambda of: of.hub.dedup.memory_bytes,
+        "Memory used to recognise repeats.",
+    ),
+    gauge(
+        "storage_errors", lambda of: of.store.errors, "Writes of the durable registry that failed."
+    ),
+    gauge(
+        "storage_usage_bytes",
+        lambda of: of.store.size_bytes(),
+        "Disk used by the durable registry.",
+    ),
+)
+
+_LOG: Final[tuple[Declaration[Gauges], ...]] = (
+    gauge("log_state", _log_states, "1 for the state the log is in.", "state"),
+    gauge("log_head_offset", lambda of: of.log.head, "The offset the next committed entry gets."),
+    gauge(
+        "log_durable_head_offset", lambda of: of.log.durable_head, "Everything below it is synced."
+    ),
+    gauge("log_durable_distance", _durable_distance, "Committed entries not synced yet."),
+    gauge("log_waiting_entries", lambda of: of.engine.waiting, "Entries on their way to the disk."),
+    gauge("log_segments", lambda of: len(of.log.segments), "Segments of the log."),
+    gauge(
+        "log_size_bytes",
+        lambda of: sum(one.bytes for one in of.log.segments),
+        "What is written in all segments.",
+    ),
+    counter("log_entries", lambda of: of.tally.appended, "Entries committed."),
+    counter("log_refused", lambda of: of.tally.append_refused, "Entries the log did not take."),
+    counter(
+        "log_batches",
+        lambda of: of.tally.log.batches,
+        "Batches written; entries share them, and one sync.",
+    ),
+    counter("log_bytes", lambda of: of.tally.log.bytes, "Bytes written in batches."),
+    histogram("log_fsync", lambda of: of.tally.log.sync_latency, "How long a sync took."),
+    counter("log_read_errors", lambda of: of.tally.log.read_errors, "Reads that failed."),
+    counter(
+        "log_torn_tails",
+        lambda of: of.tally.log.torn_tails,
+        "Torn ends cut and kept aside at the start.",
+    ),
+    counter(
+        "log_epoch_changes",
+        lambda of: of.tally.log.epoch_changes,
+        "Starts that found entries gone, and a new epoch.",
+    ),
+    gauge(
+        "loss_events",
+        lambda of: of.tally.loss_events + of.tally.log.epoch_changes,
+        "Times something accepted was lost before it was settled; must be 0.",
+    ),
+    counter(
+        "messages_lost",
+        lambda of: of.tally.lost,
+        "Messages removed by retention, per subscription yet to settle it.",
+    ),
+    gauge(
+        "cursor_age_seconds",
+        lambda of: of.cursor_age_ms / 1000,
+        "For how long, at worst, the progress of a subscription has not reached the log.",
+    ),
+    gauge("mailboxes", lambda of: len(of.hub.streams.mailboxes), "Mailboxes of durable actors."),
+    gauge(
+        "mailbox_waiting",
+        lambda of: of.mailbox_waiting,
+        "Messages in mailboxes that are not settled.",
+    ),
+    counter(
+        "mailbox_full", lambda of: of.tally.mailbox_full, "Asks refused: the mailbox was full."
+    ),
+    counter(
+        "mailbox_dropped",
+        lambda of: of.tally.mailbox_dropped,
+        "Messages that went with their mailbox.",
+    ),
+    gauge(
+        "placements", lambda of: len(of.hub.placements), "Durable actors whose place the hub knows."
+    ),
+    counter(
+        "actors_placed",
+        lambda of: of.tally.actors_placed,
+        "Durable actors that got their first place.",
+    ),
+    counter(
+        "actors_moved",
+        lambda of: of.tally.actors_moved,
+        "Durable actors that moved to another host.",
+    ),
+    counter(
+        "stale_fences",
+        lambda of: of.tally.stale_fences,
+        "Messages refused: a durable actor does not live where their sender believed.",
+    ),
+)
+
+_ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
+    gauge("rooms", lambda of: len(of.hub.rooms.rooms), "Rooms the hub remembers."),
+    gauge("inboxes", lambda of: len(of.hub.rooms.inboxes), "Inboxes the hub remembers."),
+    gauge("room_sockets", lambda of: of.hub.rooms.guests, "Sockets in rooms."),
+    counter("room_messages", lambda of: of.tally.rooms.sent, "Messages rooms accepted."),
+    counter(
+        "inbox_appends",
+        lambda of: of.tally.rooms.appended,
+        "Messages inboxes accepted past their room.",
+    ),
+    counter(
+        "room_repeats",
+        lambda of: of.tally.rooms.repeats,
+        "Repeated messages told their first position.",
+    ),
+    counter(
+        "room_idempotency_conflicts",
+        lambda of: of.tally.rooms.conflicts,
+        "Repeats that came with another ciphertext than the first.",
+    ),
+    counter(
+        "room_rate_limited",
+        lambda of: of.tally.rooms.limited,
+        "Messages, appends and fetches that came too fast.",
+    ),
+    counter(
+        "room_refused",
+        lambda of: of.tally.rooms.refused,
+        "Messages refused: the log, or a bound, is full.",
+    ),
+    counter(
+        "room_pinned_over_cap",
+        lambda of: of.tally.rooms.over_cap,
+        "Of these, those of inboxes of which too much waits for the archive.",
+    ),
+    counter(
+        "room_copies",
+        lambda of: of.tally.rooms.announced,
+        "Copies of messages queued on sockets of rooms.",
+    ),
+    counter(
+        "room_sockets_joined", lambda of: of.tally.rooms.joined, "Sockets that entered a room."
+    ),
+    counter("room_sockets_left", lambda of: of.tally.rooms.left, "Sockets that left a room."),
+    counter(
+        "room_sockets_slow",
+        lambda of: of.tally.rooms.slow_closed,
+        "Sockets of rooms closed: too slow.",
+    ),
+    counter("inbox_fetches", lambda of: of.tally.rooms.fetches, "Pages of inboxes asked for."),
+    counter(
+        "inbox_fetched_messages", lambda of: of.tally.rooms.fetched, "Messages in these pages."
+    ),
+    counter(
+        "inbox_log_reads",
+        lambda of: of.tally.rooms.log_reads,
+        "Reads of the log for pages of inboxes.",
+    ),
+    counter(
+        "inbox_archive_reads",
+        lambda of: of.tally.rooms.archive_reads,
+        "Reads of the archive for these.",
+    ),
+    counter(
+        "inbox_partial_pages",
+        lambda of: of.tally.rooms.partial,
+        "Pages the archive could not complete.",
+    ),
+    counter(
+        "room_recalls",
+        lambda of: of.tally.rooms.recalls,
+        "Ids of messages that were looked up on disk.",
+    ),
+    counter(
+        "proposals_expired",
+        lambda of: of.tally.rooms.proposals_expired,
+        "Proposals that were never finished.",
+    ),
+    gauge(
+        "room_ids",
+        lambda of: of.hub.rooms.ids.memory.count,
+        "Ids of messages in memory, to recognise repeats.",
+    ),
+    gauge(
+        "room_ids_memory_bytes",
+        lambda of: of.hub.rooms.ids.memory.memory_bytes,
+        "Memory these ids use.",
+    ),
+    gauge(
+        "room_buffer_bytes",
+        lambda of: of.hub.rooms.buffer.bytes,
+        "Memory used by the newest messages of rooms.",
+    ),
+    gauge(
+        "room_state_bytes", lambda of: of.hub.rooms.state_bytes, "Proposals and blobs of all rooms."
+    ),
+    gauge(
+        "inbox_unarchived",
+        lambda of: of.hub.rooms.unarchived,
+        "Messages of the inbox of which most waits to be archived.",
+    ),
+    histogram(
+        "room_accept_latency",
+        lambda of: of.tally.rooms.accept_latency,
+        "From receipt of a message to its broadcast and acknowledgement.",
+    ),
+)
+
+# Numbers of the pipeline are its own, as the hub last read them, and begin with its process.
+_PIPELINE: Final[tuple[Declaration[Gauges], ...]] = (
+    _of_lake(
+        "pipeline_down",
+        lambda lake, now: lake.is_down(now),
+        "1 if the pipeline is away, failing or stuck.",
+    ),
+    _of_lake(
+        "pipeline_position_offset", lambda lake, _: lake.position, "The next offset it will land."
+    ),
+    _of_lake(
+        "pipeline_lag_entries", lambda lake, _: lake.lag, "Entries that are not in the lake yet."
+    ),
+    _of_lake(
+        "pipeline_lag_seconds",
+        lambda lake, now: lake.lag_ms(now) / 1000,
+        "Age of the oldest of these, to within five seconds.",
+    ),
+    _of_status(
+        "pipeline_failures",
+        lambda status: status.failures,
+        "Attempts that failed since one did not.",
+    ),
+    _of_status(
+        "pipeline_inbox_failures",
+        lambda status: status.inbox_failures,
+        "The same for the table the archive reads.",
+    ),
+    _of_status("pipeline_batch_seconds", _batch_s, "How long the last batch took."),
+    counter("pipeline_batches", lambda of: of.tally.lake.batches, "Batches landed."),
+    counter("pipeline_rows", lambda of: of.tally.lake.rows, "Entries landed."),
+    counter("pipeline_bytes", lambda of: of.tally.lake.bytes, "Bytes of the log landed."),
+    counter(
+        "pipeline_quarantined",
+        lambda of: of.tally.lake.quarantined,
+        "Entries that could not be decoded.",
+    ),
+    counter(
+        "pipeline_restarts", lambda of: of.tally.lake.restarts, "Times the hub started it again."
+    ),
+    _of_lake(
+        "archive_position_offset",
+        lambda lake, _: lake.archive.position,
+        "Room messages before it are archived.",
+    ),
+    counter(
+        "archive_consults",
+        lambda of: of.tally.lake.consults,
+        "Times the archive was asked for messages.",
+    ),
+    counter(
+        "archive_failures", lambda of: of.tally.lake.failures, "Questions the lake did not answer."
+    ),
+    _of_lake(
+        "segments_waiting",
+        lambda lake, _: lake.archive.wanted,
+        "Segments of the log kept only because they are not in the lake yet.",
+    ),
+)
+
+# A mailbox has no poison policy that drops; what goes with its mailbox is counted above.
+_MAILBOXES: Final = tuple(
+    _of_mailboxes(one) for one in (*DELIVERY, *DISPATCH) if one[0] != "dropped"
+)
+
+DECLARATIONS: Final = (*_MESSAGING, *_LOG, *_MAILBOXES, *_ROOMS, *_PIPELINE)
+
+
+def page() -> str:
+    """The reference of all metrics as a Markdown page."""
+    return reference.page(DECLARATIONS, LOG_STATES)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
