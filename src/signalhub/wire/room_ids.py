@@ -1,7 +1,8 @@
-"""The names under which rooms and inboxes are kept: keyed hashes of what clients call them.
+"""How ids of rooms, inboxes and members are written, and under which names the hub keeps them.
 
-Nothing the hub writes holds a clear id, and whoever gets hold of the data cannot try ids out
-without the key. The version of the key is part of the name.
+The names are keyed hashes of what clients call them. Nothing the hub writes holds a clear id, and
+whoever gets hold of the data cannot try ids out without the key. The version of the key is part of
+the name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hmac
 from base64 import urlsafe_b64encode
 from functools import lru_cache
+from string import ascii_letters, digits
 from typing import Final
 
 from signalhub.wire.entry import InboxKey
@@ -17,6 +19,46 @@ KEY_VERSION: Final = 1
 _HASH_BYTES: Final = 16
 # Busy rooms are named with every message; the cache spares them two hashes.
 _CACHED: Final = 16_384
+
+
+class Form:
+    """How ids of one kind are written: letters, digits and some marks, and no two dots in a row.
+
+    `str` says it in words.
+    """
+
+    __slots__ = ("_alphabet", "_marks", "chars_max")
+
+    def __init__(self, marks: str, chars_max: int = 128) -> None:
+        self.chars_max = chars_max
+        self._marks = marks
+        self._alphabet = (ascii_letters + digits + marks).encode()
+
+    def __str__(self) -> str:
+        marks = " ".join(self._marks)
+        return f"1 to {self.chars_max} characters of A-Z a-z 0-9 {marks} without two dots in a row"
+
+    @property
+    def pattern(self) -> str:
+        """The same as a regular expression, without anchors."""
+        return rf"(?!.*\.\.)[A-Za-z0-9{self._marks}]{{1,{self.chars_max}}}"
+
+    def admits(self, text: str) -> bool:
+        """Is this an id of the kind?"""
+        return (
+            0 < len(text) <= self.chars_max
+            and text.isascii()
+            and not text.encode().translate(None, self._alphabet)
+            and ".." not in text
+        )
+
+
+PLAIN: Final = Form("._~-")
+WITH_COLON: Final = Form("._~:-")
+# Enough for base64url of the longest name of a room with a tenant.
+INBOX: Final = Form("._~:-", 344)
+# What base64 makes of 32 bytes, which is what an inbox id should be.
+CAPABILITY_CHARS: Final = 43
 
 
 class Names:

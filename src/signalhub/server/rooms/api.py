@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
-from urllib.parse import unquote_plus
 
 import msgspec
 
@@ -66,8 +65,6 @@ class Cors:
         headers = {**response.headers, ALLOW_ORIGIN: origin, **_ANSWERED}
         return msgspec.structs.replace(response, headers=headers)
 
-
-_INTEGER_CHARS_MAX: Final = len(str(openapi.INTEGER_MAX))
 
 Step = Callable[[int], list[Effect]]
 Render = Callable[[Any], Response]
@@ -173,7 +170,7 @@ class Api:
 
     def _fetch(self, request: Request, caller: object) -> tuple[Step, Render]:
         inbox = _inbox(request)
-        from_seq, limit = _range(request.query) if request.query else (0, openapi.PAGE_DEFAULT)
+        from_seq, limit = envelopes.read_range(request.query)
         read = Read(caller, inbox, from_seq, limit, self._mono_ms())
         rooms = self._rooms
         return lambda now: rooms.read(read, now), answers.page
@@ -241,27 +238,3 @@ def _inbox(request: Request) -> str:
     if inbox is None:
         raise RoomError(RoomCode.BAD_REQUEST, "Name the inbox in the header X-Inbox-ID.")
     return envelopes.inbox_id(inbox)
-
-
-def _range(query: str) -> tuple[int, int]:
-    """Where a page begins and how many messages it may have; other parameters are ignored."""
-    given: dict[str, int] = {}
-    for pair in query.split("&"):
-        name, _, value = pair.partition("=")
-        name = unquote_plus(name)
-        if name in ("fromSeq", "limit"):
-            if name in given:
-                raise RoomError(RoomCode.BAD_REQUEST, f"{name} was given more than once.")
-            given[name] = _integer(name, unquote_plus(value), 0 if name == "fromSeq" else 1)
-    limit = given.get("limit", openapi.PAGE_DEFAULT)
-    return given.get("fromSeq", 0), min(limit, openapi.PAGE_MAX)
-
-
-def _integer(name: str, text: str, least: int) -> int:
-    if text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _INTEGER_CHARS_MAX:
-        number = int(text)
-        if least <= number <= openapi.INTEGER_MAX:
-            return number
-    raise RoomError(
-        RoomCode.BAD_REQUEST, f"{name} must be an integer from {least} to {openapi.INTEGER_MAX}."
-    )

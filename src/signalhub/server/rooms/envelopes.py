@@ -10,28 +10,80 @@ import secrets
 import time
 from string import ascii_letters, digits
 from typing import Final
+from urllib.parse import unquote_plus
 
 import msgspec
 
 from signalhub.core.rooms.values import ABOUT_PROPOSALS, APP, TYPES
 from signalhub.wire.errors import RoomCode, RoomError
-from signalhub.wire.room_ids import default_inbox
+from signalhub.wire.room_ids import (
+    CAPABILITY_CHARS,
+    INBOX,
+    PLAIN,
+    WITH_COLON,
+    Form,
+    default_inbox,
+)
 
-ID_CHARS_MAX: Final = 128
-# Enough for base64url of the longest name of a room with a tenant.
-INBOX_CHARS_MAX: Final = 344
-# What base64 makes of 32 bytes, which is what an inbox id should be.
-CAPABILITY_CHARS: Final = 43
+PAGE_MAX: Final = 1_000
+# The largest integer that every JSON reader keeps exactly.
+INTEGER_MAX: Final = 2**53 - 1
+_INTEGER_CHARS_MAX: Final = len(str(INTEGER_MAX))
 
 _ALPHANUMERIC = (ascii_letters + digits).encode()
-_PLAIN = _ALPHANUMERIC + b"._~-"
-_WITH_COLON = _PLAIN + b":"
 _BASE64URL = _ALPHANUMERIC + b"-_"
 _BASE64 = _ALPHANUMERIC + b"+/"
 _TO_BASE64URL = bytes.maketrans(b"+/", b"-_")
 
 # A ciphertext never has one character left over: six bits are no byte.
 _PADDINGS = {0: (0,), 2: (0, 2), 3: (0, 1)}
+
+
+class IdMember(msgspec.Struct, frozen=True, gc=False):
+    """A member of a JSON object that holds an id, or `null`."""
+
+    name: str
+    form: Form
+
+    def read(self, members: dict[str, object]) -> str | None:
+        """The id, if there is one."""
+        value = members.get(self.name)
+        if value is None:
+            return None
+        if type(value) is str and self.form.admits(value):
+            return value
+        raise _bad(self.name, str(self.form))
+
+
+MESSAGE_ID: Final = IdMember("messageId", PLAIN)
+ROOM_ID: Final = IdMember("roomId", WITH_COLON)
+TENANT_ID: Final = IdMember("tenantId", PLAIN)
+PSEUDONYM_ID: Final = IdMember("pseudonymId", WITH_COLON)
+PROPOSAL_ID: Final = IdMember("proposalId", PLAIN)
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A whole number in a query, up to `INTEGER_MAX`."""
+
+    name: str
+    least: int
+    default: int
+
+    def read(self, text: str) -> int:
+        """The number in a text."""
+        if text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _INTEGER_CHARS_MAX:
+            number = int(text)
+            if self.least <= number <= INTEGER_MAX:
+                return number
+        raise RoomError(
+            RoomCode.BAD_REQUEST,
+            f"{self.name} must be an integer from {self.least} to {INTEGER_MAX}.",
+        )
+
+
+FROM_SEQ: Final = Parameter("fromSeq", least=0, default=0)
+LIMIT: Final = Parameter("limit", least=1, default=100)
+_PAGE: Final = {one.name: one for one in (FROM_SEQ, LIMIT)}
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
@@ -53,20 +105,22 @@ def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> Enve
         kind = APP
     elif type(kind) is not str or kind not in TYPES:
         raise _bad("type", f"one of {', '.join(sorted(TYPES))}")
-    proposal = (_id(members, "proposalId") or "") if kind in ABOUT_PROPOSALS else ""
-    if not proposal and kind in ABOUT_PROPOSALS:
-        raise RoomError(RoomCode.BAD_ENVELOPE, "An envelope of this type needs a proposalId.")
-    message_id = _id(members, "messageId")
-    tenant = _id(members, "tenantId")
-    room = _id(members, "roomId", _WITH_COLON)
-    pseudonym = _id(members, "pseudonymId", _WITH_COLON)
+    proposal = ""
+    if kind in ABOUT_PROPOSALS:
+        proposal = PROPOSAL_ID.read(members) or ""
+        if not proposal:
+            raise RoomError(RoomCode.BAD_ENVELOPE, "An envelope of this type needs a proposalId.")
+    message_id = MESSAGE_ID.read(members)
+    tenant = TENANT_ID.read(members)
+    room = ROOM_ID.read(members)
+    pseudonym = PSEUDONYM_ID.read(members)
     ciphertext = read_ciphertext(members, ciphertext_bytes_max)
     return Envelope(message_id, ciphertext, kind, proposal, pseudonym, room, tenant)
 
 
 def read_deposit(members: dict[str, object], ciphertext_bytes_max: int) -> tuple[str, bytes]:
     """The message id and ciphertext of a direct write to an inbox; it needs both."""
-    message_id = _id(members, "messageId")
+    message_id = MESSAGE_ID.read(members)
     if message_id is None:
         raise RoomError(RoomCode.BAD_ENVELOPE, "An append needs a messageId.")
     return message_id, read_ciphertext(members, ciphertext_bytes_max)
@@ -93,14 +147,35 @@ def read_ciphertext(members: dict[str, object], bytes_max: int) -> bytes:
     return bare
 
 
+def ciphertext_chars_max(bytes_max: int) -> int:
+    """How long the base64 of a ciphertext can be; padding does not count."""
+    return (bytes_max * 4 + 3) // 3
+
+
+def read_range(query: str) -> tuple[int, int]:
+    """Where a page begins and how many messages it may have; other parameters are ignored."""
+    if not query:
+        return FROM_SEQ.default, LIMIT.default
+    given: dict[str, int] = {}
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        parameter = _PAGE.get(unquote_plus(name))
+        if parameter is not None:
+            if parameter.name in given:
+                raise RoomError(RoomCode.BAD_REQUEST, f"{parameter.name} was given more than once.")
+            given[parameter.name] = parameter.read(unquote_plus(value))
+    limit = given.get(LIMIT.name, LIMIT.default)
+    return given.get(FROM_SEQ.name, FROM_SEQ.default), min(limit, PAGE_MAX)
+
+
 def room_name(tenant: str | None, room: str) -> str:
     """What identifies a room: its id, behind its tenant's if it has one."""
-    if not _is_id(room, _WITH_COLON):
-        raise RoomError(RoomCode.BAD_REQUEST, f"The room id must be {_form(':')}.")
+    if not WITH_COLON.admits(room):
+        raise RoomError(RoomCode.BAD_REQUEST, f"The room id must be {WITH_COLON}.")
     if tenant is None:
         return room
-    if not _is_id(tenant, _PLAIN):
-        raise RoomError(RoomCode.BAD_REQUEST, f"The tenant id must be {_form()}.")
+    if not PLAIN.admits(tenant):
+        raise RoomError(RoomCode.BAD_REQUEST, f"The tenant id must be {PLAIN}.")
     return f"{tenant}:{room}"
 
 
@@ -112,30 +187,25 @@ def inbox_id(text: str) -> str:
         given = bare.encode()
         if len(bare) == CAPABILITY_CHARS and padding <= 1 and not given.translate(None, _BASE64):
             return given.translate(_TO_BASE64URL).decode()
-        if (
-            len(bare) <= INBOX_CHARS_MAX
-            and not given.translate(None, _WITH_COLON)
-            and ".." not in bare
-        ):
+        if INBOX.admits(bare):
             return default_inbox(bare) if ":" in bare else bare
     raise RoomError(
         RoomCode.BAD_REQUEST,
-        f"The inbox id must be 32 bytes in base64url, or 1 to {INBOX_CHARS_MAX} characters of "
-        "A-Z a-z 0-9 . _ ~ : - without two dots in a row.",
+        f"The inbox id must be 32 bytes in base64url, or {INBOX}.",
     )
 
 
 def pseudonym_id(text: str) -> str:
     """A pseudonym, if it is one."""
-    if not _is_id(text, _WITH_COLON):
-        raise RoomError(RoomCode.BAD_REQUEST, f"The pseudonym must be {_form(':')}.")
+    if not WITH_COLON.admits(text):
+        raise RoomError(RoomCode.BAD_REQUEST, f"The pseudonym must be {WITH_COLON}.")
     return text
 
 
 def proposal_id(text: str) -> str:
     """A proposal's id, if it is one."""
-    if not _is_id(text, _PLAIN):
-        raise RoomError(RoomCode.BAD_REQUEST, f"The proposal id must be {_form()}.")
+    if not PLAIN.admits(text):
+        raise RoomError(RoomCode.BAD_REQUEST, f"The proposal id must be {PLAIN}.")
     return text
 
 
@@ -148,29 +218,6 @@ def new_message_id() -> str:
     """A ULID, for messages whose sender gave them no id: 48 bits of time, 80 of chance."""
     number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     return "".join([_PAIRS[number >> shift & 0x3FF] for shift in _SHIFTS])
-
-
-def _id(members: dict[str, object], name: str, alphabet: bytes = _PLAIN) -> str | None:
-    value = members.get(name)
-    if value is None:
-        return None
-    if type(value) is str and _is_id(value, alphabet):
-        return value
-    raise _bad(name, _form(":" if alphabet is _WITH_COLON else ""))
-
-
-def _is_id(text: str, alphabet: bytes) -> bool:
-    return (
-        0 < len(text) <= ID_CHARS_MAX
-        and text.isascii()
-        and not text.encode().translate(None, alphabet)
-        and ".." not in text
-    )
-
-
-def _form(colon: str = "") -> str:
-    characters = " ".join(("A-Z a-z 0-9 . _ ~", *colon, "-"))
-    return f"1 to {ID_CHARS_MAX} characters of {characters} without two dots in a row"
 
 
 def _bad(member: str, right: str) -> RoomError:

@@ -16,10 +16,24 @@ from signalhub.core.rooms.values import (
     TYPES,
 )
 from signalhub.server.rooms import answers
-from signalhub.server.rooms.envelopes import CAPABILITY_CHARS, ID_CHARS_MAX, INBOX_CHARS_MAX
+from signalhub.server.rooms.envelopes import (
+    FROM_SEQ,
+    INTEGER_MAX,
+    LIMIT,
+    MESSAGE_ID,
+    PAGE_MAX,
+    PROPOSAL_ID,
+    PSEUDONYM_ID,
+    ROOM_ID,
+    TENANT_ID,
+    Parameter,
+    ciphertext_chars_max,
+)
+from signalhub.server.rooms.state_api import TAG_CHARS
 from signalhub.settings.model import Rooms as RoomSettings
 from signalhub.wire.envelope import PROTOCOL_VERSION
 from signalhub.wire.errors import RoomCode
+from signalhub.wire.room_ids import CAPABILITY_CHARS, INBOX, Form
 
 MESSAGE: Final = "/api/v1/message"
 MESSAGES: Final = "/v1/inbox/messages"
@@ -27,11 +41,6 @@ APPEND: Final = "/v1/inbox/append"
 ROOM: Final = "/v1/room"
 PROPOSALS: Final = "/v1/room/proposals"
 DESCRIPTION: Final = "/openapi.json"
-
-PAGE_DEFAULT: Final = 100
-PAGE_MAX: Final = 1_000
-# The largest integer that every JSON reader keeps exactly.
-INTEGER_MAX: Final = 2**53 - 1
 
 Json = dict[str, Any]
 
@@ -58,15 +67,13 @@ _ABOUT_ERRORS: Final = {
     503: "The hub cannot write or read at the moment.",
 }
 
-_NO_TWO_DOTS: Final = r"(?!.*\.\.)"
-_PLAIN: Final = rf"^{_NO_TWO_DOTS}[A-Za-z0-9._~-]{{1,{ID_CHARS_MAX}}}$"
-_WITH_COLON: Final = rf"^{_NO_TWO_DOTS}[A-Za-z0-9._~:-]{{1,{ID_CHARS_MAX}}}$"
-_INBOX: Final = (
-    rf"^(?:[A-Za-z0-9+/]{{{CAPABILITY_CHARS}}}=?"
-    rf"|{_NO_TWO_DOTS}[A-Za-z0-9._~:-]{{1,{INBOX_CHARS_MAX}}}={{0,2}})$"
-)
-_TAG: Final = r'(?:W/)?"[!#-~]*"'
+_INBOX: Final = rf"^(?:[A-Za-z0-9+/]{{{CAPABILITY_CHARS}}}=?|{INBOX.pattern}={{0,2}})$"
+_TAG: Final = rf'(?:W/)?"[{TAG_CHARS}]*"'
 _TAGS: Final = rf"^(?:\*|{_TAG}(?:, ?{_TAG})*)$"
+
+
+def _pattern(form: Form) -> str:
+    return f"^{form.pattern}$"
 
 
 def _base64(last_two: str) -> str:
@@ -85,7 +92,7 @@ _ENVELOPES: Final[Json] = {
 }
 
 _BINARY: Final[Json] = {"type": "string", "format": "binary"}
-_ID: Final[Json] = {"type": "string", "pattern": _PLAIN}
+_PROPOSAL_ID: Final[Json] = {"type": "string", "pattern": _pattern(PROPOSAL_ID.form)}
 _SEQ: Final[Json] = {"type": "integer", "minimum": 1}
 _TIME: Final[Json] = {"type": "string", "format": "date-time", "examples": ["2026-01-31T12:00:05Z"]}
 _STORED: Final[Json] = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "examples": [_EXAMPLE]}
@@ -159,7 +166,7 @@ def _send(settings: RoomSettings) -> Json:
         ),
         "parameters": [
             _room(required=False),
-            _header("X-Pseudonym-ID", "Who sends it.", _WITH_COLON, "p1"),
+            _header("X-Pseudonym-ID", "Who sends it.", _pattern(PSEUDONYM_ID.form), "p1"),
             _capability(settings),
         ],
         "requestBody": {"required": True, "content": _json("Envelope", **_ENVELOPES)},
@@ -181,13 +188,8 @@ def _fetch(settings: RoomSettings) -> Json:
         ),
         "parameters": [
             _inbox(required=True),
-            _query("fromSeq", "The first position wanted.", least=0, default=0),
-            _query(
-                "limit",
-                f"How many messages at most; more than {PAGE_MAX} count as {PAGE_MAX}.",
-                least=1,
-                default=PAGE_DEFAULT,
-            ),
+            _query(FROM_SEQ, "The first position wanted."),
+            _query(LIMIT, f"How many messages at most; more than {PAGE_MAX} count as {PAGE_MAX}."),
         ],
         "responses": {
             "200": _answer("A page.", _OLDEST | _NOT_STORED, _json("Page")),
@@ -265,7 +267,7 @@ def _list_proposals(settings: RoomSettings) -> Json:
 
 
 def _read_proposal(settings: RoomSettings) -> Json:
-    wanted = {"name": "proposalId", "in": "path", "required": True, "schema": _ID}
+    wanted = {"name": PROPOSAL_ID.name, "in": "path", "required": True, "schema": _PROPOSAL_ID}
     return {
         "operationId": "readProposal",
         "summary": "Read one proposal of a room",
@@ -289,7 +291,7 @@ def _header(name: str, about: str, pattern: str, example: str, required: bool = 
 
 
 def _room(required: bool = True) -> Json:
-    return _header("X-Room-ID", "The room.", _WITH_COLON, "general", required)
+    return _header("X-Room-ID", "The room.", _pattern(ROOM_ID.form), "general", required)
 
 
 def _inbox(required: bool, about: str = "The inbox; best 32 bytes in base64url.") -> Json:
@@ -306,10 +308,10 @@ def _capability(settings: RoomSettings) -> Json:
     return _inbox(settings.require_capability, about)
 
 
-def _query(name: str, about: str, *, least: int, default: int) -> Json:
-    bounds = {"minimum": least, "maximum": INTEGER_MAX, "default": default}
+def _query(parameter: Parameter, about: str) -> Json:
+    bounds = {"minimum": parameter.least, "maximum": INTEGER_MAX, "default": parameter.default}
     return {
-        "name": name,
+        "name": parameter.name,
         "in": "query",
         "description": about,
         "schema": {"type": "integer"} | bounds,
@@ -360,12 +362,15 @@ def _schemas(settings: RoomSettings) -> Json:
         "type": "string",
         "pattern": _CIPHERTEXT,
         "minLength": 2,
-        # Padding does not count.
-        "maxLength": (settings.ciphertext_bytes_max * 4 + 3) // 3,
+        "maxLength": ciphertext_chars_max(settings.ciphertext_bytes_max),
         "description": "Base64url or base64; the hub keeps base64url without padding.",
         "examples": [_EXAMPLE],
     }
-    message_id = _ID | {"examples": [_EXAMPLE_ID]}
+    message_id = {
+        "type": "string",
+        "pattern": _pattern(MESSAGE_ID.form),
+        "examples": [_EXAMPLE_ID],
+    }
     next_seq = {
         "type": "integer",
         "minimum": 0,
@@ -384,11 +389,11 @@ def _schemas(settings: RoomSettings) -> Json:
         "Page": _object({"partial": partial}, messages=messages, nextSeq=next_seq),
         "Proposal": _object(
             {
-                "proposerPseudonymId": {"type": "string", "pattern": _WITH_COLON},
+                "proposerPseudonymId": {"type": "string", "pattern": _pattern(PSEUDONYM_ID.form)},
                 "createdAt": _TIME,
                 "expiresAt": _TIME,
             },
-            proposalId=_ID,
+            proposalId=_PROPOSAL_ID,
             encryptedContent=_STORED,
             encryptedApprovals={"type": "array", "items": _STORED},
             status={"enum": [PENDING, COMMITTED, REJECTED, EXPIRED]},
@@ -401,17 +406,19 @@ def _envelope(message_id: Json, ciphertext: Json) -> Json:
     """A message for a room; those about a proposal say which one."""
     or_null = {"type": ["string", "null"]}
     optional: Json = {
-        "messageId": message_id
+        MESSAGE_ID.name: message_id
         | or_null
-        | {"description": "To repeat the request with; the hub makes one if there is none."},
-        "roomId": or_null | {"pattern": _WITH_COLON},
-        "tenantId": or_null | {"pattern": _PLAIN},
-        "pseudonymId": or_null | {"pattern": _WITH_COLON},
+        | {"description": "To repeat the request with; the hub makes one if there is none."}
     }
+    for member in (ROOM_ID, TENANT_ID, PSEUDONYM_ID):
+        optional[member.name] = or_null | {"pattern": _pattern(member.form)}
     kind = {"enum": [*sorted(TYPES - ABOUT_PROPOSALS), None], "default": APP}
     plain = _object(optional | {"type": kind}, ciphertext=ciphertext)
     about_proposal = _object(
-        optional, ciphertext=ciphertext, type={"enum": sorted(ABOUT_PROPOSALS)}, proposalId=_ID
+        optional,
+        ciphertext=ciphertext,
+        type={"enum": sorted(ABOUT_PROPOSALS)},
+        proposalId=_PROPOSAL_ID,
     )
     return {"oneOf": [plain, about_proposal]}
 

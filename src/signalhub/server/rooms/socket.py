@@ -18,7 +18,7 @@ from signalhub.core.rooms.values import Accepted, Guest, Result, Send, Welcome
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS, is_retried
 from signalhub.server.rooms.envelopes import (
-    ID_CHARS_MAX,
+    MESSAGE_ID,
     Envelope,
     new_message_id,
     read_envelope,
@@ -298,7 +298,8 @@ class RoomSocket:
 
 def _readable(message_id: object) -> str:
     """A message id for an error frame, also one that is not as it should be."""
-    return message_id if type(message_id) is str and len(message_id) <= ID_CHARS_MAX else ""
+    chars_max = MESSAGE_ID.form.chars_max
+    return message_id if type(message_id) is str and len(message_id) <= chars_max else ""
 
 
 def _welcome(welcome: Welcome) -> bytes:

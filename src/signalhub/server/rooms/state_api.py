@@ -23,7 +23,9 @@ from signalhub.wire.errors import RoomCode, RoomError
 Step = Callable[[int], list[Effect]]
 Render = Callable[[Any], Response]
 
-_TAG: Final = r'(?:W/)?"[!\x23-\x7e\x80-\xff]*"'
+# What an entity tag may hold; beyond that, bytes that are not ASCII are taken, too.
+TAG_CHARS: Final = "!#-~"
+_TAG: Final = rf'(?:W/)?"[{TAG_CHARS}\x80-\xff]*"'
 _TAGS: Final = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*[ \t,]*")
 _OURS: Final = re.compile(r'(W/)?"([1-9][0-9]{0,18})"')
 
