@@ -317,7 +317,7 @@ import signalhub
 try:
     memory = importlib.import_module("tests.support.memory.shell")
 except ImportError:
-    memory = importlib.import_module("tests.memory_shell")
+    memory = importlib.import_module("tests.support.memory.shell")
 SOURCE = str(Path(signalhub.__file__).parent)
 shell = memory.MemoryShell()
 writer = shell.join("@(local/writer)")

@@ -7,9 +7,18 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from tests.chaos.history import check
-from tests.chaos.lines import Acked, Attempted, Joined, Line, Received, Refused, Settled, Started
 from tests.chaos.tale import EPOCH, MAILBOX, TOPIC, TOPIC_READERS, Tale
+from tests.support.process.history import check
+from tests.support.process.lines import (
+    Acked,
+    Attempted,
+    Joined,
+    Line,
+    Received,
+    Refused,
+    Settled,
+    Started,
+)
 
 Expected = dict[str, int]
 

@@ -13,7 +13,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from tests.chaos.lines import (
+from tests.support.process.lines import (
     Acked,
     Attempted,
     Joined,

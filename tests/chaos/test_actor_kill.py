@@ -20,7 +20,14 @@ from signalhub.actors import CallError, op, ref
 from signalhub.actors.api.operation import Operation
 from signalhub.actors.host.caller import ActorHub
 from signalhub.testing import HostProcess, HubProcess, spawn_host, spawn_hub
-from tests.chaos.kill_actors import QUICK, Callee, Caller, NarrowCaller, NearCallee, NearCaller
+from tests.support.actors.kill_points import (
+    QUICK,
+    Callee,
+    Caller,
+    NarrowCaller,
+    NearCallee,
+    NearCaller,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.chaos.history import Latency, Report, check
 from tests.chaos.lies import (
     LIES,
     Expected,
@@ -19,7 +18,9 @@ from tests.chaos.lies import (
     neighbours,
     reorder_within_the_mailbox,
 )
-from tests.chaos.lines import (
+from tests.chaos.tale import EPOCH, MAILBOX, READERS, TOPIC, TOPIC_READERS, Tale
+from tests.support.process.history import Latency, Report, check
+from tests.support.process.lines import (
     Acked,
     Attempted,
     Joined,
@@ -30,7 +31,6 @@ from tests.chaos.lines import (
     Settled,
     Started,
 )
-from tests.chaos.tale import EPOCH, MAILBOX, READERS, TOPIC, TOPIC_READERS, Tale
 
 SEEDS = range(4)
 

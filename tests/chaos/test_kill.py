@@ -17,10 +17,10 @@ from random import Random
 import pytest
 
 from signalhub.testing import HubProcess, spawn_hub
-from tests.chaos.campaign import Campaign, campaign
-from tests.chaos.history import Report
-from tests.chaos.outcome import conclude, keep_evidence
-from tests.chaos.workload import mixed, peaceful
+from tests.support.process.campaign import Campaign, campaign
+from tests.support.process.history import Report
+from tests.support.process.outcome import conclude, keep_evidence
+from tests.support.process.workload import mixed, peaceful
 
 CYCLES = int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100"))
 SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))

@@ -16,9 +16,9 @@ from random import Random
 import pytest
 
 from signalhub.testing import HubProcess, spawn_hub
-from tests.spec.peer import Closed
-from tests.spec.rooms.guest import Guest, encoded, knock
-from tests.spec.rooms.web import HungUp, Web
+from tests.support.socket.guest import Guest, encoded, knock
+from tests.support.socket.http import HungUp, Web
+from tests.support.socket.peer import Closed
 
 CYCLES = max(1, int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100")) // 5)
 SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))

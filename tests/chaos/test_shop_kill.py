@@ -20,8 +20,8 @@ from signalhub.actors import CallError, op
 from signalhub.actors.api.operation import Operation
 from signalhub.actors.host.caller import ActorHub
 from signalhub.testing import HostProcess, HubProcess, spawn_host, spawn_hub
-from tests.chaos.hasty_shop import Order
-from tests.chaos.kill_actors import QUICK
+from tests.support.actors.hasty_shop import Order
+from tests.support.actors.kill_points import QUICK
 
 KILLS = max(1, int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100")) // 10)
 SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.campaign import campaign
-from tests.chaos.history import Report
-from tests.chaos.ledger import Ledger, read_ledger
-from tests.chaos.lines import Acked, Attempted, Line, Received
 from tests.chaos.toy import Fault, ToyHub
-from tests.chaos.workload import mixed, peaceful
+from tests.support.process.campaign import campaign
+from tests.support.process.history import Report
+from tests.support.process.ledger import Ledger, read_ledger
+from tests.support.process.lines import Acked, Attempted, Line, Received
+from tests.support.process.workload import mixed, peaceful
 
 RESTARTS = 4
 PAUSE_S = 0.3

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest, ws_create_server
 
-from tests.spec.peer import HUB
+from tests.support.socket.peer import HUB
 
 Fault = Literal[
     "drop_tail",

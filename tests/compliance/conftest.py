@@ -9,9 +9,9 @@ import pytest
 import uvloop
 
 from signalhub.server.port.listener import Listener
-from tests.compliance.echo import listen_and_echo
+from tests.support.socket.echo import listen_and_echo
 
-pytest.register_assert_rewrite("tests.compliance.peer")
+pytest.register_assert_rewrite("tests.support.socket.raw_peer")
 
 
 def pytest_asyncio_loop_factories(

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.server.port.listener import Listener
 from signalhub.wire.frames import Opcode
-from tests.compliance.peer import Case, check, close, closed, frame, pong, text
+from tests.support.socket.raw_peer import Case, check, close, closed, frame, pong, text
 
 BROKEN = [closed(1002)]
 GOOD_CODES = (*range(1000, 1004), *range(1007, 1015), 3000, 3999, 4000, 4999)

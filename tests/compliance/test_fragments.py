@@ -9,8 +9,8 @@ import pytest
 
 from signalhub.server.port.listener import Listener
 from signalhub.wire.frames import FRAGMENTS_MAX, Opcode
-from tests.compliance.echo import MESSAGE_BYTES_MAX
-from tests.compliance.peer import Case, check, close, closed, fragments, frame, pong, text
+from tests.support.socket.echo import MESSAGE_BYTES_MAX
+from tests.support.socket.raw_peer import Case, check, close, closed, fragments, frame, pong, text
 
 BROKEN = [closed(1002)]
 BEGIN = frame(Opcode.TEXT, b"one ", fin=False)

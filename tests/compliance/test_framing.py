@@ -9,8 +9,8 @@ import pytest
 
 from signalhub.server.port.listener import Listener
 from signalhub.wire.frames import Opcode
-from tests.compliance.echo import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
-from tests.compliance.peer import Case, check, close, closed, frame, pong, text
+from tests.support.socket.echo import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
+from tests.support.socket.raw_peer import Case, check, close, closed, frame, pong, text
 
 HELLO = frame(Opcode.TEXT, b"Hello")
 SIZES = (0, 1, 125, 126, 127, 128, 65_535, 65_536)

@@ -10,7 +10,7 @@ import pytest
 
 from signalhub.server.port.listener import Listener
 from signalhub.wire.frames import Opcode
-from tests.compliance.peer import Case, check, closed, fragments, frame, text
+from tests.support.socket.raw_peer import Case, check, closed, fragments, frame, text
 
 NOT_TEXT = [closed(1007)]
 

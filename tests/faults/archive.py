@@ -18,7 +18,7 @@ from signalhub.log.recovery import Recovery, recover
 from signalhub.log.verify import Report, verify
 from signalhub.testing import FakeClock, FaultyDisk
 from signalhub.wire.entry import Stored
-from tests.faults.workload import (
+from tests.support.memory.log_workload import (
     ENDLESS,
     STREAMS,
     Ledger,

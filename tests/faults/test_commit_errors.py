@@ -16,7 +16,7 @@ from signalhub.log.recovery import recover
 from signalhub.testing import FakeClock, FaultyDisk
 from signalhub.testing.disk import Operation
 from signalhub.wire.entry import Entry
-from tests.faults.workload import (
+from tests.support.memory.log_workload import (
     Ledger,
     Sync,
     assert_readable,

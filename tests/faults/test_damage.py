@@ -20,7 +20,7 @@ from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.log.verify import verify
 from signalhub.testing import FakeClock, FaultyDisk
 from tests.faults.archive import Finding, archive, examine, flipped, opened
-from tests.faults.workload import EPOCH, Ledger, Run, go_on, log_settings, survive
+from tests.support.memory.log_workload import EPOCH, Ledger, Run, go_on, log_settings, survive
 
 FLIPS = 200
 PAGES = 200

@@ -18,7 +18,7 @@ from signalhub.log.recovery import recover
 from signalhub.testing import FaultyDisk
 from signalhub.testing.disk import Operation
 from signalhub.wire.errors import SignalHubError
-from tests.faults.workload import (
+from tests.support.memory.log_workload import (
     Ledger,
     Run,
     Sync,

@@ -15,8 +15,8 @@ from signalhub.log.verify import verify
 from signalhub.testing import FakeClock, FaultyDisk, PowerCut
 from signalhub.testing.disk import Operation
 from signalhub.wire.entry import Stored
-from tests.faults.workload import log_settings
-from tests.unit.log.scene import drive, entry
+from tests.support.memory.log import drive, entry
+from tests.support.memory.log_workload import log_settings
 
 BATCHES = 24
 CHOSEN = tuple((at, at) for at in range(1, 3 * BATCHES, 3))

@@ -14,10 +14,10 @@ import pytest
 
 from signalhub.testing import HubProcess
 from signalhub.testing.process import variables_of
-from tests.faults.machine import needs_namespace, needs_strace
-from tests.spec.durable_topics import TOPIC, create, publish, stored
-from tests.spec.peer import PATIENCE_S, Envelope, Peer
-from tests.spec.stage import Spawned, code_of
+from tests.support.process.machine import needs_namespace, needs_strace
+from tests.support.socket.peer import PATIENCE_S, Envelope, Peer
+from tests.support.socket.stage import Spawned, code_of
+from tests.support.socket.topics import TOPIC, create, publish, stored
 
 DISK_BYTES = 4 * 2**20
 SETTINGS: dict[str, Any] = {"message_rate": 0, "log": {"segment_bytes": 2**16}}

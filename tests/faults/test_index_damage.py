@@ -16,7 +16,7 @@ from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.testing import FakeClock
 from tests.faults.archive import archive, flipped
-from tests.faults.workload import STREAMS, assert_stream, log_settings
+from tests.support.memory.log_workload import STREAMS, assert_stream, log_settings
 
 FLIPS = 400
 

@@ -17,7 +17,7 @@ from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.testing import FaultyDisk, PowerCut
 from signalhub.testing.disk import CHANGING
-from tests.faults.workload import (
+from tests.support.memory.log_workload import (
     EPOCH,
     Ledger,
     Run,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.machine import needs_namespace, needs_strace
+from tests.support.process.machine import needs_namespace, needs_strace
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 400
@@ -25,7 +25,7 @@ Events = list[list[str]]
 
 def program(folder: Path, count: int = COUNT, segment_bytes: int = SEGMENT_BYTES) -> list[str]:
     numbers = map(str, (count, SIZE, segment_bytes))
-    return [sys.executable, "-m", "tests.faults.appender", str(folder), *numbers]
+    return [sys.executable, "-m", "tests.support.process.appender", str(folder), *numbers]
 
 
 def events(command: list[str], *, file_bytes_max: int | None = None) -> Events:

@@ -11,7 +11,7 @@ from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN, Header, encode_header, segment_name
 from signalhub.testing import FaultyDisk
 from tests.faults.archive import archive, examine, flipped, opened
-from tests.faults.workload import EPOCH, Ledger, Run, go_on
+from tests.support.memory.log_workload import EPOCH, Ledger, Run, go_on
 
 
 def test_a_missing_segment_is_named() -> None:

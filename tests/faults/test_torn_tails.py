@@ -23,7 +23,7 @@ from signalhub.testing import FakeClock, FaultyDisk, PowerCut
 from signalhub.testing.disk import SECTOR_BYTES
 from signalhub.wire.entry import Entry
 from tests.faults.archive import flipped
-from tests.faults.workload import (
+from tests.support.memory.log_workload import (
     EPOCH,
     Ledger,
     Run,

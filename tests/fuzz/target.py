@@ -34,8 +34,8 @@ from signalhub.wire.envelope import RAW_PONG
 from signalhub.wire.errors import Refusal
 from signalhub.wire.frames import is_text
 from tests.fuzz.corpus import ATTACKER, VICTIM
-from tests.memory_engine import MemoryEngine
-from tests.memory_shell import TURNS_MAX, CountedIds, envelope
+from tests.support.memory.engine import MemoryEngine
+from tests.support.memory.shell import TURNS_MAX, CountedIds, envelope
 
 BYSTANDER = "@(quiet/bystander)"
 TOPIC = "a topic of the bystander's own"

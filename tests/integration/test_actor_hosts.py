@@ -15,7 +15,8 @@ from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.host import Host
 from signalhub.testing import RunningHub, run_hub
 from signalhub.wire.errors import ClientError, Refused, SettingsError
-from tests.integration.actor_scene import (
+from tests.support.actors.examples import Adder, Asker
+from tests.support.actors.hosts import (
     PATIENCE_S,
     UNLIMITED,
     Shifting,
@@ -28,7 +29,6 @@ from tests.integration.actor_scene import (
     stored,
     until,
 )
-from tests.integration.host_actors import Adder, Asker
 
 
 async def test_results_and_errors_come_back_from_another_host(tmp_path: Path) -> None:

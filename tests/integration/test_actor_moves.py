@@ -14,8 +14,9 @@ from signalhub.actors.kernel.events import Commanded
 from signalhub.actors.kernel.outbox import FROZEN
 from signalhub.testing import HostProcess, run_hub, spawn_host
 from signalhub.wire.errors import ClientError
-from tests.integration import host_actors
-from tests.integration.actor_scene import (
+from tests.support.actors import examples as host_actors
+from tests.support.actors.examples import QUICK, Adder, Asker, Feeder, Mover
+from tests.support.actors.hosts import (
     BALLAST_CHARS,
     NOBODY,
     PATIENCE_S,
@@ -33,7 +34,6 @@ from tests.integration.actor_scene import (
     stored,
     until,
 )
-from tests.integration.host_actors import QUICK, Adder, Asker, Feeder, Mover
 
 
 async def test_an_actor_moves_with_all_it_has_and_back(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from signalhub.engine.local import LocalEngine
 from signalhub.log.footer import footer_name
 from signalhub.pipeline.run.status import LastBatch, Status, Totals, write_status
 from signalhub.testing import FakeClock
-from tests.small_lake import SmallLake
-from tests.spec.rooms.house import (
+from tests.support.lake.small_lake import SmallLake
+from tests.support.socket.rooms import (
     DAY,
     HOUR,
     ROOM,

@@ -15,8 +15,8 @@ from signalhub.counters import LakeTally
 from signalhub.server.app import App
 from signalhub.server.pipeline_process import Beside, pipeline_command
 from signalhub.settings.model import Pipeline, Settings
-from tests.small_lake import SmallLake
-from tests.spec.stage import eventually
+from tests.support.lake.small_lake import SmallLake
+from tests.support.socket.stage import eventually
 
 # It writes down who it is, and ends as it should.
 GOOD = """

@@ -4,93 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import socket
-import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import signalhub
 from signalhub.auth.tokens import mint
 from signalhub.settings.model import Key
-from signalhub.testing import ChaosProxy, Peer, RunningHub, ScriptedHub, run_hub, spawn_hub
+from signalhub.testing import ChaosProxy, Peer, ScriptedHub, run_hub, spawn_hub
+from tests.support.process.command import SECRET, cli, hub_knows, line_of, started, unused_url
 
-PATIENCE_S = 20.0
-SECRET = "correct horse battery staple"
 SENT_TO_BOB = "sent to the hub for @(demo/bob); a tell is not acknowledged, an ask is\n"
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-def environment(url: str, **variables: str) -> dict[str, str]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SIGNALHUB_")}
-    return inherited | {"SIGNALHUB_URL": url, "PYTHONUNBUFFERED": "1"} | variables
-
-
-async def cli(
-    url: str, *arguments: str, stdin: bytes = b"", variables: Mapping[str, str] | None = None
-) -> Done:
-    """Run a command to its end."""
-    async with started(url, *arguments, variables=variables) as process:
-        out, err = await process.communicate(stdin)
-    assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
-
-
-@asynccontextmanager
-async def started(
-    url: str, *arguments: str, variables: Mapping[str, str] | None = None
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A command that is still running, and is ended with the block."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "signalhub",
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment(url, **(variables or {})),
-    )
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def line_of(stream: asyncio.StreamReader | None, text: str) -> str:
-    """The next line, which holds the text."""
-    assert stream is not None
-    line = (await stream.readline()).decode()
-    assert text in line
-    return line
-
-
-async def hub_knows(hub: RunningHub, address: str) -> None:
-    """Wait until the address is registered."""
-    async with asyncio.timeout(PATIENCE_S):
-        while hub.app.hub.registry.get(address) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def greet(hub: ScriptedHub) -> Peer:
@@ -98,13 +24,6 @@ async def greet(hub: ScriptedHub) -> Peer:
     peer = await hub.accept()
     peer.answer(await peer.receive("hub:connect"), "hub:connected", {"sessionId": "s-1"})
     return peer
-
-
-def unused_url() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"ws://127.0.0.1:{port}/ws"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -16,8 +16,8 @@ from signalhub.cli.actors.move import Journey
 from signalhub.cli.terminal.connection import LOCAL, Refusals
 from signalhub.cli.terminal.failures import Failure
 from signalhub.testing import RunningHub, run_hub, spawn_host
-from tests.integration.cli_shop import Clerk, Order, Stock
-from tests.integration.test_cli import cli, started
+from tests.support.actors.shop import Clerk, Order, Stock
+from tests.support.process.command import cli, started
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from signalhub.actors.host.host import HOST_CAPABILITY, Host
 from signalhub.cli.actors.hosts import hosts_at
 from signalhub.cli.terminal.connection import LOCAL
 from signalhub.testing import RunningHub, run_hub
-from tests.integration.cli_shop import Clerk, Order, Stock
-from tests.integration.test_cli import PATIENCE_S, Done, cli
+from tests.support.actors.shop import Clerk, Order, Stock
+from tests.support.process.command import PATIENCE_S, Done, cli
 
 KINDS = ("clerk",)
 

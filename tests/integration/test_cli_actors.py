@@ -18,10 +18,10 @@ from signalhub.cli.actors.run import host_config
 from signalhub.locks import LockedFolder
 from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub, spawn_hub
-from tests.integration.cli_shop import Clerk, Order, Stock
-from tests.integration.test_cli import SECRET, cli, line_of, started, unused_url
+from tests.support.actors.shop import Clerk, Order, Stock
+from tests.support.process.command import SECRET, cli, line_of, started, unused_url
 
-MODULE = "tests.integration.cli_shop"
+MODULE = "tests.support.actors.shop"
 ROOT = Path(__file__).parents[2]
 
 

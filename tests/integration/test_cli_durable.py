@@ -14,7 +14,7 @@ import pytest
 import signalhub
 from signalhub import Client
 from signalhub.testing import RunningHub, run_hub, spawn_hub
-from tests.integration.test_cli import SECRET, Done, cli, hub_knows, line_of, started, unused_url
+from tests.support.process.command import SECRET, Done, cli, hub_knows, line_of, started, unused_url
 
 SENDER = "@(demo/alice)"
 FROM = ("--from", "demo/alice")

@@ -10,8 +10,8 @@ import signalhub
 from signalhub.log.disk import SystemDisk
 from signalhub.log.verify import verify
 from signalhub.testing import RunningHub, run_hub
-from tests.integration.test_cli import cli, unused_url
 from tests.pipeline.remains import remains
+from tests.support.process.command import cli, unused_url
 
 ADA = "@(people/ada)"
 BOB = "@(people/bob)"

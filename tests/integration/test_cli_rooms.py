@@ -18,8 +18,8 @@ from signalhub.cli.rooms import room as room_commands
 from signalhub.client.arguments import TYPES, decoded
 from signalhub.client.sealing import Sealing
 from signalhub.testing import ChaosProxy, RunningHub, run_hub
-from tests.integration.test_cli import Done, cli, line_of, started, unused_url
-from tests.scripted_rooms import ScriptedRooms
+from tests.support.process.command import Done, cli, line_of, started, unused_url
+from tests.support.socket.scripted_rooms import ScriptedRooms
 
 GENERAL = "Z2VuZXJhbA"
 UNENCRYPTED = "note: without --key what is sent is not encrypted: the hub can read it\n"

@@ -14,8 +14,8 @@ from signalhub.cli.app import run
 from signalhub.client.arguments import decoded, encoded
 from signalhub.client.sealing import Sealing, new_key
 from signalhub.testing import ChaosProxy, run_hub
-from tests.integration.test_cli import cli, line_of, started, unused_url
-from tests.scripted_rooms import ScriptedRooms
+from tests.support.process.command import cli, line_of, started, unused_url
+from tests.support.socket.scripted_rooms import ScriptedRooms
 
 LIMITED = {"error": "Rate limit exceeded", "errorCode": "RATE_LIMIT_EXCEEDED"}
 

@@ -13,7 +13,7 @@ import pytest
 from examples import shop
 from signalhub.actors import Host
 from signalhub.testing import run_hub
-from tests.integration.test_cli import cli, unused_url
+from tests.support.process.command import cli, unused_url
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = ["we meet on Friday", "bring the second chapter", "and tea", "I shall be there"]

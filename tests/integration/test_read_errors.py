@@ -10,7 +10,9 @@ import pytest
 
 from signalhub.engine import local
 from signalhub.log.reader import Reader
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import PATIENCE_S
+from tests.support.socket.stage import InProcess, eventually, run_stage
+from tests.support.socket.topics import (
     TOPIC,
     create,
     enter,
@@ -19,8 +21,6 @@ from tests.spec.durable_topics import (
     refusal,
     sub_info,
 )
-from tests.spec.peer import PATIENCE_S
-from tests.spec.stage import InProcess, eventually, run_stage
 
 COUNT = 5
 

@@ -15,8 +15,9 @@ import pytest
 from signalhub.core.rooms.values import Accepted, Result, Send
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.socket import RoomSocket
-from tests.spec.rooms.guest import sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import sealed
+from tests.support.socket.http import PATIENCE_S, Answer
+from tests.support.socket.rooms import (
     DAY,
     HOUR,
     INBOX,
@@ -32,8 +33,7 @@ from tests.spec.rooms.house import (
     refused,
     wait_ms,
 )
-from tests.spec.rooms.web import PATIENCE_S, Answer
-from tests.spec.stage import eventually
+from tests.support.socket.stage import eventually
 
 METADATA, QUORUM, PROPOSALS = "/v1/room/metadata", "/v1/room/quorum", "/v1/room/proposals"
 EVIL = {"Origin": "https://evil.example"}

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.spec import frames
-from tests.spec.frames import FrameReader
-from tests.spec.rooms.guest import TurnedAway, sealed, send_frame
-from tests.spec.rooms.house import (
+from tests.support.socket import frames
+from tests.support.socket.frames import FrameReader
+from tests.support.socket.guest import TurnedAway, sealed, send_frame
+from tests.support.socket.http import JSON, PATIENCE_S, Answer, read_answer, request_bytes
+from tests.support.socket.rooms import (
     INBOX,
     MESSAGE,
     OTHER_INBOX,
@@ -24,8 +25,7 @@ from tests.spec.rooms.house import (
     open_house,
     refused,
 )
-from tests.spec.rooms.web import JSON, PATIENCE_S, Answer, read_answer, request_bytes
-from tests.spec.stage import SMALL_BUFFER, eventually
+from tests.support.socket.stage import SMALL_BUFFER, eventually
 
 UPGRADE = {
     "Upgrade": "websocket",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spec.durable_topics import create, publish_all, stored, sub_info, subscribe
-from tests.spec.stage import InProcess, run_stage
+from tests.support.socket.stage import InProcess, run_stage
+from tests.support.socket.topics import create, publish_all, stored, sub_info, subscribe
 
 COLUMNS = {"stream": "state", "subscription": "state", "remembered": "body"}
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from signalhub.core.sessions.session import Session
 from signalhub.testing import FakeClock
-from tests.spec.peer import Peer
-from tests.spec.slow import block
-from tests.spec.stage import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.slow_readers import block
+from tests.support.socket.stage import (
     SMALL_BUFFER,
     InProcess,
     addresses,

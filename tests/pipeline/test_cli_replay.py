@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 import signalhub
 from signalhub import Client
 from signalhub.testing import spawn_hub
-from tests.integration.test_cli import environment
 from tests.pipeline.command import Command
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import LogScene
+from tests.support.process.command import environment
 
 ROOT = Path(__file__).parents[2]
 COUNT = 300

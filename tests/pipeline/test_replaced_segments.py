@@ -12,7 +12,7 @@ from signalhub.log.errors import LogDamaged
 from signalhub.log.log import Log
 from signalhub.pipeline.source.columns import read_columns
 from signalhub.pipeline.source.plan import Plan, Position, Segments
-from tests.unit.log.scene import do_upkeep, drive, entry, flip_bit, open_log
+from tests.support.memory.log import do_upkeep, drive, entry, flip_bit, open_log
 
 COUNT = 90
 CHOSEN = tuple((at, at) for at in range(0, 60, 7))

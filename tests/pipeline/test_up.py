@@ -20,8 +20,8 @@ from signalhub.pipeline.run import spark as jars
 from signalhub.pipeline.run.status import folder_of, read_status
 from signalhub.pipeline.source.plan import Segments
 from signalhub.pipeline.tables.tables import ENTRIES, INBOX
-from tests.faults.machine import needs_namespace
 from tests.pipeline.scene import LogScene
+from tests.support.process.machine import needs_namespace
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0

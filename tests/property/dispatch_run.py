@@ -13,8 +13,8 @@ from signalhub.core.streams import dead_letters, retention
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT
 from signalhub.settings.model import Dispatch, Log, Settings
-from tests.memory_shell import Message, Peer
 from tests.property.dispatch_watch import NAME, TOPIC, Watch, WatchedShell
+from tests.support.memory.shell import Message, Peer
 
 STEPS_MIN, STEPS_MAX = 10, 45
 SEATS = 3

@@ -16,8 +16,8 @@ from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHAR
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT
 from signalhub.wire.entry import Cursor, Kind, Message, Outcome, Settled, decode_body
-from tests.memory_shell import MemoryShell
-from tests.memory_shell import Message as Wire
+from tests.support.memory.shell import MemoryShell
+from tests.support.memory.shell import Message as Wire
 
 TOPIC = "t"
 NAME = "s"

@@ -17,9 +17,9 @@ from signalhub.core.sessions.session import State
 from signalhub.core.streams import retention
 from signalhub.settings.model import Mailbox, Settings
 from signalhub.wire.names import HUB_ADDRESS
-from tests.memory_engine import Shelf
-from tests.memory_shell import HELLO, SETTLING_HELLO, Message, Peer, envelope
-from tests.turning_shell import TurningShell
+from tests.support.memory.engine import Shelf
+from tests.support.memory.shell import HELLO, SETTLING_HELLO, Message, Peer, envelope
+from tests.support.memory.turns import TurningShell
 
 STEPS_MIN, STEPS_MAX = 40, 120
 NUMBERS = 10_000

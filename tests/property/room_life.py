@@ -22,9 +22,6 @@ from signalhub.counters import RoomTally
 from signalhub.settings.model import Rooms, Settings
 from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import default_inbox
-from tests.memory_engine import Shelf
-from tests.memory_rooms import cut, described, mono_ms
-from tests.memory_shell import MemoryShell
 from tests.property.request_life import Numbers, Picture, differences
 from tests.property.room_watch import (
     BLOBS,
@@ -38,6 +35,9 @@ from tests.property.room_watch import (
     Member,
     Watch,
 )
+from tests.support.memory.engine import Shelf
+from tests.support.memory.rooms import cut, described, mono_ms
+from tests.support.memory.shell import MemoryShell
 
 STEPS_MIN, STEPS_MAX = 40, 120
 NUMBERS = 10_000

@@ -13,9 +13,9 @@ import msgspec
 from signalhub.core.rooms.values import Accepted, Blob, Guest, Page, Result, Welcome
 from signalhub.wire.errors import RoomCode, RoomError
 from signalhub.wire.room_ids import default_inbox
-from tests.memory_rooms import Caller, Visitor, mono_ms
-from tests.memory_shell import MemoryShell
 from tests.property.room_truth import Issued, Truth, Written
+from tests.support.memory.rooms import Caller, Visitor, mono_ms
+from tests.support.memory.shell import MemoryShell
 
 RATE, WINDOW_MS = 6, 5_000
 CASES_MAX = 3

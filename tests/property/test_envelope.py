@@ -14,7 +14,7 @@ from msgspec import Raw
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import Envelope, NotEnvelope, NotJson
 from signalhub.wire.names import HUB_ADDRESS, is_address
-from tests.memory_shell import MEMBERS
+from tests.support.memory.shell import MEMBERS
 
 NOW = 1_760_000_000_000
 MESSAGE_ID = b"00000000-0000-4000-a000-000000000001"

@@ -16,10 +16,10 @@ import pytest
 from signalhub.core.rooms.values import Accepted
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.settings.model import Log, Rooms, Settings
-from tests.memory_engine import Shelf
-from tests.memory_rooms import INBOX, WIDE, Caller, pages, send
-from tests.memory_rooms import described as rooms_described
-from tests.memory_shell import MemoryShell, Message, Peer
+from tests.support.memory.engine import Shelf
+from tests.support.memory.rooms import INBOX, WIDE, Caller, pages, send
+from tests.support.memory.rooms import described as rooms_described
+from tests.support.memory.shell import MemoryShell, Message, Peer
 
 GROUPS = 4
 LIVES = 600

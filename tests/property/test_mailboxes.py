@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 
 from signalhub.settings.model import Dispatch, Log, Mailbox, Settings
-from tests.memory_shell import HELLO, SETTLING_HELLO, MemoryShell, Message, Peer
+from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message, Peer
 
 GROUPS = 4
 SEEDS = 1_600

@@ -14,9 +14,9 @@ import pytest
 from signalhub.core import refusals
 from signalhub.core.streams import retention
 from signalhub.wire.entry import Kind, Message, decode_body
-from tests.memory_engine import Shelf
-from tests.memory_shell import MemoryShell, Peer
-from tests.unit.core.scene import TOPIC, commit_all, create
+from tests.support.memory.engine import Shelf
+from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.memory.topics import TOPIC, commit_all, create
 
 GROUPS = 4
 SEEDS = 600

@@ -16,8 +16,8 @@ from picows import WSMsgType
 from signalhub.settings.model import Outbound
 from signalhub.wire.frames import Opcode
 from tests.property.cutting import cut_down
-from tests.unit.server.room_stage import RoomStage, Visitor
-from tests.unit.server.stage import EVERYTHING
+from tests.support.memory.room_sockets import RoomStage, Visitor
+from tests.support.memory.write_path import EVERYTHING
 
 SEEDS = 900
 GROUPS = 3

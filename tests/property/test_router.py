@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from signalhub.core.messages.dedup import fingerprint
 from signalhub.settings.model import Settings
-from tests.memory_shell import MemoryShell, Message, Peer
+from tests.support.memory.shell import MemoryShell, Message, Peer
 
 NAMES = ["@(a/1)", "@(a/2)", "@(a/3)"]
 WINDOW_MS = 300_000

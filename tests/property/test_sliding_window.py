@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from signalhub.core.rooms.room import Room, SlidingWindow, Windows
-from tests.memory_rooms import Caller, room_shell, send, without_shelf
+from tests.support.memory.rooms import Caller, room_shell, send, without_shelf
 
 LIMIT = 5
 WINDOW_MS = 50

@@ -18,9 +18,9 @@ from picows import WSMsgType
 from signalhub.core.sessions.session import State
 from signalhub.settings.model import Outbound
 from signalhub.wire.frames import Opcode
-from tests.memory_shell import Message, decoded
 from tests.property.cutting import cut_down
-from tests.unit.server.stage import EVERYTHING, Peer, Stage
+from tests.support.memory.shell import Message, decoded
+from tests.support.memory.write_path import EVERYTHING, Peer, Stage
 
 SEEDS = 1_500
 GROUPS = 6

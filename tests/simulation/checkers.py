@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from signalhub.core.hub import Hub
 from signalhub.settings.model import Settings
 from signalhub.wire.names import HUB_ADDRESS
-from tests.memory_shell import MemoryShell, Message, Peer
 from tests.simulation.events import Emitted, Exchange, Handed
+from tests.support.memory.shell import MemoryShell, Message, Peer
 
 WINDOW_MS = 300_000
 NEVER_LIMITED = ("hub:connect", "hub:heartbeat", "hub:renew", "hub:disconnect")

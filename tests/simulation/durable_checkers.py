@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from signalhub.wire.entry import Kind, Outcome, Settled, decode_body
 from signalhub.wire.entry import Message as Stored
 from signalhub.wire.names import HUB_ADDRESS
-from tests.memory_shell import MemoryShell, Message
 from tests.simulation.events import Emitted, Exchange, Handed
+from tests.support.memory.shell import MemoryShell, Message
 
 Asked = tuple[str, str]  # Sender and id.
 Position = tuple[str, int]  # A mailbox or topic, and a seq.

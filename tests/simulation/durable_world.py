@@ -12,7 +12,6 @@ from typing import Any
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from signalhub.settings.model import Dispatch, Log, Mailbox, Settings
 from signalhub.testing import FakeClock
-from tests.memory_shell import HELLO, SETTLING_HELLO, Message, Peer, envelope
 from tests.simulation.checkers import Check
 from tests.simulation.durable_checkers import (
     Acceptance,
@@ -25,6 +24,7 @@ from tests.simulation.durable_checkers import (
 )
 from tests.simulation.events import Exchange, Handed, RecordingShell
 from tests.simulation.world import Plant, nothing
+from tests.support.memory.shell import HELLO, SETTLING_HELLO, Message, Peer, envelope
 
 TOPICS = ["orders", "payments"]
 SUBSCRIPTIONS = [("audit", EXCLUSIVE), ("work", SHARED), ("spare", FAILOVER), ("keyed", KEY_SHARED)]

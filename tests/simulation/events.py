@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from signalhub.wire.names import HUB_ADDRESS
-from tests.memory_shell import MemoryShell, Message, Peer, Waiter, decoded
+from tests.support.memory.shell import MemoryShell, Message, Peer, Waiter, decoded
 
 
 @dataclass(frozen=True, slots=True)

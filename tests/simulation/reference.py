@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from signalhub.settings.model import Settings
 from signalhub.wire.names import topic_matches
-from tests.memory_shell import Message, Peer, Row
 from tests.simulation.events import Exchange
+from tests.support.memory.shell import Message, Peer, Row
 
 CLOCK_BEHIND_MS_MAX = 300_000
 

@@ -14,10 +14,10 @@ from signalhub.core.sessions.session import Session
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import Flight, Window
 from signalhub.wire.entry import Outcome
-from tests.memory_engine import MemoryEngine
 from tests.simulation.durable_world import DurableWorld
 from tests.simulation.events import RecordingShell
 from tests.simulation.world import Plant
+from tests.support.memory.engine import MemoryEngine
 
 SEEDS = 14
 STEPS = 400

@@ -16,9 +16,9 @@ from signalhub.core.messages.topics import Audience, Topics
 from signalhub.core.sessions.registry import Registration, Registry
 from signalhub.core.sessions.session import Session
 from signalhub.pacing import TokenBucket
-from tests.memory_shell import Peer, Waiter
 from tests.simulation.events import RecordingShell
 from tests.simulation.world import Plant, World
+from tests.support.memory.shell import Peer, Waiter
 
 SEEDS = 12
 STEPS = 500

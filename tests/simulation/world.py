@@ -11,10 +11,10 @@ from typing import Any
 
 from signalhub.settings.model import Registry, Settings
 from signalhub.testing import FakeClock
-from tests.memory_shell import HELLO, Message, Peer, envelope
 from tests.simulation.checkers import Asks, Bounds, Check, Order, assert_nothing_is_left
 from tests.simulation.events import Exchange, RecordingShell
 from tests.simulation.reference import Reference
+from tests.support.memory.shell import HELLO, Message, Peer, envelope
 
 HOUR_S = 3_600
 TOPICS = ["prices", "prices/eu", "prices/us", "prices/eu/de", "orders", "orders/1"]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import uvloop
 
-from tests.spec.stage import InProcess, run_stage
+from tests.support.socket.stage import InProcess, run_stage
 
 
 def pytest_asyncio_loop_factories(

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec import frames
-from tests.spec.peer import Closed, Rejected
-from tests.spec.stage import InProcess, code_of, run_stage, until_gone
+from tests.support.socket import frames
+from tests.support.socket.peer import Closed, Rejected
+from tests.support.socket.stage import InProcess, code_of, run_stage, until_gone
 
 UPGRADE = {
     "Upgrade": "websocket",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import HUB
-from tests.spec.stage import InProcess, code_of, run_stage
+from tests.support.socket.peer import HUB
+from tests.support.socket.stage import InProcess, code_of, run_stage
 
 MEMBERS = (
     "id",

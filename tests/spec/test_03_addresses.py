@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spec.peer import HUB
-from tests.spec.stage import InProcess, addresses, code_of
+from tests.support.socket.peer import HUB
+from tests.support.socket.stage import InProcess, addresses, code_of
 
 LOOSE = [
     "@(local/a)",

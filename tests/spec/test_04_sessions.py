@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import HUB, Closed, Peer
-from tests.spec.stage import InProcess, addresses, code_of, run_stage, until_gone
+from tests.support.socket.peer import HUB, Closed, Peer
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage, until_gone
 
 BEFORE_HELLO = [
     ("hub:heartbeat", {"timestamp": 1}),

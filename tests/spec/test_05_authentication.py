@@ -9,9 +9,9 @@ import jwt
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
-from tests.spec.tokens import AUTH, SECRET, key_pair, odd_token, token_for
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket.tokens import AUTH, SECRET, key_pair, odd_token, token_for
 
 NOTHING: dict[str, list[str]] = {}
 

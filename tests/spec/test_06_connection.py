@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import Closed
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket.peer import Closed
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 
 async def test_6_1_connected_says_what_the_hub_can_do() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import HUB, Peer
-from tests.spec.stage import InProcess, code_of, numbered, run_stage
+from tests.support.socket.peer import HUB, Peer
+from tests.support.socket.stage import InProcess, code_of, numbered, run_stage
 
 
 async def subscribe(peer: Peer, topic: str, **members: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.stage import InProcess, addresses, code_of, numbered, run_stage
+from tests.support.socket.stage import InProcess, addresses, code_of, numbered, run_stage
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import HUB, read_envelope
-from tests.spec.stage import InProcess, code_of, run_stage
+from tests.support.socket.peer import HUB, read_envelope
+from tests.support.socket.stage import InProcess, code_of, run_stage
 
 DATA: list[Any] = [
     None,

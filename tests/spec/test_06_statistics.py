@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.stage import InProcess, code_of, run_stage
-from tests.spec.tokens import AUTH, token_for
+from tests.support.socket.stage import InProcess, code_of, run_stage
+from tests.support.socket.tokens import AUTH, token_for
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from signalhub.testing import FakeClock
 from signalhub.wire.errors import Code
-from tests.spec.peer import HUB, Envelope, Peer
-from tests.spec.stage import SMALL_BUFFER, InProcess, code_of, run_stage
+from tests.support.socket.peer import HUB, Envelope, Peer
+from tests.support.socket.stage import SMALL_BUFFER, InProcess, code_of, run_stage
 
 TRACE = {"traceId": "trace-xyz-789", "spanId": "span-001"}
 Provoke = Callable[[InProcess, Peer], Awaitable[Envelope]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import Peer, Rejected, Response
-from tests.spec.stage import InProcess, code_of, run_stage
+from tests.support.socket.peer import Peer, Rejected, Response
+from tests.support.socket.stage import InProcess, code_of, run_stage
 
 
 async def probe(peer: Peer) -> str:

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from tests.spec import frames
-from tests.spec.bystanders import bystanders
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket import frames
+from tests.support.socket.bystanders import bystanders
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 MESSAGE_BYTES_MAX = 1_048_576
 FRAME_BYTES_MAX = 8 * 1_048_576

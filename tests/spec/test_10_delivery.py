@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, code_of, numbered, run_stage
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, code_of, numbered, run_stage
 
 
 async def hears(peer: Peer, topic: str) -> None:

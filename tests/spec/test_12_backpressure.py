@@ -8,10 +8,19 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.bystanders import bystanders
-from tests.spec.peer import PATIENCE_S, Peer
-from tests.spec.slow import KILOBYTE, STEP, barrier, block, depth, flood, notes, stop_reading
-from tests.spec.stage import Stage, addresses, code_of, run_stage, until_gone
+from tests.support.socket.bystanders import bystanders
+from tests.support.socket.peer import PATIENCE_S, Peer
+from tests.support.socket.slow_readers import (
+    KILOBYTE,
+    STEP,
+    barrier,
+    block,
+    depth,
+    flood,
+    notes,
+    stop_reading,
+)
+from tests.support.socket.stage import Stage, addresses, code_of, run_stage, until_gone
 
 SLOW = "@(local/slow)"
 SMALL = {"pause_messages": 20, "resume_messages": 10, "messages_max": 100}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import HUB, Envelope, Peer
-from tests.spec.stage import InProcess, addresses, code_of, run_stage, until_gone
+from tests.support.socket.peer import HUB, Envelope, Peer
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage, until_gone
 
 NODE_CLIENT = "@(local/signal-hub-client)"
 

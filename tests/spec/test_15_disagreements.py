@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 
 async def test_d2_hello_is_read_from_the_metadata_alone(stage: InProcess) -> None:

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.peer import Peer, dial
-from tests.spec.stage import InProcess, addresses, run_stage, until_gone
-from tests.spec.tokens import odd_token
+from tests.support.socket.peer import Peer, dial
+from tests.support.socket.stage import InProcess, addresses, run_stage, until_gone
+from tests.support.socket.tokens import odd_token
 
 
 async def test_17_1_health_answers_before_the_first_socket(stage: InProcess) -> None:

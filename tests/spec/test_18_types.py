@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.spec.peer import HUB, Peer
-from tests.spec.stage import InProcess
+from tests.support.socket.peer import HUB, Peer
+from tests.support.socket.stage import InProcess
 
 NONE = "nothing"
 

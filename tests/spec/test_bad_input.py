@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.spec import frames
-from tests.spec.bystanders import Bystanders, bystanders
-from tests.spec.peer import Closed, Peer, upgrade_request
-from tests.spec.stage import InProcess, code_of, run_stage
+from tests.support.socket import frames
+from tests.support.socket.bystanders import Bystanders, bystanders
+from tests.support.socket.peer import Closed, Peer, upgrade_request
+from tests.support.socket.stage import InProcess, code_of, run_stage
 
 NESTED = 10_000
 DEPTHS = [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")]

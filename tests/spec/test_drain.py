@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tests.spec.slow import block, notes, stop_reading
-from tests.spec.stage import Spawned, run_stage, spawn_stage
+from tests.support.socket.slow_readers import block, notes, stop_reading
+from tests.support.socket.stage import Spawned, run_stage, spawn_stage
 
 SLOW = "@(local/slow)"
 

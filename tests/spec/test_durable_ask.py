@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     ask,
     ask_all,
     attach,
@@ -19,8 +19,8 @@ from tests.spec.durable import (
     seqs_of,
     take,
 )
-from tests.spec.peer import HUB
-from tests.spec.stage import InProcess, code_of, numbered, run_stage
+from tests.support.socket.peer import HUB
+from tests.support.socket.stage import InProcess, code_of, numbered, run_stage
 
 A, B = "@(local/a)", "@(local/b)"
 LEVELS = [("always", "fsync"), ("interval", "interval"), ("os", "os")]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     ask,
     data_of,
     held_disk,
@@ -15,8 +15,8 @@ from tests.spec.durable import (
     keep_away,
     take_until_asked,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 A = "@(local/a)"
 

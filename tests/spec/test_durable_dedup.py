@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     ENDINGS,
     Payload,
     ask,
@@ -26,8 +26,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, code_of, run_stage, spawn_stage
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, code_of, run_stage, spawn_stage
 
 A, B, BARRIER = "@(local/a)", "@(local/b)", "@(local/barrier)"
 SENDER = "@(local/sender)"

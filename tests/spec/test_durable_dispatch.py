@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.stage import SMALL_BUFFER, InProcess, run_stage
+from tests.support.socket.topics import (
     NAME,
     TOPIC,
     UNLIMITED,
@@ -25,7 +26,6 @@ from tests.spec.durable_topics import (
     subscription,
     until,
 )
-from tests.spec.stage import SMALL_BUFFER, InProcess, run_stage
 
 BURST = 10_000
 RACES = 200

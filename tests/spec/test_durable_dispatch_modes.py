@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, Stage, run_stage
+from tests.support.socket.topics import (
     HASTY,
     TOPIC,
     UNLIMITED,
@@ -26,8 +28,6 @@ from tests.spec.durable_topics import (
     sub_info,
     until,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, Stage, run_stage
 
 KEYS = [f"k-{number}" for number in range(20)]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.stage import Spawned, spawn_stage
+from tests.support.socket.topics import (
     HASTY,
     TOPIC,
     UNLIMITED,
@@ -26,7 +27,6 @@ from tests.spec.durable_topics import (
     subscribe,
     until,
 )
-from tests.spec.stage import Spawned, spawn_stage
 
 OF_WORK = {"topic": TOPIC, "subscription": "work"}
 DLQ = f"{TOPIC}.dlq"

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess
+from tests.support.socket.topics import (
     HASTY,
     TOPIC,
     Consumer,
@@ -22,8 +24,6 @@ from tests.spec.durable_topics import (
     stored,
     until,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess
 
 DLQ = f"{TOPIC}.dlq"
 

@@ -14,9 +14,9 @@ import pytest
 from signalhub.core.effects import Fetch
 from signalhub.settings.model import Dispatch, Log, Settings
 from signalhub.wire.entry import Stored
-from tests.memory_shell import MemoryShell, Peer
-from tests.spec.durable_topics import UNLIMITED, create, enter, publish_all, seqs
-from tests.spec.stage import run_stage
+from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.socket.stage import run_stage
+from tests.support.socket.topics import UNLIMITED, create, enter, publish_all, seqs
 
 BURST, WINDOW = 1_000, 10
 HEARTBEAT_MS = 500

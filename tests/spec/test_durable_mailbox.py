@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     ask,
     ask_all,
     attach,
@@ -18,8 +18,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.slow import block
-from tests.spec.stage import (
+from tests.support.socket.slow_readers import block
+from tests.support.socket.stage import (
     SMALL_BUFFER,
     InProcess,
     addresses,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     ask,
     ask_all,
     attach,
@@ -23,8 +23,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.peer import PATIENCE_S
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket.peer import PATIENCE_S
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 A = "@(local/a)"
 

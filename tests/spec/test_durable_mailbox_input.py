@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.bystanders import bystanders
-from tests.spec.durable import (
+from tests.support.socket.bystanders import bystanders
+from tests.support.socket.mailboxes import (
     ask,
     data_of,
     join_durable,
@@ -20,8 +20,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, addresses, code_of, run_stage
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 A = "@(local/a)"
 SETTLES = ("hub:ack", "hub:nack", "hub:extend", "hub:term")

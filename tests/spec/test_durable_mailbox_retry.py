@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     DEAD_MAILBOXES,
     ask,
     ask_all,
@@ -28,8 +28,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.peer import Envelope, Peer
-from tests.spec.stage import InProcess, run_stage, until_gone
+from tests.support.socket.peer import Envelope, Peer
+from tests.support.socket.stage import InProcess, run_stage, until_gone
 
 A = "@(local/a)"
 JITTER = 0.8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     SETTLING,
     ask,
     ask_all,
@@ -22,8 +22,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.peer import HUB, Peer
-from tests.spec.stage import InProcess, code_of, run_stage, until_gone
+from tests.support.socket.peer import HUB, Peer
+from tests.support.socket.stage import InProcess, code_of, run_stage, until_gone
 
 A, B = "@(local/a)", "@(local/b)"
 

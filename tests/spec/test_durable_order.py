@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     ask,
     ask_all,
     data_of,
@@ -21,8 +21,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, addresses, run_stage, until_gone
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, addresses, run_stage, until_gone
 
 A, B, C = "@(local/a)", "@(local/b)", "@(local/c)"
 KINDS = pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "plain"])

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.spec.test_durable_topics import CREATE, session_of
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, Stage, run_stage
+from tests.support.socket.tokens import AUTH
+from tests.support.socket.topics import (
     NAME,
     TOPIC,
     create,
@@ -20,10 +24,6 @@ from tests.spec.durable_topics import (
     subscribe,
     subscription,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, Stage, run_stage
-from tests.spec.test_durable_topics import CREATE, session_of
-from tests.spec.tokens import AUTH
 
 LETTERS = f"{TOPIC}.dlq"
 OF_ALL = {"topic": LETTERS, "all": True}

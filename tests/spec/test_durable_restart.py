@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable import (
+from tests.support.socket.mailboxes import (
     DEAD_MAILBOXES,
     ENDINGS,
     ask,
@@ -27,8 +27,8 @@ from tests.spec.durable import (
     take,
     take_until_asked,
 )
-from tests.spec.peer import Closed, Envelope, Peer
-from tests.spec.stage import Spawned, addresses, code_of, spawn_stage
+from tests.support.socket.peer import Closed, Envelope, Peer
+from tests.support.socket.stage import Spawned, addresses, code_of, spawn_stage
 
 A, B, BARRIER = "@(local/a)", "@(local/b)", "@(local/barrier)"
 SENDER = "@(local/sender)"

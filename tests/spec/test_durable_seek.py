@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Envelope, Peer
+from tests.support.socket.stage import InProcess, run_stage
+from tests.support.socket.topics import (
     HASTY,
     TOPIC,
     Consumer,
@@ -25,8 +27,6 @@ from tests.spec.durable_topics import (
     sub_info,
     subscribe,
 )
-from tests.spec.peer import Envelope, Peer
-from tests.spec.stage import InProcess, run_stage
 
 OF_WORK = {"topic": TOPIC, "subscription": "work"}
 

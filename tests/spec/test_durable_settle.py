@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, code_of
+from tests.support.socket.topics import (
     HASTY,
     TOPIC,
     Consumer,
@@ -22,8 +24,6 @@ from tests.spec.durable_topics import (
     seqs,
     subscribe,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, code_of
 
 ANSWERS = {
     "hub:ack": "hub:acked",

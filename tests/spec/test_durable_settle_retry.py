@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.stage import InProcess, run_stage
+from tests.support.socket.topics import (
     HASTY,
     NAME,
     TOPIC,
@@ -25,7 +26,6 @@ from tests.spec.durable_topics import (
     subscribe,
     until,
 )
-from tests.spec.stage import InProcess, run_stage
 
 # Jitter may shorten a pause by a fifth.
 JITTERED = 0.79

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.stage import InProcess, run_stage
+from tests.support.socket.topics import (
     HASTY,
     TOPIC,
     UNLIMITED,
@@ -21,7 +22,6 @@ from tests.spec.durable_topics import (
     subscribe,
     until,
 )
-from tests.spec.stage import InProcess, run_stage
 
 KILOBYTE = "x" * 1_000
 

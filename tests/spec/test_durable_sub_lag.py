@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess
+from tests.support.socket.topics import (
     TOPIC,
     Consumer,
     count_of,
@@ -22,8 +24,6 @@ from tests.spec.durable_topics import (
     seqs,
     sub_info,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess
 
 OF_WORK = {"topic": TOPIC, "subscription": "work"}
 

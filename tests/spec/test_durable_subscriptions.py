@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, code_of, run_stage
+from tests.support.socket.topics import (
     TOPIC,
     UNLIMITED,
     Facts,
@@ -28,8 +30,6 @@ from tests.spec.durable_topics import (
     subscription,
     until,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, code_of, run_stage
 
 MODES = ["exclusive", "shared", "failover", "key-shared"]
 OF_WORK = {"topic": TOPIC, "subscription": "work"}

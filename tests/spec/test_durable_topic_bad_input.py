@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Envelope, Peer
+from tests.support.socket.stage import InProcess, code_of
+from tests.support.socket.topics import (
     TOPIC,
     Consumer,
     Facts,
@@ -24,8 +26,6 @@ from tests.spec.durable_topics import (
     subscription,
     undisturbed,
 )
-from tests.spec.peer import Envelope, Peer
-from tests.spec.stage import InProcess, code_of
 
 DLQ = f"{TOPIC}.dlq"
 HUGE = 10**30

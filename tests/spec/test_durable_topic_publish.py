@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, code_of, run_stage
+from tests.support.socket.topics import (
     TOPIC,
     UNLIMITED,
     create,
@@ -23,8 +25,6 @@ from tests.spec.durable_topics import (
     seqs,
     stored,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, code_of, run_stage
 
 BLOBS: list[Any] = [
     None,

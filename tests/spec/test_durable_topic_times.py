@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.durable_topics import (
+from tests.support.socket.stage import LOOK_AGAIN_S, InProcess, Stage, run_stage
+from tests.support.socket.topics import (
     TOPIC,
     UNLIMITED,
     Consumer,
@@ -26,7 +27,6 @@ from tests.spec.durable_topics import (
     subscribe,
     until,
 )
-from tests.spec.stage import LOOK_AGAIN_S, InProcess, Stage, run_stage
 
 SOON_MS = 500
 FAR_MS = 3_600_000

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.spec.durable_topics import (
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, Stage, code_of, run_stage
+from tests.support.socket.tokens import AUTH, token_for
+from tests.support.socket.topics import (
     TOPIC,
     create,
     enter,
@@ -20,9 +23,6 @@ from tests.spec.durable_topics import (
     subscribe,
     subscription,
 )
-from tests.spec.peer import Peer
-from tests.spec.stage import InProcess, Stage, code_of, run_stage
-from tests.spec.tokens import AUTH, token_for
 
 # The permission to make topics, beside the five verbs of the wire protocol.
 CREATE = "create"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.spec.bystanders import bystanders
-from tests.spec.peer import PATIENCE_S, Closed, Peer, Rejected, upgrade_request
-from tests.spec.slow import barrier
-from tests.spec.stage import SMALL_BUFFER, Spawned, eventually, spawn_stage
+from tests.support.socket.bystanders import bystanders
+from tests.support.socket.peer import PATIENCE_S, Closed, Peer, Rejected, upgrade_request
+from tests.support.socket.slow_readers import barrier
+from tests.support.socket.stage import SMALL_BUFFER, Spawned, eventually, spawn_stage
 
 SILENT = 5_000
 SPARE_FILES = 500

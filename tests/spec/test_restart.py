@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.stage import (
+from tests.support.socket.stage import (
     Spawned,
     addresses,
     code_of,

@@ -11,11 +11,11 @@ import json
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec import frames
-from tests.spec.peer import Peer, Rejected
-from tests.spec.slow import block, notes, stop_reading
-from tests.spec.stage import InProcess, addresses, code_of, numbered, run_stage
-from tests.spec.tokens import AUTH, token_for
+from tests.support.socket import frames
+from tests.support.socket.peer import Peer, Rejected
+from tests.support.socket.slow_readers import block, notes, stop_reading
+from tests.support.socket.stage import InProcess, addresses, code_of, numbered, run_stage
+from tests.support.socket.tokens import AUTH, token_for
 
 # Everything a codec that decodes and encodes again would change.
 RAW = (

@@ -17,7 +17,7 @@ from signalhub.log.disk import SystemDisk
 from signalhub.testing import FaultyDisk
 from signalhub.wire import entry
 from signalhub.wire.entry import Entry, Kind, encode_body
-from tests.unit.log.scene import NOW_MS, do_upkeep, erase, fill_segments, open_log
+from tests.support.memory.log import NOW_MS, do_upkeep, erase, fill_segments, open_log
 
 SEGMENT_BYTES = 2_000
 

@@ -12,7 +12,7 @@ from signalhub import Client, Consumer, Message
 from signalhub.client.answers import Lost
 from signalhub.client.settle import TOGETHER_MAX
 from signalhub.testing import Peer, ScriptedHub
-from tests.unit.client_scene import ALICE, conversation
+from tests.support.memory.client import ALICE, conversation
 
 PLACE = {"topic": "orders", "subscription": "billing"}
 

@@ -8,7 +8,7 @@ from signalhub.client.protocol.effects import Answered, Failed, Warned
 from signalhub.client.protocol.pending import RECENT_BYTES_MAX, RECENT_MAX
 from signalhub.client.protocol.protocol import WAITING_MAX
 from signalhub.wire.errors import OutcomeUnknown, Refused, Unavailable
-from tests.unit.client_scene import Scene
+from tests.support.memory.client import Scene
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import signalhub
 from signalhub.client.transport import http
 from signalhub.client.transport.http import Answer, HttpClient, Origin, no_hub
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
-from tests.scripted_rooms import ScriptedRooms
+from tests.support.socket.scripted_rooms import ScriptedRooms
 from tests.unit.test_client_link import _certificates
 
 PATH = "/v1/inbox/messages"

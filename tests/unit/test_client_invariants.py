@@ -19,7 +19,7 @@ from signalhub.client.protocol.effects import Answered, Drop, Effect, Failed, St
 from signalhub.client.protocol.frame import Request
 from signalhub.client.protocol.protocol import WAITING_MAX, Phase
 from signalhub.wire.errors import GaveUp, OutcomeUnknown, Unavailable
-from tests.unit.client_scene import BOB, Scene
+from tests.support.memory.client import BOB, Scene
 
 
 class ClientModel(RuleBasedStateMachine):

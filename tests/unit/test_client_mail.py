@@ -6,7 +6,7 @@ import asyncio
 
 from signalhub import Client, Message
 from signalhub.testing import Peer
-from tests.unit.client_scene import ALICE, conversation
+from tests.support.memory.client import ALICE, conversation
 
 
 async def _caught_up(peer: Peer, client: Client) -> None:

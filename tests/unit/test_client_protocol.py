@@ -7,7 +7,7 @@ import pytest
 from signalhub.client.protocol.effects import Answered, Arrived, Drop, Failed, Ready, Stop, Warned
 from signalhub.client.protocol.protocol import FINAL_REASONS, Phase
 from signalhub.wire.errors import GaveUp, OutcomeUnknown, Refused, Unavailable, UnknownActor
-from tests.unit.client_scene import ALICE, BOB, HUB, Scene
+from tests.support.memory.client import ALICE, BOB, HUB, Scene
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.client.answers import Lost
 from signalhub.testing import Peer
-from tests.unit.client_scene import conversation
+from tests.support.memory.client import conversation
 
 PLACE = {"topic": "orders", "subscription": "billing"}
 

@@ -14,7 +14,7 @@ import signalhub
 from signalhub import Hub, Reconnect, Room, pacing
 from signalhub.client import InboxPage, Missed, Stored
 from signalhub.client.rooms import inbox, protocol
-from tests.scripted_rooms import RoomPeer, ScriptedRooms, refusal
+from tests.support.socket.scripted_rooms import RoomPeer, ScriptedRooms, refusal
 
 QUICK = Reconnect(first_jitter_s=0.0, base_s=0.01)
 INBOX = "secret-inbox"

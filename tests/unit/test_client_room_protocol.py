@@ -11,7 +11,7 @@ from signalhub.client.rooms import protocol
 from signalhub.client.rooms.answers import RoomMessage
 from signalhub.client.rooms.protocol import Accepted, Fetch, Joined
 from signalhub.wire.errors import GaveUp, OutcomeUnknown, Refused, Unavailable
-from tests.unit.room_scene import Scene
+from tests.support.memory.room_client import Scene
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from signalhub.client.rooms import protocol
 from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage
 from signalhub.client.rooms.protocol import Fetch, Phase
 from signalhub.wire.errors import GaveUp, Refused
-from tests.unit.room_scene import Scene
+from tests.support.memory.room_client import Scene
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from signalhub.client.delivery import Delivery
 from signalhub.client.protocol.effects import Answered, Arrived, Ended, Failed, Ready, Stop, Warned
 from signalhub.client.protocol.protocol import Phase
 from signalhub.wire.errors import OutcomeUnknown, Refused, Unsubscribed
-from tests.unit.client_scene import ALICE, Scene
+from tests.support.memory.client import ALICE, Scene
 
 
 @pytest.fixture

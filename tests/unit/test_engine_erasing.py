@@ -16,7 +16,7 @@ from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
 from signalhub.wire.entry import Entry, Erased, Stored
 from signalhub.wire.errors import Refusal
-from tests.unit.log.scene import entry, flip_bit
+from tests.support.memory.log import entry, flip_bit
 
 SECRET = b"nobody is to read this again"
 TORN = "00000000000000000000.48.torn"

@@ -14,7 +14,7 @@ from signalhub.log.reader import Reader
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
 from signalhub.wire.entry import Control, Entry, Kind, RoomMessage, encode_body
-from tests.unit.log.scene import NOW_MS, do_upkeep, entry, open_log
+from tests.support.memory.log import NOW_MS, do_upkeep, entry, open_log
 
 MINUTE_MS = 60_000
 

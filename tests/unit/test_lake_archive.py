@@ -17,8 +17,8 @@ from signalhub.engine import archive as module
 from signalhub.engine.archive import LakeArchive, Sight
 from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.testing import FakeClock
-from tests.small_lake import EPOCH, NOW_MS, STREAM, SmallLake, place, row
-from tests.spec.stage import eventually
+from tests.support.lake.small_lake import EPOCH, NOW_MS, STREAM, SmallLake, place, row
+from tests.support.socket.stage import eventually
 
 PATIENCE_S = 20.0
 

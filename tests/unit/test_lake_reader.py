@@ -15,7 +15,7 @@ from signalhub.core.rooms.values import Archived
 from signalhub.engine.archive import LakeReader
 from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.pipeline.lake import LakeUnreachable
-from tests.small_lake import EPOCH, HASH, NOW_MS, STREAM, SmallLake, place, row
+from tests.support.lake.small_lake import EPOCH, HASH, NOW_MS, STREAM, SmallLake, place, row
 
 
 @pytest.fixture

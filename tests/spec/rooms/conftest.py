@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.spec.rooms.house import OpenHouse, open_house
+from tests.support.socket.rooms import OpenHouse, open_house
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.spec.rooms.guest import sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import sealed
+from tests.support.socket.rooms import (
     APPEND,
     INBOX,
     LIMITED,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.spec.rooms.guest import sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import sealed
+from tests.support.socket.http import JSON
+from tests.support.socket.rooms import (
     MESSAGE,
     ROOM,
     OpenHouse,
@@ -19,7 +20,6 @@ from tests.spec.rooms.house import (
     open_house,
     refused,
 )
-from tests.spec.rooms.web import JSON
 
 INBOX = default_inbox(ROOM)
 LARGEST = "A" * 87_382

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.spec.durable import held_disk
-from tests.spec.rooms.guest import TurnedAway, offer
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import TurnedAway, offer
+from tests.support.socket.http import Headers
+from tests.support.socket.mailboxes import held_disk
+from tests.support.socket.rooms import (
     INBOX,
     OTHER_INBOX,
     ROOM,
@@ -20,7 +21,6 @@ from tests.spec.rooms.house import (
     open_house,
     refused,
 )
-from tests.spec.rooms.web import Headers
 
 DEFAULT = default_inbox(ROOM)
 METADATA, QUORUM, PROPOSALS = "/v1/room/metadata", "/v1/room/quorum", "/v1/room/proposals"

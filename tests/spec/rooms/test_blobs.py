@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.spec.rooms.house import ROOM, House, allowed, at_once, default_inbox, open_house, refused
-from tests.spec.rooms.web import Answer, Headers, pairs
+from tests.support.socket.http import Answer, Headers, pairs
+from tests.support.socket.rooms import (
+    ROOM,
+    House,
+    allowed,
+    at_once,
+    default_inbox,
+    open_house,
+    refused,
+)
 
 METADATA, QUORUM = "/v1/room/metadata", "/v1/room/quorum"
 BYTES = bytes(range(256)) + b'\r\n\r\n{"not": json'

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.spec.durable import held_disk
-from tests.spec.peer import Closed
-from tests.spec.rooms.guest import Guest, sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import Guest, sealed
+from tests.support.socket.http import Web
+from tests.support.socket.mailboxes import held_disk
+from tests.support.socket.peer import Closed
+from tests.support.socket.rooms import (
     ROOM,
     OpenHouse,
     accepted,
@@ -17,8 +18,7 @@ from tests.spec.rooms.house import (
     page_of,
     refused,
 )
-from tests.spec.rooms.web import Web
-from tests.spec.stage import SMALL_BUFFER
+from tests.support.socket.stage import SMALL_BUFFER
 
 DEFAULT = default_inbox(ROOM)
 SENDERS, EACH = 50, 20

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.spec.durable import held_disk
-from tests.spec.rooms.guest import sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import sealed
+from tests.support.socket.http import JSON, Answer, read_answer, request_bytes
+from tests.support.socket.mailboxes import held_disk
+from tests.support.socket.rooms import (
     MESSAGE,
     MESSAGES,
     ROOM,
@@ -18,7 +19,6 @@ from tests.spec.rooms.house import (
     page_of,
     refused,
 )
-from tests.spec.rooms.web import JSON, Answer, read_answer, request_bytes
 
 DEFAULT = default_inbox(ROOM)
 

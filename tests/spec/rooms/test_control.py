@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.rooms.guest import sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import sealed
+from tests.support.socket.rooms import (
     DAY,
     INBOX,
     ROOM,

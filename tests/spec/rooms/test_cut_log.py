@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.spec.rooms.guest import sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import sealed
+from tests.support.socket.rooms import (
     DAY,
     HOUR,
     INBOX,
@@ -23,7 +23,7 @@ from tests.spec.rooms.house import (
     spawn_house,
     stored,
 )
-from tests.spec.stage import eventually
+from tests.support.socket.stage import eventually
 
 METADATA, PROPOSALS = "/v1/room/metadata", "/v1/room/proposals"
 NAMED = {"X-Room-ID": ROOM}

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.spec.peer import Closed
-from tests.spec.rooms.guest import Guest, sealed
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import Guest, sealed
+from tests.support.socket.http import HungUp
+from tests.support.socket.peer import Closed
+from tests.support.socket.rooms import (
     INBOX,
     OTHER_INBOX,
     ROOM,
@@ -20,7 +21,6 @@ from tests.spec.rooms.house import (
     spawn_house,
     stored,
 )
-from tests.spec.rooms.web import HungUp
 
 METADATA, PROPOSALS = "/v1/room/metadata", "/v1/room/proposals"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from signalhub.wire.errors import SettingsError
-from tests.spec.rooms.house import (
+from tests.support.socket.rooms import (
     HOUR,
     INBOX,
     OTHER_INBOX,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.rooms.house import (
+from tests.support.socket.http import Answer
+from tests.support.socket.rooms import (
     HOUR,
     INBOX,
     LIMITED,
@@ -22,7 +23,6 @@ from tests.spec.rooms.house import (
     stored,
     wait_ms,
 )
-from tests.spec.rooms.web import Answer
 
 
 def announced(answer: Answer) -> tuple[int, str | None]:

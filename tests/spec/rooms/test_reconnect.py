@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.spec.peer import Closed
-from tests.spec.rooms.guest import Guest, TurnedAway
-from tests.spec.rooms.house import INBOX, ROOM, House, Members, accepted, open_house
-from tests.spec.rooms.web import HungUp
+from tests.support.socket.guest import Guest, TurnedAway
+from tests.support.socket.http import HungUp
+from tests.support.socket.peer import Closed
+from tests.support.socket.rooms import INBOX, ROOM, House, Members, accepted, open_house
 
 TALKERS, EACH = 4, 150
 TOTAL = TALKERS * EACH

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.spec.rooms.house import (
+from tests.support.socket.rooms import (
     DAY,
     HOUR,
     INBOX,

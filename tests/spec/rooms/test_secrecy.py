@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.spec.rooms.guest import TurnedAway, encoded, offer, send_frame
-from tests.spec.rooms.house import (
+from tests.support.socket.guest import TurnedAway, encoded, offer, send_frame
+from tests.support.socket.http import JSON, Headers, HungUp
+from tests.support.socket.rooms import (
     APPEND,
     MESSAGE,
     MESSAGES,
@@ -20,7 +21,6 @@ from tests.spec.rooms.house import (
     refused,
     spawn_house,
 )
-from tests.spec.rooms.web import JSON, Headers, HungUp
 
 ROOM, TENANT, BOUND = "zq-room-4711", "zq-tenant-4712", "zq-bound-4713"
 INBOX, OTHER_INBOX = "zq-inbox-4714", "zq-inbox-4715"

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.spec.rooms.guest import PROTOCOL, TurnedAway, encoded, offer
-from tests.spec.rooms.house import INBOX, ROOM, House, exact_clock, fill, open_house, refused
-from tests.spec.rooms.web import Headers
+from tests.support.socket.guest import PROTOCOL, TurnedAway, encoded, offer
+from tests.support.socket.http import Headers
+from tests.support.socket.rooms import INBOX, ROOM, House, exact_clock, fill, open_house, refused
 
 HEADERS = {"X-Room-ID": ROOM, "X-Pseudonym-ID": "p-1"}
 ANY_NUMBER = {"connection_rate": 0}

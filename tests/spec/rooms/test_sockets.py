@@ -6,9 +6,9 @@ import asyncio
 import re
 from typing import Any
 
-from tests.spec import frames
-from tests.spec.rooms.guest import sealed, send_frame
-from tests.spec.rooms.house import (
+from tests.support.socket import frames
+from tests.support.socket.guest import sealed, send_frame
+from tests.support.socket.rooms import (
     INBOX,
     LIMITED,
     ROOM,

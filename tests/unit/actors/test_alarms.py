@@ -11,7 +11,7 @@ import pytest
 from signalhub.actors import Actor, cont, remote
 from signalhub.actors.api.config import DurableConfig
 from signalhub.testing.local_actors import LocalActors
-from tests.unit.actors.alarm_scene import START, Clock, left, rung, set_alarm
+from tests.support.actors.alarms import START, Clock, left, rung, set_alarm
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from signalhub.actors import Actor, CallTimeout, Token, remote
 from signalhub.actors.api.config import DurableConfig
 from signalhub.testing.local_actors import LocalActors
-from tests.unit.actors.several_hosts import QUICK, Crash, Fuse, Hosts
+from tests.support.actors.several_hosts import QUICK, Crash, Fuse, Hosts
 
 rounds = pytest.mark.parametrize("round_", range(10))
 

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.actors import RESULT, AlarmType, cont, op, remote
 from signalhub.testing.local_actors import LocalActors
-from tests.unit.actors.alarm_scene import START, Clock, left, rung, set_alarm
+from tests.support.actors.alarms import START, Clock, left, rung, set_alarm
 
 
 @pytest.fixture

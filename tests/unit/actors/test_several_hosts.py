@@ -11,7 +11,7 @@ from signalhub.actors import Actor, CallError, CallTimeout, Token, remote
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.kernel.events import Place, Placed, Refused, Send
 from signalhub.actors.wire import split
-from tests.unit.actors.several_hosts import Hosts
+from tests.support.actors.several_hosts import Hosts
 
 
 class Caller(Actor):

@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.settings.model import Outbound as Bounds
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 BOUNDS = Bounds(
     pause_messages=4, resume_messages=2, messages_max=6, bytes_max=1_000, stalled_s=10.0

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from signalhub.settings.model import Dispatch, Settings
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
-from tests.unit.core.scene import (
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.support.memory.topics import (
     ACTOR,
     NAMED,
     attempts,

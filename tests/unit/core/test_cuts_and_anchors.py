@@ -10,9 +10,9 @@ from signalhub.core import refusals
 from signalhub.core.streams import retention
 from signalhub.server.startup import window_of
 from signalhub.settings.model import Log, Settings
-from tests.memory_engine import Shelf
-from tests.memory_shell import MemoryShell, Peer
-from tests.unit.core.scene import (
+from tests.support.memory.engine import Shelf
+from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.memory.topics import (
     NAMED,
     commit_all,
     create,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.settings.model import Registry, Settings
-from tests.memory_shell import MemoryShell, Message, Peer
+from tests.support.memory.shell import MemoryShell, Message, Peer
 
 
 def sized(limit: int, **changes: Any) -> MemoryShell:

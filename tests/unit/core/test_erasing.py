@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from signalhub.wire.entry import Erased, Kind, Message, Outcome, decode_body
-from tests.memory_shell import MemoryShell, envelope
-from tests.unit.core.erasing_scene import ADA, BOB, entries, erased, holds, outcomes, two_senders
-from tests.unit.core.scene import (
+from tests.support.memory.erasure import ADA, BOB, entries, erased, holds, outcomes, two_senders
+from tests.support.memory.shell import MemoryShell, envelope
+from tests.support.memory.topics import (
     TOPIC,
     create,
     position_of,

@@ -8,9 +8,9 @@ from signalhub.core import refusals
 from signalhub.core.erasure import Wanted
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import Kind, Stored
-from tests.memory_shell import MemoryShell, Message, Peer
-from tests.unit.core.erasing_scene import ADA, BOB, entries, erase, erased, holds, two_senders
-from tests.unit.core.scene import (
+from tests.support.memory.erasure import ADA, BOB, entries, erase, erased, holds, two_senders
+from tests.support.memory.shell import MemoryShell, Message, Peer
+from tests.support.memory.topics import (
     ACTOR,
     NAME,
     code_of,

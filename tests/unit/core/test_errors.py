@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.wire.errors import Code
-from tests.memory_shell import MemoryShell, envelope
+from tests.support.memory.shell import MemoryShell, envelope
 
 MEMBERS = {"code", "message", "resolution", "details", "retryable"}
 

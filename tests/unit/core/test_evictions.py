@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 
 def test_the_older_session_is_told_why_and_closed() -> None:

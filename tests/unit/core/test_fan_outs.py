@@ -7,7 +7,7 @@ import pytest
 from signalhub.core.effects import FanOut
 from signalhub.settings.model import Settings
 from signalhub.wire.names import HUB_ADDRESS
-from tests.memory_shell import MemoryShell, envelope
+from tests.support.memory.shell import MemoryShell, envelope
 
 
 def test_a_broadcast_copy_carries_the_senders_data_but_not_its_metadata() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from signalhub.core import refusals
 from signalhub.settings.model import Settings
 from signalhub.wire.entry import Kind
-from tests.memory_shell import MemoryShell
-from tests.unit.core.scene import (
+from tests.support.memory.shell import MemoryShell
+from tests.support.memory.topics import (
     ACTOR,
     NAMED,
     attempts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.memory_shell import MemoryShell, envelope
+from tests.support.memory.shell import MemoryShell, envelope
 
 
 def test_draining_tells_everybody_why_and_closes_all_sockets() -> None:

@@ -9,10 +9,10 @@ import pytest
 from signalhub.core import refusals
 from signalhub.core.streams import retention
 from signalhub.settings.model import Actors, Mailbox, Settings
-from tests.memory_engine import Shelf
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
-from tests.unit.core.hosts_scene import ACTOR, A, B, cut, host, place, register, send
-from tests.unit.core.scene import attempts, code_of, commit_all, mailbox_of
+from tests.support.memory.engine import Shelf
+from tests.support.memory.hosts import ACTOR, A, B, cut, host, place, register, send
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.support.memory.topics import attempts, code_of, commit_all, mailbox_of
 
 SMALL = Settings(
     mailbox=Mailbox(limit=2, idle_s=3_600.0, max_deliveries=2),

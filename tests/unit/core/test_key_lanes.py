@@ -7,8 +7,8 @@ import pytest
 from signalhub.core.subscriptions import send
 from signalhub.core.subscriptions.consumers import Consumers, Lane
 from signalhub.settings.model import Settings
-from tests.memory_shell import MemoryShell
-from tests.unit.core.scene import (
+from tests.support.memory.shell import MemoryShell
+from tests.support.memory.topics import (
     NAMED,
     create,
     publish,

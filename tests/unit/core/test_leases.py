@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.settings.model import Registry, Settings
-from tests.memory_shell import MemoryShell, Peer
+from tests.support.memory.shell import MemoryShell, Peer
 
 
 def addresses(peer: Peer) -> list[str]:

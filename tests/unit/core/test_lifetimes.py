@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.memory_shell import MemoryShell, Message, Peer
+from tests.support.memory.shell import MemoryShell, Message, Peer
 
 BOB = "@(local/bob)"
 

@@ -7,8 +7,8 @@ import pytest
 from signalhub.core.effects import Fetch
 from signalhub.core.streams import retention
 from signalhub.settings.model import Log, Mailbox, Settings
-from tests.memory_shell import HELLO, SETTLING_HELLO, MemoryShell, Message
-from tests.unit.core.scene import ACTOR, attempts, code_of, mailbox_of
+from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message
+from tests.support.memory.topics import ACTOR, attempts, code_of, mailbox_of
 
 IDLE = Settings(mailbox=Mailbox(idle_s=3_600.0))
 

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.settings.model import Settings
 from signalhub.wire.names import NOBODY
-from tests.memory_shell import MemoryShell, Peer, envelope
+from tests.support.memory.shell import MemoryShell, Peer, envelope
 
 NOT_JSON = [b"", b"{", b"hello", b'{"id":}', b"[1,]", b"\x00", b"NaN", b'{"x":Infinity}']
 TOO_DEEP = [b"[" * 5_000 + b"]" * 5_000, b'{"payload":' + b"[" * 5_000, b'{"x":' * 3_000]

@@ -9,8 +9,7 @@ import pytest
 from signalhub.core import refusals
 from signalhub.settings.model import Settings
 from signalhub.wire.entry import Kind
-from tests.memory_shell import MemoryShell, Peer
-from tests.unit.core.hosts_scene import (
+from tests.support.memory.hosts import (
     ACTOR,
     A,
     B,
@@ -22,7 +21,8 @@ from tests.unit.core.hosts_scene import (
     stale,
     where,
 )
-from tests.unit.core.scene import answers, code_of, commit_all
+from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.memory.topics import answers, code_of, commit_all
 
 MOVE = {"actor": ACTOR, "token": 1, "to": B}
 

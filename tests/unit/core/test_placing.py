@@ -13,8 +13,7 @@ from signalhub.core.placement import Place, Placements, number_of, preferred
 from signalhub.core.streams import retention
 from signalhub.settings.model import Actors, Settings
 from signalhub.wire.entry import Kind, Placed, decode_body
-from tests.memory_shell import MemoryShell
-from tests.unit.core.hosts_scene import (
+from tests.support.memory.hosts import (
     ACTOR,
     A,
     B,
@@ -27,7 +26,8 @@ from tests.unit.core.hosts_scene import (
     unplaced,
     where,
 )
-from tests.unit.core.scene import code_of, commit_all
+from tests.support.memory.shell import MemoryShell
+from tests.support.memory.topics import code_of, commit_all
 
 ORDERS = [f"order/{number}" for number in range(300)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.settings.model import Settings
 from signalhub.wire.envelope import RAW_PING
-from tests.memory_shell import HELLO, MemoryShell
+from tests.support.memory.shell import HELLO, MemoryShell
 
 
 def limited(rate: float = 10.0, burst: int = 11) -> MemoryShell:

@@ -6,9 +6,8 @@ import pytest
 
 from signalhub.core.streams import dead_letters
 from signalhub.settings.model import Settings, Topics
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
-from tests.turning_shell import TurningShell
-from tests.unit.core.scene import (
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.support.memory.topics import (
     ACTOR,
     NAME,
     NAMED,
@@ -22,6 +21,7 @@ from tests.unit.core.scene import (
     subscription_of,
     topic_of,
 )
+from tests.support.memory.turns import TurningShell
 
 DEAD = "dead"
 

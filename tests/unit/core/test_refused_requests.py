@@ -9,11 +9,10 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.settings.model import Mailbox, Settings
-from tests.memory_engine import Shelf
-from tests.memory_shell import MemoryShell, Peer
 from tests.property.request_life import described, outline
-from tests.turning_shell import TurningShell
-from tests.unit.core.scene import (
+from tests.support.memory.engine import Shelf
+from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.memory.topics import (
     ACTOR,
     NAMED,
     answers,
@@ -26,6 +25,7 @@ from tests.unit.core.scene import (
     subscription_of,
     topic_of,
 )
+from tests.support.memory.turns import TurningShell
 
 OWNER = "@(a/owner)"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
-from tests.turning_shell import TurningShell
-from tests.unit.core.scene import ACTOR, answers, attempts, commit_all, mailbox_of, publish
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.support.memory.topics import ACTOR, answers, attempts, commit_all, mailbox_of, publish
+from tests.support.memory.turns import TurningShell
 
 DURABLE = {"actorAddress": ACTOR, "capabilities": [], "durable": True}
 LEAVING = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Message, Peer
-from tests.unit.core.scene import ACTOR, publish, topic_of
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Message, Peer
+from tests.support.memory.topics import ACTOR, publish, topic_of
 
 WINDOW_S = 300
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.core.messages.ask import Receipt
-from tests.memory_shell import MemoryShell, Message, Peer
+from tests.support.memory.shell import MemoryShell, Message, Peer
 
 WINDOW_S = 300
 

@@ -11,9 +11,9 @@ from signalhub.core.replay import Replays
 from signalhub.core.streams import retention
 from signalhub.settings.model import Mailbox, Settings
 from signalhub.wire.entry import Kind
-from tests.memory_engine import Shelf
-from tests.memory_shell import MemoryShell, Message, Peer
-from tests.unit.core.scene import (
+from tests.support.memory.engine import Shelf
+from tests.support.memory.shell import MemoryShell, Message, Peer
+from tests.support.memory.topics import (
     ACTOR,
     NAME,
     TOPIC,

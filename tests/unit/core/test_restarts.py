@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Message, Peer
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Message, Peer
 
 ACTOR = "@(a/actor)"
 

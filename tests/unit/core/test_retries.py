@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Message, Peer
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Message, Peer
 
 
 class Scene:

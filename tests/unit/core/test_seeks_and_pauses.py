@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.memory_shell import MemoryShell, Peer
-from tests.turning_shell import TurningShell
-from tests.unit.core.scene import (
+from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.memory.topics import (
     NAMED,
     attempts,
     code_of,
@@ -19,6 +18,7 @@ from tests.unit.core.scene import (
     subscription_of,
     topic_of,
 )
+from tests.support.memory.turns import TurningShell
 
 
 def working(shell: MemoryShell, count: int = 5) -> tuple[Peer, Peer]:

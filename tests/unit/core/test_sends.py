@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.core.messages.ask import Receipt
 from signalhub.wire.names import HUB_ADDRESS
-from tests.memory_shell import MemoryShell, Message, Peer, envelope
+from tests.support.memory.shell import MemoryShell, Message, Peer, envelope
 
 
 def pair() -> tuple[MemoryShell, Peer, Peer]:

@@ -7,7 +7,7 @@ import pytest
 from signalhub.core.sessions.session import State
 from signalhub.settings.model import Settings
 from signalhub.wire.envelope import RAW_PING
-from tests.memory_shell import HELLO, MemoryShell, envelope
+from tests.support.memory.shell import HELLO, MemoryShell, envelope
 
 REQUESTS = [
     "hub:heartbeat",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.memory_shell import SETTLING_HELLO, MemoryShell, Peer
-from tests.unit.core.scene import (
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
+from tests.support.memory.topics import (
     ACTOR,
     NAMED,
     answers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.counters import Histogram
 from signalhub.settings.model import Settings
-from tests.memory_shell import MemoryShell, Message, Peer
+from tests.support.memory.shell import MemoryShell, Message, Peer
 
 
 def metrics(peer: Peer) -> Message:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from signalhub.core.streams import retention
-from tests.memory_shell import MemoryShell, Peer
-from tests.turning_shell import TurningShell
-from tests.unit.core.scene import (
+from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.memory.topics import (
     NAMED,
     answers,
     commit_all,
@@ -19,6 +18,7 @@ from tests.unit.core.scene import (
     subscribe,
     topic_of,
 )
+from tests.support.memory.turns import TurningShell
 
 DELETIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "subscription": ("hub:sub_delete", NAMED),

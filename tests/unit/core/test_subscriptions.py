@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.settings.model import Settings
-from tests.memory_shell import MemoryShell, Peer
+from tests.support.memory.shell import MemoryShell, Peer
 
 
 def subscribe(peer: Peer, topic: str, **members: Any) -> str:

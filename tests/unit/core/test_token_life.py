@@ -16,7 +16,7 @@ from jwt import PyJWT
 
 from signalhub.auth.tokens import Authenticator
 from signalhub.settings.model import Auth, Key, Settings
-from tests.memory_shell import HELLO, MemoryShell, Message, Peer
+from tests.support.memory.shell import HELLO, MemoryShell, Message, Peer
 
 ALL = {"send": ["*"], "broadcast": ["*"], "publish": ["*"], "subscribe": ["*"], "register": ["*"]}
 PRIVATE = Ed25519PrivateKey.from_private_bytes(b"\1" * 32)

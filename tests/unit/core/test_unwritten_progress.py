@@ -5,8 +5,8 @@ from __future__ import annotations
 from signalhub.core import refusals
 from signalhub.core.subscriptions.progress import has_unwritten, is_progress_unwritten
 from signalhub.core.subscriptions.subscription import Subscription
-from tests.memory_shell import MemoryShell
-from tests.unit.core.scene import (
+from tests.support.memory.shell import MemoryShell
+from tests.support.memory.topics import (
     NAMED,
     commit_all,
     create,

@@ -15,7 +15,7 @@ from signalhub.log.log import Log
 from signalhub.log.recovery import recover
 from signalhub.log.segment import segment_name
 from signalhub.testing import FaultyDisk
-from tests.unit.log.scene import contents, do_upkeep, entry, fill, fill_segments, open_log
+from tests.support.memory.log import contents, do_upkeep, entry, fill, fill_segments, open_log
 
 PATIENCE_S = 10.0
 

@@ -7,7 +7,7 @@ import pytest
 from signalhub.log.disk import SystemDisk
 from signalhub.log.recovery import recover
 from signalhub.log.verify import verify
-from tests.unit.log.scene import contents, do_upkeep, fill, fill_segments, open_log
+from tests.support.memory.log import contents, do_upkeep, fill, fill_segments, open_log
 
 
 @pytest.fixture

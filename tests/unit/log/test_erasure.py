@@ -16,7 +16,7 @@ from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
 from signalhub.wire.entry import Kind, Stored
-from tests.unit.log.scene import do_upkeep, drive, entry, fill, flip_bit, open_log, seqs
+from tests.support.memory.log import do_upkeep, drive, entry, fill, flip_bit, open_log, seqs
 
 ADDRESS = "@(people/ada)"
 PSEUDONYM = "erased.00ff"

@@ -11,7 +11,7 @@ from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.survey import INDEX_NAME
-from tests.unit.log.scene import do_upkeep, entry, open_log, seqs
+from tests.support.memory.log import do_upkeep, entry, open_log, seqs
 
 ENDLESS = 2**30
 

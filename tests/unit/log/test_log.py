@@ -13,7 +13,7 @@ from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN, PREPARED_NAME, scan_batches
 from signalhub.log.survey import RESERVE_NAME
 from signalhub.testing import FakeClock, FaultyDisk
-from tests.unit.log.scene import (
+from tests.support.memory.log import (
     NOW_MS,
     contents,
     do_upkeep,

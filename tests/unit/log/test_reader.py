@@ -11,7 +11,7 @@ from signalhub.log.positions import BLOCK_BYTES
 from signalhub.log.reader import Reader
 from signalhub.testing import FaultyDisk
 from signalhub.wire.entry import Entry
-from tests.unit.log.scene import (
+from tests.support.memory.log import (
     as_entry,
     do_upkeep,
     entry,

@@ -21,7 +21,7 @@ from signalhub.log.record import (
     read_entry_heads,
 )
 from signalhub.wire.entry import Entry, Kind
-from tests.unit.log.scene import as_entry, entry
+from tests.support.memory.log import as_entry, entry
 
 SALT = bytes(range(16))
 

@@ -10,7 +10,7 @@ from signalhub.log.recovery import Recovery, recover
 from signalhub.log.segment import BATCHES_BEGIN, Header, encode_header, segment_name
 from signalhub.log.survey import RESERVE_NAME
 from signalhub.testing import FaultyDisk
-from tests.unit.log.scene import contents, do_upkeep, entry, fill, fill_segments, open_log
+from tests.support.memory.log import contents, do_upkeep, entry, fill, fill_segments, open_log
 
 FIRST = segment_name(0)
 

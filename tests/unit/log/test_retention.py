@@ -12,7 +12,7 @@ from signalhub.log.survey import RESERVE_NAME
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
 from signalhub.testing.disk import PowerCut
-from tests.unit.log.scene import contents, do_upkeep, entry, fill_segments, open_log
+from tests.support.memory.log import contents, do_upkeep, entry, fill_segments, open_log
 
 HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS

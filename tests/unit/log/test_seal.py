@@ -24,7 +24,7 @@ from signalhub.log.seal import seal
 from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
-from tests.unit.log.scene import do_upkeep, entry, erase, fill_segments, flip_bit, open_log
+from tests.support.memory.log import do_upkeep, entry, erase, fill_segments, flip_bit, open_log
 
 SEGMENT_BYTES = 4_000
 

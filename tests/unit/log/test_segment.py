@@ -21,7 +21,7 @@ from signalhub.log.segment import (
 )
 from signalhub.testing import FaultyDisk
 from signalhub.testing.disk import PowerCut
-from tests.unit.log.scene import entry
+from tests.support.memory.log import entry
 
 HEADER = Header(epoch=4, base=12, created_ms=99)
 

@@ -6,7 +6,15 @@ from signalhub.log.footer import decode_summary, encode_summary, footer_name
 from signalhub.log.log import Log
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
-from tests.unit.log.scene import do_upkeep, entry, erase, fill, fill_segments, flip_bit, open_log
+from tests.support.memory.log import (
+    do_upkeep,
+    entry,
+    erase,
+    fill,
+    fill_segments,
+    flip_bit,
+    open_log,
+)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from tests.memory_shell import Message
-from tests.unit.server.stage import Peer, Stage
+from tests.support.memory.shell import Message
+from tests.support.memory.write_path import Peer, Stage
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.unit.server.stage import Peer, Stage
+from tests.support.memory.write_path import Peer, Stage
 
 MEGABYTE = "x" * 1_000_000
 KILOBYTE = "x" * 1_000

@@ -14,7 +14,7 @@ from signalhub.server.rooms.api import Api
 from signalhub.settings.model import Rooms
 from signalhub.wire.errors import RoomCode
 from signalhub.wire.room_ids import Names
-from tests.unit.server.stage import Stage
+from tests.support.memory.write_path import Stage
 
 INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
 OTHER_INBOX = "A" * 43

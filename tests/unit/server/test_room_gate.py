@@ -15,7 +15,7 @@ from signalhub.server.port.listener import at_capacity, too_many_connections
 from signalhub.server.rooms.socket import Visit
 from signalhub.server.rooms.upgrade import PATH, PROTOCOL, TENANT_PATH, Gate, rephrased, visit_of
 from signalhub.wire.errors import RoomError
-from tests.unit.server.room_stage import RoomStage
+from tests.support.memory.room_sockets import RoomStage
 
 INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
 NO_DOOR = cast(Door, None)

@@ -13,7 +13,7 @@ from signalhub.server import runner as runner_module
 from signalhub.server.rooms.socket import BAD_FRAMES_MAX
 from signalhub.settings.model import Outbound
 from signalhub.wire.frames import CloseCode, text_header
-from tests.unit.server.room_stage import RoomStage, Visitor
+from tests.support.memory.room_sockets import RoomStage, Visitor
 
 QUEUE = 8
 

@@ -10,7 +10,7 @@ import pytest
 from signalhub.core.effects import Answer, Append, Consult, Effect, Fetch, Recall
 from signalhub.core.rooms.values import Accepted, Archived, Result
 from signalhub.wire.entry import Entry, Kind
-from tests.unit.server.stage import Stage
+from tests.support.memory.write_path import Stage
 
 SECRET = "room-of-somebody"
 

@@ -10,7 +10,7 @@ from picows import WSMsgType
 
 from signalhub.settings.model import Outbound
 from signalhub.wire.frames import Opcode
-from tests.unit.server.stage import Peer, Stage
+from tests.support.memory.write_path import Peer, Stage
 
 HOUR_S = 3_600
 STALLED_S = 10

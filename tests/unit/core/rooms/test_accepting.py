@@ -8,7 +8,7 @@ from signalhub.core import refusals
 from signalhub.core.rooms.values import Accepted, Welcome
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     INBOX,
     SECRET,
     Caller,
@@ -25,7 +25,7 @@ from tests.memory_rooms import (
     send,
     seqs,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 UNAVAILABLE = RoomCode.UNAVAILABLE
 

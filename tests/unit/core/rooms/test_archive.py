@@ -9,7 +9,7 @@ import pytest
 from signalhub.core.effects import Consult
 from signalhub.core.rooms.values import Archived
 from signalhub.wire.errors import RoomCode
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     Caller,
     archived,
     away,
@@ -29,7 +29,7 @@ from tests.memory_rooms import (
     with_archive,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 
 def test_a_page_that_memory_and_log_hold_asks_no_archive() -> None:

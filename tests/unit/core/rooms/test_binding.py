@@ -9,7 +9,7 @@ from signalhub.core.rooms.values import Welcome
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode, RoomError
 from signalhub.wire.room_ids import default_inbox
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     INBOX,
     ROOM,
     SECRET,
@@ -28,7 +28,7 @@ from tests.memory_rooms import (
     seqs,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 CONFLICT = RoomCode.CONFLICT
 

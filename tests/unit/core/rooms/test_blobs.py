@@ -7,7 +7,7 @@ import pytest
 from signalhub.core import refusals
 from signalhub.core.rooms.values import Blob
 from signalhub.wire.errors import RoomCode, RoomError
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     ROOM,
     Caller,
     blob,
@@ -18,7 +18,7 @@ from tests.memory_rooms import (
     send,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 CHANGED = RoomCode.PRECONDITION_FAILED
 

@@ -9,7 +9,7 @@ from signalhub.core.messages.dedup import Dedup, fingerprint
 from signalhub.core.rooms import rooms as rooms_module
 from signalhub.core.streams import recovery, retention
 from signalhub.wire.errors import RoomCode, RoomError
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     INBOX,
     ROOM,
     SECRET,
@@ -29,7 +29,7 @@ from tests.memory_rooms import (
     send,
     seqs,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 # Room for about fifty ids.
 SCARCE_BYTES = 1_500

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.wire.entry import Kind
-from tests.memory_rooms import (
+from tests.support.memory.erasure import ADA, entries, erased
+from tests.support.memory.rooms import (
     INBOX,
     SECRET,
     Caller,
@@ -22,8 +23,7 @@ from tests.memory_rooms import (
     with_archive,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
-from tests.unit.core.erasing_scene import ADA, entries, erased
+from tests.support.memory.shell import MemoryShell
 
 BUFFERS = pytest.mark.parametrize("buffer", [2, 500])
 

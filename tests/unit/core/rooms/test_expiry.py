@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.wire.room_ids import default_inbox
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     INBOX,
     SECRET,
     bodies,
@@ -22,7 +22,7 @@ from tests.memory_rooms import (
     seqs,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 
 def kept_s(shell: MemoryShell, inbox: str = INBOX) -> list[float]:

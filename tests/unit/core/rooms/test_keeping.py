@@ -12,7 +12,7 @@ from signalhub.core.streams import retention
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     ROOM,
     SECRET,
     Caller,
@@ -32,7 +32,7 @@ from tests.memory_rooms import (
     seqs,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 # Snapshots.
 

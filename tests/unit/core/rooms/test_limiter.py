@@ -9,7 +9,7 @@ from signalhub.core.rooms.room import SlidingWindow, Windows
 from signalhub.core.streams import retention
 from signalhub.settings.model import Rooms, Settings
 from signalhub.wire.errors import RoomCode
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     SECRET,
     deposit,
     fill,
@@ -22,7 +22,7 @@ from tests.memory_rooms import (
     send,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 LIMITED = RoomCode.RATE_LIMIT_EXCEEDED
 

@@ -11,7 +11,7 @@ from signalhub.core import refusals
 from signalhub.core.rooms import refusals as room_refusals
 from signalhub.wire.entry import InboxKey, Kind, decode_body
 from signalhub.wire.room_ids import KEY_VERSION, Names, default_inbox
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     INBOX,
     ROOM,
     SECRET,
@@ -24,7 +24,7 @@ from tests.memory_rooms import (
     send,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 NAMES = Names(b"a key")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from signalhub.core.rooms import inbox as pins_module
 from signalhub.core.rooms.inbox import Pins
 from signalhub.core.streams import retention
-from tests.memory_rooms import deposit, fill, pages, room_shell, without_shelf
+from tests.support.memory.rooms import deposit, fill, pages, room_shell, without_shelf
 
 NOW = 1_760_000_000_000
 

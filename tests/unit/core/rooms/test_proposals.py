@@ -10,7 +10,7 @@ from signalhub.core import refusals
 from signalhub.core.rooms.values import PENDING
 from signalhub.wire.entry import Kind, Proposal
 from signalhub.wire.errors import RoomCode, RoomError
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     DAY_MS,
     ROOM,
     TEXT,
@@ -25,7 +25,7 @@ from tests.memory_rooms import (
     seqs,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 NEWS = {"mls_commit": "committed", "mls_rejection": "rejected"}
 

@@ -11,7 +11,7 @@ from signalhub.core.effects import Fetch, FindTime
 from signalhub.wire.entry import Stored
 from signalhub.wire.errors import RoomCode
 from signalhub.wire.room_ids import default_inbox
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     INBOX,
     archived,
     cut_before,
@@ -27,7 +27,7 @@ from tests.memory_rooms import (
     seqs,
     with_archive,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 
 def erase(shell: MemoryShell, *positions: int) -> None:

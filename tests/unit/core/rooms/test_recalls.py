@@ -10,7 +10,7 @@ from signalhub.core.rooms.values import Accepted
 from signalhub.state import schema
 from signalhub.state.schema import RoomIds
 from signalhub.wire.errors import RoomCode
-from tests.memory_rooms import (
+from tests.support.memory.rooms import (
     SECRET,
     Caller,
     bodies,
@@ -24,7 +24,7 @@ from tests.memory_rooms import (
     send,
     without_shelf,
 )
-from tests.memory_shell import MemoryShell
+from tests.support.memory.shell import MemoryShell
 
 # Room for about fifty ids.
 SCARCE_BYTES = 1_500

@@ -1,0 +1,497 @@
+"""The real write path on a loop, a clock and sockets turned by hand.
+
+`Runner`, `Writer`, `Connection` and the hub are the real ones. The kernel takes as many bytes as
+its script says, and the transport behaves as uvloop's does: it tries once to write what it is
+given, reports the first byte it has to keep, and reports again when the last one has left. The log
+is in memory and commits a turn after it was given something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self, cast
+
+import pytest
+from picows import WSFrame, WSMsgType, WSTransport
+
+from signalhub.auth.tokens import SessionTokens
+from signalhub.core.hub import Hub
+from signalhub.counters import Tally
+from signalhub.engine.port import Archive
+from signalhub.server.port.door import Door
+from signalhub.server.runner import Runner
+from signalhub.server.sockets import connection as connection_module
+from signalhub.server.sockets.connection import Connection, Party
+from signalhub.settings.model import Settings
+from signalhub.state.store import RegistrationRow, Store
+from signalhub.testing import FakeClock
+from signalhub.wire.frames import Opcode, close_frame
+from tests.support.memory.engine import TurningEngine
+from tests.support.memory.shell import HELLO, CountedIds, Message, decoded, envelope
+
+EVERYTHING = math.inf
+TURNS_MAX = 10_000
+
+
+@dataclass(eq=False)
+class Timer:
+    """Something to do later."""
+
+    at_s: float
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class HandLoop:
+    """An event loop whose turns are taken by the test."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.timers: list[Timer] = []
+        self._clock = clock
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self.ready.append((callback, args))
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
+        timer = Timer(self._clock.mono_s() + delay_s, callback, args)
+        self.timers.append(timer)
+        return timer
+
+    def ring(self) -> None:
+        """Make ready what was asked for at a time that has come."""
+        due = [timer for timer in self.timers if timer.at_s <= self._clock.mono_s() + 1e-9]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for timer in due:
+            if not timer.is_cancelled:
+                self.call_soon(timer.callback, *timer.args)
+
+    def turn(self) -> None:
+        """Run what is ready now; what becomes ready meanwhile waits for the next turn."""
+        self.ring()
+        for _ in range(len(self.ready)):
+            callback, args = self.ready.popleft()
+            callback(*args)
+
+    def run_dry(self) -> None:
+        """Take turns until nothing is left to do."""
+        for _ in range(TURNS_MAX):
+            self.ring()
+            if not self.ready:
+                return
+            self.turn()
+        raise AssertionError("the loop never comes to rest")
+
+
+class Trace:
+    """A stream of bytes that remembers when each of them was added."""
+
+    def __init__(self, moments: Iterator[int]) -> None:
+        self.data = bytearray()
+        self._moments = moments
+        self._ends: list[int] = []
+        self._times: list[int] = []
+
+    def add(self, data: bytes | memoryview) -> None:
+        if data:
+            self.data += data
+            self._ends.append(len(self.data))
+            self._times.append(next(self._moments))
+
+    def moment_of(self, offset: int) -> int:
+        """When the byte at `offset` was added."""
+        return self._times[bisect_left(self._ends, offset + 1)]
+
+    def frames(self) -> list[tuple[Opcode, bytes, int]]:
+        """Opcode, payload and end of every whole frame; raises if it is no WebSocket stream."""
+        found = []
+        at = 0
+        while (bounds := self._payload_bounds(at)) is not None:
+            start, stop = bounds
+            found.append((Opcode(self.data[at] & 0x0F), bytes(self.data[start:stop]), stop))
+            at = stop
+        return found
+
+    def _payload_bounds(self, at: int) -> tuple[int, int] | None:
+        """Where the payload of the frame at `at` begins and ends, if it is all there."""
+        data = self.data
+        if len(data) < at + 2:
+            return None
+        assert data[at] & 0xF0 == 0x80, f"no frame of the hub begins at byte {at}"
+        length, start = data[at + 1], at + 2
+        assert length < 128, "the hub masks nothing"
+        if length >= 126:
+            start += 2 if length == 126 else 8
+            length = int.from_bytes(data[at + 2 : start], "big")
+        stop = start + length
+        return (start, stop) if stop <= len(data) else None
+
+
+class Socket:
+    """The kernel's end of a connection, as the test scripts it."""
+
+    def __init__(self, fd: int, moments: Iterator[int]) -> None:
+        self.fd = fd
+        self.room: float = EVERYTHING
+        # The next direct write takes at most so much; the transport's attempt after it has room.
+        self.short: int | None = None
+        self.breaks_after_write = False
+        self.is_broken = False
+        self.taken = Trace(moments)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def take(self, data: bytes | memoryview, most: float = EVERYTHING) -> int:
+        if self.is_broken:
+            raise BrokenPipeError
+        size = int(min(self.room, most, len(data)))
+        self.room -= size
+        self.taken.add(data[:size])
+        return size
+
+    def write(self, data: bytes) -> int:
+        """`os.write`."""
+        short, self.short = self.short, None
+        size = self.take(data, EVERYTHING if short is None else short)
+        if self.breaks_after_write:
+            self.is_broken = True
+        if size == 0:
+            raise BlockingIOError
+        return size
+
+
+class Transport:
+    """uvloop's stream: one attempt per write while nothing is kept, then in the background."""
+
+    def __init__(self, socket: Socket, loop: HandLoop, moments: Iterator[int]) -> None:
+        self.socket = socket
+        self.accepted = Trace(moments)
+        # A write in which the socket breaks counts as lost from its first byte on.
+        self.lost_from: float = EVERYTHING
+        self.short_write_at: int | None = None
+        self.unsent = b""
+        self.is_gone = False
+        self.connection: Connection[Party]
+        self.ws: WebSocket
+        self._loop = loop
+        self._is_closing = False
+        self._is_lost = False
+        self._is_paused = False
+        self._high_water = 2**16
+
+    def get_extra_info(self, name: str) -> Socket:
+        assert name == "socket"
+        return self.socket
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self._high_water = high
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.unsent)
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def write(self, data: bytes) -> None:
+        if not data or self._is_lost:
+            return
+        short_write_at, self.short_write_at = self.short_write_at, None
+        began = len(self.accepted.data) if short_write_at is None else short_write_at
+        self.accepted.add(data)
+        is_first_attempt = not self.unsent and not self._is_paused
+        self.unsent += data
+        if is_first_attempt and not self._attempt():
+            self.lost_from = began
+            return
+        if len(self.unsent) > self._high_water and not self._is_paused:
+            self._is_paused = True
+            self.connection.pause_writing()
+
+    def close(self) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if not self.unsent:
+            self._lose()
+
+    def abort(self) -> None:
+        if not self._is_lost:
+            self._is_closing = True
+            self._lose()
+
+    def become_writable(self) -> None:
+        """The kernel reports room."""
+        if self.unsent and not self._is_lost and self._attempt() and not self.unsent:
+            if self._is_paused:
+                self._is_paused = False
+                self.connection.resume_writing()
+            if self._is_closing and not self.unsent and not self._is_lost:
+                self._lose()
+
+    def _attempt(self) -> bool:
+        try:
+            self.unsent = self.unsent[self.socket.take(self.unsent) :]
+        except OSError:
+            self.unsent = b""
+            self.abort()
+            return False
+        return True
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        self._loop.call_soon(self._connection_lost)
+
+    def _connection_lost(self) -> None:
+        self.ws.is_disconnected = True
+        self.connection.on_ws_disconnected(cast(WSTransport, self.ws))
+        self.unsent = b""
+        self.is_gone = True
+
+
+class WebSocket:
+    """What `Connection` uses of picows' transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.underlying_transport = transport
+        self.is_close_frame_sent = False
+        self.is_disconnected = False
+
+    def send_close(self, code: int, reason: str = "") -> None:
+        if not (self.is_close_frame_sent or self.is_disconnected):
+            self.underlying_transport.write(close_frame(code, reason))
+            self.is_close_frame_sent = True
+
+
+class Frame:
+    """A frame of a client, unmasked."""
+
+    fin = True
+    rsv1 = rsv2 = rsv3 = False
+
+    def __init__(self, msg_type: WSMsgType, payload: bytes) -> None:
+        self.msg_type = msg_type
+        self._payload = payload
+
+    def get_payload_as_bytes(self) -> bytes:
+        return self._payload
+
+
+class Doorkeeper:
+    """The door a connection opens with its hello."""
+
+    def opened(self) -> None:
+        pass
+
+
+class Rows:
+    """A durable tier that keeps nothing; who asks it for an id waits for the test."""
+
+    def __init__(self) -> None:
+        self.recalled: list[tuple[list[bytes], Callable[[list[int] | None], None]]] = []
+
+    def persist(self, row: RegistrationRow) -> None:
+        pass
+
+    def forget(self, addresses: list[str]) -> None:
+        pass
+
+    def recall(
+        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
+    ) -> None:
+        self.recalled.append((keys, done))
+
+
+class End:
+    """The far end of one socket, whoever owns the near one."""
+
+    def __init__(self, stage: Stage, connection: Connection[Party]) -> None:
+        self.stage = stage
+        self.socket = Socket(next(stage.fds), stage.moments)
+        self.transport = Transport(self.socket, stage.loop, stage.moments)
+        self.ws = WebSocket(self.transport)
+        self.transport.connection = connection
+        self.transport.ws = self.ws
+        stage.by_fd[self.socket.fd] = self
+        connection.on_ws_connected(cast(WSTransport, self.ws))
+
+    @property
+    def is_open(self) -> bool:
+        """Would the hub still read what this peer sends?"""
+        return not self.transport.is_closing()
+
+    def frame(self, msg_type: WSMsgType, payload: bytes = b"") -> None:
+        """Send one frame, unless the hub has stopped reading."""
+        if self.is_open:
+            frame = cast(WSFrame, Frame(msg_type, payload))
+            self.transport.connection.on_ws_frame(cast(WSTransport, self.ws), frame)
+
+    def say_close(self) -> None:
+        """Send a close frame."""
+        self.frame(WSMsgType.CLOSE, (1000).to_bytes(2, "big"))
+
+    def hang_up(self) -> None:
+        """End the stream without a word; what is on its way may still be sent."""
+        self.transport.close()
+
+    def reset(self) -> None:
+        """Vanish."""
+        self.socket.is_broken = True
+        self.transport.abort()
+
+    def stall(self, room: int = 0) -> None:
+        """Read no more than `room` bytes from now on."""
+        self.socket.room = room
+
+    def read(self, size: float = EVERYTHING) -> None:
+        """Make room in the kernel; it tells the transport."""
+        self.socket.room += size
+        self.transport.become_writable()
+
+
+class Peer(End):
+    """An actor at the far end."""
+
+    def __init__(self, stage: Stage, address: str) -> None:
+        self.address = address
+        self.connection = Connection(stage.runner, cast(Door, Doorkeeper()))
+        super().__init__(stage, self.connection)
+
+    def request(self, type: str, payload: object = None, **members: Any) -> str:
+        """Send a message, by default an ask; its id."""
+        members.setdefault("id", self.stage.next_id())
+        members.setdefault("sender", self.address)
+        members.setdefault("timestamp", self.stage.clock.now_ms())
+        self.frame(WSMsgType.TEXT, envelope(type, payload, **members))
+        return str(members["id"])
+
+    def tell(self, to: str, data: object, **members: Any) -> str:
+        return self.request(
+            "hub:send", {"to": to, "type": "news", "data": data}, pattern="tell", **members
+        )
+
+    def ask(self, to: str, data: object, **members: Any) -> str:
+        return self.request("hub:send", {"to": to, "type": "news", "data": data}, **members)
+
+    def publish(self, topic: str, data: object, **members: Any) -> str:
+        return self.request(
+            "hub:publish", {"topic": topic, "type": "news", "data": data}, **members
+        )
+
+    def broadcast(self, data: object, **members: Any) -> str:
+        return self.request("hub:broadcast", {"type": "news", "data": data}, **members)
+
+    def subscribe(self, topic: str) -> None:
+        self.request("hub:subscribe", {"topic": topic})
+
+    def messages(self) -> list[Message]:
+        """All that has arrived."""
+        return [
+            decoded(data) for code, data, _ in self.socket.taken.frames() if code == Opcode.TEXT
+        ]
+
+    def heard(self) -> list[Any]:
+        """The data of what other actors sent, as far as it has arrived."""
+        return [one["payload"] for one in self.messages() if one["type"] == "news"]
+
+    def replies(self, message_id: str) -> list[Message]:
+        """What the hub has answered to a request."""
+        return [
+            one
+            for one in self.messages()
+            if one["correlationId"] == message_id and one["type"].startswith("hub:")
+        ]
+
+
+class Stage:
+    """A hub, its write path, and peers; used as a context, because it stands in for the kernel."""
+
+    def __init__(self, archive: Archive | None = None, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.loop = HandLoop(self.clock)
+        self.tally = Tally()
+        self.hub = Hub(
+            Settings(**({"message_rate": 0.0} | settings)),
+            ids=CountedIds(),
+            authenticator=None,
+            session_tokens=SessionTokens(b"a secret of the tests"),
+            tally=self.tally,
+        )
+        loop = cast(asyncio.AbstractEventLoop, self.loop)
+        self.engine = TurningEngine(self.loop.call_soon)
+        self.rows = Rows()
+        store = cast(Store, self.rows)
+        self.runner = Runner(self.hub, store, self.engine, self.clock, loop, archive)
+        self.engine.report_to(self.runner)
+        self.writer = self.runner.writer
+        self.moments = count()
+        self.peers: list[Peer] = []
+        self.by_fd: dict[int, End] = {}
+        self.fds = count(1_000)
+        self._ids = map("m{}".format, count(1))
+        self._kernel = pytest.MonkeyPatch()
+
+    def __enter__(self) -> Self:
+        self._kernel.setattr(connection_module, "os", SimpleNamespace(write=self._write))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._kernel.undo()
+
+    def next_id(self) -> str:
+        return next(self._ids)
+
+    def _write(self, fd: int, data: bytes) -> int:
+        end = self.by_fd[fd]
+        transport = end.transport
+        assert not transport.unsent, "a direct write overtakes what the transport holds"
+        assert not transport.is_closing(), "a direct write to a closing transport"
+        transport.short_write_at = len(transport.accepted.data)
+        size = end.socket.write(data)
+        transport.accepted.add(data[:size])
+        if size == len(data):
+            transport.short_write_at = None
+        return size
+
+    def join(self, address: str, *topics: str) -> Peer:
+        """A peer with a registered address that hears `topics`; the loop has come to rest."""
+        peer = self.arrive(address, *topics)
+        self.loop.run_dry()
+        return peer
+
+    def arrive(self, address: str, *topics: str) -> Peer:
+        """A peer that has sent all it takes to join."""
+        peer = Peer(self, address)
+        self.peers.append(peer)
+        peer.request("hub:connect", metadata=HELLO)
+        peer.request("hub:register", {"actorAddress": address, "capabilities": []})
+        for topic in topics:
+            peer.subscribe(topic)
+        return peer
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by with the regular sweeps in it."""
+        while seconds > 0:
+            step = min(0.25, seconds)
+            seconds -= step
+            self.clock.advance(step)
+            self.writer.sweep()
+            self.loop.run_dry()
