@@ -3,9 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# As many tests at a time as there are cores, at least two.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(max(2, os.cpu_count() or 2))')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench chaos shape clean
+.PHONY: help setup run test check format bench soak shape clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +25,8 @@ $(READY): pyproject.toml constraints.txt
 run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and its pipeline
 	@exec $(BIN)/signalhub serve --pipeline
 
-test: $(READY) ## set up on first use, then run every test
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+test: $(READY) ## set up on first use, then run every test with few repetitions
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: $(READY) ## format, lint and types
 	@$(BIN)/ruff format --check .
@@ -41,8 +43,11 @@ bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
 	@$(BIN)/python -m bench.actors $(ACTORS_ARGS)
 
-chaos: $(READY) ## a thousand kills of the hub, fifty of the pipeline, every slow fault test, 20 000 API requests
-	@SIGNALHUB_CHAOS_CYCLES=$${CYCLES:-1000} SIGNALHUB_OPENAPI_REQUESTS=20000 SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest tests/chaos tests/faults tests/compliance/test_openapi.py tests/pipeline/test_kill.py -n 2 $(ARGS)
+# What repeats; the rest of the tests has nothing to gain from hours.
+SOAKED = tests/chaos tests/compliance tests/faults tests/fuzz tests/property tests/simulation tests/pipeline/test_kill.py
+
+soak: $(READY) ## the same tests for hours: many seeds, rounds and faults, a thousand kills of the hub, fifty of the pipeline
+	@SIGNALHUB_SOAK=1 SIGNALHUB_CHAOS_CYCLES=$(CYCLES) SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest -n $(WORKERS) $(SOAKED) $(ARGS)
 
 shape: $(READY) ## sizes, names, ownership and tests in figures, beside what is wanted
 	@$(BIN)/python tools/shape.py $(ARGS)

@@ -31,8 +31,9 @@ from tests.support.process.lines import (
     Settled,
     Started,
 )
+from tests.support.volume import volume
 
-SEEDS = range(4)
+SEEDS = range(volume(2, 4))
 
 
 @pytest.mark.parametrize("seed", range(40))

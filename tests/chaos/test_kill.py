@@ -1,7 +1,7 @@
 """The real hub under load, killed, frozen, stopped and set back; clients keep the evidence.
 
-`SIGNALHUB_CHAOS_CYCLES` says how many kills (100 unless given), `SIGNALHUB_CHAOS_SEED` from which
-seed on. `SIGNALHUB_CHAOS_REPORT` names a file that gets one line of JSON per run, and
+There are twenty kills, a thousand in `make soak` (or `CYCLES`). `SIGNALHUB_CHAOS_SEED` says from
+which seed on. `SIGNALHUB_CHAOS_REPORT` names a file that gets one line of JSON per run, and
 `SIGNALHUB_CHAOS_KEEP` a folder for the ledgers and the data of a run that shows an anomaly.
 """
 
@@ -21,19 +21,19 @@ from tests.support.process.campaign import Campaign, campaign
 from tests.support.process.history import Report
 from tests.support.process.outcome import conclude, keep_evidence
 from tests.support.process.workload import mixed, peaceful
+from tests.support.volume import KILLS, volume
 
-CYCLES = int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100"))
 SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))
 # A round has a hub, a folder and ledgers of its own: what is judged at once fits into memory.
 ROUND_CYCLES = 100
-ROUNDS = [min(ROUND_CYCLES, CYCLES - done) for done in range(0, CYCLES, ROUND_CYCLES)]
+ROUNDS = [min(ROUND_CYCLES, KILLS - done) for done in range(0, KILLS, ROUND_CYCLES)]
 ROUND_TIMEOUT_S = 900
 
 KILL_AFTER_S = (0.05, 1.5)
-HEALTHY_S = 20.0
-PAUSES = 20
+HEALTHY_S = volume(5, 20)
+PAUSES = volume(8, 20)
 PAUSE_S = (0.1, 1.5)
-PLANNED_STOPS = 10
+PLANNED_STOPS = volume(4, 10)
 
 Fault = Callable[[HubProcess], Awaitable[None]]
 

@@ -1,7 +1,6 @@
 """Rooms of a real hub that is killed under load: what was answered is there, where it was said.
 
-`SIGNALHUB_CHAOS_CYCLES` and `SIGNALHUB_CHAOS_SEED` are those of the other kill loop; rooms get a
-fifth of its kills.
+There is a fifth of the kills of the other loop; `SIGNALHUB_CHAOS_SEED` is the same.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from signalhub.testing import HubProcess, spawn_hub
 from tests.support.socket.guest import Guest, encoded, knock
 from tests.support.socket.http import HungUp, Web
 from tests.support.socket.peer import Closed
+from tests.support.volume import KILLS
 
-CYCLES = max(1, int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100")) // 5)
+CYCLES = max(1, KILLS // 5)
 SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))
 ROOMS = ("harbour", "market", "mill")
 SENDERS = 6

@@ -1,7 +1,6 @@
 """The example shop while its hosts and the hub are killed: goods and money always add up.
 
-`SIGNALHUB_CHAOS_CYCLES` and `SIGNALHUB_CHAOS_SEED` are those of the other kill loops; the shop gets
-a tenth of their kills.
+There is a fifth of the kills of the other loop; `SIGNALHUB_CHAOS_SEED` is the same.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from signalhub.actors.host.caller import ActorHub
 from signalhub.testing import HostProcess, HubProcess, spawn_host, spawn_hub
 from tests.support.actors.hasty_shop import Order
 from tests.support.actors.kill_points import QUICK
+from tests.support.volume import KILLS
 
-KILLS = max(1, int(os.environ.get("SIGNALHUB_CHAOS_CYCLES", "100")) // 10)
+CYCLES = max(1, KILLS // 5)
 SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))
 CUSTOMERS = 6
 SKUS = ("mug", "pot", "cup")
@@ -87,7 +87,7 @@ async def kill_all_around(
 ) -> None:
     """Kill somebody, see that the shop goes on, and kill somebody again."""
     victims: list[HubProcess | HostProcess] = [hub, *hosts]
-    for _ in range(KILLS):
+    for _ in range(CYCLES):
         await asyncio.sleep(random.uniform(*KILL_AFTER_S))
         await random.choice(victims).restart()
         shop.has_ended_one.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from queue import SimpleQueue
 from random import Random
 from threading import Event
@@ -27,10 +28,11 @@ from tests.support.memory.log_workload import (
     make_entries,
     survive,
 )
+from tests.support.volume import thinned
 
-CALLS = range(1, 51)
+CALLS = thinned(range(1, 51))
 # Names change seldom, so there are fewer moments at which that can fail.
-MOMENTS: dict[Operation, range] = {
+MOMENTS: dict[Operation, Sequence[int]] = {
     "sync": CALLS,
     "write": CALLS,
     "sync_names": range(1, 13),
@@ -165,7 +167,7 @@ def test_a_full_disk_takes_offsets_back_so_that_they_stay_dense(written: int) ->
         assert_readable(sender.log, sender.ledger)
         sender.close()
         assert_sound(disk, sender.ledger)
-    assert refusals > 20
+    assert refusals > 2 * len(CALLS) // 5
 
 
 def test_what_is_queued_behind_a_refused_batch_is_refused_with_it() -> None:
@@ -235,7 +237,7 @@ def test_an_interval_sync_that_fails_is_reported_and_final() -> None:
     assert disk.operations == operations
 
 
-@pytest.mark.parametrize("cut", range(1, 60))
+@pytest.mark.parametrize("cut", thinned(range(1, 60)))
 def test_power_loss_under_group_commit_keeps_what_was_reported(cut: int) -> None:
     """The thread dies with the machine; only what it had reported was promised."""
     disk = FaultyDisk()
@@ -248,7 +250,7 @@ def test_power_loss_under_group_commit_keeps_what_was_reported(cut: int) -> None
     assert_reports_were_true(sender)
 
 
-@pytest.mark.parametrize("cut", range(5, 250, 6))
+@pytest.mark.parametrize("cut", thinned(range(5, 250, 6)))
 def test_power_loss_while_segments_are_sealed_beside_the_commits(cut: int) -> None:
     """Two threads share the disk, so which operation is hit differs from run to run."""
     disk = FaultyDisk()

@@ -17,8 +17,9 @@ from signalhub.log.recovery import recover
 from signalhub.testing import FakeClock
 from tests.faults.archive import archive, flipped
 from tests.support.memory.log_workload import STREAMS, assert_stream, log_settings
+from tests.support.volume import SEEDS, volume
 
-FLIPS = 400
+FLIPS = volume(SEEDS, 400)
 
 
 @pytest.fixture

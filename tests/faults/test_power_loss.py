@@ -28,6 +28,7 @@ from tests.support.memory.log_workload import (
     live,
     survive,
 )
+from tests.support.volume import FAULTS, thinned, volume
 
 SCRIPT = 7
 STEPS = 75
@@ -70,7 +71,7 @@ def test_the_scripted_life_does_everything_a_log_does() -> None:
     assert disk.open_files == 0
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", thinned(range(SHARES), 2))
 def test_no_acknowledged_entry_is_lost_wherever_the_power_is_cut(share: int) -> None:
     seeds = -(-IMAGES_MIN // operations())
     for operation in range(1 + share, operations() + 1, SHARES):
@@ -87,7 +88,7 @@ def test_no_acknowledged_entry_is_lost_wherever_the_power_is_cut(share: int) -> 
                 raise
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", thinned(range(SHARES), 2))
 def test_a_second_power_cut_during_recovery_is_survived(share: int) -> None:
     for operation in range(1 + share, operations() + 1, SHARES):
         disk, ledger = cut_at(operation)
@@ -110,7 +111,7 @@ def test_a_second_power_cut_during_recovery_is_survived(share: int) -> None:
                 raise
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", thinned(range(SHARES), 2))
 def test_what_a_killed_process_left_is_made_durable_before_it_is_built_upon(share: int) -> None:
     """The system remembers what was never synced, until the power fails after the restart."""
     for operation in range(1 + share, operations() + 1, SHARES):
@@ -126,7 +127,7 @@ def test_what_a_killed_process_left_is_made_durable_before_it_is_built_upon(shar
                 raise
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(volume(FAULTS, 40)))
 def test_a_life_of_power_cuts_and_kills_loses_nothing(seed: int) -> None:
     """What a killed process left unsynced was shown after the restart, so it must stay."""
     rng = Random(seed)
@@ -144,7 +145,7 @@ def test_a_life_of_power_cuts_and_kills_loses_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("sync", RELAXED)
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", thinned(range(SHARES), 2))
 def test_a_log_that_syncs_late_is_a_prefix_and_owns_up_to_what_it_lost(
     share: int, sync: Sync
 ) -> None:

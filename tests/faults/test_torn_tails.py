@@ -33,9 +33,12 @@ from tests.support.memory.log_workload import (
     make_entries,
     survive,
 )
+from tests.support.volume import FAULTS, SEEDS, thinned, volume
 
 TAIL_BYTES = 8 * 1024
-SCRAMBLES = 20_000
+SCRAMBLES = volume(2_000, 20_000)
+# Every bit in `make soak`; otherwise a prime, so that each bit of a byte has its turn.
+STRIDE = volume(7, 1)
 SHARES = 4
 ROOM = 256 * 1024
 
@@ -163,7 +166,7 @@ def reopened(disk: FaultyDisk, sync: Sync = "os") -> Log:
     return Log(disk, log_settings(sync, ROOM), recover(disk, repair=True), clock=FakeClock())
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", thinned(range(SHARES), 1))
 def test_every_truncation_of_the_last_8_kib_is_cut_at_the_last_good_batch(share: int) -> None:
     scene = long_tail()
 
@@ -177,7 +180,7 @@ def test_every_flipped_bit_of_the_last_three_records_is_noticed(is_prepared: boo
     scene = long_tail(is_prepared=is_prepared)
     begin = scene.boundaries[-4][0]
 
-    for bit in range(8 * begin, 8 * scene.end):
+    for bit in range(8 * begin, 8 * scene.end, STRIDE):
         position, head = scene.batch_at(bit // 8)
         assert_cut(scene, flipped(scene.content, bit), position, head)
 
@@ -278,7 +281,7 @@ def test_what_was_cut_never_comes_back(sync: Sync) -> None:
             break
         except PowerCut:
             pass
-        for seed in range(60):
+        for seed in range(volume(FAULTS, 60)):
             found = reopened(disk.crash(seed), sync)
             stored = [as_submitted(one) for one in Reader(found).scan(0)]
             assert stored == submitted[: found.head]
@@ -300,7 +303,7 @@ def test_torn_bytes_are_safe_before_they_are_cut() -> None:
             recover(disk, repair=True)
         except PowerCut:
             is_complete = False
-        for seed in range(40):
+        for seed in range(volume(FAULTS, 40)):
             files = disk.crash(seed).files()
             saved = [files[name] for name in files if name.endswith(".torn")]
             assert files[scene.segment] == content or torn in saved
@@ -335,7 +338,7 @@ written = st.lists(st.lists(bodies, min_size=1, max_size=3), min_size=1, max_siz
 wounds = st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=600)), max_size=3)
 
 
-@hypothesis_settings(max_examples=400)
+@hypothesis_settings(max_examples=volume(SEEDS, 400))
 @given(written, wounds, st.floats(0, 1), st.booleans())
 def test_any_tail_is_cut_where_it_first_differs_from_what_was_written(
     texts: list[list[bytes]],

@@ -1,4 +1,4 @@
-"""A million damaged messages; each shard prints its seed, and a failure the frame."""
+"""Damaged messages, a million in `make soak`; a shard prints its seed, and a failure the frame."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from signalhub.auth.tokens import Authenticator
 from signalhub.settings.model import Auth, Settings
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.target import Target
+from tests.support.volume import volume
 
-SHARDS = 40
-FRAMES = 25_000
+SHARDS = volume(8, 40)
+FRAMES = volume(5_000, 25_000)
 LOOK_EVERY = 500
 
 SECRET = "a shared secret that is long enough for anybody"

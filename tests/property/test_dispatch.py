@@ -12,9 +12,10 @@ import pytest
 
 from tests.property.cutting import cut_down
 from tests.property.dispatch_run import Run, Step, drawn
+from tests.support.volume import SEEDS, volume
 
 GROUPS = 8
-SEEDS = 8_400
+LIVES = volume(SEEDS, 8_400)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def explained(seed: int) -> str | None:
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_every_life_of_a_subscription_keeps_the_promises(group: int) -> None:
-    for seed in range(group, SEEDS, GROUPS):
+    for seed in range(group, LIVES, GROUPS):
         fault = explained(seed)
         assert fault is None, fault
 

@@ -20,9 +20,10 @@ from tests.support.memory.engine import Shelf
 from tests.support.memory.rooms import INBOX, WIDE, Caller, pages, send
 from tests.support.memory.rooms import described as rooms_described
 from tests.support.memory.shell import MemoryShell, Message, Peer
+from tests.support.volume import SEEDS, volume
 
 GROUPS = 4
-LIVES = 600
+LIVES = volume(SEEDS, 600)
 STEPS_MIN, STEPS_MAX = 15, 60
 PEOPLE = ["@(p/ada)", "@(p/bob)", "@(p/carl)"]
 TOPIC = "t"

@@ -15,9 +15,10 @@ import pytest
 
 from signalhub.settings.model import Dispatch, Log, Mailbox, Settings
 from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message, Peer
+from tests.support.volume import SEEDS, volume
 
 GROUPS = 4
-SEEDS = 1_600
+LIVES = volume(SEEDS, 1_600)
 STEPS_MIN, STEPS_MAX = 10, 50
 ACTOR = "@(a/actor)"
 LIMIT = 12
@@ -304,7 +305,7 @@ def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_every_life_of_a_mailbox_keeps_the_promises(group: int) -> None:
-    for seed in range(group, SEEDS, GROUPS):
+    for seed in range(group, LIVES, GROUPS):
         failure = failure_of(seed)
         if failure is not None:
             failure.add_note(f"seed {seed}")

@@ -17,9 +17,10 @@ from signalhub.wire.entry import Kind, Message, decode_body
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Peer
 from tests.support.memory.topics import TOPIC, commit_all, create
+from tests.support.volume import SEEDS, volume
 
 GROUPS = 4
-SEEDS = 600
+LIVES = volume(SEEDS, 600)
 STEPS = 40
 UNTIL = {"epoch": 3, "offset": 1_000}
 
@@ -156,7 +157,7 @@ class Life:
 
 
 def lives(group: int) -> Iterator[int]:
-    yield from range(group, SEEDS, GROUPS)
+    yield from range(group, LIVES, GROUPS)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -10,9 +10,10 @@ import pytest
 
 from tests.property.cutting import cut_down
 from tests.property.request_life import Life, Step, drawn
+from tests.support.volume import SEEDS, volume
 
 GROUPS = 6
-LIVES = 3_000
+LIVES = volume(SEEDS, 3_000)
 
 
 def failure_of(steps: list[Step]) -> Exception | None:

@@ -18,8 +18,9 @@ from signalhub.wire.frames import Opcode
 from tests.property.cutting import cut_down
 from tests.support.memory.room_sockets import RoomStage, Visitor
 from tests.support.memory.write_path import EVERYTHING
+from tests.support.volume import SEEDS, volume
 
-SEEDS = 900
+LIVES = volume(SEEDS, 900)
 GROUPS = 3
 STEPS_MIN, STEPS_MAX = 20, 120
 VISITORS = 4
@@ -247,7 +248,7 @@ def test_every_schedule_leaves_sockets_that_heard_everything_or_are_closed(
 ) -> None:
     # A slow reader that is closed is logged, and the schedules close thousands.
     caplog.set_level(logging.ERROR, "signalhub.server")
-    for seed in range(group, SEEDS, GROUPS):
+    for seed in range(group, LIVES, GROUPS):
         fault = explained(seed)
         assert fault is None, fault
     assert not caplog.records

@@ -24,9 +24,10 @@ from signalhub.core.rooms.values import Accepted, PutBlob, Send
 from signalhub.wire.entry import Entry, InboxStands, Kind, decode_body, encode_body
 from tests.property.cutting import cut_down
 from tests.property.room_life import Life, Step, drawn
+from tests.support.volume import SEEDS, volume
 
 GROUPS = 4
-LIVES = 1_200
+LIVES = volume(SEEDS, 1_200)
 SEARCHED = 400
 
 

@@ -21,8 +21,9 @@ from signalhub.wire.frames import Opcode
 from tests.property.cutting import cut_down
 from tests.support.memory.shell import Message, decoded
 from tests.support.memory.write_path import EVERYTHING, Peer, Stage
+from tests.support.volume import SEEDS, volume
 
-SEEDS = 1_500
+LIVES = volume(SEEDS, 1_500)
 GROUPS = 6
 STEPS_MIN, STEPS_MAX = 20, 110
 NAMES = [f"@(a/{number})" for number in range(5)]
@@ -361,7 +362,7 @@ def test_every_schedule_leaves_whole_frames_order_answers_and_balanced_books(
 ) -> None:
     # A slow reader that is closed is logged, and the schedules close thousands.
     caplog.set_level(logging.ERROR, "signalhub.server")
-    for seed in range(group, SEEDS, GROUPS):
+    for seed in range(group, LIVES, GROUPS):
         fault = explained(seed)
         assert fault is None, fault
     assert not caplog.records

@@ -13,17 +13,21 @@ from tests.simulation.actor_checkers import Notes, check
 from tests.simulation.actor_runs import SHELF, ActorRun
 from tests.simulation.actor_workload import Worker, Workload
 from tests.simulation.actor_world import ActorWorld, Faults
+from tests.support.volume import SEEDS, volume
 
-CHUNKS = 40
-SEEDS_PER_CHUNK = 100
+CHUNK = 100
+CHUNKS = volume(1, 40)
+# The lives before are led where it is shown that they are worth living.
+FIRST_SEED = SEEDS
 # Far from the seeds of the chunks, for the few lives that are led differently.
 OTHER_SEEDS = 1_000_000
+MOVED_LIVES = volume(20, 60)
 CALLS_PER_PAIR = 1_000
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_calls_between_crashing_hosts_have_their_effect_once_and_in_order(chunk: int) -> None:
-    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+    for seed in range(FIRST_SEED + chunk * CHUNK, FIRST_SEED + (chunk + 1) * CHUNK):
         ActorRun(seed).run()
 
 
@@ -45,15 +49,15 @@ def test_actors_that_move_in_many_parts_arrive_as_they_were(
     monkeypatch.setattr(leave, "PART_BYTES", 700)
     moves = 0
 
-    for seed in range(OTHER_SEEDS, OTHER_SEEDS + 60):
+    for seed in range(OTHER_SEEDS, OTHER_SEEDS + MOVED_LIVES):
         run = ActorRun(seed, moves=12)
         run.run()
         moves += sum(place.token - 1 for place in run.world.hub.places.values())
 
-    assert moves > 60
+    assert moves > MOVED_LIVES
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 1 + volume(1, 2)))
 def test_a_thousand_calls_per_pair_keep_their_order_under_loss_and_duplication(seed: int) -> None:
     # Crashes are rarer here: a turn has a hundred handlers, and each of them is an occasion.
     faults = Faults(crash=0.006, statement=0.02, storage=0.0005)

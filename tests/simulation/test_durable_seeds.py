@@ -6,12 +6,13 @@ import pytest
 
 from tests.simulation.durable_world import DurableWorld
 from tests.simulation.events import history
+from tests.support.volume import SEEDS, volume
 
-SEEDS = 150
+WORLDS = volume(SEEDS // 2, 1_000)
 STEPS = 400
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(WORLDS))
 def test_a_crashing_hub_keeps_what_it_accepted(seed: int) -> None:
     world = DurableWorld(seed)
 

@@ -6,12 +6,13 @@ import pytest
 
 from tests.simulation.events import history
 from tests.simulation.world import World
+from tests.support.volume import SEEDS, volume
 
-SEEDS = 200
+WORLDS = volume(SEEDS, 1_000)
 STEPS = 700
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(WORLDS))
 def test_a_seeded_world_keeps_every_promise(seed: int) -> None:
     world = World(seed)
 
