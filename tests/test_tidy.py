@@ -252,6 +252,17 @@ def test_tests_wait_for_events_and_not_for_time() -> None:
     assert sleepers == []
 
 
+def test_what_tests_share_is_not_in_a_test() -> None:
+    borrowed = [
+        f"{shown(path)} imports {name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in imports(tree_of(path), KNOWN)
+        if re.search(r"^tests\..*\btest_", name)
+    ]
+
+    assert borrowed == []
+
+
 def test_our_own_classes_are_never_mocked() -> None:
     mocking = [
         shown(path)

@@ -7,16 +7,25 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import signalhub
 from signalhub import Client
 from signalhub.testing import RunningHub, run_hub, spawn_hub
-from tests.support.process.command import SECRET, Done, cli, hub_knows, line_of, started, unused_url
+from tests.support.process.command import (
+    SECRET,
+    SENDER,
+    cli,
+    columns,
+    fill,
+    hub_knows,
+    line_of,
+    sheet,
+    started,
+    unused_url,
+)
 
-SENDER = "@(demo/alice)"
 FROM = ("--from", "demo/alice")
 MANY = [str(number).encode() for number in range(1, 301)]
 
@@ -31,21 +40,6 @@ async def hub() -> AsyncIterator[RunningHub]:
 async def me(hub: RunningHub) -> AsyncIterator[Client]:
     async with signalhub.connect(hub.url, SENDER) as client:
         yield client
-
-
-async def fill(me: Client, count: int, topic: str = "orders", **definition: Any) -> None:
-    """A durable topic with the numbers from 1 on."""
-    await me.create_topic(topic, **definition)
-    for number in range(1, count + 1):
-        await me.publish(topic, "n", number, durable=True)
-
-
-def columns(done: Done) -> list[list[str]]:
-    return [line.split("\t") for line in done.out.splitlines()]
-
-
-def sheet(done: Done) -> dict[str, str]:
-    return dict(line.split("\t") for line in done.out.splitlines())
 
 
 async def test_a_topic_is_made_once_and_refused_with_another_definition(hub: RunningHub) -> None:

@@ -15,8 +15,17 @@ import pytest
 import signalhub
 from signalhub import Client
 from signalhub.testing import RunningHub, run_hub
-from tests.integration.test_cli_durable import SENDER, columns, fill, sheet
-from tests.support.process.command import PATIENCE_S, cli, environment, line_of, started
+from tests.support.process.command import (
+    PATIENCE_S,
+    SENDER,
+    cli,
+    columns,
+    environment,
+    fill,
+    line_of,
+    sheet,
+    started,
+)
 
 
 @pytest.fixture

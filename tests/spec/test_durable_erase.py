@@ -10,10 +10,9 @@ import pytest
 
 from signalhub.log.disk import SystemDisk
 from signalhub.log.verify import verify
-from tests.spec.test_durable_topics import session_of
 from tests.support.socket.peer import Peer
 from tests.support.socket.stage import InProcess, Spawned, eventually, run_stage, spawn_stage
-from tests.support.socket.tokens import AUTH
+from tests.support.socket.tokens import AUTH, session_of
 from tests.support.socket.topics import TOPIC, create, enter, expect, publish, refusal, seqs
 
 ADA = "@(people/ada-lovelace)"

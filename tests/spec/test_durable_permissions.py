@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.spec.test_durable_topics import CREATE, session_of
 from tests.support.socket.peer import Peer
 from tests.support.socket.stage import InProcess, Stage, run_stage
-from tests.support.socket.tokens import AUTH
+from tests.support.socket.tokens import AUTH, CREATE, session_of
 from tests.support.socket.topics import (
     NAME,
     TOPIC,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.socket.peer import Peer
-from tests.support.socket.stage import InProcess, Stage, code_of, run_stage
-from tests.support.socket.tokens import AUTH, token_for
+from tests.support.socket.stage import InProcess, code_of, run_stage
+from tests.support.socket.tokens import AUTH, CREATE, session_of
 from tests.support.socket.topics import (
     TOPIC,
     create,
@@ -23,9 +23,6 @@ from tests.support.socket.topics import (
     subscribe,
     subscription,
 )
-
-# The permission to make topics, beside the five verbs of the wire protocol.
-CREATE = "create"
 
 DEFINITIONS: list[dict[str, Any]] = [
     {},
@@ -276,12 +273,6 @@ async def test_wire_topic_may_become_durable_while_it_is_heard(stage: InProcess)
 
     assert (await listener.receive("note"))["metadata"]["delivery"]["seq"] == 1
     assert await head_of(peer) == 1
-
-
-async def session_of(stage: Stage, name: str, **permissions: list[str]) -> Peer:
-    address = f"@(local/{name})"
-    token = token_for(address, stage.clock, permissions=permissions)
-    return await stage.connect(address, authToken=token)
 
 
 async def test_r24_with_authentication_making_topics_is_a_permission() -> None:

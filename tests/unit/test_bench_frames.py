@@ -8,22 +8,9 @@ import pytest
 
 from bench.frames import BINARY, MASK, TEXT, masked, masked_run, upgrade
 from bench.protocols import MARKER, Dialect, Nats, SignalHub, SocketIo, envelope
+from tests.support.socket.frames import unmask
 
 DIALECTS = (SignalHub(), Nats(), SocketIo())
-
-
-def unmask(frame: bytes) -> tuple[int, bytes, bytes]:
-    """Opcode, payload and what follows, read as RFC 6455 says."""
-    assert frame[0] & 0xF0 == 0x80, "a final frame without reserved bits"
-    assert frame[1] & 0x80, "a masked frame"
-    size, at = frame[1] & 0x7F, 2
-    if size == 126:
-        size, at = int.from_bytes(frame[2:4], "big"), 4
-    elif size == 127:
-        size, at = int.from_bytes(frame[2:10], "big"), 10
-    key, end = frame[at : at + 4], at + 4 + size
-    payload = bytes(byte ^ key[i % 4] for i, byte in enumerate(frame[at + 4 : end]))
-    return frame[0] & 0x0F, payload, frame[end:]
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 125, 126, 127, 65_535, 65_536, 70_001])

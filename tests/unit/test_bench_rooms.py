@@ -20,7 +20,7 @@ from bench.protocols import MARKER
 from bench.room_crowds import highest
 from bench.room_shapes import turned
 from bench.servers import HUB, STARLETTE
-from tests.unit.test_bench_frames import unmask
+from tests.support.socket.frames import unmask
 
 ROOMS = [rooms.room_name(index) for index in range(3)]
 

@@ -17,7 +17,7 @@ from bench.stores import (
     StoreDialect,
     publications,
 )
-from tests.unit.test_bench_frames import unmask
+from tests.support.socket.frames import unmask
 
 STORES = (HubStore(), RedisStreams(), JetStream())
 CONSUMED = (HubStore(), JetStream())

@@ -7,7 +7,7 @@ import pytest
 from signalhub.cli.actors.hosts import Row
 from signalhub.cli.actors.tables import ACTORS, ALARMS, CALLS, DEAD, alarm_row, call_row, dead_row
 from signalhub.cli.terminal.output import Column, Output, fitted
-from tests.unit.test_cli_output import Terminal
+from tests.support.process.terminal import Terminal
 
 ID = "01M7J0XH11HVJDPJH52Y9PDARE"
 NOON_MS = 1_769_860_800_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 
@@ -10,19 +9,13 @@ import pytest
 
 from signalhub.cli.terminal.output import Column, Output, counted, shown
 from signalhub.cli.terminal.progress import bar
+from tests.support.process.terminal import Terminal
 
 COLUMNS = (Column("address", style="cyan"), Column("capabilities"))
 ROWS = [
     {"address": "@(demo/alice)", "capabilities": ["plan"], "version": 2},
     {"address": "@(demo/bob)", "capabilities": [], "version": 1},
 ]
-
-
-class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

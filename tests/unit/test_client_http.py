@@ -15,8 +15,8 @@ import signalhub
 from signalhub.client.transport import http
 from signalhub.client.transport.http import Answer, HttpClient, Origin, no_hub
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
+from tests.support.socket.certificates import certificates
 from tests.support.socket.scripted_rooms import ScriptedRooms
-from tests.unit.test_client_link import _certificates
 
 PATH = "/v1/inbox/messages"
 
@@ -287,7 +287,7 @@ async def test_a_cancelled_request_does_not_leave_its_answer_to_the_next(
 
 
 async def test_a_secured_hub_is_reached_with_certificates_of_ones_own(tmp_path: Path) -> None:
-    served, trusting = _certificates(tmp_path)
+    served, trusting = certificates(tmp_path)
     async with ScriptedRooms(served) as server:
         async with signalhub.hub(server.url) as stranger:
             with pytest.raises(Unavailable, match="certificate"):

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from hashlib import sha1
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 import signalhub
 from signalhub import Client, Reconnect
 from signalhub.client.transport.link import SHORT_BYTES, masked_text
 from signalhub.testing import Peer, ScriptedHub
+from tests.support.socket.certificates import certificates
 
 ALICE = "@(demo/alice)"
 BOB = "@(demo/bob)"
@@ -423,7 +417,7 @@ async def test_a_cancelled_ask_is_not_repeated() -> None:
 
 
 async def test_a_secured_hub_is_reached_with_certificates_of_ones_own(tmp_path: Path) -> None:
-    served, trusting = _certificates(tmp_path)
+    served, trusting = certificates(tmp_path)
     async with ScriptedHub(served) as hub:
         with pytest.raises(signalhub.Unavailable, match="certificate"):
             await _connect(hub.url)
@@ -438,34 +432,6 @@ async def test_a_secured_hub_is_reached_with_certificates_of_ones_own(tmp_path: 
             numbers = [(await peer.receive("hub:send"))["payload"]["data"] for _ in range(100)]
 
     assert numbers == list(range(100))
-
-
-def _certificates(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A context that serves 127.0.0.1 and one that trusts it."""
-    key = Ed25519PrivateKey.generate()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    today = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(today - timedelta(days=1))
-        .not_valid_after(today + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, None)
-    )
-    pem = folder / "hub.pem"
-    pem.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + certificate.public_bytes(Encoding.PEM)
-    )
-    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    served.load_cert_chain(pem)
-    return served, ssl.create_default_context(cafile=str(pem))
 
 
 async def test_fragments_pings_and_broken_messages_are_survived() -> None:

@@ -12,9 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from signalhub import Client
 from signalhub.testing import RunningHub
 
 PATIENCE_S = 20.0
+SENDER = "@(demo/alice)"
 SECRET = "correct horse battery staple"
 
 
@@ -89,3 +91,18 @@ def unused_url() -> str:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return f"ws://127.0.0.1:{port}/ws"
+
+
+async def fill(me: Client, count: int, topic: str = "orders", **definition: Any) -> None:
+    """A durable topic with the numbers from 1 on."""
+    await me.create_topic(topic, **definition)
+    for number in range(1, count + 1):
+        await me.publish(topic, "n", number, durable=True)
+
+
+def columns(done: Done) -> list[list[str]]:
+    return [line.split("\t") for line in done.out.splitlines()]
+
+
+def sheet(done: Done) -> dict[str, str]:
+    return dict(line.split("\t") for line in done.out.splitlines())

@@ -13,6 +13,8 @@ from jwt import PyJWS
 from signalhub.auth.tokens import mint
 from signalhub.clock import Clock
 from signalhub.settings.model import Key
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import Stage
 
 # Long enough for HS512 too, which the hub must refuse for other reasons.
 SECRET = "a shared secret of more than the sixty-four bytes that HS512 asks for"
@@ -85,3 +87,13 @@ def odd_token(clock: Clock, algorithm: str = "HS256", **claims: Any) -> str:
     present = {name: value for name, value in body.items() if value is not ...}
     # The signing layer alone: `jwt.encode` has opinions on claims, and the hub is to have them.
     return PyJWS().encode(json.dumps(present).encode(), SECRET, algorithm=algorithm)
+
+
+# The permission to make topics, beside the five verbs of the wire protocol.
+CREATE = "create"
+
+
+async def session_of(stage: Stage, name: str, **permissions: list[str]) -> Peer:
+    address = f"@(local/{name})"
+    token = token_for(address, stage.clock, permissions=permissions)
+    return await stage.connect(address, authToken=token)

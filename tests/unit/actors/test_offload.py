@@ -7,89 +7,11 @@ from typing import Any
 
 import pytest
 
-from signalhub.actors import Actor, CallError, remote
 from signalhub.actors.api.offload import find, run_offloaded
-from signalhub.actors.api.outcome import of_value
-from signalhub.actors.kernel.events import Effect, Ended, Offload
 from signalhub.testing.local_actors import LocalActors
+from tests.support.actors.offload import Fetcher, Unhurried, fetch, ran
 
-ran: list[Any] = []
-
-
-async def fetch(*args: Any) -> Any:
-    await asyncio.sleep(0)
-    ran.append(list(args))
-    return ["fetched", *args]
-
-
-async def fail() -> None:
-    raise LookupError("nothing there")
-
-
-async def unsendable() -> object:
-    return object()
-
-
-class Fetcher(Actor):
-    @remote
-    def fetch(self, *args: Any) -> str:
-        return self.offload(fetch, *args, then=self.on_done)
-
-    @remote
-    def fetch_for(self, timeout: float) -> str:
-        return self.offload(fetch, then=self.on_done, timeout=timeout)
-
-    @remote
-    def fail(self) -> None:
-        self.offload(fail, then=self.on_value, catch=self.on_error)
-
-    @remote
-    def unsendable(self) -> None:
-        self.offload(unsendable, then=self.on_done)
-
-    @remote
-    def fetch_and_raise(self) -> None:
-        self.offload(fetch)
-        raise ValueError("no")
-
-    @remote
-    def fetch_and_cancel(self) -> str:
-        return self.cancel_call(self.offload(fetch, then=self.on_done)).value
-
-    @remote
-    def cancel(self, call_id: str) -> str:
-        return self.cancel_call(call_id).value
-
-    @remote
-    def waiting(self) -> list[Any]:
-        return [[one.target, one.method, one.deadline_ms] for one in self.pending_calls()]
-
-    def on_done(self, outcome: Any) -> None:
-        self.state.put("got", repr(outcome) if isinstance(outcome, CallError) else outcome)
-
-    def on_value(self, value: Any) -> None: ...
-
-    def on_error(self, error: CallError) -> None:
-        self.state.put("got", repr(error))
-
-
-class Unhurried(LocalActors):
-    """Work outside is begun, and ends when the test says so."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.begun: list[Offload] = []
-        super().__init__(*args, **kwargs)
-
-    def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, Offload):
-            self.begun.append(effect)
-        else:
-            super()._perform(effect)
-
-    def end(self, work: Offload) -> None:
-        value = of_value("ended", max_depth=5, max_bytes=100)
-        self._events.append(Ended(work.actor, work.call_id, value))
-        self.run()
+MODULE = fetch.__module__
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +58,7 @@ def test_work_is_a_pending_call_without_a_target() -> None:
     local = Unhurried(Fetcher)
     local.call("fetcher/1", "fetch")
 
-    method = f"{__name__}:fetch"
+    method = f"{MODULE}:fetch"
     assert local.call("fetcher/1", "waiting") == [["", method, None]]
 
 
@@ -219,7 +141,7 @@ def test_cancelled_work_is_not_run_again_after_a_crash(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["no_such_module:f", f"{__name__}:absent", f"{__name__}:ran", "nothing", ":x"]
+    "name", ["no_such_module:f", f"{MODULE}:absent", f"{MODULE}:ran", "nothing", ":x"]
 )
 def test_a_function_that_is_gone_is_the_outcome_of_the_work(name: str) -> None:
     with pytest.raises(LookupError, match="any more"):

@@ -15,7 +15,7 @@ import pytest
 from signalhub.actors import Actor, RemoteError, Token, remote
 from signalhub.actors.store.store import StorageFailed
 from signalhub.testing.local_actors import LocalActors
-from tests.unit.actors.test_offload import Fetcher, Unhurried
+from tests.support.actors.offload import Fetcher, Unhurried
 
 
 class Echo(Actor):

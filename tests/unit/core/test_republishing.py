@@ -13,6 +13,7 @@ from signalhub.settings.model import Mailbox, Settings
 from signalhub.wire.entry import Kind
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Message, Peer
+from tests.support.memory.tokens import admitted, guarded
 from tests.support.memory.topics import (
     ACTOR,
     NAME,
@@ -25,7 +26,6 @@ from tests.support.memory.topics import (
     subscription_of,
     topic_of,
 )
-from tests.unit.core.test_token_life import admitted, guarded
 
 JOB = "job-1"
 UNTIL = {"epoch": 1, "offset": 1_000}

@@ -15,7 +15,7 @@ from signalhub.server.port.door import Door
 from signalhub.server.port.http import Request, Response, Routes
 from signalhub.server.port.listener import Gatekeeper, Listener, listen
 from signalhub.settings.model import Settings
-from tests.unit.server.test_doors import Nobody, Wire
+from tests.support.memory.doors import Nobody, Wire
 
 BIG = b"x" * (16 * 2**20)
 ASK_BIG = b"GET /big HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"

@@ -1,0 +1,89 @@
+"""An actor that leaves work to others, and hosts in which that work ends when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from signalhub.actors import Actor, CallError, remote
+from signalhub.actors.api.outcome import of_value
+from signalhub.actors.kernel.events import Effect, Ended, Offload
+from signalhub.testing.local_actors import LocalActors
+
+ran: list[Any] = []
+
+
+async def fetch(*args: Any) -> Any:
+    await asyncio.sleep(0)
+    ran.append(list(args))
+    return ["fetched", *args]
+
+
+async def fail() -> None:
+    raise LookupError("nothing there")
+
+
+async def unsendable() -> object:
+    return object()
+
+
+class Fetcher(Actor):
+    @remote
+    def fetch(self, *args: Any) -> str:
+        return self.offload(fetch, *args, then=self.on_done)
+
+    @remote
+    def fetch_for(self, timeout: float) -> str:
+        return self.offload(fetch, then=self.on_done, timeout=timeout)
+
+    @remote
+    def fail(self) -> None:
+        self.offload(fail, then=self.on_value, catch=self.on_error)
+
+    @remote
+    def unsendable(self) -> None:
+        self.offload(unsendable, then=self.on_done)
+
+    @remote
+    def fetch_and_raise(self) -> None:
+        self.offload(fetch)
+        raise ValueError("no")
+
+    @remote
+    def fetch_and_cancel(self) -> str:
+        return self.cancel_call(self.offload(fetch, then=self.on_done)).value
+
+    @remote
+    def cancel(self, call_id: str) -> str:
+        return self.cancel_call(call_id).value
+
+    @remote
+    def waiting(self) -> list[Any]:
+        return [[one.target, one.method, one.deadline_ms] for one in self.pending_calls()]
+
+    def on_done(self, outcome: Any) -> None:
+        self.state.put("got", repr(outcome) if isinstance(outcome, CallError) else outcome)
+
+    def on_value(self, value: Any) -> None: ...
+
+    def on_error(self, error: CallError) -> None:
+        self.state.put("got", repr(error))
+
+
+class Unhurried(LocalActors):
+    """Work outside is begun, and ends when the test says so."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.begun: list[Offload] = []
+        super().__init__(*args, **kwargs)
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, Offload):
+            self.begun.append(effect)
+        else:
+            super()._perform(effect)
+
+    def end(self, work: Offload) -> None:
+        value = of_value("ended", max_depth=5, max_bytes=100)
+        self._events.append(Ended(work.actor, work.call_id, value))
+        self.run()
