@@ -39,7 +39,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import eq
 from pathlib import Path
 
 AREAS = ("core", "log", "actors", "client", "pipeline")
@@ -83,6 +84,8 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 STAGE_SECONDS_MAX = 1_800
+# The lines above and below that tell a line from others with the same text.
+NEIGHBOURS = 4
 COPIED = ("src", "tests", "docs", "bench", "examples", "deploy", "tools")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/[^\s\[]+(?:\[.*?\](?= - |$))?)", re.MULTILINE)
 
@@ -107,8 +110,8 @@ class Mutant:
     before: str
     after: str
     operator: str
-    above: str
-    below: str
+    above: list[str]
+    below: list[str]
     moved: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -280,19 +283,16 @@ class Change(ast.NodeVisitor):
             before=self._text(line, start, end),
             after=after,
             operator=operator,
-            above=self._near(line, -1),
-            below=self._near(line, 1),
+            above=self.near(line, -1),
+            below=self.near(line, 1),
         )
         self.found.append(mutant)
 
-    def _near(self, line: int, step: int) -> str:
-        """The next line that is not blank."""
-        at = line - 1 + step
-        while 0 <= at < len(self.lines):
-            if self.lines[at].strip():
-                return self.lines[at].strip()
-            at += step
-        return ""
+    def near(self, line: int, step: int) -> list[str]:
+        """The next lines that are not blank, in this direction."""
+        end = len(self.lines) if step > 0 else -1
+        texts = (self.lines[at].strip() for at in range(line - 1 + step, end, step))
+        return [*islice(filter(None, texts), NEIGHBOURS)]
 
 
 def choose(tree: Path, count: int, seed: int) -> list[Mutant]:
@@ -324,18 +324,15 @@ def locate(mutant: Mutant, tree: Path) -> Place | None:
         functions = functions_of(source)
         for line, text in enumerate(change.lines, 1):
             if text.strip() == mutant.text:
-                score = 8 * (shown == mutant.path and line == mutant.line)
-                score += 2 * (change._near(line, -1) == mutant.above)
-                score += 2 * (change._near(line, 1) == mutant.below)
-                score += functions.get(line, "").split(".")[-1] == mutant.function.split(".")[-1]
+                score = 10 * (shown == mutant.path and line == mutant.line)
+                score += sum(map(eq, change.near(line, -1), mutant.above))
+                score += sum(map(eq, change.near(line, 1), mutant.below))
+                score += 2 * (functions.get(line) == mutant.function.split(".")[-1])
                 place = Place(shown, line, mutant.start, mutant.before, mutant.after)
                 scored.append((score, place))
     scored.sort(key=lambda one: -one[0])
-    if not scored or (len(scored) > 1 and scored[0][0] == scored[1][0]):
-        return None
-    if len(scored) > 1 and scored[0][0] == 0:
-        return None
-    return scored[0][1]
+    is_clear = len(scored) == 1 or (len(scored) > 1 and scored[0][0] > scored[1][0])
+    return scored[0][1] if is_clear else None
 
 
 def locate_moved(mutant: Mutant, tree: Path) -> Place | None:

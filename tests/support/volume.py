@@ -22,7 +22,7 @@ def volume(test: int, soak: int) -> int:
 
 
 def thinned(rows: Sequence[T], most: int = FAULTS) -> Sequence[T]:
-    """All rows in `make soak`; otherwise at most so many of them, evenly spread."""
+    """All rows in `make soak`; otherwise at most `most` of them, evenly spread."""
     if IS_SOAK or len(rows) <= most:
         return rows
     return [rows[at * len(rows) // most] for at in range(most)]
