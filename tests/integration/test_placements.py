@@ -11,7 +11,8 @@ import pytest
 
 import signalhub
 from signalhub import Message, Reconnect, Refused
-from signalhub.client.client import Connecting, Place
+from signalhub.client.answers import Place
+from signalhub.client.client import Connecting
 from signalhub.client.delivery import Delivery
 from signalhub.testing import run_hub
 

@@ -7,6 +7,7 @@ import pytest
 from signalhub.client.protocol.effects import Answered, Failed, Warned
 from signalhub.client.protocol.pending import RECENT_BYTES_MAX, RECENT_MAX
 from signalhub.client.protocol.protocol import WAITING_MAX
+from signalhub.client.requests import Discover
 from signalhub.wire.errors import OutcomeUnknown, Refused, Unavailable
 from tests.support.memory.client import Scene
 
@@ -191,7 +192,7 @@ def test_a_pause_that_comes_while_restoring_holds_the_traffic_all_the_same() -> 
 def test_global_pause_lets_control_requests_pass(scene: Scene) -> None:
     scene.hear("hub:pause", {})
 
-    scene.submit(scene.protocol.compose.discover("*", None, 10, scene.now_ms))
+    scene.submit(Discover("*", 10))
 
     scene.sent_one("hub:discover")
 

@@ -9,24 +9,43 @@ from typing import Any
 import msgspec
 import pytest
 
-from signalhub.client.answers import SubscriptionInfo, Topic
+from signalhub.client.answers import (
+    Published,
+    Receipt,
+    Registration,
+    SubscriptionInfo,
+    Topic,
+    answer_of,
+)
 from signalhub.client.arguments import wire_position
-from signalhub.client.delivery import Delivery, Verb
-from signalhub.client.message import Message, Published, Receipt, Registration
-from signalhub.client.protocol.frame import Kind, Request
-from signalhub.client.protocol.incoming import answer_of, decode, message_of
-from signalhub.client.requests import Composer
-from signalhub.client.stream_requests import defined, served, terms
+from signalhub.client.delivery import Delivery
+from signalhub.client.message import Message
+from signalhub.client.protocol.frame import FrameWriter, Kind, Payload, Request
+from signalhub.client.protocol.incoming import decode, message_of
+from signalhub.client.protocol.restore import Membership
+from signalhub.client.requests import Publish, Register
+from signalhub.client.stream_requests import (
+    Ack,
+    CreateTopic,
+    Credit,
+    Nack,
+    Redrive,
+    Source,
+    UpdateTopic,
+    defined,
+    served,
+    terms,
+)
 from signalhub.clock import Ids
 from signalhub.wire.errors import OutcomeUnknown
 
 ALICE = "@(demo/alice)"
 PLACE = {"topic": "orders", "subscription": "billing"}
+BILLING = Source(topic="orders", subscription="billing")
 
 
-@pytest.fixture
-def compose() -> Composer:
-    return Composer(ALICE, Ids())
+def written(payload: Payload[Any], **options: Any) -> Request:
+    return FrameWriter(ALICE, Ids()).request(payload, 7, **options)
 
 
 def payload(request: Request) -> Any:
@@ -45,10 +64,13 @@ def message(metadata: Any, type: str = "order") -> Message:
     return message_of(incoming)
 
 
-def test_only_a_client_that_acknowledges_says_so_in_its_hello(compose: Composer) -> None:
-    settling = Composer(ALICE, Ids(), acknowledges=True)
+def test_only_a_client_that_acknowledges_says_so_in_its_hello() -> None:
+    frames = FrameWriter(ALICE, Ids())
 
-    hellos = [json.loads(one.hello(None, 0).frame) for one in (compose, settling)]
+    hellos = [
+        json.loads(Membership(acknowledges=acknowledges).hello(frames, None, 0).frame)
+        for acknowledges in (False, True)
+    ]
 
     assert ["ack" in hello["metadata"]["capabilities"] for hello in hellos] == [False, True]
 
@@ -57,26 +79,25 @@ def test_only_a_client_that_acknowledges_says_so_in_its_hello(compose: Composer)
     ("durable", "members"), [(None, {}), (True, {"durable": True}), (False, {"durable": False})]
 )
 def test_a_registration_mentions_its_mailbox_only_when_asked_to(
-    compose: Composer, durable: bool | None, members: dict[str, Any]
+    durable: bool | None, members: dict[str, Any]
 ) -> None:
-    request = compose.register(ALICE, [], {}, None, 0, durable=durable)
+    request = written(Register(ALICE, [], {}, durable=durable))
 
     plain = {"actorAddress": ALICE, "capabilities": [], "metadata": {}}
     assert payload(request) == plain | members
 
 
-def test_a_durable_publish_carries_everything_where_the_hub_looks_for_it(
-    compose: Composer,
-) -> None:
-    request = compose.publish(
-        "orders",
-        "order",
-        {"n": 1},
-        7,
-        durable=True,
-        key="k",
-        headers={"trace": "t"},
-        deliver_at=datetime(2026, 1, 2, tzinfo=UTC),
+def test_a_durable_publish_carries_everything_where_the_hub_looks_for_it() -> None:
+    request = written(
+        Publish(
+            "orders",
+            "order",
+            {"n": 1},
+            durable=True,
+            key="k",
+            headers={"trace": "t"},
+            deliver_at=datetime(2026, 1, 2, tzinfo=UTC),
+        ),
         ttl_ms=500,
         message_id="mine",
         timeout_s=5,
@@ -97,30 +118,30 @@ def test_a_durable_publish_carries_everything_where_the_hub_looks_for_it(
     assert (request.is_repeatable, request.timeout_s, request.attempts) == (True, 5, 4)
 
 
-def test_a_plain_publish_is_as_it_always_was_and_is_not_repeated(compose: Composer) -> None:
-    request = compose.publish("news", "item", 1, 0, attempts=3)
+def test_a_plain_publish_is_as_it_always_was_and_is_not_repeated() -> None:
+    request = written(Publish("news", "item", 1), attempts=3)
 
     assert payload(request) == {"topic": "news", "type": "item", "data": 1}
     assert (request.is_repeatable, request.attempts) == (False, 1)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("members", "options"),
     [
-        {"ttl_ms": 0},
-        {"attempts": 0},
-        {"timeout_s": 0},
-        {"message_id": ""},
-        {"message_id": "x" * 300},
-        {"headers": {"a": 1}},
-        {"deliver_at": datetime(2026, 1, 2)},
+        ({}, {"ttl_ms": 0}),
+        ({}, {"attempts": 0}),
+        ({}, {"timeout_s": 0}),
+        ({}, {"message_id": ""}),
+        ({}, {"message_id": "x" * 300}),
+        ({"headers": {"a": 1}}, {}),
+        ({"deliver_at": datetime(2026, 1, 2)}, {}),
     ],
 )
 def test_a_publish_that_makes_no_sense_is_refused_before_it_is_sent(
-    compose: Composer, options: dict[str, Any]
+    members: dict[str, Any], options: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=r"."):
-        compose.publish("orders", "order", 1, 0, durable=True, **options)
+        written(Publish("orders", "order", 1, True, **members), **options)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +240,8 @@ def test_options_nobody_knows_are_refused_by_name() -> None:
         defined({"window": 1})  # type: ignore[typeddict-unknown-key]
 
 
-def test_a_topic_is_created_with_what_was_asked_for(compose: Composer) -> None:
-    plain = compose.streams.create_topic("orders", defined({"poison": None}), 0)
+def test_a_topic_is_created_with_what_was_asked_for() -> None:
+    plain = written(CreateTopic("orders", defined({"poison": None})))
     definition = defined(
         {
             "retention_s": 60,
@@ -230,7 +251,7 @@ def test_a_topic_is_created_with_what_was_asked_for(compose: Composer) -> None:
             "heartbeat_s": 0.5,
         }
     )
-    full = compose.streams.create_topic("orders", definition, 0)
+    full = written(CreateTopic("orders", definition))
 
     assert payload(plain) == {"topic": "orders", "durable": True}
     assert payload(full) == {
@@ -241,7 +262,7 @@ def test_a_topic_is_created_with_what_was_asked_for(compose: Composer) -> None:
         "deadLetter": "bad",
         "heartbeatMs": 500,
     }
-    update = compose.streams.update_topic("orders", definition, 0)
+    update = written(UpdateTopic("orders", definition))
     assert payload(update) == {"topic": "orders", **definition}
 
 
@@ -267,10 +288,8 @@ def deliveries(count: int, *, has_id: bool = True) -> list[Delivery]:
     ]
 
 
-def test_one_settlement_names_one_attempt(compose: Composer) -> None:
-    request = compose.streams.settle(
-        Verb.NACK, PLACE, deliveries(1), {"reason": "busy"}, 0, wait=False
-    )
+def test_one_settlement_names_one_attempt() -> None:
+    request = written(Nack.of(BILLING, deliveries(1), reason="busy"), wait=False)
 
     frame = json.loads(request.frame)
     assert (frame["type"], frame["pattern"]) == ("hub:nack", "tell")
@@ -278,18 +297,16 @@ def test_one_settlement_names_one_attempt(compose: Composer) -> None:
     assert (request.kind, request.answer) == (Kind.EXEMPT, None)
 
 
-def test_settlements_to_wait_for_are_asks(compose: Composer) -> None:
-    request = compose.streams.settle(Verb.ACK, PLACE, deliveries(1), {}, 0, wait=True)
+def test_settlements_to_wait_for_are_asks() -> None:
+    request = written(Ack.of(BILLING, deliveries(1)))
 
     assert json.loads(request.frame)["pattern"] == "ask"
     assert request.answer == "hub:acked"
 
 
-def test_several_settlements_travel_together(compose: Composer) -> None:
-    named = compose.streams.settle(Verb.ACK, PLACE, deliveries(3), {}, 0, wait=False)
-    nameless = compose.streams.settle(
-        Verb.ACK, {"stream": ALICE}, deliveries(2, has_id=False), {}, 0, wait=False
-    )
+def test_several_settlements_travel_together() -> None:
+    named = written(Ack.of(BILLING, deliveries(3)), wait=False)
+    nameless = written(Ack.of(Source(ALICE), deliveries(2, has_id=False)), wait=False)
 
     assert payload(named) == PLACE | {
         "epoch": "e",
@@ -300,16 +317,16 @@ def test_several_settlements_travel_together(compose: Composer) -> None:
 
 
 @pytest.mark.parametrize("amounts", [(None, None), (-1, None), (None, -1)])
-def test_a_credit_must_be_one(compose: Composer, amounts: tuple[int | None, int | None]) -> None:
+def test_a_credit_must_be_one(amounts: tuple[int | None, int | None]) -> None:
     with pytest.raises(ValueError, match="credit"):
-        compose.streams.credit("s", *amounts, 0)
+        Credit("s", *amounts)
 
 
 @pytest.mark.parametrize(("seqs", "members"), [(None, {"all": True}), ([1, 3], {"seqs": [1, 3]})])
 def test_dead_letters_are_put_back_all_or_by_position(
-    compose: Composer, seqs: list[int] | None, members: dict[str, Any]
+    seqs: list[int] | None, members: dict[str, Any]
 ) -> None:
-    request = compose.streams.dead_letters("hub:redrive", "orders.dlq", seqs, 0)
+    request = written(Redrive.of("orders.dlq", seqs))
 
     assert payload(request) == {"topic": "orders.dlq"} | members
     assert not request.is_repeatable

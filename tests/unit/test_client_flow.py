@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from signalhub.client.protocol.frame import FrameWriter
 from signalhub.client.protocol.pending import EMPTY_MIN, Deadlines, Flow, Pending
-from signalhub.client.requests import Composer
+from signalhub.client.requests import Tell
 from signalhub.clock import Ids
 
-compose = Composer("@(demo/alice)", Ids())
+frames = FrameWriter("@(demo/alice)", Ids())
 
 
 def pending(order: int, to: str = "@(demo/bob)") -> Pending:
-    return Pending(compose.tell(to, "note", order, 0), order, 0.0)
+    return Pending(frames.request(Tell(to, "note", order), 0), order, 0.0)
 
 
 @pytest.mark.parametrize("is_paused", [False, True])

@@ -7,30 +7,31 @@ from typing import Any
 
 import pytest
 
-from signalhub.client.client import Place, Placements, Unplaced, _checked_actor
-from signalhub.client.protocol.incoming import Incoming, answer_of, message_of
-from signalhub.client.requests import Composer
+from signalhub.client.answers import Place, Placements, Unplaced, answer_of
+from signalhub.client.arguments import checked_actor
+from signalhub.client.protocol.frame import FrameWriter, Payload, Request
+from signalhub.client.protocol.incoming import Incoming, message_of
+from signalhub.client.requests import Ask
+from signalhub.client.stream_requests import FindPlaces, Move
 from signalhub.clock import Ids
 
 HOST = "@(h/a)"
 
 
-def composer() -> Composer:
-    return Composer("@(a/caller)", Ids())
+def written(payload: Payload[Any]) -> Request:
+    return FrameWriter("@(a/caller)", Ids()).request(payload, 0)
 
 
-def payload(frame: bytes) -> Any:
-    return json.loads(frame)["payload"]
+def payload(request: Request) -> Any:
+    return json.loads(request.frame)["payload"]
 
 
 def test_places_are_asked_for_with_what_is_given() -> None:
-    streams = composer().streams
+    plain = written(FindPlaces(["order/1"]))
+    claim = written(FindPlaces(["order/1"], HOST, {"order/1": 4}))
 
-    plain = streams.place(["order/1"], None, None, 0)
-    claim = streams.place(["order/1"], HOST, {"order/1": 4}, 0)
-
-    assert payload(plain.frame) == {"actors": ["order/1"]}
-    assert payload(claim.frame) == {
+    assert payload(plain) == {"actors": ["order/1"]}
+    assert payload(claim) == {
         "actors": ["order/1"],
         "host": HOST,
         "tokens": {"order/1": 4},
@@ -39,20 +40,20 @@ def test_places_are_asked_for_with_what_is_given() -> None:
 
 
 def test_a_move_may_be_repeated() -> None:
-    request = composer().streams.move("order/1", 3, HOST, 0)
+    request = written(Move("order/1", 3, HOST))
 
-    assert payload(request.frame) == {"actor": "order/1", "token": 3, "to": HOST}
+    assert payload(request) == {"actor": "order/1", "token": 3, "to": HOST}
     assert request.is_repeatable
     with pytest.raises(ValueError, match="address"):
-        composer().streams.move("order/1", 3, "nowhere", 0)
+        Move("order/1", 3, "nowhere")
 
 
-@pytest.mark.parametrize("fences", [None, {}, {"order/1": 3}])
+@pytest.mark.parametrize("fences", [None, {"order/1": 3}])
 def test_fences_travel_with_an_ask_if_there_are_any(fences: dict[str, int] | None) -> None:
-    request = composer().ask(HOST, "call", 1, 0, fences=fences, timeout_s=1, attempts=1)
+    request = written(Ask(HOST, "call", 1, fences))
 
     content = {"to": HOST, "type": "call", "data": 1}
-    assert payload(request.frame) == content | ({"fences": fences} if fences else {})
+    assert payload(request) == content | ({"fences": fences} if fences else {})
 
 
 def test_answers_are_read_leniently() -> None:
@@ -71,7 +72,7 @@ def test_answers_are_read_leniently() -> None:
 @pytest.mark.parametrize("name", ["order", "order/", "Order/1", "order/a\n", "/1", ""])
 def test_what_is_no_actor_is_refused_before_it_is_sent(name: str) -> None:
     with pytest.raises(ValueError, match="kind/key"):
-        _checked_actor(name)
+        checked_actor(name)
 
 
 def test_a_message_for_a_host_says_when_it_was_accepted() -> None:

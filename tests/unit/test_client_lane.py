@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from signalhub.client.arrivals import REASON_CHARS_MAX, Inbox, Lane
-from signalhub.client.delivery import Delivery, Settled, Verb
+from signalhub.client.delivery import Delivery, Settled
 from signalhub.client.message import Message
+from signalhub.client.stream_requests import Ack, Extend, Nack, Term, Verdict
 from signalhub.wire.errors import Reject, Unavailable, Unsubscribed
 
 KEY = ("orders", "billing")
@@ -20,7 +21,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.open: set[int] = set()
-        self.settled: list[tuple[str, int, dict[str, Any]]] = []
+        self.settled: list[tuple[Verdict, int, dict[str, Any]]] = []
         self.done = asyncio.Event()
         self.failure: Unavailable | None = None
 
@@ -28,11 +29,12 @@ class Ledger:
         return delivery.seq in self.open
 
     async def settle(
-        self, verb: Verb, delivery: Delivery, facts: dict[str, Any], *, wait: bool
+        self, verdict: Verdict, delivery: Delivery, facts: dict[str, Any], *, wait: bool
     ) -> Settled | None:
-        if verb is not Verb.EXTEND:
+        if verdict is not Extend:
             self.open.discard(delivery.seq)
-        self.settled.append((verb.name, delivery.seq, facts))
+        given = {name: fact for name, fact in facts.items() if fact is not None}
+        self.settled.append((verdict, delivery.seq, given))
         self.done.set()
         if self.failure is not None:
             raise self.failure
@@ -53,7 +55,7 @@ class Ledger:
             _settler=self,
         )
 
-    async def settlements(self, count: int) -> list[tuple[str, int, dict[str, Any]]]:
+    async def settlements(self, count: int) -> list[tuple[Verdict, int, dict[str, Any]]]:
         """What was settled, as soon as there are so many."""
         async with asyncio.timeout(5):
             while len(self.settled) < count:
@@ -78,7 +80,7 @@ async def test_a_handler_that_returns_acknowledges(ledger: Ledger) -> None:
     for seq in (1, 2):
         orders.put(ledger.message(seq))
 
-    assert await ledger.settlements(2) == [("ACK", 1, {}), ("ACK", 2, {})]
+    assert await ledger.settlements(2) == [(Ack, 1, {}), (Ack, 2, {})]
     await orders.close()
 
 
@@ -92,8 +94,8 @@ async def test_a_handler_that_raises_lets_the_message_come_again_with_the_reason
     orders.serve(fail, "orders")
     orders.put(ledger.message(1))
 
-    ((verb, seq, facts),) = await ledger.settlements(1)
-    assert (verb, seq) == ("NACK", 1)
+    ((verdict, seq, facts),) = await ledger.settlements(1)
+    assert (verdict, seq) == (Nack, 1)
     assert facts["reason"].startswith("KeyError: 'no such customer")
     assert len(facts["reason"]) == REASON_CHARS_MAX
     await orders.close()
@@ -107,7 +109,7 @@ async def test_a_handler_that_rejects_gives_the_message_up(ledger: Ledger) -> No
     orders.serve(reject, "orders")
     orders.put(ledger.message(1))
 
-    assert await ledger.settlements(1) == [("TERM", 1, {"reason": "not an order"})]
+    assert await ledger.settlements(1) == [(Term, 1, {"reason": "not an order"})]
     await orders.close()
 
 
@@ -127,10 +129,10 @@ async def test_what_a_handler_settled_itself_is_left_alone(ledger: Ledger) -> No
         orders.put(ledger.message(seq))
 
     assert await ledger.settlements(4) == [
-        ("NACK", 1, {"delayMs": 2000, "reason": "busy"}),
-        ("TERM", 2, {"reason": "bad"}),
-        ("EXTEND", 3, {"ms": 60000}),
-        ("ACK", 3, {}),
+        (Nack, 1, {"delay_ms": 2000, "reason": "busy"}),
+        (Term, 2, {"reason": "bad"}),
+        (Extend, 3, {"ms": 60000}),
+        (Ack, 3, {}),
     ]
     await orders.close()
 

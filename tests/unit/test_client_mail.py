@@ -82,3 +82,14 @@ async def test_mail_to_a_client_that_does_not_acknowledge_has_nothing_to_settle(
 
         assert message.payload == "once"
         assert not message.is_settleable
+
+
+async def test_a_capability_narrows_a_broadcast_through_its_metadata() -> None:
+    async with conversation() as (_, peer, client):
+        broadcast = asyncio.ensure_future(client.broadcast("hi", 1, capability="chat"))
+        message = await peer.receive("hub:broadcast")
+        peer.answer(message, "hub:broadcast_ack", {})
+        await broadcast
+
+    assert message["metadata"] == {"targetCapability": "chat"}
+    assert message["payload"] == {"type": "hi", "data": 1, "excludeSelf": False}

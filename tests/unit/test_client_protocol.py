@@ -6,6 +6,7 @@ import pytest
 
 from signalhub.client.protocol.effects import Answered, Arrived, Drop, Failed, Ready, Stop, Warned
 from signalhub.client.protocol.protocol import FINAL_REASONS, Phase
+from signalhub.client.requests import ListActors, Register
 from signalhub.wire.errors import GaveUp, OutcomeUnknown, Refused, Unavailable, UnknownActor
 from tests.support.memory.client import ALICE, BOB, HUB, Scene
 
@@ -111,7 +112,7 @@ def test_registrations_then_subscriptions_are_restored_in_their_order(scene: Sce
     scene.connect()
     scene.subscribe("b")
     scene.subscribe("a/+")
-    scene.membership.registered("@(demo/second)", ["x"], {"k": 1}, 60.0)
+    scene.membership.registered(Register("@(demo/second)", ["x"], {"k": 1}, 60.0))
     scene.lose()
 
     scene.welcome(scene.open())
@@ -142,7 +143,7 @@ def test_what_was_given_up_is_not_restored(scene: Scene) -> None:
 
 def test_an_address_given_up_takes_its_subscriptions_along(scene: Scene) -> None:
     scene.connect()
-    scene.membership.registered("@(demo/second)", [], {}, None)
+    scene.membership.registered(Register("@(demo/second)", [], {}))
     scene.membership.subscribed("@(demo/second)", "theirs")
     scene.membership.subscribed(ALICE, "ours")
 
@@ -479,7 +480,7 @@ def test_nothing_can_be_submitted_after_leaving(scene: Scene) -> None:
 def test_giving_up_fails_what_waits_and_leaves_open_what_was_sent(scene: Scene) -> None:
     scene.connect()
     asked = scene.ask()
-    listed = scene.submit(scene.protocol.compose.list_actors(0, 10, scene.now_ms))
+    listed = scene.submit(ListActors(0, 10))
     scene.hear("hub:pause", {})
     told = scene.tell()
 

@@ -9,7 +9,8 @@ import pytest
 
 import signalhub
 from signalhub.client.arguments import checked_url
-from signalhub.client.requests import Composer
+from signalhub.client.protocol.frame import FrameWriter
+from signalhub.client.requests import Ask, Broadcast, Publish, Subscribe, Tell
 from signalhub.clock import Ids
 
 ALICE = "@(demo/alice)"
@@ -17,8 +18,8 @@ BOB = "@(demo/bob)"
 
 
 @pytest.fixture
-def compose() -> Composer:
-    return Composer(ALICE, Ids())
+def frames() -> FrameWriter:
+    return FrameWriter(ALICE, Ids())
 
 
 @pytest.mark.parametrize(
@@ -55,29 +56,29 @@ def test_urls_that_cannot_be_used_are_refused_without_repeating_secrets(
 
 
 @pytest.mark.parametrize("address", ["alice", "", "@()", "@(a\nb)", "demo/alice", "@(" + "x" * 300])
-def test_a_bad_address_is_refused_with_an_example(compose: Composer, address: str) -> None:
+def test_a_bad_address_is_refused_with_an_example(frames: FrameWriter, address: str) -> None:
     with pytest.raises(ValueError, match=r"looks like @\(demo/alice\)"):
         signalhub.connect("ws://127.0.0.1:1/ws", address)
     with pytest.raises(ValueError, match=r"looks like @\(demo/alice\)"):
-        compose.tell(address, "note", None, 0)
+        Tell(address, "note", None)
     with pytest.raises(ValueError, match=r"looks like @\(demo/alice\)"):
-        compose.tell(BOB, "note", None, 0, sender=address)
+        frames.request(Tell(BOB, "note", None), 0, sender=address)
 
 
 @pytest.mark.parametrize("type", ["", "x" * 257, "hub:send", "hub:"])
-def test_a_bad_message_type_is_refused(compose: Composer, type: str) -> None:
+def test_a_bad_message_type_is_refused(type: str) -> None:
     with pytest.raises(ValueError, match="type"):
-        compose.tell(BOB, type, None, 0)
+        Tell(BOB, type, None)
     with pytest.raises(ValueError, match="type"):
-        compose.publish("news", type, None, 0)
+        Publish("news", type, None)
     with pytest.raises(ValueError, match="type"):
-        compose.broadcast(type, None, 0)
+        Broadcast(type, None, False)
 
 
 @pytest.mark.parametrize("topic", ["", "a/#/b", "x" * 257])
-def test_a_bad_subscription_is_refused(compose: Composer, topic: str) -> None:
+def test_a_bad_subscription_is_refused(topic: str) -> None:
     with pytest.raises(ValueError, match="subscribed"):
-        compose.subscribe(topic, 0)
+        Subscribe(topic)
 
 
 def test_one_capability_is_not_a_list_of_letters() -> None:
@@ -95,37 +96,37 @@ ITSELF.append(ITSELF)
 
 @pytest.mark.parametrize("payload", [Opaque(), {"a": [Opaque()]}, {(1, 2): 3}, "\ud800", ITSELF])
 def test_a_payload_that_is_no_json_is_a_type_error_naming_the_message(
-    compose: Composer, payload: object
+    frames: FrameWriter, payload: object
 ) -> None:
     with pytest.raises(TypeError, match=r"note to @\(demo/bob\) cannot be written as JSON"):
-        compose.tell(BOB, "note", payload, 0)
+        frames.request(Tell(BOB, "note", payload), 0)
 
 
 @pytest.mark.parametrize(
     "payload", [None, True, 0, -1.5, "é\u2028", [], {}, {"a": [1, {"b": None}]}, 2**53]
 )
-def test_any_json_value_is_a_payload(compose: Composer, payload: object) -> None:
-    request = compose.tell(BOB, "note", payload, 0)
+def test_any_json_value_is_a_payload(frames: FrameWriter, payload: object) -> None:
+    request = frames.request(Tell(BOB, "note", payload), 0)
 
     assert json.loads(request.frame)["payload"]["data"] == payload
 
 
 @pytest.mark.parametrize("ttl_ms", [0, -1])
-def test_a_lifetime_must_be_one(compose: Composer, ttl_ms: int) -> None:
+def test_a_lifetime_must_be_one(frames: FrameWriter, ttl_ms: int) -> None:
     with pytest.raises(ValueError, match="lifetime"):
-        compose.tell(BOB, "note", None, 0, ttl_ms=ttl_ms)
+        frames.request(Tell(BOB, "note", None), 0, ttl_ms=ttl_ms)
 
 
 @pytest.mark.parametrize(("timeout_s", "attempts"), [(0, 1), (1, 0)])
-def test_an_ask_must_try_at_least_once(compose: Composer, timeout_s: float, attempts: int) -> None:
+def test_an_ask_must_try_at_least_once(
+    frames: FrameWriter, timeout_s: float, attempts: int
+) -> None:
     with pytest.raises(ValueError, match="ask"):
-        compose.ask(BOB, "task", None, 0, timeout_s=timeout_s, attempts=attempts)
+        frames.request(Ask(BOB, "task", None), 0, timeout_s=timeout_s, attempts=attempts)
 
 
-def test_the_members_of_a_request_are_where_the_hub_looks_for_them(compose: Composer) -> None:
-    request = compose.ask(
-        BOB, "task", {"n": 1}, 77, ttl_ms=500, metadata={"traceId": "t"}, timeout_s=1, attempts=1
-    )
+def test_the_members_of_a_request_are_where_the_hub_looks_for_them(frames: FrameWriter) -> None:
+    request = frames.request(Ask(BOB, "task", {"n": 1}), 77, ttl_ms=500, metadata={"traceId": "t"})
 
     message = json.loads(request.frame)
     assert message == {
@@ -141,13 +142,6 @@ def test_the_members_of_a_request_are_where_the_hub_looks_for_them(compose: Comp
         "ttl": 500,
         "signature": None,
     }
-
-
-def test_a_capability_narrows_a_broadcast_through_its_metadata(compose: Composer) -> None:
-    message = json.loads(compose.broadcast("hi", 1, 0, capability="chat").frame)
-
-    assert message["metadata"] == {"targetCapability": "chat"}
-    assert message["payload"] == {"type": "hi", "data": 1, "excludeSelf": False}
 
 
 def test_importing_the_package_loads_no_sockets_and_no_server() -> None:

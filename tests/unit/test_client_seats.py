@@ -10,6 +10,8 @@ from signalhub.client.answers import Lost
 from signalhub.client.delivery import Delivery
 from signalhub.client.protocol.effects import Answered, Arrived, Ended, Failed, Ready, Stop, Warned
 from signalhub.client.protocol.protocol import Phase
+from signalhub.client.requests import Register
+from signalhub.client.stream_requests import Leave, Read
 from signalhub.wire.errors import OutcomeUnknown, Refused, Unsubscribed
 from tests.support.memory.client import ALICE, Scene
 
@@ -194,9 +196,7 @@ def test_the_end_of_a_seat_that_is_not_ours_is_ignored(scene: Scene, facts: dict
 
 def test_leaving_a_seat_is_answered_and_ends_nothing_else(scene: Scene) -> None:
     seat = scene.consume()
-    request = scene.submit(
-        scene.protocol.compose.streams.unsubscribe(seat.key, scene.now_ms, sender=ALICE)
-    )
+    request = scene.submit(Leave(*seat.key), sender=ALICE)
 
     place = {"topic": "orders", "subscription": "billing"}
     scene.hear("hub:unsubscribed", place, scene.sent_one("hub:unsubscribe"))
@@ -206,8 +206,8 @@ def test_leaving_a_seat_is_answered_and_ends_nothing_else(scene: Scene) -> None:
 
 
 def test_a_mailbox_is_asked_for_again_with_every_connection(scene: Scene) -> None:
-    scene.membership.registered(ALICE, [], {}, None, True)
-    scene.membership.registered(ALICE, ["chat"], {}, None)
+    scene.membership.registered(Register(ALICE, [], {}, durable=True))
+    scene.membership.registered(Register(ALICE, ["chat"], {}))
     scene.lose()
 
     scene.welcome(scene.open())
@@ -216,8 +216,8 @@ def test_a_mailbox_is_asked_for_again_with_every_connection(scene: Scene) -> Non
 
 
 def test_a_mailbox_is_dropped_once_and_not_with_every_connection(scene: Scene) -> None:
-    scene.membership.registered(ALICE, [], {}, None, True)
-    scene.membership.registered(ALICE, [], {}, None, False)
+    scene.membership.registered(Register(ALICE, [], {}, durable=True))
+    scene.membership.registered(Register(ALICE, [], {}, durable=False))
     scene.lose()
 
     scene.welcome(scene.open())
@@ -291,7 +291,7 @@ def replayed(scene: Scene, seq: int, topic: str = "orders") -> None:
 
 
 def test_a_replay_is_answered_with_its_messages(scene: Scene) -> None:
-    request = scene.submit(scene.protocol.compose.streams.replay("orders", 1, None, 10, 0))
+    request = scene.submit(Read("orders", 1, limit=10))
     asked = scene.sent_one("hub:replay")
 
     replayed(scene, 1)
@@ -307,7 +307,7 @@ def test_a_replay_is_answered_with_its_messages(scene: Scene) -> None:
 
 
 def test_a_replay_cut_short_is_asked_for_again_and_holds_nothing_twice(scene: Scene) -> None:
-    scene.submit(scene.protocol.compose.streams.replay("orders", 1, None, 10, 0))
+    scene.submit(Read("orders", 1, limit=10))
     scene.sent()
     replayed(scene, 1)
     scene.lose()
@@ -322,7 +322,7 @@ def test_a_replay_cut_short_is_asked_for_again_and_holds_nothing_twice(scene: Sc
 
 
 def test_replayed_messages_nobody_waits_for_are_ignored(scene: Scene) -> None:
-    request = scene.submit(scene.protocol.compose.streams.replay("orders", 1, None, 10, 0))
+    request = scene.submit(Read("orders", 1, limit=10))
     scene.protocol.forget(request.id)
 
     replayed(scene, 1)

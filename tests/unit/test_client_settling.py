@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
 from signalhub.client.delivery import Delivery
 from signalhub.client.message import Message
-from signalhub.client.protocol.effects import Answered, Instant
-from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.effects import Answered
+from signalhub.client.protocol.frame import FrameWriter, Options, Payload, Request
 from signalhub.client.protocol.restore import Seat, SeatKey
-from signalhub.client.requests import Composer
 from signalhub.client.settle import Settlers
-from signalhub.client.stream_requests import StreamComposer
 from signalhub.clock import Ids
 from signalhub.wire.errors import Unavailable
 
@@ -29,11 +27,11 @@ class Wire:
     def __init__(self) -> None:
         self.is_ready = True
         self.is_over = False
-        self.streams: StreamComposer = Composer(ALICE, Ids()).streams
+        self.frames = FrameWriter(ALICE, Ids())
         self.posted: list[dict[str, Any]] = []
 
-    def now(self) -> Instant:
-        return Instant(0, 0.0)
+    def request(self, payload: Payload[Any], **options: Unpack[Options]) -> Request:
+        return self.frames.request(payload, 0, **options)
 
     def post(self, request: Request) -> None:
         self.posted.append(json.loads(request.frame))

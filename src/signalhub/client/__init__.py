@@ -1,12 +1,24 @@
 """The Python client: connect to a hub, send, ask, publish, listen, consume, join rooms."""
 
 from signalhub.client.answers import (
+    Actor,
+    ActorPage,
+    BroadcastResult,
     ConsumerInfo,
     Copied,
     Erased,
+    Found,
+    ListedActor,
     Lost,
     Original,
     OriginalPosition,
+    Place,
+    Placements,
+    Published,
+    QueueStats,
+    Receipt,
+    RefreshedToken,
+    Registration,
     Republished,
     Retention,
     Sought,
@@ -14,24 +26,13 @@ from signalhub.client.answers import (
     SubscriptionPage,
     Topic,
     TopicPage,
+    Unplaced,
 )
 from signalhub.client.arguments import new_message_id
-from signalhub.client.client import Client, Place, Placements, Subscription, Unplaced, connect
+from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumers import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
-from signalhub.client.message import (
-    Actor,
-    ActorPage,
-    BroadcastResult,
-    Found,
-    ListedActor,
-    Message,
-    Published,
-    QueueStats,
-    Receipt,
-    RefreshedToken,
-    Registration,
-)
+from signalhub.client.message import Message
 from signalhub.client.replay import Replay
 from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage, Sent, Stored
 from signalhub.client.rooms.inbox import InboxAccess, InboxMessages

@@ -1,15 +1,142 @@
-"""What the hub says about durable topics and subscriptions."""
+"""The hub's answers.
+
+They are read leniently: members a hub does not send take their defaults, members it adds are
+ignored, so that client and hub may be of different ages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+
+from signalhub.wire.errors import OutcomeUnknown
+
+T = TypeVar("T")
+
+
+def answer_of(payload: Any, kind: type[T]) -> T:
+    """The payload of an answer."""
+    try:
+        return msgspec.convert(payload, kind, strict=False)
+    except msgspec.ValidationError as error:
+        # It was granted, but how cannot be told.
+        raise OutcomeUnknown(f"the hub's answer cannot be read: {error}") from None
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of the hub's answers; members it does not send take their defaults."""
+
+
+class Receipt(_Answer, frozen=True):
+    """What became of an ask: `delivered` to the recipient's socket, or `queued` for it."""
+
+    message_id: str
+    status: str = "delivered"
+    delivered_at: int | None = None
+    epoch: str | None = None  # Of the recipient's mailbox, if it has one.
+    seq: int | None = None
+    durability: str | None = None  # How safe it is: `fsync`, `interval` or `os`.
+    duplicate: bool = False  # The hub had it already.
+    attempts: int = 1  # How often this client sent it.
+
+    @property
+    def is_delivered(self) -> bool:
+        return self.status == "delivered"
+
+
+class Published(_Answer, frozen=True):
+    """What became of a publish; only durable topics have positions."""
+
+    topic: str = ""
+    subscribers: int = msgspec.field(name="subscriberCount", default=0)
+    epoch: str | None = None
+    seq: int | None = None
+    durability: str | None = None  # How safe it is: `fsync`, `interval` or `os`.
+    duplicate: bool = False  # The hub had it already.
+    attempts: int = 1  # How often this client sent it.
+
+
+class BroadcastResult(_Answer, frozen=True):
+    """How many actors a broadcast reached; `queued` ones are served in later batches."""
+
+    message_id: str = ""
+    delivered: int = msgspec.field(name="deliveredCount", default=0)
+    failed: int = msgspec.field(name="failedCount", default=0)
+    queued: int = msgspec.field(name="queuedCount", default=0)
+
+
+class Registration(_Answer, frozen=True):
+    """An address this client answers to."""
+
+    address: str = msgspec.field(name="actorAddress")
+    expires_at: int = 0
+    version: int = 1
+    durable: bool = False
+    waiting: int = 0  # Messages that came meanwhile and are about to be delivered.
+
+
+class Actor(_Answer, frozen=True):
+    """One actor, as `discover` shows it; `away` if it only has a mailbox now."""
+
+    address: str
+    capabilities: tuple[str, ...] = ()
+    away: bool = False
+
+
+class Found(_Answer, frozen=True):
+    """What `discover` found: a sequence of actors that knows whether there are more."""
+
+    actors: tuple[Actor, ...] = ()
+    has_more: bool = False
+
+    def __iter__(self) -> Iterator[Actor]:
+        return iter(self.actors)
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def __getitem__(self, index: int) -> Actor:
+        return self.actors[index]
+
+
+class ListedActor(_Answer, frozen=True):
+    """One registered actor, as `actors` shows it."""
+
+    address: str = msgspec.field(name="actorAddress")
+    capabilities: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    connection_id: str = ""
+    registered_at: int = 0
+    expires_at: int = 0
+    version: int = 1
+
+
+class ActorPage(_Answer, frozen=True):
+    """A page of the registry."""
+
+    actors: tuple[ListedActor, ...] = ()
+    total: int = 0
+    offset: int = 0
+    limit: int = 0
+    has_more: bool = False
+
+
+class QueueStats(_Answer, frozen=True):
+    """What waits in the hub for this connection."""
+
+    queue_depth: int = 0
+    processing_rate: float = 0.0
+    pause_threshold: int = 0
+    resume_threshold: int = 0
+
+
+class RefreshedToken(_Answer, frozen=True):
+    """A token to use from now on."""
+
+    token: str
+    expires_at: int | None = None
 
 
 class Lost(NamedTuple):
@@ -198,3 +325,26 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     through: int = 0  # Everything before this offset of the log was searched.
     at: float = 0  # When it was done, in milliseconds.
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a durable actor lives; messages for it carry the token as a fence."""
+
+    actor: str
+    host: str
+    token: int
+
+
+class Unplaced(msgspec.Struct, frozen=True):
+    """A durable actor without a place, and why: with the code `no_host`, ask again later."""
+
+    actor: str
+    code: str
+    message: str = ""
+
+
+class Placements(msgspec.Struct, frozen=True):
+    """What `place` found, in the order it was asked for."""
+
+    places: tuple[Place, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()

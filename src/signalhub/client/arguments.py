@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import Final, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from signalhub.wire import names
+from signalhub.wire.entry import ACTOR
 
 # Where to read: an end of the topic, a seq, a moment, or one of these in the wire's own words.
 Position = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
@@ -88,6 +90,20 @@ def checked_message_id(message_id: str | None) -> str | None:
     return message_id
 
 
+def checked_lifetime(ttl_ms: float | None) -> float | None:
+    """How long a message is worth delivering."""
+    if ttl_ms is not None and ttl_ms <= 0:
+        raise ValueError("a lifetime must be longer than 0 ms; leave it out for none")
+    return ttl_ms
+
+
+def checked_actor(actor: str) -> str:
+    """The name of a durable actor."""
+    if re.search(ACTOR, actor) is None:
+        raise ValueError(f"{actor!r} is no durable actor; one is named kind/key, like order/17")
+    return actor
+
+
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers are texts with names."""
     if not all(isinstance(one, str) for member in headers.items() for one in member):
@@ -104,11 +120,11 @@ def epoch_ms(moment: float | datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def wire_position(position: Position) -> str | dict[str, int]:
+def wire_position(position: Position) -> Position:
     """A place in a topic to read from, as the wire wants it."""
     match position:
         case "earliest" | "latest":
-            return str(position)
+            return position
         case datetime():
             return {"time": epoch_ms(position)}
         case int() if not isinstance(position, bool) and position >= 1:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import random
-import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from ssl import SSLContext
 from typing import Any, Self, TypeVar, Unpack, overload
 
-import msgspec
-
 from signalhub.client.answers import (
-    Count,
+    ActorPage,
+    BroadcastResult,
     Erased,
+    Found,
     Original,
+    Place,
+    Placements,
+    Published,
+    QueueStats,
+    Receipt,
+    RefreshedToken,
+    Registration,
     Republished,
     Sought,
     SubscriptionInfo,
@@ -34,32 +40,52 @@ from signalhub.client.arguments import (
 from signalhub.client.arrivals import INBOX_MAX, Handler, Inbox
 from signalhub.client.consumers import Consumer, join
 from signalhub.client.lifecycle import Closing, Opening
-from signalhub.client.message import (
-    ActorPage,
-    BroadcastResult,
-    Found,
-    Message,
-    Published,
-    QueueStats,
-    Receipt,
-    RefreshedToken,
-    Registration,
-)
+from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Instant
-from signalhub.client.protocol.frame import Request
-from signalhub.client.protocol.incoming import answer_of
+from signalhub.client.protocol.frame import FrameWriter, Options, Payload
 from signalhub.client.protocol.protocol import Phase, Protocol
 from signalhub.client.protocol.restore import Membership, Seat, SeatKey
 from signalhub.client.replay import Replay
-from signalhub.client.requests import Composer
+from signalhub.client.requests import (
+    Ask,
+    Beat,
+    Broadcast,
+    Discover,
+    ListActors,
+    Publish,
+    RefreshToken,
+    Register,
+    ShowMetrics,
+    ShowQueue,
+    Subscribe,
+    Tell,
+    Unregister,
+    Unsubscribe,
+)
 from signalhub.client.rooms.inbox import InboxAccess
 from signalhub.client.rooms.room import Hub, Joining, Room
 from signalhub.client.rooms.room import hub as rooms_of
 from signalhub.client.stream_requests import (
-    DeadLetterVerb,
+    CreateTopic,
     Definition,
+    DeleteSubscription,
+    DeleteTopic,
+    Erase,
+    FindPlaces,
+    ListSubscriptions,
+    ListTopics,
+    Move,
+    Pause,
+    Purge,
+    Redrive,
+    Republish,
+    Resume,
+    Seek,
     Serving,
-    StreamComposer,
+    ShowSubscription,
+    ShowTopic,
+    UpdateSubscription,
+    UpdateTopic,
     defined,
     destination,
     served,
@@ -68,292 +94,10 @@ from signalhub.client.stream_requests import (
 from signalhub.client.transport.runner import Runner, Token
 from signalhub.clock import Ids, SystemClock
 from signalhub.pacing import Backoff, Reconnect
-from signalhub.wire.entry import ACTOR
 from signalhub.wire.errors import GaveUp
 from signalhub.wire.names import path_of
 
-T = TypeVar("T")
-
-
-class DurableCalls:
-    """What a client can do with durable topics; `Client` adds the rest."""
-
-    def __init__(self, address: str, runner: Runner) -> None:
-        self.address = address
-        self._runner = runner
-
-    async def create_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
-        """Make a topic that keeps what is published; the same again does nothing.
-
-        Args:
-            definition: How the topic is to be: `retention_s`, `retention_bytes`, `poison`,
-                `dead_letter`, `heartbeat_s`; see `Definition`.
-
-        Raises:
-            Refused: With code `topic_conflict` if it exists with another definition.
-        """
-        request = self._streams.create_topic(name, defined(definition), self._now_ms)
-        return await self._answer(request, Topic)
-
-    async def update_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
-        """Change the definition of a topic, at once; see `create_topic` for the options."""
-        request = self._streams.update_topic(name, defined(definition), self._now_ms)
-        return await self._answer(request, Topic)
-
-    async def topic(self, name: str) -> Topic:
-        """A durable topic."""
-        return await self._answer(self._streams.topic_info(name, self._now_ms), Topic)
-
-    async def topics(
-        self, pattern: str | None = None, *, offset: int = 0, limit: int = 100
-    ) -> TopicPage:
-        """A page of the durable topics, or of those whose name matches, such as `orders*`."""
-        request = self._streams.list_topics(pattern, offset, limit, self._now_ms)
-        return await self._answer(request, TopicPage)
-
-    async def delete_topic(self, name: str) -> None:
-        """Delete a durable topic with everything in it, and its subscriptions."""
-        await self._runner.call(self._streams.delete_topic(name, self._now_ms))
-
-    def consume(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        mode: Mode = "exclusive",
-        start: Position = "earliest",
-        handler: Handler | None = None,
-        consumer: str | None = None,
-        sender: str | None = None,
-        **serving: Unpack[Serving],
-    ) -> Opening[Consumer]:
-        """Read a durable subscription, which is made if it does not exist.
-
-        Use it as `async with me.consume(...) as orders:`, or `orders = await me.consume(...)` and
-        `await orders.close()`.
-
-        Args:
-            mode: Who gets a message: the one consumer (`exclusive`), the first with others standing
-                by (`failover`), all in turn (`shared`), or the one for its key (`key-shared`).
-            start: Where a new subscription begins: `earliest`, `latest`, a seq, a datetime, or
-                `{"last": n}`.
-            handler: A function, plain or async, for the messages: returning acknowledges, raising
-                lets the message come again, raising `Reject` gives it up.
-            consumer: Our name in the subscription; whoever joins under the same one takes over.
-            serving: How the subscription is served: `window`, `strict`, `auto_ack`,
-                `ack_timeout_s`, `max_deliveries`, `backoff_s`, `backoff_cap_s`, `heartbeat_s`,
-                `rate_per_s`, `poison`, `dead_letter`; see `Serving`.
-
-        Raises:
-            ValueError: An option cannot be used; raised at once.
-            Refused: With code `unknown_topic`, `subscription_busy` (somebody else consumes
-                exclusively) or `subscription_conflict` (it has another mode); raised when entered.
-        """
-        key = SeatKey(checked_topic(topic), checked_name(subscription, "a subscription"))
-        address = sender or self.address
-        # A name of its own lets this very consumer take over from its broken connection.
-        name = consumer or f"{path_of(address)}-{secrets.token_hex(4)}"
-        asked = terms(mode=mode, start=start, consumer=name, serving=serving)
-        return Opening(lambda: join(self._runner, Seat(key, asked, address), handler))
-
-    def replay(
-        self,
-        topic: str,
-        from_seq: int = 1,
-        to_seq: int | None = None,
-        *,
-        limit: int | None = None,
-    ) -> Replay:
-        """Read a part of a durable topic once, whatever subscriptions do; both ends included."""
-        return Replay(self._runner, checked_topic(topic), from_seq, to_seq, limit)
-
-    async def subscription(self, topic: str, name: str) -> SubscriptionInfo:
-        """How a durable subscription is doing."""
-        return await self._subscription("hub:sub_info", topic, name)
-
-    async def subscriptions(
-        self, topic: str | None = None, *, offset: int = 0, limit: int = 100
-    ) -> SubscriptionPage:
-        """A page of the durable subscriptions of a topic, or of all."""
-        request = self._streams.list_subscriptions(topic, offset, limit, self._now_ms)
-        return await self._answer(request, SubscriptionPage)
-
-    async def update_subscription(
-        self, topic: str, name: str, **serving: Unpack[Serving]
-    ) -> SubscriptionInfo:
-        """Change how a durable subscription is served, at once; see `consume` for the options."""
-        members = served(serving)
-        return await self._subscription("hub:sub_update", topic, name, members=members)
-
-    async def pause(self, topic: str, name: str) -> SubscriptionInfo:
-        """Let a durable subscription deliver nothing until `resume`."""
-        return await self._subscription("hub:sub_pause", topic, name)
-
-    async def resume(self, topic: str, name: str) -> SubscriptionInfo:
-        """Let a paused subscription deliver again."""
-        return await self._subscription("hub:sub_resume", topic, name)
-
-    async def seek(self, topic: str, name: str, to: Position, *, dry_run: bool = False) -> Sought:
-        """Move a durable subscription; with `dry_run` only say what that would mean."""
-        request = self._streams.seek(topic, name, to, self._now_ms, dry_run=dry_run)
-        return await self._answer(request, Sought)
-
-    async def delete_subscription(self, topic: str, name: str) -> None:
-        """Delete a durable subscription and its position; the messages of the topic stay."""
-        await self._subscription("hub:sub_delete", topic, name, is_repeatable=False)
-
-    async def redrive(self, topic: str, seqs: Iterable[int] | None = None) -> int:
-        """Put dead letters back where they came from, all of them or those named; how many."""
-        return await self._dead_letters("hub:redrive", topic, seqs)
-
-    async def purge(self, topic: str, seqs: Iterable[int] | None = None) -> int:
-        """Throw dead letters away, all of them or those named; how many."""
-        return await self._dead_letters("hub:purge", topic, seqs)
-
-    async def republish(
-        self,
-        job: str,
-        originals: Sequence[Original] = (),
-        *,
-        until: tuple[int, int],
-        topic: str | None = None,
-        subscription: str | None = None,
-        actor: str | None = None,
-    ) -> Republished:
-        """Send messages again as a replay, each at most once; without any, ask how far it is.
-
-        Args:
-            job: Names the replay; what it has sent before is skipped.
-            originals: At most 100, in the order of their positions.
-            until: Epoch and offset of the last position this replay may come to, always the same.
-            topic: Where to, with or without `subscription`, or else `actor`, which is durable.
-        """
-        to = destination(topic, subscription, actor)
-        request = self._streams.republish(job, originals, until, to, self._now_ms)
-        return await self._answer(request, Republished)
-
-    async def erase(
-        self,
-        *,
-        actor: str | None = None,
-        inbox: str | None = None,
-        pseudonym: str | None = None,
-    ) -> Erased:
-        """Take what an actor got and sent, or what is in an inbox, out of the hub's log.
-
-        The answer comes when nothing of it is left there, which may take a while. Copies that the
-        pipeline has made are another matter: `signalhub erase` takes care of both.
-
-        Args:
-            pseudonym: What the mailbox is to be called in the log from now on, `erased.` and 32
-                hexadecimal digits; the hub makes one up otherwise.
-        """
-        request = self._streams.erase(actor, inbox, pseudonym, self._now_ms)
-        return await self._answer(request, Erased)
-
-    @property
-    def _streams(self) -> StreamComposer:
-        return self._runner.streams
-
-    @property
-    def _now_ms(self) -> int:
-        return self._runner.now().wall_ms
-
-    async def _dead_letters(
-        self, verb: DeadLetterVerb, topic: str, seqs: Iterable[int] | None
-    ) -> int:
-        chosen = None if seqs is None else list(seqs)
-        request = self._streams.dead_letters(verb, topic, chosen, self._now_ms)
-        return (await self._answer(request, Count)).count
-
-    async def _subscription(
-        self,
-        type: str,
-        topic: str,
-        name: str,
-        *,
-        members: Mapping[str, Any] | None = None,
-        is_repeatable: bool = True,
-    ) -> SubscriptionInfo:
-        request = self._streams.subscription(
-            type, topic, name, self._now_ms, members=members, is_repeatable=is_repeatable
-        )
-        return await self._answer(request, SubscriptionInfo)
-
-    async def _answer(
-        self, request: Request, kind: type[T], then: Callable[[], None] | None = None
-    ) -> T:
-        answered = await self._runner.call(request, then)
-        assert answered is not None
-        return answer_of(answered.payload, kind)
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a durable actor lives; messages for it carry the token as a fence."""
-
-    actor: str
-    host: str
-    token: int
-
-
-class Unplaced(msgspec.Struct, frozen=True):
-    """A durable actor without a place, and why: with the code `no_host`, ask again later."""
-
-    actor: str
-    code: str
-    message: str = ""
-
-
-class Placements(msgspec.Struct, frozen=True):
-    """What `place` found, in the order it was asked for."""
-
-    places: tuple[Place, ...] = ()
-    unplaced: tuple[Unplaced, ...] = ()
-
-
-class HostCalls(DurableCalls):
-    """What a client can do about the places of durable actors."""
-
-    async def place(
-        self,
-        actors: Iterable[str],
-        *,
-        host: str | None = None,
-        tokens: Mapping[str, int] | None = None,
-    ) -> Placements:
-        """Where durable actors such as `order/17` live; those without a place get one.
-
-        Args:
-            actors: At most 1000 names.
-            host: An address of ours that is a host: it gets those that live nowhere.
-            tokens: With `host`: tokens under which actors lived there before, as far as we know.
-
-        Raises:
-            ValueError: A name is none.
-            Refused: The hub said no; `code` says why.
-        """
-        names = [_checked_actor(actor) for actor in actors]
-        request = self._streams.place(names, host, tokens, self._now_ms)
-        return await self._answer(request, Placements)
-
-    async def move(self, actor: str, token: int, to: str) -> Place:
-        """Give an actor that lives on a host of ours to another host, under the next token.
-
-        It may be repeated: once it has happened the answer is the same.
-
-        Raises:
-            Refused: With code `stale_placement` if the actor has another token by now.
-        """
-        request = self._streams.move(_checked_actor(actor), token, to, self._now_ms)
-        return await self._answer(request, Place)
-
-
-def _checked_actor(actor: str) -> str:
-    if re.search(ACTOR, actor) is None:
-        raise ValueError(f"{actor!r} is no durable actor; one is named kind/key, like order/17")
-    return actor
-
-
+A = TypeVar("A")
 H = TypeVar("H", bound=Handler)
 
 RECONNECT = Reconnect()
@@ -405,21 +149,23 @@ def connect(
         Refused: The hub does not want this client; `code` says why.
     """
     url = checked_url(url)
-    compose = Composer(address, Ids(), acknowledges=acknowledge)
-    profile = (checked_capabilities(capabilities), dict(metadata or {}), lease_s)
+    frames = FrameWriter(address, Ids())
+    registration = Register(
+        address, checked_capabilities(capabilities), metadata or {}, lease_s, durable
+    )
     if register:
-        compose.register(address, *profile, now_ms=0, durable=durable)
-    elif (*profile, durable) != ([], {}, None, None):
+        frames.request(registration, 0)
+    elif registration != Register(address, [], {}):
         raise ValueError(
             "capabilities, metadata, a lease and a mailbox are for addresses that are registered"
         )
 
     async def open_client() -> Client:
         clock = SystemClock()
-        membership = Membership()
+        membership = Membership(acknowledges=acknowledge)
         if register:
-            membership.registered(address, *profile, durable, is_done=False)
-        protocol = Protocol(compose, membership, Instant.of(clock))
+            membership.registered(registration, is_done=False)
+        protocol = Protocol(frames, membership, Instant.of(clock))
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)
         await runner.start()
@@ -431,7 +177,7 @@ def connect(
 Connecting = Opening["Client"]
 
 
-class Client(HostCalls, Closing):
+class Client(Closing):
     """One actor's connection to a hub, which mends itself.
 
     Every method may be called while the connection is down: it waits for the next one. Errors:
@@ -440,7 +186,8 @@ class Client(HostCalls, Closing):
     """
 
     def __init__(self, address: str, runner: Runner, ssl: SSLContext | None = None) -> None:
-        super().__init__(address, runner)
+        self.address = address
+        self._runner = runner
         self._ssl = ssl
         self._rooms: Hub | None = None
 
@@ -496,8 +243,8 @@ class Client(HostCalls, Closing):
         Raises:
             Unavailable: It waited for 60 s, or 1000 others already wait for a connection.
         """
-        request = self._compose.tell(
-            to, type, payload, self._now_ms, ttl_ms=ttl_ms, metadata=metadata, sender=sender
+        request = self._runner.request(
+            Tell(to, type, payload), ttl_ms=ttl_ms, metadata=metadata, sender=sender
         )
         await self._runner.call(request)
 
@@ -531,23 +278,15 @@ class Client(HostCalls, Closing):
             Unavailable: It was never sent.
             OutcomeUnknown: It was sent, and no receipt came.
         """
-        request = self._compose.ask(
-            to,
-            type,
-            payload,
-            self._now_ms,
+        return await self._answer(
+            Ask(to, type, payload, dict(fences) if fences else None),
             ttl_ms=ttl_ms,
             metadata=metadata,
             sender=sender,
             message_id=message_id,
-            fences=fences,
             timeout_s=timeout_s,
             attempts=attempts,
         )
-        answered = await self._runner.call(request)
-        assert answered is not None
-        receipt = answer_of(answered.payload, Receipt)
-        return msgspec.structs.replace(receipt, attempts=answered.attempts)
 
     async def publish(
         self,
@@ -585,25 +324,14 @@ class Client(HostCalls, Closing):
             Unavailable: It was never sent.
             OutcomeUnknown: It was sent, and no answer came.
         """
-        request = self._compose.publish(
-            topic,
-            type,
-            payload,
-            self._now_ms,
-            durable=durable,
-            key=key,
-            headers=headers,
-            deliver_at=deliver_at,
+        return await self._answer(
+            Publish(topic, type, payload, durable, key, headers, deliver_at),
             ttl_ms=ttl_ms,
             sender=sender,
             message_id=message_id,
             timeout_s=timeout_s,
             attempts=attempts,
         )
-        answered = await self._runner.call(request)
-        assert answered is not None
-        published = answer_of(answered.payload, Published)
-        return msgspec.structs.replace(published, attempts=answered.attempts)
 
     async def broadcast(
         self,
@@ -615,15 +343,10 @@ class Client(HostCalls, Closing):
         sender: str | None = None,
     ) -> BroadcastResult:
         """Send a message to every registered actor, or to those with a capability."""
-        request = self._compose.broadcast(
-            type,
-            payload,
-            self._now_ms,
-            capability=capability,
-            exclude_self=exclude_self,
-            sender=sender,
+        metadata = None if capability is None else {"targetCapability": capability}
+        return await self._answer(
+            Broadcast(type, payload, exclude_self), metadata=metadata, sender=sender
         )
-        return await self._answer(request, BroadcastResult)
 
     def messages(self) -> AsyncIterator[Message]:
         """The messages no handler takes, as they come.
@@ -656,16 +379,17 @@ class Client(HostCalls, Closing):
         The subscription survives reconnecting; what is published meanwhile is not seen.
         """
         address = sender or self.address
-        request = self._compose.subscribe(topic, self._now_ms, sender=address)
-        await self._runner.call(
-            request, lambda: self._protocol.membership.subscribed(address, topic)
+        await self._answer(
+            Subscribe(topic),
+            lambda: self._protocol.membership.subscribed(address, topic),
+            sender=address,
         )
         return Subscription(self, topic, address)
 
     async def unsubscribe(self, topic: str, *, sender: str | None = None) -> None:
         """Stop receiving a topic; harmless if it was not subscribed to."""
         address = sender or self.address
-        request = self._compose.unsubscribe(topic, self._now_ms, sender=address)
+        request = self._runner.request(Unsubscribe(topic), sender=address)
         self._protocol.membership.unsubscribed(address, topic)
         if self._protocol.phase is not Phase.DOWN:
             await self._runner.call(request)
@@ -680,17 +404,18 @@ class Client(HostCalls, Closing):
         durable: bool | None = None,
     ) -> Registration:
         """Answer to another address, too; or change what is known about one of ours."""
-        profile = (checked_capabilities(capabilities), dict(metadata or {}), lease_s)
-        request = self._compose.register(address, *profile, self._now_ms, durable=durable)
+        registration = Register(
+            address, checked_capabilities(capabilities), metadata or {}, lease_s, durable
+        )
         return await self._answer(
-            request,
-            Registration,
-            lambda: self._protocol.membership.registered(address, *profile, durable),
+            registration,
+            lambda: self._protocol.membership.registered(registration),
+            sender=address,
         )
 
     async def unregister(self, address: str) -> None:
         """Give an address up, and what it is subscribed to."""
-        request = self._compose.unregister(address, self._now_ms)
+        request = self._runner.request(Unregister(address), sender=address)
         self._protocol.membership.unregistered(address)
         if self._protocol.phase is not Phase.DOWN:
             await self._runner.call(request)
@@ -707,27 +432,24 @@ class Client(HostCalls, Closing):
 
         With `include_away` those with a mailbox that are not there follow.
         """
-        request = self._compose.discover(
-            pattern, capability, limit, self._now_ms, include_away=include_away
-        )
-        return await self._answer(request, Found)
+        return await self._answer(Discover(pattern, limit, capability, include_away))
 
     async def actors(self, *, offset: int = 0, limit: int = 100) -> ActorPage:
         """A page of all registered actors."""
-        return await self._answer(self._compose.list_actors(offset, limit, self._now_ms), ActorPage)
+        return await self._answer(ListActors(offset, limit))
 
     async def queue_stats(self) -> QueueStats:
         """What waits in the hub for this connection."""
-        return await self._answer(self._compose.queue_stats(self._now_ms), QueueStats)
+        return await self._answer(ShowQueue())
 
     async def metrics(self) -> dict[str, Any]:
         """The hub's own counters of the running minute."""
-        return await self._answer(self._compose.metrics(self._now_ms), dict[str, Any])
+        return await self._answer(ShowMetrics())
 
     async def ping(self) -> float:
         """The round trip to the hub in seconds."""
         started = self._runner.now()
-        await self._runner.call(self._compose.heartbeat(started.wall_ms))
+        await self._answer(Beat(started.wall_ms))
         return self._runner.now().mono_s - started.mono_s
 
     async def refresh_token(self, token: str | None = None) -> RefreshedToken:
@@ -740,11 +462,202 @@ class Client(HostCalls, Closing):
         token = token or current or self._protocol.welcome.session_token
         if token is None:
             raise ValueError("there is no token to exchange; pass one")
-        request = self._compose.refresh_token(token, self._now_ms)
-        refreshed = await self._answer(request, RefreshedToken)
+        refreshed = await self._answer(RefreshToken(token))
         if current is not None:
             self._runner.token = refreshed.token
         return refreshed
+
+    async def create_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
+        """Make a topic that keeps what is published; the same again does nothing.
+
+        Args:
+            definition: How the topic is to be: `retention_s`, `retention_bytes`, `poison`,
+                `dead_letter`, `heartbeat_s`; see `Definition`.
+
+        Raises:
+            Refused: With code `topic_conflict` if it exists with another definition.
+        """
+        return await self._answer(CreateTopic(name, defined(definition)))
+
+    async def update_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
+        """Change the definition of a topic, at once; see `create_topic` for the options."""
+        return await self._answer(UpdateTopic(name, defined(definition)))
+
+    async def topic(self, name: str) -> Topic:
+        """A durable topic."""
+        return await self._answer(ShowTopic(name))
+
+    async def topics(
+        self, pattern: str | None = None, *, offset: int = 0, limit: int = 100
+    ) -> TopicPage:
+        """A page of the durable topics, or of those whose name matches, such as `orders*`."""
+        return await self._answer(ListTopics(pattern, offset, limit))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a durable topic with everything in it, and its subscriptions."""
+        await self._answer(DeleteTopic(name))
+
+    def consume(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        mode: Mode = "exclusive",
+        start: Position = "earliest",
+        handler: Handler | None = None,
+        consumer: str | None = None,
+        sender: str | None = None,
+        **serving: Unpack[Serving],
+    ) -> Opening[Consumer]:
+        """Read a durable subscription, which is made if it does not exist.
+
+        Use it as `async with me.consume(...) as orders:`, or `orders = await me.consume(...)` and
+        `await orders.close()`.
+
+        Args:
+            mode: Who gets a message: the one consumer (`exclusive`), the first with others standing
+                by (`failover`), all in turn (`shared`), or the one for its key (`key-shared`).
+            start: Where a new subscription begins: `earliest`, `latest`, a seq, a datetime, or
+                `{"last": n}`.
+            handler: A function, plain or async, for the messages: returning acknowledges, raising
+                lets the message come again, raising `Reject` gives it up.
+            consumer: Our name in the subscription; whoever joins under the same one takes over.
+            serving: How the subscription is served: `window`, `strict`, `auto_ack`,
+                `ack_timeout_s`, `max_deliveries`, `backoff_s`, `backoff_cap_s`, `heartbeat_s`,
+                `rate_per_s`, `poison`, `dead_letter`; see `Serving`.
+
+        Raises:
+            ValueError: An option cannot be used; raised at once.
+            Refused: With code `unknown_topic`, `subscription_busy` (somebody else consumes
+                exclusively) or `subscription_conflict` (it has another mode); raised when entered.
+        """
+        key = SeatKey(checked_topic(topic), checked_name(subscription, "a subscription"))
+        address = sender or self.address
+        # A name of its own lets this very consumer take over from its broken connection.
+        name = consumer or f"{path_of(address)}-{secrets.token_hex(4)}"
+        asked = terms(mode=mode, start=start, consumer=name, serving=serving)
+        return Opening(lambda: join(self._runner, Seat(key, asked, address), handler))
+
+    def replay(
+        self,
+        topic: str,
+        from_seq: int = 1,
+        to_seq: int | None = None,
+        *,
+        limit: int | None = None,
+    ) -> Replay:
+        """Read a part of a durable topic once, whatever subscriptions do; both ends included."""
+        return Replay(self._runner, checked_topic(topic), from_seq, to_seq, limit)
+
+    async def subscription(self, topic: str, name: str) -> SubscriptionInfo:
+        """How a durable subscription is doing."""
+        return await self._answer(ShowSubscription(topic, name))
+
+    async def subscriptions(
+        self, topic: str | None = None, *, offset: int = 0, limit: int = 100
+    ) -> SubscriptionPage:
+        """A page of the durable subscriptions of a topic, or of all."""
+        return await self._answer(ListSubscriptions(topic, offset, limit))
+
+    async def update_subscription(
+        self, topic: str, name: str, **serving: Unpack[Serving]
+    ) -> SubscriptionInfo:
+        """Change how a durable subscription is served, at once; see `consume` for the options."""
+        return await self._answer(UpdateSubscription(topic, name, served(serving)))
+
+    async def pause(self, topic: str, name: str) -> SubscriptionInfo:
+        """Let a durable subscription deliver nothing until `resume`."""
+        return await self._answer(Pause(topic, name))
+
+    async def resume(self, topic: str, name: str) -> SubscriptionInfo:
+        """Let a paused subscription deliver again."""
+        return await self._answer(Resume(topic, name))
+
+    async def seek(self, topic: str, name: str, to: Position, *, dry_run: bool = False) -> Sought:
+        """Move a durable subscription; with `dry_run` only say what that would mean."""
+        return await self._answer(Seek(topic, name, to, dry_run))
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        """Delete a durable subscription and its position; the messages of the topic stay."""
+        await self._answer(DeleteSubscription(topic, name))
+
+    async def redrive(self, topic: str, seqs: Iterable[int] | None = None) -> int:
+        """Put dead letters back where they came from, all of them or those named; how many."""
+        return await self._answer(Redrive.of(topic, seqs))
+
+    async def purge(self, topic: str, seqs: Iterable[int] | None = None) -> int:
+        """Throw dead letters away, all of them or those named; how many."""
+        return await self._answer(Purge.of(topic, seqs))
+
+    async def republish(
+        self,
+        job: str,
+        originals: Sequence[Original] = (),
+        *,
+        until: tuple[int, int],
+        topic: str | None = None,
+        subscription: str | None = None,
+        actor: str | None = None,
+    ) -> Republished:
+        """Send messages again as a replay, each at most once; without any, ask how far it is.
+
+        Args:
+            job: Names the replay; what it has sent before is skipped.
+            originals: At most 100, in the order of their positions.
+            until: Epoch and offset of the last position this replay may come to, always the same.
+            topic: Where to, with or without `subscription`, or else `actor`, which is durable.
+        """
+        to = destination(topic, subscription, actor)
+        epoch, offset = until
+        return await self._answer(Republish(job, {"epoch": epoch, "offset": offset}, to, originals))
+
+    async def erase(
+        self,
+        *,
+        actor: str | None = None,
+        inbox: str | None = None,
+        pseudonym: str | None = None,
+    ) -> Erased:
+        """Take what an actor got and sent, or what is in an inbox, out of the hub's log.
+
+        The answer comes when nothing of it is left there, which may take a while. Copies that the
+        pipeline has made are another matter: `signalhub erase` takes care of both.
+
+        Args:
+            pseudonym: What the mailbox is to be called in the log from now on, `erased.` and 32
+                hexadecimal digits; the hub makes one up otherwise.
+        """
+        return await self._answer(Erase(actor, inbox, pseudonym))
+
+    async def place(
+        self,
+        actors: Iterable[str],
+        *,
+        host: str | None = None,
+        tokens: Mapping[str, int] | None = None,
+    ) -> Placements:
+        """Where durable actors such as `order/17` live; those without a place get one.
+
+        Args:
+            actors: At most 1000 names.
+            host: An address of ours that is a host: it gets those that live nowhere.
+            tokens: With `host`: tokens under which actors lived there before, as far as we know.
+
+        Raises:
+            ValueError: A name is none.
+            Refused: The hub said no; `code` says why.
+        """
+        return await self._answer(FindPlaces(actors, host, tokens))
+
+    async def move(self, actor: str, token: int, to: str) -> Place:
+        """Give an actor that lives on a host of ours to another host, under the next token.
+
+        It may be repeated: once it has happened the answer is the same.
+
+        Raises:
+            Refused: With code `stale_placement` if the actor has another token by now.
+        """
+        return await self._answer(Move(actor, token, to))
 
     def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
         """Join a room of the same hub, over a socket of its own; see `Hub.room`."""
@@ -764,9 +677,15 @@ class Client(HostCalls, Closing):
     def _protocol(self) -> Protocol:
         return self._runner.protocol
 
-    @property
-    def _compose(self) -> Composer:
-        return self._runner.protocol.compose
+    async def _answer(
+        self,
+        payload: Payload[A],
+        then: Callable[[], None] | None = None,
+        **options: Unpack[Options],
+    ) -> A:
+        answered = await self._runner.call(self._runner.request(payload, **options), then)
+        assert answered is not None
+        return payload.read(answered.payload, answered.attempts)
 
 
 class Subscription:

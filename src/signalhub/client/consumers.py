@@ -13,6 +13,7 @@ from signalhub.client.message import Message
 from signalhub.client.protocol.frame import Request
 from signalhub.client.protocol.restore import Seat
 from signalhub.client.settle import Settler
+from signalhub.client.stream_requests import Credit, Leave
 from signalhub.client.transport.runner import Runner
 from signalhub.wire.errors import Code, OutcomeUnknown, Refused, Unavailable
 
@@ -108,9 +109,8 @@ class Consumer(Closing):
 
         It holds for the present connection; the next one begins with the consumer's window.
         """
-        now_ms = self._runner.now().wall_ms
-        request = self._runner.streams.credit(self.subscription_id, messages, bytes, now_ms)
-        await self._runner.call(request)
+        credit = Credit(self.subscription_id, messages, bytes)
+        await self._runner.call(self._runner.request(credit))
 
     async def ack_up_to(self, seq: int, *, wait: bool = False) -> Settled | None:
         """Everything up to this position is processed; only `exclusive` and `failover` have it."""
@@ -144,7 +144,7 @@ async def join(runner: Runner, seat: Seat, handler: Handler | None) -> Consumer:
     if handler is not None:
         consumer.serve(handler)
     try:
-        request = seat.request(runner.protocol.compose, runner.now().wall_ms)
+        request = seat.request(runner.protocol.frames, runner.now().wall_ms)
         await runner.call(request, seat=seat)
     except BaseException as error:
         _left(runner, seat)
@@ -166,5 +166,4 @@ def _left(runner: Runner, seat: Seat) -> bool:
 
 
 def _leaving(runner: Runner, seat: Seat) -> Request:
-    now_ms = runner.now().wall_ms
-    return runner.streams.unsubscribe(seat.key, now_ms, sender=seat.address)
+    return runner.request(Leave(*seat.key), sender=seat.address)

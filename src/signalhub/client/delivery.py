@@ -6,8 +6,7 @@ message must not be lost for that.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -53,35 +52,6 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     floor: int = 0
     accepted: int = 0
     ignored: tuple[int, ...] = ()
-
-
-class Verb(Enum):
-    """What can become of a delivered message, and the hub's answer to it."""
-
-    ACK = "hub:ack", "hub:acked"
-    NACK = "hub:nack", "hub:nacked"
-    EXTEND = "hub:extend", "hub:extended"
-    TERM = "hub:term", "hub:termed"
-
-    @property
-    def type(self) -> str:
-        return self.value[0]
-
-    @property
-    def answer(self) -> str:
-        return self.value[1]
-
-
-class Settles(Protocol):
-    """Whoever settles the messages of one stream."""
-
-    def is_open(self, delivery: Delivery) -> bool:
-        """Is this one still to be settled by us?"""
-
-    async def settle(
-        self, verb: Verb, delivery: Delivery, facts: dict[str, Any], *, wait: bool
-    ) -> Settled | None:
-        """Say what became of it; with `wait`, return once the hub has that on disk."""
 
 
 def read_members(value: object, kind: type[S]) -> S | None:

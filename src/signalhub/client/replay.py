@@ -8,8 +8,7 @@ from typing import Self
 
 from signalhub.client.answers import Lost, Replayed
 from signalhub.client.message import Message
-from signalhub.client.protocol.effects import Answered
-from signalhub.client.protocol.incoming import answer_of
+from signalhub.client.stream_requests import Read
 from signalhub.client.transport.runner import Runner
 
 PAGE = 500
@@ -57,26 +56,24 @@ class Replay:
         # Should our caller be cancelled, the page still comes, and must not be taken for another.
         page = asyncio.ensure_future(self._ask(size))
         page.add_done_callback(_note_failure)
-        answered = await asyncio.shield(page)
-        replayed = answer_of(answered.payload, Replayed)
-        self._page.extend(answered.messages)
+        replayed, messages = await asyncio.shield(page)
+        self._page.extend(messages)
         if replayed.lost_from is not None and replayed.lost_to is not None:
             self.lost = Lost(replayed.lost_from, replayed.lost_to)
         self.complete = replayed.complete and self.lost is None
-        here, self.next = self.next, replayed.next or self.next + len(answered.messages)
+        here, self.next = self.next, replayed.next or self.next + len(messages)
         is_full = self._limit is not None and self.count + len(self._page) >= self._limit
         self._is_over = replayed.complete or is_full or self.next <= here
 
-    async def _ask(self, size: int) -> Answered:
+    async def _ask(self, size: int) -> tuple[Replayed, tuple[Message, ...]]:
         async with self._runner.replaying:
-            now_ms = self._runner.now().wall_ms
-            request = self._runner.streams.replay(self.topic, self.next, self._to_seq, size, now_ms)
-            answered = await self._runner.call(request)
+            page = Read(self.topic, self.next, self._to_seq, size)
+            answered = await self._runner.call(self._runner.request(page))
         assert answered is not None
-        return answered
+        return page.read(answered.payload, answered.attempts), answered.messages
 
 
-def _note_failure(page: asyncio.Future[Answered]) -> None:
+def _note_failure(page: asyncio.Future[tuple[Replayed, tuple[Message, ...]]]) -> None:
     """Nobody may be left to be told."""
     if not page.cancelled():
         page.exception()

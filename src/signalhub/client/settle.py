@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import msgspec
 
-from signalhub.client.delivery import Delivery, Progress, Settled, Verb
+from signalhub.client.delivery import Delivery, Progress, Settled
 from signalhub.client.message import Message
-from signalhub.client.protocol.effects import Answered, Instant
-from signalhub.client.protocol.frame import Request
-from signalhub.client.protocol.incoming import answer_of
+from signalhub.client.protocol.effects import Answered
+from signalhub.client.protocol.frame import Options, Payload, Request
 from signalhub.client.protocol.restore import Seat
-from signalhub.client.stream_requests import StreamComposer
+from signalhub.client.stream_requests import Ack, Extend, Nack, Settlement, Source, Verdict
 from signalhub.wire.errors import Unavailable
 
 # So many fit into one message of any hub.
@@ -39,10 +38,8 @@ class Outlet(Protocol):
     def is_over(self) -> bool:
         """Will there never be one again?"""
 
-    @property
-    def streams(self) -> StreamComposer: ...
-
-    def now(self) -> Instant: ...
+    def request(self, payload: Payload[Any], **options: Unpack[Options]) -> Request:
+        """Write a request."""
 
     def post(self, request: Request) -> None:
         """Send what needs no answer."""
@@ -56,13 +53,13 @@ class Settler:
 
     def __init__(
         self,
-        place: dict[str, str],
+        source: Source,
         progress: Progress,
         outlet: Outlet,
         *,
         is_automatic: bool = False,
     ) -> None:
-        self.place = place
+        self.source = source
         self.is_automatic = is_automatic
         self.is_closed = False
         self._progress = progress
@@ -70,7 +67,7 @@ class Settler:
         self._acks: dict[tuple[str, int], Delivery] = {}
 
     def __repr__(self) -> str:
-        return f"<Settler of {' '.join(self.place.values())}>"
+        return f"<Settler of {' '.join(filter(None, self.source))}>"
 
     def bound(self, message: Message, delivery: Delivery) -> Message:
         """A message that has just arrived, with the means to settle it."""
@@ -84,59 +81,49 @@ class Settler:
         return self._progress.is_open(delivery)
 
     async def settle(
-        self, verb: Verb, delivery: Delivery, facts: dict[str, Any], *, wait: bool
+        self, verdict: Verdict, delivery: Delivery, facts: dict[str, Any], *, wait: bool
     ) -> Settled | None:
         if self.is_closed or self._outlet.is_over:
-            raise Unavailable(f"{verb.type} was not sent: the consumer is closed")
-        if verb is Verb.NACK:
+            raise Unavailable(f"{verdict.TYPE} was not sent: the consumer is closed")
+        if verdict is Nack:
             self._progress.returned(delivery)
-        elif verb is not Verb.EXTEND:
+        elif verdict is not Extend:
             self._progress.settled(delivery)
-        if verb is Verb.ACK and not wait:
+        if verdict is Ack and not wait:
             self._gather(delivery)
             return None
-        now_ms = self._outlet.now().wall_ms
-        request = self._outlet.streams.settle(
-            verb, self.place, [delivery], facts, now_ms, wait=wait
-        )
-        return await self.send(request)
+        return await self._send(verdict.of(self.source, [delivery], **facts), wait=wait)
 
     async def ack_up_to(self, epoch: str, seq: int, *, wait: bool) -> Settled | None:
         """Acknowledge everything up to a position."""
         self._progress.settled_up_to(epoch, seq)
-        now_ms = self._outlet.now().wall_ms
-        return await self.send(
-            self._outlet.streams.ack_up_to(self.place, epoch, seq, now_ms, wait=wait)
-        )
-
-    async def send(self, request: Request) -> Settled | None:
-        """Send a settlement; what the hub made of it, if it is to answer."""
-        if request.answer is None:
-            self._outlet.post(request)
-            return None
-        answered = await self._outlet.call(request)
-        assert answered is not None
-        return answer_of(answered.payload, Settled)
+        return await self._send(Ack(*self.source, epoch=epoch or None, up_to=seq), wait=wait)
 
     def flush(self) -> None:
         """Send what was gathered."""
         if not self._acks or not self._outlet.is_ready:
             return
         acks, self._acks = self._acks, {}
-        now_ms = self._outlet.now().wall_ms
         for _, same_epoch in groupby(acks.values(), lambda one: one.epoch):
             deliveries = list(same_epoch)
             for at in range(0, len(deliveries), TOGETHER_MAX):
                 together = deliveries[at : at + TOGETHER_MAX]
-                self._outlet.post(
-                    self._outlet.streams.settle(
-                        Verb.ACK, self.place, together, {}, now_ms, wait=False
-                    )
-                )
+                ack = Ack.of(self.source, together)
+                self._outlet.post(self._outlet.request(ack, wait=False))
 
     def lost(self) -> None:
         """The connection is gone."""
         self._progress.lost()
+
+    async def _send(self, settlement: Settlement, *, wait: bool) -> Settled | None:
+        """What the hub made of it, if it is to answer."""
+        request = self._outlet.request(settlement, wait=wait)
+        if not wait:
+            self._outlet.post(request)
+            return None
+        answered = await self._outlet.call(request)
+        assert answered is not None
+        return settlement.read(answered.payload, answered.attempts)
 
     def _gather(self, delivery: Delivery) -> None:
         if not self._acks:
@@ -163,8 +150,8 @@ class Settlers:
 
     def add(self, seat: Seat) -> Settler:
         """A consumer takes a seat."""
-        place = {"topic": seat.key.topic, "subscription": seat.key.subscription}
-        settler = Settler(place, seat.progress, self._outlet, is_automatic=seat.is_auto_acked)
+        source = Source(topic=seat.key.topic, subscription=seat.key.subscription)
+        settler = Settler(source, seat.progress, self._outlet, is_automatic=seat.is_auto_acked)
         self._seats[seat.key] = settler
         return settler
 
@@ -192,6 +179,6 @@ class Settlers:
             return None
         settler = self._mailboxes.get(delivery.stream)
         if settler is None:
-            settler = Settler({"stream": delivery.stream}, Progress(), self._outlet)
+            settler = Settler(Source(delivery.stream), Progress(), self._outlet)
             self._mailboxes[delivery.stream] = settler
         return settler

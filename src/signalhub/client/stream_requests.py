@@ -1,252 +1,359 @@
-"""What a client can say to a hub about durable topics, subscriptions and their messages."""
+"""What a client can say to a hub about durable topics, subscriptions, their messages and actors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Self, TypedDict, get_args
 
-from signalhub.client.answers import Original
+from signalhub.client.answers import (
+    Count,
+    Erased,
+    Original,
+    Place,
+    Placements,
+    Replayed,
+    Republished,
+    Sought,
+    SubscriptionInfo,
+    SubscriptionPage,
+    Topic,
+    TopicPage,
+    answer_of,
+)
 from signalhub.client.arguments import (
     Mode,
     Poison,
     Position,
+    checked_actor,
     checked_address,
     checked_name,
     checked_topic,
     wire_position,
 )
-from signalhub.client.delivery import Delivery, Verb
-from signalhub.client.protocol.frame import FrameWriter, Kind, Request
-from signalhub.wire.envelope import ASK, TELL
-
-DeadLetterVerb = Literal["hub:redrive", "hub:purge"]
+from signalhub.client.delivery import Delivery, Settled
+from signalhub.client.protocol.frame import A, Kind, Payload
+from signalhub.wire.envelope import TELL
 
 
-class StreamComposer:
-    """Writes the requests of one client."""
+class _OfTopic(Payload[A], Generic[A]):
+    topic: str
 
-    def __init__(self, frames: FrameWriter) -> None:
-        self._frames = frames
+    def __post_init__(self) -> None:
+        checked_topic(self.topic)
 
-    def create_topic(self, topic: str, definition: Mapping[str, Any], now_ms: int) -> Request:
-        payload = {"topic": checked_topic(topic), "durable": True, **definition}
-        return self._frames.request("hub:topic_create", payload, now_ms, answer="hub:topic_created")
 
-    def update_topic(self, topic: str, definition: Mapping[str, Any], now_ms: int) -> Request:
-        payload = {"topic": checked_topic(topic), **definition}
-        return self._frames.request(
-            "hub:topic_update", payload, now_ms, answer="hub:topic_info_response"
-        )
+class CreateTopic(_OfTopic[Topic]):
+    TYPE = "hub:topic_create"
+    ANSWER = "hub:topic_created"
 
-    def topic_info(self, topic: str, now_ms: int) -> Request:
-        payload = {"topic": checked_topic(topic)}
-        return self._frames.request(
-            "hub:topic_info", payload, now_ms, answer="hub:topic_info_response"
-        )
+    definition: Mapping[str, Any]
 
-    def list_topics(self, pattern: str | None, offset: int, limit: int, now_ms: int) -> Request:
-        payload = _given(pattern=pattern, offset=offset, limit=limit)
-        return self._frames.request("hub:list_topics", payload, now_ms, answer="hub:topic_list")
+    def content(self) -> object:
+        return {"topic": self.topic, "durable": True, **self.definition}
 
-    def delete_topic(self, topic: str, now_ms: int) -> Request:
-        return self._frames.request(
-            "hub:topic_delete",
-            {"topic": checked_topic(topic)},
-            now_ms,
-            answer="hub:topic_deleted",
-            # The second time would be refused, as if the first had failed.
-            is_repeatable=False,
-        )
 
-    def subscribe(
-        self, seat: tuple[str, str], terms: Mapping[str, Any], now_ms: int, *, sender: str
-    ) -> Request:
-        return self._frames.request(
-            "hub:subscribe",
-            _place(*seat) | dict(terms),
-            now_ms,
-            sender=sender,
-            subject=_subject("hub:subscribe", _place(*seat)),
-            answer="hub:subscribed",
-        )
+class UpdateTopic(_OfTopic[Topic]):
+    TYPE = "hub:topic_update"
+    ANSWER = "hub:topic_info_response"
 
-    def unsubscribe(self, seat: tuple[str, str], now_ms: int, *, sender: str) -> Request:
-        return self._frames.request(
-            "hub:unsubscribe",
-            _place(*seat),
-            now_ms,
-            sender=sender,
-            subject=_subject("hub:unsubscribe", _place(*seat)),
-            answer="hub:unsubscribed",
-            # The end of the connection ends it, too.
-            is_repeatable=False,
-        )
+    definition: Mapping[str, Any]
 
-    def settle(
-        self,
-        verb: Verb,
-        place: Mapping[str, str],
-        deliveries: Sequence[Delivery],
-        facts: Mapping[str, Any],
-        now_ms: int,
-        *,
-        wait: bool,
-    ) -> Request:
-        """Settle messages of one epoch; `place` names the subscription or the mailbox."""
+    def content(self) -> object:
+        return {"topic": self.topic, **self.definition}
+
+
+class ShowTopic(_OfTopic[Topic]):
+    TYPE = "hub:topic_info"
+    ANSWER = "hub:topic_info_response"
+
+
+class ListTopics(Payload[TopicPage]):
+    TYPE = "hub:list_topics"
+    ANSWER = "hub:topic_list"
+
+    pattern: str | None = None
+    offset: int | None = None
+    limit: int | None = None
+
+
+class DeleteTopic(_OfTopic[None]):
+    TYPE = "hub:topic_delete"
+    ANSWER = "hub:topic_deleted"
+    # The second time would be refused, as if the first had failed.
+    REPEATABLE = False
+
+
+class _OfSubscription(Payload[A], Generic[A]):
+    topic: str
+    subscription: str
+
+    def __post_init__(self) -> None:
+        checked_topic(self.topic)
+        checked_name(self.subscription, "a subscription")
+
+    def subject(self) -> str:
+        return f"{self.TYPE} for {self.subscription} of topic {self.topic}"
+
+
+class Join(_OfSubscription[None]):
+    TYPE = "hub:subscribe"
+    ANSWER = "hub:subscribed"
+
+    terms: Mapping[str, Any]
+
+    def content(self) -> object:
+        return {"topic": self.topic, "subscription": self.subscription, **self.terms}
+
+
+class Leave(_OfSubscription[None]):
+    TYPE = "hub:unsubscribe"
+    ANSWER = "hub:unsubscribed"
+    # The end of the connection ends it, too.
+    REPEATABLE = False
+
+
+class _Shown(_OfSubscription[SubscriptionInfo]):
+    ANSWER = "hub:sub_info_response"
+
+
+class ShowSubscription(_Shown):
+    TYPE = "hub:sub_info"
+
+
+class UpdateSubscription(_Shown):
+    TYPE = "hub:sub_update"
+
+    serving: Mapping[str, Any]
+
+    def content(self) -> object:
+        return {"topic": self.topic, "subscription": self.subscription, **self.serving}
+
+
+class Pause(_Shown):
+    TYPE = "hub:sub_pause"
+
+
+class Resume(_Shown):
+    TYPE = "hub:sub_resume"
+
+
+class DeleteSubscription(_Shown):
+    TYPE = "hub:sub_delete"
+    ALIAS = "hub:sub_deleted"
+    REPEATABLE = False
+
+
+class ListSubscriptions(Payload[SubscriptionPage]):
+    TYPE = "hub:list_subs"
+    ANSWER = "hub:sub_list"
+    ALIAS = "hub:sub_info_response"
+
+    topic: str | None = None
+    offset: int | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.topic is not None:
+            checked_topic(self.topic)
+
+
+class Seek(_OfSubscription[Sought]):
+    """Move a durable subscription, or only say what that would mean."""
+
+    TYPE = "hub:seek"
+    ANSWER = "hub:sought"
+
+    to: Position
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.to = wire_position(self.to)
+
+    def subject(self) -> str:
+        return self.TYPE
+
+    def is_repeatable(self) -> bool:
+        return self.dry_run
+
+
+class Read(_OfTopic[Replayed]):
+    """A part of a topic; the messages come before the answer."""
+
+    TYPE = "hub:replay"
+    ANSWER = "hub:replayed"
+
+    from_seq: int
+    to_seq: int | None = None
+    limit: int | None = None
+
+    def collects(self) -> str:
+        return self.topic
+
+
+class _DeadLetters(_OfTopic[int]):
+    """All of them, or those named."""
+
+    REPEATABLE = False
+
+    all: bool | None = None
+    seqs: Iterable[int] | None = None
+
+    @classmethod
+    def of(cls, topic: str, seqs: Iterable[int] | None) -> Self:
+        return cls(topic, all=True) if seqs is None else cls(topic, seqs=list(seqs))
+
+    def read(self, answer: Any, attempts: int) -> int:
+        return answer_of(answer, Count).count
+
+
+class Redrive(_DeadLetters):
+    TYPE = "hub:redrive"
+    ANSWER = "hub:redriven"
+
+
+class Purge(_DeadLetters):
+    TYPE = "hub:purge"
+    ANSWER = "hub:purged"
+
+
+class Source(NamedTuple):
+    """What a message came from: a mailbox, or a subscription of a topic."""
+
+    stream: str | None = None
+    topic: str | None = None
+    subscription: str | None = None
+
+
+class Settlement(Payload[Settled]):
+    """What became of messages of one epoch."""
+
+    KIND = Kind.EXEMPT
+
+    stream: str | None = None
+    topic: str | None = None
+    subscription: str | None = None
+    epoch: str | None = None
+    seq: int | None = None
+    id: str | None = None
+    seqs: Sequence[int] | None = None
+    ids: Sequence[str | None] | None = None
+    up_to: int | None = None
+    delay_ms: int | None = None
+    ms: int | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, source: Source, deliveries: Sequence[Delivery], **facts: Any) -> Self:
+        """Settle one delivery or several, of one epoch."""
         first = deliveries[0]
         if len(deliveries) == 1:
-            named = _given(epoch=first.epoch, seq=first.seq, id=first.id)
-        else:
-            named = {"epoch": first.epoch, "seqs": [one.seq for one in deliveries]}
-            if all(one.id is not None for one in deliveries):
-                named["ids"] = [one.id for one in deliveries]
-        return self._settlement(verb, {**place, **named, **facts}, place, now_ms, wait=wait)
+            return cls(*source, epoch=first.epoch, seq=first.seq, id=first.id, **facts)
+        seqs = [one.seq for one in deliveries]
+        ids = [one.id for one in deliveries]
+        return cls(*source, epoch=first.epoch, seqs=seqs, ids=None if None in ids else ids, **facts)
 
-    def ack_up_to(
-        self, place: Mapping[str, str], epoch: str, seq: int, now_ms: int, *, wait: bool
-    ) -> Request:
-        payload = {**place, **_given(epoch=epoch or None), "upTo": seq}
-        return self._settlement(Verb.ACK, payload, place, now_ms, wait=wait)
+    def subject(self) -> str:
+        if self.stream is not None:
+            return f"{self.TYPE} for the mailbox of {self.stream}"
+        return f"{self.TYPE} for {self.subscription} of topic {self.topic}"
 
-    def credit(
-        self, subscription_id: str, messages: int | None, bytes: int | None, now_ms: int
-    ) -> Request:
-        if messages is None and bytes is None:
-            raise ValueError("a credit is so many messages, or bytes, or both")
-        if min(each for each in (messages, bytes) if each is not None) < 0:
+
+Verdict = type[Settlement]
+
+
+class Ack(Settlement):
+    TYPE = "hub:ack"
+    ANSWER = "hub:acked"
+
+
+class Nack(Settlement):
+    TYPE = "hub:nack"
+    ANSWER = "hub:nacked"
+
+
+class Extend(Settlement):
+    TYPE = "hub:extend"
+    ANSWER = "hub:extended"
+
+
+class Term(Settlement):
+    TYPE = "hub:term"
+    ANSWER = "hub:termed"
+
+
+class Credit(Payload[None]):
+    """How much may be on its way to a consumer and not settled."""
+
+    TYPE = "hub:credit"
+    KIND = Kind.EXEMPT
+    PATTERN = TELL
+
+    subscription_id: str
+    messages: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.messages is None and self.bytes is None:
+            raise ValueError("a credit is a number of messages, or bytes, or both")
+        if min(each for each in (self.messages, self.bytes) if each is not None) < 0:
             raise ValueError("a credit is at least 0")
-        payload = _given(subscriptionId=subscription_id, messages=messages, bytes=bytes)
-        return self._frames.request("hub:credit", payload, now_ms, kind=Kind.EXEMPT, pattern=TELL)
-
-    def replay(
-        self, topic: str, from_seq: int, to_seq: int | None, limit: int, now_ms: int
-    ) -> Request:
-        payload = _given(topic=checked_topic(topic), fromSeq=from_seq, toSeq=to_seq, limit=limit)
-        return self._frames.request(
-            "hub:replay", payload, now_ms, answer="hub:replayed", collects=topic
-        )
-
-    def seek(
-        self, topic: str, name: str, to: Position, now_ms: int, *, dry_run: bool = False
-    ) -> Request:
-        payload = _place(topic, name) | {"to": wire_position(to)}
-        if dry_run:
-            payload["dryRun"] = True
-        return self._frames.request(
-            "hub:seek", payload, now_ms, answer="hub:sought", is_repeatable=dry_run
-        )
-
-    def subscription(
-        self,
-        type: str,
-        topic: str,
-        name: str,
-        now_ms: int,
-        *,
-        members: Mapping[str, Any] | None = None,
-        is_repeatable: bool = True,
-    ) -> Request:
-        """Look at a subscription, or change its state."""
-        return self._frames.request(
-            type,
-            _place(topic, name) | dict(members or {}),
-            now_ms,
-            subject=_subject(type, _place(topic, name)),
-            answer="hub:sub_info_response",
-            answer_alias="hub:sub_deleted" if type == "hub:sub_delete" else None,
-            is_repeatable=is_repeatable,
-        )
-
-    def list_subscriptions(
-        self, topic: str | None, offset: int, limit: int, now_ms: int
-    ) -> Request:
-        name = None if topic is None else checked_topic(topic)
-        payload = _given(topic=name, offset=offset, limit=limit)
-        return self._frames.request(
-            "hub:list_subs",
-            payload,
-            now_ms,
-            answer="hub:sub_list",
-            answer_alias="hub:sub_info_response",
-        )
-
-    def dead_letters(
-        self, verb: DeadLetterVerb, topic: str, seqs: Sequence[int] | None, now_ms: int
-    ) -> Request:
-        """Put dead letters back, or throw them away."""
-        payload: dict[str, Any] = {"topic": checked_topic(topic)}
-        payload |= {"all": True} if seqs is None else {"seqs": list(seqs)}
-        answer = {"hub:redrive": "hub:redriven", "hub:purge": "hub:purged"}[verb]
-        return self._frames.request(verb, payload, now_ms, answer=answer, is_repeatable=False)
-
-    def republish(
-        self,
-        job: str,
-        originals: Sequence[Original],
-        until: tuple[int, int],
-        to: Mapping[str, str],
-        now_ms: int,
-    ) -> Request:
-        """Send messages of a replay; the hub takes each once, so it may be repeated."""
-        epoch, offset = until
-        payload = {
-            "job": job,
-            "until": {"epoch": epoch, "offset": offset},
-            "to": to,
-            "messages": originals,
-        }
-        return self._frames.request("hub:republish", payload, now_ms, answer="hub:republished")
-
-    def erase(
-        self, actor: str | None, inbox: str | None, pseudonym: str | None, now_ms: int
-    ) -> Request:
-        """Take somebody's content out of the log; done twice it finds nothing the second time."""
-        given = {} if actor is None else {"actor": checked_address(actor)}
-        payload = given | ({} if inbox is None else {"inbox": inbox})
-        payload |= {} if pseudonym is None else {"pseudonym": pseudonym}
-        return self._frames.request("hub:erase", payload, now_ms, answer="hub:erased")
-
-    def place(
-        self,
-        actors: Sequence[str],
-        host: str | None,
-        tokens: Mapping[str, int] | None,
-        now_ms: int,
-    ) -> Request:
-        """Where durable actors live; asked twice the answer is the same."""
-        payload = _given(actors=actors, host=host, tokens=tokens)
-        return self._frames.request("hub:place", payload, now_ms, answer="hub:placed")
-
-    def move(self, actor: str, token: int, to: str, now_ms: int) -> Request:
-        """Give an actor to another host; the hub knows a repeat by the token."""
-        payload = {"actor": actor, "token": token, "to": checked_address(to)}
-        return self._frames.request("hub:move", payload, now_ms, answer="hub:moved")
-
-    def _settlement(
-        self,
-        verb: Verb,
-        payload: Mapping[str, Any],
-        place: Mapping[str, str],
-        now_ms: int,
-        *,
-        wait: bool,
-    ) -> Request:
-        return self._frames.request(
-            verb.type,
-            payload,
-            now_ms,
-            kind=Kind.EXEMPT,
-            pattern=ASK if wait else TELL,
-            subject=_subject(verb.type, place),
-            answer=verb.answer if wait else None,
-        )
 
 
-def _place(topic: str, subscription: str) -> dict[str, Any]:
-    return {
-        "topic": checked_topic(topic),
-        "subscription": checked_name(subscription, "a subscription"),
-    }
+class Republish(Payload[Republished]):
+    """Send messages of a replay; the hub takes each once, so it may be repeated."""
+
+    TYPE = "hub:republish"
+    ANSWER = "hub:republished"
+
+    job: str
+    until: Mapping[str, int]
+    to: Mapping[str, str]
+    messages: Sequence[Original]
+
+
+class Erase(Payload[Erased]):
+    """Take somebody's content out of the log; done twice it finds nothing the second time."""
+
+    TYPE = "hub:erase"
+    ANSWER = "hub:erased"
+
+    actor: str | None = None
+    inbox: str | None = None
+    pseudonym: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.actor is not None:
+            checked_address(self.actor)
+
+
+class FindPlaces(Payload[Placements]):
+    """Where durable actors live; asked twice the answer is the same."""
+
+    TYPE = "hub:place"
+    ANSWER = "hub:placed"
+
+    actors: Iterable[str]
+    host: str | None = None
+    tokens: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        self.actors = [checked_actor(actor) for actor in self.actors]
+
+
+class Move(Payload[Place]):
+    """Give an actor to another host; the hub knows a repeat by the token."""
+
+    TYPE = "hub:move"
+    ANSWER = "hub:moved"
+
+    actor: str
+    token: int
+    to: str
+
+    def __post_init__(self) -> None:
+        checked_actor(self.actor)
+        checked_address(self.to)
 
 
 def destination(
@@ -258,47 +365,14 @@ def destination(
     if actor is not None:
         return {"actor": checked_address(actor)}
     assert topic is not None
-    return {"topic": checked_topic(topic)} if subscription is None else _place(topic, subscription)
-
-
-def _subject(type: str, place: Mapping[str, str]) -> str:
-    """For error texts: `hub:ack for billing of topic orders`."""
-    if "stream" in place:
-        return f"{type} for the mailbox of {place['stream']}"
-    return f"{type} for {place['subscription']} of topic {place['topic']}"
-
-
-def _given(**members: Any) -> dict[str, Any]:
-    """Members that were left out stay out."""
-    return {name: value for name, value in members.items() if value is not None}
+    to = {"topic": checked_topic(topic)}
+    if subscription is not None:
+        to["subscription"] = checked_name(subscription, "a subscription")
+    return to
 
 
 _MODES = get_args(Mode)
 _POISONS = get_args(Poison)
-
-_WIRE_NAMES = {
-    "window": "window",
-    "strict": "strict",
-    "auto_ack": "autoAck",
-    "ack_timeout_s": "ackTimeoutMs",
-    "max_deliveries": "maxDeliveries",
-    "backoff_s": "backoffMs",
-    "backoff_cap_s": "backoffCapMs",
-    "heartbeat_s": "heartbeatMs",
-    "rate_per_s": "ratePerSecond",
-    "poison": "poison",
-    "dead_letter": "deadLetter",
-}
-_SPANS = frozenset({"ack_timeout_s", "backoff_s", "backoff_cap_s", "heartbeat_s"})
-_LEAST = {
-    "window": 1,
-    "ack_timeout_s": 0.001,
-    "max_deliveries": 1,
-    "backoff_s": 0,
-    "backoff_cap_s": 0,
-    "heartbeat_s": 0,
-    "rate_per_s": 0,
-}
 
 
 class Serving(TypedDict, total=False):
@@ -375,20 +449,14 @@ def served(serving: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a subscription in the words of the wire."""
     members: dict[str, Any] = {}
     for name, value in serving.items():
-        if name not in _WIRE_NAMES:
+        option = _OPTIONS.get(name)
+        if option is None:
             raise TypeError(f"there is no option {name!r} of a durable subscription")
         if value is None:
             continue
-        least = _LEAST.get(name)
-        if least is not None and value < least:
-            raise ValueError(f"{name} must be at least {least:g}")
-        if name == "poison":
-            value = _checked_poison(value)
-        elif name == "dead_letter":
-            value = checked_topic(value)
-        elif name in _SPANS:
-            value = round(value * 1000)
-        members[_WIRE_NAMES[name]] = value
+        if option.least is not None and value < option.least:
+            raise ValueError(f"{name} must be at least {option.least:g}")
+        members[option.wire_name] = value if option.written is None else option.written(value)
     return members
 
 
@@ -396,3 +464,28 @@ def _checked_poison(poison: str) -> str:
     if poison not in _POISONS:
         raise ValueError(f"{poison!r} is no poison policy; there are {', '.join(_POISONS)}")
     return poison
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+class _Option(NamedTuple):
+    wire_name: str
+    least: float | None = None
+    written: Callable[[Any], Any] | None = None
+
+
+_OPTIONS = {
+    "window": _Option("window", 1),
+    "strict": _Option("strict"),
+    "auto_ack": _Option("autoAck"),
+    "ack_timeout_s": _Option("ackTimeoutMs", 0.001, _ms),
+    "max_deliveries": _Option("maxDeliveries", 1),
+    "backoff_s": _Option("backoffMs", 0, _ms),
+    "backoff_cap_s": _Option("backoffCapMs", 0, _ms),
+    "heartbeat_s": _Option("heartbeatMs", 0, _ms),
+    "rate_per_s": _Option("ratePerSecond", 0),
+    "poison": _Option("poison", written=_checked_poison),
+    "dead_letter": _Option("deadLetter", written=checked_topic),
+}

@@ -20,10 +20,10 @@ from signalhub.client.protocol.effects import (
     Send,
     Stop,
 )
-from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.frame import FrameWriter, Payload, Request
 from signalhub.client.protocol.protocol import Protocol
 from signalhub.client.protocol.restore import Membership, Seat, SeatKey
-from signalhub.client.requests import Composer
+from signalhub.client.requests import Ask, Publish, Register, Subscribe, Tell
 from signalhub.clock import Ids
 from signalhub.testing import FakeClock, Peer, ScriptedHub
 from signalhub.wire.errors import ClientError
@@ -58,8 +58,8 @@ class Scene:
     def __init__(self, lease_s: float | None = None) -> None:
         self.clock = FakeClock()
         self.membership = Membership()
-        self.membership.registered(ALICE, ["chat"], {}, lease_s)
-        self.protocol = Protocol(Composer(ALICE, Ids("0" * 20)), self.membership, self.now)
+        self.membership.registered(Register(ALICE, ["chat"], {}, lease_s))
+        self.protocol = Protocol(FrameWriter(ALICE, Ids("0" * 20)), self.membership, self.now)
         self.effects: list[Effect] = []
         self._frames = 0
 
@@ -104,35 +104,32 @@ class Scene:
         (stop,) = self.of(Stop)
         return stop.error
 
-    def submit(self, request: Request) -> Request:
+    def submit(self, payload: Payload[Any], **options: Any) -> Request:
+        request = self.protocol.frames.request(payload, self.now_ms, **options)
         self.effects += self.protocol.submit(request, self.now)
         return request
 
     def tell(self, payload: Any = None, to: str = BOB) -> Request:
-        return self.submit(self.protocol.compose.tell(to, "note", payload, self.now_ms))
+        return self.submit(Tell(to, "note", payload))
 
     def ask(self, payload: Any = None, timeout_s: float = 30.0, attempts: int = 3) -> Request:
-        compose = self.protocol.compose
-        return self.submit(
-            compose.ask(BOB, "task", payload, self.now_ms, timeout_s=timeout_s, attempts=attempts)
-        )
+        return self.submit(Ask(BOB, "task", payload), timeout_s=timeout_s, attempts=attempts)
 
-    def publish(self, payload: Any = None, **options: Any) -> Request:
-        compose = self.protocol.compose
-        return self.submit(compose.publish("news", "item", payload, self.now_ms, **options))
+    def publish(self, payload: Any = None, *, durable: bool = False, **options: Any) -> Request:
+        return self.submit(Publish("news", "item", payload, durable), **options)
 
     def consume(self, topic: str = "orders", name: str = "billing", **facts: Any) -> Seat:
         """Take a seat, and let the hub grant it."""
         seat = Seat(SeatKey(topic, name), {"mode": "exclusive", "from": "earliest"}, ALICE)
         self.membership.seated(seat)
-        request = seat.request(self.protocol.compose, self.now_ms)
+        request = seat.request(self.protocol.frames, self.now_ms)
         self.effects += self.protocol.submit(request, self.now, seat=seat)
         self.hear("hub:subscribed", {"epoch": "e1"} | facts, self.sent_one("hub:subscribe"))
         return seat
 
     def subscribe(self, topic: str) -> None:
         """Subscribe, and let the hub grant it."""
-        request = self.protocol.compose.subscribe(topic, self.now_ms)
+        request = self.protocol.frames.request(Subscribe(topic), self.now_ms)
         self.effects += self.protocol.submit(
             request, self.now, lambda: self.membership.subscribed(ALICE, topic)
         )
@@ -172,7 +169,7 @@ class Scene:
         """Let time pass as a punctual shell would: every wake-up is obeyed at its moment."""
         end_s = self.clock.mono_s() + seconds
         for _ in range(10_000):
-            wake_at_s = self.protocol.wake_at_s(self.now)
+            wake_at_s = self.protocol.wake_at_s(self.clock.mono_s())
             if wake_at_s is None or wake_at_s > end_s:
                 break
             self.clock.advance(max(0.0, wake_at_s - self.clock.mono_s()))

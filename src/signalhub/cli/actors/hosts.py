@@ -28,7 +28,7 @@ from signalhub.wire.errors import (
 if TYPE_CHECKING:
     from signalhub.actors.host.caller import ActorHub
     from signalhub.actors.store.store import Store
-    from signalhub.client.client import Placements
+    from signalhub.client.answers import Placements
 
 T = TypeVar("T")
 Row = dict[str, Any]

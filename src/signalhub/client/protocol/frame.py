@@ -1,19 +1,27 @@
-"""One request to the hub: its frame, and how to treat it."""
+"""One request to the hub: how it is declared, its frame, and how to treat it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from types import NoneType
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast, get_args
 
 import msgspec
 
-from signalhub.client.arguments import checked_address
+from signalhub.client.answers import answer_of
+from signalhub.client.arguments import (
+    checked_address,
+    checked_lifetime,
+    checked_message_id,
+)
 from signalhub.clock import Ids
 from signalhub.wire import names
-from signalhub.wire.envelope import ASK, encode
+from signalhub.wire.envelope import ASK, TELL, encode
 
 REQUEST_S = 30.0
+
+A = TypeVar("A")
 
 
 class Kind(Enum):
@@ -25,20 +33,76 @@ class Kind(Enum):
     EXEMPT = "exempt"  # Nothing but the connection.
 
 
+class Payload(msgspec.Struct, Generic[A], omit_defaults=True, rename="camel"):
+    """What a request says; `A` is what its caller gets as the answer.
+
+    A subclass declares one type of request: the constants below, its members as fields, and their
+    checks in `__post_init__`. Members with their default are not sent.
+    """
+
+    TYPE: ClassVar[str]
+    ANSWER: ClassVar[str | None] = None  # The type of the answer; without one it is a tell.
+    ALIAS: ClassVar[str | None] = None  # What some hubs call the answer.
+    KIND: ClassVar[Kind] = Kind.CONTROL
+    PATTERN: ClassVar[str] = ASK
+    NOUN: ClassVar[str] = "a request"
+    REPEATABLE: ClassVar[bool] = True
+    READS: ClassVar[Any]
+
+    def __init_subclass__(cls) -> None:
+        (cls.READS, *_) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+
+    def content(self) -> object:
+        """What is written as the payload."""
+        return self
+
+    def subject(self) -> str:
+        """What it is about, for error texts: `task:assign to @(demo/bob)`."""
+        return self.TYPE
+
+    def target(self) -> str:
+        """Whose pause holds it back."""
+        return ""
+
+    def collects(self) -> str | None:
+        """The topic whose replayed messages belong to the answer."""
+        return None
+
+    def is_repeatable(self) -> bool:
+        """May it be sent again: the hub recognises it, or twice is as once."""
+        return self.REPEATABLE
+
+    def read(self, answer: Any, attempts: int) -> A:
+        """The answer, to a request that was sent so often."""
+        return cast(A, None if self.READS is NoneType else answer_of(answer, self.READS))
+
+
+class Options(TypedDict, total=False):
+    """What a request may have beside its payload."""
+
+    sender: str | None
+    message_id: str | None
+    metadata: Mapping[str, Any] | None
+    ttl_ms: float | None
+    timeout_s: float
+    attempts: int
+    wait: bool
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One frame and how to treat it."""
+    """One frame and how to treat it; `Payload` says what the members mean."""
 
     id: str
     frame: bytes
     kind: Kind
-    subject: str  # What it is about, for error texts: `task:assign to @(demo/bob)`.
-    target: str = ""
-    answer: str | None = None  # The type that answers it; without one it is done once written.
-    answer_alias: str | None = None  # What some hubs call the answer.
-    is_repeatable: bool = True  # May be sent again: the hub recognises it, or twice is as once.
-    collects: str | None = None  # The topic whose replayed messages belong to the answer.
-    timeout_s: float = REQUEST_S
-    attempts: int = 1
+    subject: str
+    target: str
+    answer: str | None  # Without one it is done once written.
+    answer_alias: str | None
+    is_repeatable: bool
+    collects: str | None
+    timeout_s: float
+    attempts: int
 
     def is_answered_by(self, type: str) -> bool:
         return type in (self.answer, self.answer_alias)
@@ -56,53 +120,49 @@ class FrameWriter:
 
     def request(
         self,
-        type: str,
-        payload: Any,
+        payload: Payload[Any],
         now_ms: int,
         *,
-        kind: Kind = Kind.CONTROL,
-        pattern: str = ASK,
-        message_id: str | None = None,
         sender: str | None = None,
-        target: str = "",
+        message_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         ttl_ms: float | None = None,
-        subject: str = "",
-        answer: str | None = None,
-        answer_alias: str | None = None,
-        is_repeatable: bool = True,
-        collects: str | None = None,
         timeout_s: float = REQUEST_S,
         attempts: int = 1,
+        wait: bool = True,
     ) -> Request:
-        """Write a frame to the hub."""
-        message_id = message_id or self.new_id()
+        """Write a frame to the hub; without `wait` nobody answers it."""
+        if timeout_s <= 0 or attempts < 1:
+            raise ValueError(f"{payload.NOUN} needs a timeout above 0 s and at least one attempt")
+        checked_lifetime(ttl_ms)
+        message_id = checked_message_id(message_id) or self.new_id()
         message = {
             "id": message_id,
             "from": self.sender if sender is None else checked_address(sender),
             "to": names.HUB_ADDRESS,
-            "type": type,
-            "payload": payload,
-            "pattern": pattern,
+            "type": payload.TYPE,
+            "payload": payload.content(),
+            "pattern": payload.PATTERN if wait else TELL,
             "correlationId": None,
             "timestamp": now_ms,
             "metadata": metadata or {},
             "ttl": ttl_ms,
             "signature": None,
         }
-        subject = subject or type
+        subject = payload.subject()
+        is_repeatable = payload.is_repeatable()
         return Request(
             id=message_id,
             frame=_frame(message, subject),
-            kind=kind,
+            kind=payload.KIND,
             subject=subject,
-            target=target,
-            answer=answer,
-            answer_alias=answer_alias,
+            target=payload.target(),
+            answer=payload.ANSWER if wait else None,
+            answer_alias=payload.ALIAS,
             is_repeatable=is_repeatable,
-            collects=collects,
+            collects=payload.collects(),
             timeout_s=timeout_s,
-            attempts=attempts,
+            attempts=attempts if is_repeatable else 1,
         )
 
 

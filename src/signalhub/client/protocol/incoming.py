@@ -6,7 +6,7 @@ Nothing here trusts the shape of a payload: a member of the wrong type counts as
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -85,8 +85,6 @@ _DIGITS_MAX = 1_000
 
 # The hub itself does not know whether these happened.
 _UNDECIDED = frozenset({"timeout", Code.STORAGE_FAILED})
-
-T = TypeVar("T")
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,15 +167,6 @@ def message_of(incoming: Incoming) -> Message:
         topic=text_in(metadata, "topic") if is_published else None,
         delivery=delivery,
     )
-
-
-def answer_of(payload: Any, kind: type[T]) -> T:
-    """The payload of an answer."""
-    try:
-        return msgspec.convert(payload, kind, strict=False)
-    except msgspec.ValidationError as error:
-        # It was granted, but how cannot be told.
-        raise OutcomeUnknown(f"the hub's answer cannot be read: {error}") from None
 
 
 def welcome_of(incoming: Incoming) -> Welcome:

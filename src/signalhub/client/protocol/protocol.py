@@ -33,7 +33,7 @@ from signalhub.client.protocol.effects import (
     Stop,
     Warned,
 )
-from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.frame import FrameWriter, Request
 from signalhub.client.protocol.incoming import (
     ANSWER_S,
     HEARTBEAT_S,
@@ -57,10 +57,11 @@ from signalhub.client.protocol.pending import (
     end_for,
 )
 from signalhub.client.protocol.restore import Membership, Seat
-from signalhub.client.requests import Composer
+from signalhub.client.requests import Beat, Disconnect
 from signalhub.wire.errors import ClientError, Code, GaveUp, Refused, Unavailable
 
 HELLO_S = 5.0
+GOODBYE_TTL_MS = 500
 WAITING_MAX = 1_000
 WAIT_S = 60.0
 RATE_LIMITED_S = 1.0
@@ -89,8 +90,8 @@ class Phase(Enum):
 class Protocol:
     """One client's conversation with its hub, through any number of links."""
 
-    def __init__(self, compose: Composer, membership: Membership, now: Instant) -> None:
-        self.compose = compose
+    def __init__(self, frames: FrameWriter, membership: Membership, now: Instant) -> None:
+        self.frames = frames
         self.membership = membership
         self.phase = Phase.DOWN
         self.session_id = ""
@@ -154,7 +155,7 @@ class Protocol:
         assert self.phase is Phase.DOWN, f"a link opened while {self.phase}"
         self.phase = Phase.GREETING
         self._phase_end_s = now.mono_s + HELLO_S
-        hello = self.compose.hello(token, now.wall_ms)
+        hello = self.membership.hello(self.frames, token, now.wall_ms)
         self._hello_id = hello.id
         return [Send(hello.frame)]
 
@@ -224,16 +225,16 @@ class Protocol:
             if self._heartbeat.is_dead(now.mono_s):
                 return [Drop(f"the hub did not answer a heartbeat within {ANSWER_S:g} s")]
             if self._heartbeat.is_due(now.mono_s):
-                beat = self.compose.heartbeat(now.wall_ms)
+                beat = self.frames.request(Beat(now.wall_ms), now.wall_ms)
                 self._heartbeat.beat(beat.id, now.mono_s)
                 effects.append(self._sent(beat.frame, now))
         for pending in self._deadlines.due(now.mono_s):
             effects += self._due(pending, now)
         return effects + self._pump(now)
 
-    def wake_at_s(self, now: Instant) -> float | None:
+    def wake_at_s(self, now_s: float) -> float | None:
         """When `tick` must be called although nothing happens."""
-        moments = [self._deadlines.next_s, self._flow.wake_at_s(now.mono_s)]
+        moments = [self._deadlines.next_s, self._flow.wake_at_s(now_s)]
         if self.phase in (Phase.GREETING, Phase.RESTORING):
             moments.append(self._phase_end_s)
         elif self.phase is Phase.READY:
@@ -247,7 +248,8 @@ class Protocol:
             return self.stop(closed)
         self.phase = Phase.LEAVING
         self._end = closed
-        return [*self._fail_all(closed), Send(self.compose.goodbye(now.wall_ms).frame)]
+        goodbye = self.frames.request(Disconnect(), now.wall_ms, ttl_ms=GOODBYE_TTL_MS)
+        return [*self._fail_all(closed), Send(goodbye.frame)]
 
     def stop(self, error: ClientError) -> list[Effect]:
         """Give up for good, and with it everything that is pending."""
@@ -265,7 +267,7 @@ class Protocol:
         self.session_id = welcome.session_id
         self._heartbeat = Heartbeat(welcome.heartbeat_s, now.mono_s)
         self._flow.greeted(welcome.message_rate, welcome.message_burst, now.mono_s)
-        requests = self.membership.requests(self.compose, now.wall_ms)
+        requests = self.membership.requests(self.frames, now.wall_ms)
         self._to_restore = len(requests)
         for request, seat in requests:
             self._add(request, now, seat=seat, is_restoring=True)

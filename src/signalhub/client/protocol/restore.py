@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from signalhub.client.answers import Lost
-from signalhub.client.arguments import checked_address, checked_capabilities
 from signalhub.client.delivery import Progress
 from signalhub.client.protocol.effects import Effect, Ended, Warned
-from signalhub.client.protocol.frame import Request
-from signalhub.client.requests import Composer
+from signalhub.client.protocol.frame import FrameWriter, Request
+from signalhub.client.requests import Connect, Register, Subscribe
+from signalhub.client.stream_requests import Join
+from signalhub.wire.envelope import PROTOCOL_VERSION
 from signalhub.wire.errors import Unsubscribed
+
+HELLO_TTL_MS = 5_000
 
 
 class SeatKey(NamedTuple):
@@ -45,7 +48,7 @@ class Seat:
         """Does the hub settle by itself what it has written?"""
         return self.terms.get("autoAck") is True
 
-    def request(self, compose: Composer, now_ms: int) -> Request:
+    def request(self, frames: FrameWriter, now_ms: int) -> Request:
         """Take the seat, or take it again."""
         terms = dict(self.terms)
         position, epoch = self.progress.position, self.progress.epoch
@@ -53,7 +56,7 @@ class Seat:
             terms["from"] = {"seq": position + 1}
             if position > 0:
                 terms["resume"] = {"epoch": epoch, "seq": position}
-        return compose.streams.subscribe(self.key, terms, now_ms, sender=self.address)
+        return frames.request(Join(*self.key, terms), now_ms, sender=self.address)
 
     def taken(self, facts: dict[str, Any]) -> list[Effect]:
         """The hub granted it, and says whether everything after our position is there."""
@@ -92,33 +95,47 @@ def _count(facts: dict[str, Any], name: str) -> int:
 
 
 class Membership:
-    """Registrations, then subscriptions, then seats, each in the order they were first made."""
+    """Registrations, then subscriptions, then seats, each in the order they were first made.
 
-    def __init__(self) -> None:
-        self._registrations: dict[str, _Registration] = {}
+    A client that acknowledges says so in its hello: it settles itself what comes from mailboxes.
+    """
+
+    def __init__(self, *, acknowledges: bool = False) -> None:
+        self.acknowledges = acknowledges
+        self._registrations: dict[str, Register] = {}
         self._subscriptions: dict[tuple[str, str], None] = {}
         self._seats: dict[SeatKey, Seat] = {}
 
-    def registered(
-        self,
-        address: str,
-        capabilities: Iterable[str],
-        metadata: Mapping[str, Any],
-        lease_s: float | None,
-        durable: bool | None = None,
-        *,
-        is_done: bool = True,
-    ) -> None:
-        """We answer to the address; if it is not done yet, the next connection does it."""
-        known = self._registrations.get(checked_address(address))
+    def hello(self, frames: FrameWriter, token: str | None, now_ms: int) -> Request:
+        """The first frame on a new connection, from an address nobody else has."""
+        message_id = frames.new_id()
+        metadata: dict[str, Any] = {
+            "protocolVersion": PROTOCOL_VERSION,
+            "capabilities": ["send", "receive", *(["ack"] if self.acknowledges else [])],
+            "clientMetadata": {"platform": "python"},
+        }
+        if token is not None:
+            metadata["authToken"] = token
+        return frames.request(
+            Connect(),
+            now_ms,
+            message_id=message_id,
+            sender=f"@(local/client-{message_id})",
+            metadata=metadata,
+            ttl_ms=HELLO_TTL_MS,
+        )
+
+    def registered(self, registration: Register, *, is_done: bool = True) -> None:
+        """We answer to an address; if it is not done yet, the next connection does it."""
+        durable = registration.durable
+        known = self._registrations.get(registration.address)
         if durable is None and known is not None:
             durable = known.durable
         # A mailbox is dropped once, not with every connection.
         if is_done:
             durable = durable or None
-        self._registrations[address] = _Registration(
-            checked_capabilities(capabilities), dict(metadata), lease_s, durable
-        )
+        registration = msgspec.structs.replace(registration, durable=durable)
+        self._registrations[registration.address] = registration
 
     def unregistered(self, address: str) -> None:
         """The address is given up, and with it what it was subscribed to."""
@@ -157,36 +174,22 @@ class Membership:
         leases = (each.lease_s for each in self._registrations.values())
         return min((lease for lease in leases if lease is not None), default=None)
 
-    def requests(self, compose: Composer, now_ms: int) -> list[tuple[Request, Seat | None]]:
+    def requests(self, frames: FrameWriter, now_ms: int) -> list[tuple[Request, Seat | None]]:
         """Everything that makes a new connection what the last one was."""
         registrations = [
-            compose.register(
-                address,
-                each.capabilities,
-                each.metadata,
-                each.lease_s,
-                now_ms,
-                durable=each.durable,
-            )
-            for address, each in self._registrations.items()
+            frames.request(registration, now_ms, sender=address)
+            for address, registration in self._registrations.items()
         ]
         for address, each in self._registrations.items():
             if each.durable is False:
                 self._registrations[address] = msgspec.structs.replace(each, durable=None)
         subscriptions = (
-            compose.subscribe(topic, now_ms, sender=address)
+            frames.request(Subscribe(topic), now_ms, sender=address)
             for address, topic in self._subscriptions
         )
         seats = [seat for seat in self._seats.values() if seat.is_taken]
         return [
             *((request, None) for request in registrations),
             *((request, None) for request in subscriptions),
-            *((seat.request(compose, now_ms), seat) for seat in seats),
+            *((seat.request(frames, now_ms), seat) for seat in seats),
         ]
-
-
-class _Registration(msgspec.Struct, frozen=True):
-    capabilities: list[str]
-    metadata: dict[str, Any]
-    lease_s: float | None
-    durable: bool | None

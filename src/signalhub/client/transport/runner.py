@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from ssl import SSLContext
-from typing import assert_never
+from typing import Any, Unpack, assert_never
 
 from signalhub.client.arrivals import Inbox
 from signalhub.client.protocol.effects import (
@@ -23,11 +23,10 @@ from signalhub.client.protocol.effects import (
     Stop,
     Warned,
 )
-from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.frame import Options, Payload, Request
 from signalhub.client.protocol.protocol import Phase, Protocol
 from signalhub.client.protocol.restore import Seat
 from signalhub.client.settle import Settlers
-from signalhub.client.stream_requests import StreamComposer
 from signalhub.client.transport.link import Link, NotOpened, open_link
 from signalhub.client.transport.reconnect import GOODBYE_S, Lifeline
 from signalhub.clock import Clock
@@ -85,7 +84,7 @@ class Runner:
         self.protocol = protocol
         self.token = token
         self.inbox = Inbox(inbox_max, self._reading)
-        self.settlers = Settlers(self, acknowledges=protocol.compose.acknowledges)
+        self.settlers = Settlers(self, acknowledges=protocol.membership.acknowledges)
         self._clock = clock
         self._ssl = ssl
         self._loop = asyncio.get_running_loop()
@@ -113,12 +112,12 @@ class Runner:
         """Has it left the hub, or given it up?"""
         return self.protocol.phase in (Phase.LEAVING, Phase.STOPPED)
 
-    @property
-    def streams(self) -> StreamComposer:
-        return self.protocol.compose.streams
-
     def now(self) -> Instant:
         return Instant.of(self._clock)
+
+    def request(self, payload: Payload[Any], **options: Unpack[Options]) -> Request:
+        """Write a request; nothing is sent yet."""
+        return self.protocol.frames.request(payload, self._clock.now_ms(), **options)
 
     async def start(self) -> None:
         """Make the first connection, or raise why there is none."""
@@ -198,9 +197,9 @@ class Runner:
                     log.warning(sentence, extra=facts)
                 case _:
                     assert_never(effect)
-        now = self.now()
-        wake_at_s = None if self._lifeline.is_stopped else self.protocol.wake_at_s(now)
-        self._timer.set(wake_at_s, now.mono_s)
+        now_s = self._clock.mono_s()
+        wake_at_s = None if self._lifeline.is_stopped else self.protocol.wake_at_s(now_s)
+        self._timer.set(wake_at_s, now_s)
 
     def _waiting(self, message_id: str) -> asyncio.Future[Answered] | None:
         future = self._calls.get(message_id)
