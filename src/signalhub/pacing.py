@@ -1,4 +1,4 @@
-"""Token bucket: a burst at once, a steady rate after it, and when to try again."""
+"""How fast, how often, and when again: token buckets, periods, pauses that grow."""
 
 from __future__ import annotations
 
@@ -70,6 +70,27 @@ class Period:
         return True
 
 
+def grown(base: float, cap: float, step: int, factor: float = 2.0) -> float:
+    """A pause that grows: `base` at step 0, `factor` times as long with each step, at most `cap`.
+
+    Any unit of time will do.
+    """
+    if not base:
+        return base
+    try:
+        return min(base * factor**step, cap)
+    except OverflowError:
+        return cap
+
+
+def spread(pause: float, share: float, chance: float) -> float:
+    """The pause with a random part: longer or shorter by up to `share` of it.
+
+    What failed together would otherwise be tried together; `chance` is between 0 and 1.
+    """
+    return pause * (1 + share * (2 * chance - 1))
+
+
 SETTLED_S = 5.0
 
 
@@ -124,16 +145,12 @@ class Backoff:
         policy = self.policy
         if self._step == 0:
             return policy.first_jitter_s * self._random()
-        try:
-            full = policy.base_s * policy.factor ** (self._step - 1)
-        except OverflowError:
-            full = policy.cap_s
-        return min(full, policy.cap_s) * (0.5 + 0.5 * self._random())
+        full_s = grown(policy.base_s, policy.cap_s, self._step - 1, policy.factor)
+        return full_s * (0.5 + 0.5 * self._random())
 
 
 BASE_S = 0.1
 CAP_S = 10.0
-_DOUBLINGS_MAX = 16
 
 log = logging.getLogger("signalhub.client")
 
@@ -143,7 +160,7 @@ def retry_wait_s(retry_after_s: float, attempts: int, random: Callable[[], float
 
     A hub names the moment at which one of all who wait may come; without jitter all of them would.
     """
-    step_s = min(CAP_S, BASE_S * (1 << min(attempts, _DOUBLINGS_MAX)))
+    step_s = grown(BASE_S, CAP_S, attempts)
     return max(retry_after_s, step_s / 2) + random() * max(step_s / 2, retry_after_s / 4)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.pacing import SETTLED_S, Backoff, Reconnect
+from signalhub.pacing import SETTLED_S, Backoff, Reconnect, grown, spread
 
 
 def waits(policy: Reconnect, count: int, draw: float = 1.0) -> list[float | None]:
@@ -99,3 +99,14 @@ def test_no_wait_is_shorter_than_the_hub_asked_for(
 def test_policies_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"must|counts"):
         Reconnect(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_pause_doubles_up_to_its_cap() -> None:
+    assert [grown(1.0, 30.0, step) for step in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert grown(0.5, 30.0, 100_000) == 30.0
+    assert grown(0, 30.0, 100_000) == 0
+    assert grown(2.0, 1.0, 0) == 1.0
+
+
+def test_a_pause_is_spread_to_both_sides() -> None:
+    assert [spread(10.0, 0.2, chance) for chance in (0.0, 0.5, 1.0)] == [8.0, 10.0, 12.0]

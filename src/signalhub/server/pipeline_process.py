@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from signalhub.counters import LakeTally
+from signalhub.pacing import grown
 from signalhub.pipeline.run.spark import JAVA_ADVICE, java_problem
 
 log = logging.getLogger("signalhub.pipeline")
@@ -86,7 +87,7 @@ class Beside:
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = self._pause_s
+        failures = 0
         while not self._is_stopping.is_set():
             began_s = loop.time()
             try:
@@ -96,13 +97,14 @@ class Beside:
             if self._is_stopping.is_set():
                 return
             if loop.time() - began_s >= _LONG_S:
-                pause_s = self._pause_s
+                failures = 0
+            pause_s = grown(self._pause_s, _PAUSE_MAX_S, failures)
+            failures += 1
             log.error("the pipeline ended", extra={"reason": reason, "again_in_s": pause_s})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_stopping.wait(), pause_s)
                 return
             self._tally.restarts += 1
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     async def _live(self) -> int:
         """One life of the child; its exit code."""

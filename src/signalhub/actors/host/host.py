@@ -48,6 +48,7 @@ from signalhub.client import Client, Message, Reconnect, connect
 from signalhub.client.transport.runner import Token
 from signalhub.clock import Clock, SystemClock
 from signalhub.locks import LockedFolder
+from signalhub.pacing import grown
 from signalhub.wire.errors import ClientError, Code, Unavailable, UnknownActor
 from signalhub.wire.errors import Refused as HubRefused
 from signalhub.wire.names import path_of
@@ -57,6 +58,7 @@ log = logging.getLogger("signalhub.actors")
 FILE: Final = "actors.db"
 LOCK_NAME: Final = "actors.lock"
 HOST_CAPABILITY: Final = "actor-host"
+_CONNECT_S: Final = 0.2
 _CONNECT_S_MAX: Final = 10.0
 _SESSION_S: Final = 1.0
 _PROBE_S: Final = 2.0
@@ -191,7 +193,7 @@ class Host:
             self._ended.set()
 
     async def _connected(self) -> Client:
-        pause_s = 0.2
+        attempts = 0
         while True:
             try:
                 await self._check_name()
@@ -214,8 +216,8 @@ class Host:
                 if not error.retryable or error.code == Code.DUPLICATE_HOST:
                     raise
                 log.warning("the hub does not serve this host yet: %s", error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(_CONNECT_S_MAX, pause_s * 2)
+            await asyncio.sleep(grown(_CONNECT_S, _CONNECT_S_MAX, attempts))
+            attempts += 1
 
     async def _check_name(self) -> None:
         """Whose is the name? A second folder under it would be a second life of its actors.

@@ -29,6 +29,7 @@ from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.outbox import FROZEN, NOWHERE, Lane, Row
 from signalhub.actors.move.places import Status
 from signalhub.ids import time_of
+from signalhub.pacing import grown, spread
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel.kernel import Kernel
@@ -338,8 +339,8 @@ class Dispatch:
     def _lengthen(self, pause: Pause, now_ms: int) -> None:
         config = self._kernel.config
         pause.attempts += 1
-        wait_ms = min(config.retry_cap_ms, config.retry_base_ms * 2 ** min(pause.attempts - 1, 20))
-        pause.until_ms = now_ms + int(wait_ms * (1 + _JITTER * (2 * self._jitter() - 1)))
+        wait_ms = grown(config.retry_base_ms, config.retry_cap_ms, pause.attempts - 1)
+        pause.until_ms = now_ms + int(spread(wait_ms, _JITTER, self._jitter()))
 
     # Places.
 

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from signalhub.locks import is_hub_running
+from signalhub.pacing import grown
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land.land import (
     CheckpointAhead,
@@ -46,7 +47,8 @@ _TICK_S: Final = 0.25
 _GRACE_S: Final = 5.0
 _PIECE_ENTRIES: Final = 250_000
 """A table that is far behind takes so many entries in at a time; inboxes come in between."""
-_BACKOFF_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_PAUSE_S: Final = 1.0
+_PAUSE_MAX_S: Final = 30.0
 _ATTEMPTS_MAX: Final = 6
 _OUR_ERROR: Final = re.compile(r"signalhub\.[\w.]+\.(\w+): ([^\n]+)")
 _ANY_ERROR: Final = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Error|Exception): (.+)$", re.MULTILINE)
@@ -144,7 +146,7 @@ class Pipeline:
             except Exception as error:
                 if self._stopping.is_set():
                     break
-                failures = 1 if time.monotonic() - started > _BACKOFF_S[-1] * 2 else failures + 1
+                failures = 1 if time.monotonic() - started > _PAUSE_MAX_S * 2 else failures + 1
                 self._wait_after(error, failures)
         self._journal.stopped()
 
@@ -195,7 +197,7 @@ class Pipeline:
         raise RuntimeError(message)
 
     def _wait_after(self, error: Exception, failures: int) -> None:
-        pause_s = _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
+        pause_s = grown(_PAUSE_S, _PAUSE_MAX_S, failures - 1)
         reason = first_line(error)
         log.warning(
             "landing failed; it is tried again",
