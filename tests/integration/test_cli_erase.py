@@ -79,10 +79,13 @@ async def test_without_a_hub_the_folder_is_opened_for_as_long_as_it_takes(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ((), "either --actor, --inbox or --certificate"),
-        (("--actor", "people/ada", "--inbox", "x"), "either --actor, --inbox or --certificate"),
-        (("--actor", ""), "is no address"),
-        (("--inbox", ""), "--inbox is empty"),
+        ((), "exactly one of --actor, --inbox and --certificate"),
+        (
+            ("--actor", "people/ada", "--inbox", "x"),
+            "exactly one of --actor, --inbox and --certificate",
+        ),
+        (("--actor", ""), "invalid address"),
+        (("--inbox", ""), "the inbox id is empty"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(
@@ -101,5 +104,5 @@ async def test_an_unknown_certificate_and_a_folder_without_a_hub_are_named(tmp_p
 
     assert (unknown.code, nothing.code) == (1, 2)
     assert "there is no certificate" in unknown.err
-    assert "holds no log" in nothing.err
+    assert "there is no log in" in nothing.err
     assert remains(tmp_path, "") == []

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 import signalhub
 from signalhub import Client
-from signalhub.cli.lake.sending import Sent, send
-from signalhub.cli.lake.target import Target
-from signalhub.cli.terminal.connection import LOCAL
 from signalhub.client import Consumer, Message, OriginalPosition
+from signalhub.operate.replay import Behind, Sender, Sending, Waiting
+from signalhub.operate.session import HubAccess
+from signalhub.operate.target import Target
 from signalhub.pipeline.query import QueryRefused, QueryWrong
 from signalhub.pipeline.replay import select as selection
 from signalhub.pipeline.replay.job import Bound
@@ -201,24 +201,23 @@ async def me(hub: RunningHub) -> AsyncIterator[Client]:
 
 async def send_all(
     me: Client, side: Lakeside, target: Target, *, stop_after: int | None = None
-) -> Sent:
-    """What the command does; `stop_after` so many messages it is interrupted."""
-    sent = Sent("job", (END.epoch, END.offset), target, rate=0)
-    after = await sent.ask(me, LOCAL)
-    rows = rest(select(side.spark, side.lake, "topic = 'orders'", END), after)
+) -> Sending:
+    """What a replay does; after `stop_after` messages it is interrupted."""
 
-    def advance(count: int) -> None:
-        if stop_after is not None:
+    def progress(event: Behind | Sending | Waiting) -> None:
+        if stop_after is not None and isinstance(event, Sending) and event.sent:
             raise InterruptedError
 
+    sender = Sender("job", END, target, 0, HubAccess(), progress)
+    rows = rest(select(side.spark, side.lake, "topic = 'orders'", END), await sender.ask(me))
     originals = in_order(rows, 0)
     if stop_after is not None:
         originals = iter([next(originals) for _ in range(stop_after)])
     try:
-        await send(me, originals, sent, advance, LOCAL)
+        return await sender.send(me, originals, ORDERS)
     except InterruptedError:
         assert stop_after is not None
-    return sent
+        return sender.sent
 
 
 async def numbers(consumer: Consumer, count: int) -> list[Message]:

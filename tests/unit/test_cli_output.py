@@ -137,8 +137,8 @@ def test_a_bar_is_for_people_who_have_to_wait(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
 
-    with bar("publishing", total, Output(as_json, terminal)) as advance:
-        advance(5)
+    with bar("publishing", Output(as_json, terminal)) as show:
+        show(5, total)
 
     assert ("publishing" in terminal.getvalue()) is is_shown
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from signalhub.cli.app import run
-from signalhub.cli.hub.token import actor_of
+from signalhub.operate.token import actor_of
 
 SECRET = "correct horse battery staple"
 

@@ -13,9 +13,10 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.arguments import URL_VARIABLE
 
 # The parser reads inherited annotations in the module of the heir.
-from signalhub.cli.terminal.connection import DEFAULT_URL, Connection, Timeout, Url  # noqa: F401
+from signalhub.cli.terminal.connection import Connection, Timeout, Url  # noqa: F401
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import AsJson  # noqa: F401
+from signalhub.operate.session import DEFAULT_URL
 
 LIMIT = 100
 LIMIT_MAX = 10_000

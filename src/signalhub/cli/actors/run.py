@@ -20,7 +20,6 @@ import signalhub
 from signalhub.cli.actors.hosts import name_of
 from signalhub.cli.terminal.connection import (
     CLIENT_LOG,
-    DEFAULT_URL,
     Connection,
     Url,
     dismissal_of,
@@ -29,6 +28,7 @@ from signalhub.cli.terminal.connection import (
 )
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Output
+from signalhub.operate.session import DEFAULT_URL
 from signalhub.wire.errors import ClientError, Code, GaveUp, Refused, SettingsError
 
 if TYPE_CHECKING:

@@ -113,8 +113,8 @@ def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
     output = Output(as_json)
     with _reading(data) as plain:
         total = sum(_size(plain, name) for name in plain.names() if name.endswith(".log"))
-        with bar("verifying", total, output) as advance:
-            report = check(CountedDisk(plain, advance))
+        with bar("verifying", output) as show:
+            report = check(CountedDisk(plain, show, total))
     output.fact(_report_facts(report), _verdict(report))
     if report.torn is not None and not as_json:
         torn = report.torn

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from base64 import urlsafe_b64decode
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.arguments import STDIN, Address, address, standard_input
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Column, Output, shown
-from signalhub.wire import names
+from signalhub.operate.token import contents
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -178,25 +176,9 @@ def _text_of(path: Path | None) -> str:
         ) from None
 
 
-def actor_of(token: str) -> str | None:
-    """The address a token says it is for; nobody has checked it."""
-    try:
-        _, claims = _read(token)
-    except ValueError:
-        return None
-    full = f"@({claims.get('actorId')})"
-    return full if names.is_address(full) else None
-
-
-def _read(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    # The hub takes a token with or without the word `Bearer` before it.
-    header, claims, _ = token.strip().rpartition(" ")[-1].split(".")
-    return _part(header), _part(claims)
-
-
 def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        return _read(token)
+        return contents(token)
     except ValueError:
         raise Failure(
             Exit.FAILED,
@@ -204,12 +186,6 @@ def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
             "this is no JWT",
             "a token has three parts separated by dots",
         ) from None
-
-
-def _part(text: str) -> dict[str, Any]:
-    return msgspec.json.decode(
-        urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=dict[str, Any]
-    )
 
 
 def _refusal(auth: Auth, token: str) -> str | None:

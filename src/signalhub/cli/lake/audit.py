@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from signalhub.cli.hub.settings import Config
-from signalhub.cli.lake.lake import (
-    DataOption,
-    LakeOption,
-    lake_settings,
-    present_lake,
-    refusals,
-    spark_session,
-)
+from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, refusals, spark_session
 from signalhub.cli.terminal.failures import Exit
 from signalhub.cli.terminal.output import AsJson, Column, Output, counted
 from signalhub.cli.terminal.progress import bar
@@ -64,14 +56,18 @@ def audit(
     2: the lake is behind the log, so nothing is proven yet.
     """
     settings = lake_settings(config, data, lake)
-    place = present_lake(settings)
     output = Output(as_json)
-    with spark_session(settings) as spark, refusals():
-        from signalhub.pipeline.audit.audit import STEPS, Audit
+    with refusals(), bar("auditing", output) as show:
+        from signalhub.operate import audit as operation
 
-        judging = Audit(spark, place, Path(settings.data))
-        with bar("auditing", STEPS, output) as advance:
-            findings = judging.run(wait_s=wait, since=since, until=until, advance=advance)
+        findings = operation.audit(
+            settings,
+            since=since,
+            until=until,
+            wait_s=wait,
+            progress=show,
+            open_spark=spark_session,
+        )
     _print(findings, output)
     return _EXITS[findings.verdict]
 

@@ -16,9 +16,10 @@ from cyclopts.validators import Number
 
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.arguments import STDIN, standard_input
-from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.connection import failure_of
+from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import Column, Output, counted
-from signalhub.wire.errors import SettingsError, SignalHubError
+from signalhub.wire.errors import ClientError, SettingsError, SignalHubError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,8 +33,8 @@ LakeOption = Annotated[
     Parameter(name="--lake", help="Folder or address of the tables; in the data folder otherwise."),
 ]
 
-_USAGE = ("query_refused", "query_wrong", "replay_conflict")
-"""Errors of whoever wrote the command."""
+_MISUSE = ("query_refused", "query_wrong", "replay_conflict", "usage")
+"""Codes of errors that the user can correct in the command."""
 
 
 def lake_settings(config: str | None, data: str | None, lake: str | None) -> Settings:
@@ -42,50 +43,30 @@ def lake_settings(config: str | None, data: str | None, lake: str | None) -> Set
     return settings
 
 
-def present_lake(settings: Settings) -> Lake:
-    """The lake; a failure that says how to make one if there is none."""
-    from signalhub.pipeline.lake import lake_of
-    from signalhub.pipeline.tables.tables import ENTRIES
-
-    place = lake_of(settings.data, settings.pipeline.lake)
-    with refusals():
-        is_there = place.exists(ENTRIES.name)
-    if not is_there:
-        raise usage(
-            f"there is no lake at {place.uri}",
-            f"make one with `signalhub pipeline once --data {settings.data}`, or name it with"
-            " --lake",
-        )
-    return place
-
-
 @contextmanager
 def spark_session(settings: Settings) -> Iterator[SparkSession]:
-    """Spark while the block runs, with a word on a terminal while it starts."""
-    from signalhub.pipeline.run.spark import session
+    """Spark while the block runs, with a spinner on a terminal while it starts."""
+    from signalhub.operate.lake import spark_session as session
 
     errors = Output(False, sys.stderr)
-    pipeline = settings.pipeline
     with ExitStack() as stack:
         with errors.console.status("starting Spark…") if errors.is_terminal else nullcontext():
-            # What fails is told in our own words, so Spark says nothing.
-            opening = session(
-                pipeline.master or "local[*]", memory=pipeline.memory, log_level="OFF"
-            )
-            spark = stack.enter_context(opening)
+            spark = stack.enter_context(session(settings))
         yield spark
 
 
 @contextmanager
 def refusals(*, where: str = "") -> Iterator[None]:
-    """What the pipeline refuses, as a failure of the command; `where` names a query's option."""
+    """Turn errors of an operation into failures; `where` names the option with the query."""
     try:
         yield
     except (Failure, SettingsError):
         raise
+    except ClientError as error:
+        raise failure_of(error) from error
     except SignalHubError as error:
         message, _, resolution = str(error).partition("; ")
-        exit = Exit.USAGE if error.code in _USAGE else Exit.FAILED
+        exit = Exit.USAGE if error.code in _MISUSE else Exit.FAILED
         prefix = where if error.code.startswith("query_") else ""
         raise Failure(exit, error.code, prefix + message, resolution) from error
 
@@ -112,7 +93,10 @@ def sql(
     tables and their columns are described in docs/lake.md.
     """
     settings = lake_settings(config, data, lake)
-    place = present_lake(settings)
+    with refusals():
+        from signalhub.operate.lake import open_lake
+
+        place = open_lake(settings)
     question = standard_input() if text == STDIN else text
     with spark_session(settings) as spark, refusals():
         from signalhub.pipeline.query import check, query, query_session

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config
 from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, refusals
-from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import AsJson, Column, Output, counted
 from signalhub.cli.terminal.progress import bar
 
@@ -49,12 +49,12 @@ def up(
     """
     settings = _settings(config, data, lake, master)
     _log(settings)
-    with _locked(settings), refusals(), _pipeline(settings, beside=beside) as work:
+    with _opened(settings, beside=beside) as pipeline:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: work.stop())
+            signal.signal(number, lambda *_: pipeline.stop())
         if beside is not None:
-            _end_with(beside, work)
-        work.up()
+            _end_with(beside, pipeline)
+        pipeline.up()
     return Exit.DONE
 
 
@@ -76,18 +76,20 @@ def once(
     """
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
-    with _locked(settings), refusals(), _started(settings) as work:
-        signal.signal(signal.SIGTERM, lambda *_: work.stop())
-        summary = _drain(work, output, accept_gap=accept_gap)
+    done = 0
+
+    def landed(batch: Landed) -> None:
+        nonlocal done
+        done += batch.rows
+        show(done, total)
+
+    with bar("landing", output) as show, _opened(settings, landed=landed) as pipeline:
+        signal.signal(signal.SIGTERM, lambda *_: pipeline.stop())
+        total = 0 if accept_gap else pipeline.behind()
+        show(done, total)
+        summary = pipeline.once(accept_gap=accept_gap)
     output.fact(_facts(summary), _sentence(summary))
     return Exit.DONE
-
-
-def _drain(work: _Started, output: Output, *, accept_gap: bool) -> Summary:
-    total = 0 if accept_gap else work.pipeline.behind()
-    with bar("landing", total, output) as advance:
-        work.advance = advance
-        return work.pipeline.once(accept_gap=accept_gap)
 
 
 def status(
@@ -141,8 +143,8 @@ def maintain(
     """Expire, compact and vacuum the tables now; a running pipeline does it by itself."""
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
-    with _locked(settings), refusals(), _started(settings) as work:
-        done = work.pipeline.maintain(is_thorough=True)
+    with _opened(settings) as pipeline:
+        done = pipeline.maintain(is_thorough=True)
     removed, fewer = sum(done.removed.values()), sum(done.compacted.values())
     output.fact(
         msgspec.structs.asdict(done),
@@ -164,11 +166,6 @@ def _settings(
 
     overrides = {"data": data, "pipeline.lake": lake, "pipeline.master": master}
     settings: Settings = loaded_settings(config, overrides).settings
-    if not (Path(settings.data) / "log").is_dir():
-        raise usage(
-            f"{settings.data} holds no log",
-            "name the data folder of a hub with --data; `signalhub serve` makes one",
-        )
     return settings
 
 
@@ -179,57 +176,22 @@ def _log(settings: Settings) -> None:
 
 
 @contextmanager
-def _locked(settings: Settings) -> Iterator[None]:
-    from signalhub.pipeline.run.lock import PipelineRunning, lock_pipeline
-
-    try:
-        lock = lock_pipeline(settings.data)
-    except PipelineRunning as error:
-        message, _, resolution = str(error).partition("; ")
-        raise Failure(Exit.BUSY, error.code, message, resolution) from None
-    try:
-        yield
-    finally:
-        lock.close()
-
-
-@contextmanager
-def _pipeline(
-    settings: Settings, *, beside: int | None = None, landed: Any = lambda batch: None
+def _opened(
+    settings: Settings,
+    *,
+    landed: Callable[[Landed], None] = lambda batch: None,
+    beside: int | None = None,
 ) -> Iterator[Pipeline]:
-    from signalhub.pipeline.lake import lake_of
-    from signalhub.pipeline.run.spark import session
+    from signalhub.operate.pipeline import open_pipeline
+    from signalhub.pipeline.run.lock import PipelineRunning
 
-    chosen = settings.pipeline
-    master = chosen.master or ("local[*]" if beside is None else "local[1]")
-    with session(master, memory=chosen.memory) as spark:
-        from signalhub.pipeline.run.run import Pipeline
-        from signalhub.pipeline.run.schedule import neighbour
-
-        place, data = lake_of(settings.data, chosen.lake), Path(settings.data)
-        yield Pipeline(spark, place, data, chosen, landed=landed, hub=neighbour(beside))
-
-
-class _Started:
-    """A pipeline, and whom it tells about its steps."""
-
-    def __init__(self) -> None:
-        self.pipeline: Pipeline
-        self.advance: Any = lambda steps: None
-
-    def landed(self, batch: Landed) -> None:
-        self.advance(batch.rows)
-
-    def stop(self) -> None:
-        self.pipeline.stop()
-
-
-@contextmanager
-def _started(settings: Settings) -> Iterator[_Started]:
-    started = _Started()
-    with _pipeline(settings, landed=started.landed) as pipeline:
-        started.pipeline = pipeline
-        yield started
+    with refusals():
+        try:
+            with open_pipeline(settings, landed=landed, beside=beside) as pipeline:
+                yield pipeline
+        except PipelineRunning as error:
+            message, _, resolution = str(error).partition("; ")
+            raise Failure(Exit.BUSY, error.code, message, resolution) from None
 
 
 def _end_with(parent: int, work: Pipeline) -> None:

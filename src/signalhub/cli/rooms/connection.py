@@ -17,10 +17,6 @@ from cyclopts import Parameter
 
 from signalhub.cli.terminal.arguments import URL_VARIABLE
 from signalhub.cli.terminal.connection import (
-    DEFAULT_URL,
-    RECONNECT_CAP_S,
-    RECONNECT_JITTER_S,
-    TIMEOUT_S,
     Connection,
     Timeout,
     Url,
@@ -28,6 +24,7 @@ from signalhub.cli.terminal.connection import (
 )
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson
+from signalhub.operate.session import DEFAULT_URL, TIMEOUT_S
 from signalhub.wire.errors import (
     ClientError,
     GaveUp,
@@ -38,7 +35,7 @@ from signalhub.wire.errors import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.client import Hub, Missed, Reconnect, Room
+    from signalhub.client import Hub, Missed, Room
     from signalhub.client.lifecycle import Opening
 
 T = TypeVar("T")
@@ -89,13 +86,6 @@ async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
         return await connection.plain.in_time(opening)
     except OutcomeUnknown as error:
         raise Unavailable(f"{connection.url}: {error}") from None
-
-
-def comes_back() -> Reconnect:
-    """How a command that stays comes back to the hub: within seconds."""
-    from signalhub.client import Reconnect
-
-    return Reconnect(first_jitter_s=RECONNECT_JITTER_S, cap_s=RECONNECT_CAP_S)
 
 
 @contextmanager

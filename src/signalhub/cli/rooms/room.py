@@ -14,7 +14,6 @@ from signalhub.cli.rooms.connection import (
     NEARBY,
     RoomConnection,
     changes_shown,
-    comes_back,
     joined,
     run,
 )
@@ -32,6 +31,7 @@ from signalhub.cli.rooms.encryption import (
 from signalhub.cli.terminal.arguments import DASHED
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import AsJson, Output, shown
+from signalhub.operate.session import brief_reconnect
 
 if TYPE_CHECKING:
     from signalhub.client import Hub, Reconnect, Room, RoomMessage, Sent
@@ -172,7 +172,7 @@ def listen(
         _print(message, wording, connection.plain.output)
 
     async def work(hub: Hub) -> None:
-        opening = membership.opening(hub, room, None if new else since, comes_back())
+        opening = membership.opening(hub, room, None if new else since, brief_reconnect())
         async with await joined(connection, opening) as place:
             connection.plain.note("listening; Ctrl-C ends")
             await take_each(place, show, count=count, for_s=for_s)

@@ -17,6 +17,8 @@ import msgspec
 from cyclopts import Parameter
 
 from signalhub.cli.terminal.failures import usage
+from signalhub.operate.arguments import InvalidArgument, full_address
+from signalhub.operate.arguments import checked_topic as plain_topic
 from signalhub.wire import names
 
 STDIN = "-"
@@ -24,9 +26,6 @@ END_OF_OPTIONS = "--"
 URL_VARIABLE = "SIGNALHUB_URL"
 
 _GIVE_TOKEN = "a token goes with --token-file or SIGNALHUB_TOKEN"  # noqa: S105
-
-# Allowed by the protocol, but here a bracket or a space is a shell's quotes gone wrong.
-_NOT_IN_PATHS = frozenset("() ")
 
 # The parser does not tell on which side of `--` it found an argument.
 _verbatim: ContextVar[Sequence[str]] = ContextVar("verbatim", default=())
@@ -56,11 +55,7 @@ MessageId = Annotated[
 
 def address(text: str) -> str:
     """The full form of an address."""
-    path = names.path_of(text)
-    full = f"@({path})"
-    if not names.is_address(full) or any(letter in _NOT_IN_PATHS for letter in path):
-        raise usage(f"{text!r} is no address", "write it like demo/alice or '@(demo/alice)'")
-    return full
+    return _usable(full_address, text)
 
 
 def check_no_option(kind: object, text: str | None) -> None:
@@ -121,14 +116,7 @@ def checked_type(text: str) -> str:
 
 def checked_topic(text: str) -> str:
     """A topic to publish to."""
-    from signalhub.client import arguments
-
-    if names.has_wildcard(text):
-        raise usage(
-            f"{text!r} is a wildcard, and nobody publishes to one",
-            "name one topic, such as prices/eu",
-        )
-    return _checked(arguments.checked_topic, text, "name one, such as prices/eu")
+    return _usable(plain_topic, text)
 
 
 def checked_subscription(text: str) -> str:
@@ -186,6 +174,13 @@ def checked_url(text: str) -> str:
             raise usage(f"{origin}: {complaint}", f"correct {origin}; {_GIVE_TOKEN}") from None
         raise usage(f"{origin} is {text!r}: {complaint}", f"correct {origin}") from None
     return text
+
+
+def _usable(check: Callable[[str], str], text: str) -> str:
+    try:
+        return check(text)
+    except InvalidArgument as error:
+        raise usage(error.message, error.resolution) from None
 
 
 def _checked(check: Callable[[str], str], text: str, resolution: str) -> str:

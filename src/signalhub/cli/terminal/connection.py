@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -22,6 +22,14 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.arguments import URL_VARIABLE, checked_message_id, checked_url
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Output
+from signalhub.operate.session import (
+    DEFAULT_URL,
+    TIMEOUT_S,
+    HubAccess,
+    HubOptions,
+    Registering,
+    brief_reconnect,
+)
 from signalhub.wire.errors import (
     ClientError,
     Code,
@@ -34,7 +42,7 @@ from signalhub.wire.errors import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.client import Client, Reconnect
+    from signalhub.client import Client
 
 T = TypeVar("T")
 Work = Callable[["Client"], Awaitable[T]]
@@ -44,11 +52,6 @@ Timeout = Annotated[
     float,
     Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for an answer."),
 ]
-
-DEFAULT_URL = "ws://127.0.0.1:8787/ws"
-TIMEOUT_S = 5.0
-RECONNECT_JITTER_S = 0.5
-RECONNECT_CAP_S = 5.0
 
 CLIENT_LOG = "signalhub.client"
 _SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
@@ -93,15 +96,17 @@ class Connection:
             raise usage("an id counts only together with its sender", "name one with --from")
         return checked_message_id(message_id)
 
+    def hub_options(self) -> HubOptions:
+        """The hub, as operations take it."""
+        return {
+            "url": socket_url(self.url),
+            "token": self.token(),
+            "timeout_s": self.timeout_s,
+        }
+
     async def in_time(self, step: Awaitable[T]) -> T:
         """Wait for one answer of the hub, as long as the user allows."""
-        import asyncio
-
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                return await step
-        except TimeoutError:
-            raise OutcomeUnknown(f"no answer within {self.timeout_s:g} s") from None
+        return await HubAccess(timeout_s=self.timeout_s).in_time(step)
 
     def remark(self, facts: Mapping[str, Any], sentence: str) -> None:
         """Say beside the results what programs should know as well."""
@@ -116,14 +121,6 @@ class Connection:
 LOCAL = Connection()
 
 
-class Registering(TypedDict, total=False):
-    """How an address is registered."""
-
-    capabilities: Sequence[str]
-    durable: bool | None
-    acknowledge: bool
-
-
 Sender = Annotated[
     str | None,
     Parameter(
@@ -135,17 +132,19 @@ Sender = Annotated[
 
 
 def run(connection: Connection, work: Work[T], *, sender: str | None = None) -> T:
-    """Connect, do the work, and leave; the work uses `in_time` for each of its steps."""
+    """Connect, do the work and disconnect; the work uses `in_time` for each of its steps."""
     import asyncio
 
+    access = HubAccess(**connection.hub_options())
     with Refusals() as refusals:
 
-        async def known_work(me: Client) -> T:
-            refusals.sender = sender or me.address
-            return await work(me)
+        async def talk() -> T:
+            async with access.session() as me:
+                refusals.sender = sender or me.address
+                return await work(me)
 
         try:
-            result = asyncio.run(_talk(connection, known_work, register=False))
+            result = asyncio.run(talk())
         except ClientError as error:
             raise failure_of(error) from error
     refusals.check()
@@ -159,66 +158,38 @@ def stay(
     address: str | None = None,
     **options: Unpack[Registering],
 ) -> None:
-    """Connect and stay, through losses, until the work is done or interrupted.
+    """Connect and reconnect until the work is done or interrupted.
 
-    An address is registered and taken from whoever has it; without one nobody is disturbed.
+    An address is registered and taken from its owner; without one nothing is registered.
     """
     import asyncio
 
-    from signalhub.client import Reconnect
+    access = HubAccess(**connection.hub_options())
 
-    reconnect = Reconnect(first_jitter_s=RECONNECT_JITTER_S, cap_s=RECONNECT_CAP_S)
+    async def talk() -> None:
+        async with access.session(address, reconnect=brief_reconnect(), **options) as me:
+            await work(me)
+
+    with losses_shown(connection):
+        try:
+            asyncio.run(talk())
+        except GaveUp as error:
+            raise dismissal_of(error) from error
+        except ClientError as error:
+            raise failure_of(error) from error
+
+
+@contextmanager
+def losses_shown(connection: Connection) -> Iterator[None]:
+    """Tell people on standard error when the connection is lost and when it is back."""
     log = logging.getLogger(CLIENT_LOG)
-    # Losses are shown to people; programs see the messages.
     handler = logging.NullHandler() if connection.as_json else Notes(connection)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
-        asyncio.run(
-            _talk(
-                connection,
-                work,
-                address,
-                register=address is not None,
-                reconnect=reconnect,
-                **options,
-            )
-        )
-    except GaveUp as error:
-        raise dismissal_of(error) from error
-    except ClientError as error:
-        raise failure_of(error) from error
+        yield
     finally:
         log.removeHandler(handler)
-
-
-async def _talk(
-    connection: Connection,
-    work: Work[T],
-    address: str | None = None,
-    *,
-    register: bool = True,
-    reconnect: Reconnect | None = None,
-    **options: Unpack[Registering],
-) -> T:
-    from signalhub.client import connect
-
-    token = connection.token()
-    connecting = connect(
-        socket_url(connection.url),
-        address or _own_address(token),
-        register=register,
-        token=token,
-        reconnect=reconnect,
-        **options,
-    )
-    try:
-        me = await connection.in_time(connecting)
-    except OutcomeUnknown as error:
-        # Before the work itself nothing has happened yet.
-        raise Unavailable(f"{connection.url}: {error}") from None
-    async with me:
-        return await work(me)
 
 
 def socket_url(url: str) -> str:
@@ -231,13 +202,6 @@ def socket_url(url: str) -> str:
     except (KeyError, ValueError, Failure):
         # Whatever is wrong is said about what was written, and where.
         return checked_url(url)
-
-
-def _own_address(token: str | None) -> str:
-    """A token's actor is the one address it surely may use; without one, any unused will do."""
-    from signalhub.cli.hub.token import actor_of
-
-    return (token and actor_of(token)) or f"@(cli/{secrets.token_hex(4)})"
 
 
 def failure_of(error: ClientError) -> Failure:

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from signalhub.cli.terminal.output import Output
 from signalhub.log.disk import File, SystemDisk
 
+Show = Callable[[int, int], None]
 Advance = Callable[[int], None]
 
 
 @contextmanager
-def bar(title: str, total: int, output: Output) -> Iterator[Advance]:
-    """A bar while the block runs; it is gone afterwards, and programs never see it.
+def bar(title: str, output: Output) -> Iterator[Show]:
+    """A function that shows how much of a total is done, while the block runs.
 
-    With a total of 0 there is nothing to wait for, and no bar.
+    The bar appears with the first total above 0 and is removed at the end. Programs never see it.
     """
     errors = Output(output.as_json, sys.stderr)
-    if output.as_json or not errors.is_terminal or not total:
-        yield lambda steps: None
+    if output.as_json or not errors.is_terminal:
+        yield lambda done, total: None
         return
 
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=errors.console, transient=True) as shown:
-        task = shown.add_task(title, total=total)
-        yield lambda steps: shown.update(task, advance=steps)
+    drawn = Progress(*columns, TimeElapsedColumn(), console=errors.console, transient=True)
+    task = drawn.add_task(title, total=None)
+    with ExitStack() as stack:
+
+        def show(done: int, total: int) -> None:
+            if total and not drawn.live.is_started:
+                stack.enter_context(drawn)
+                drawn.reset(task)
+            drawn.update(task, completed=done, total=total)
+
+        yield show
 
 
 class CountedFile:
@@ -50,11 +59,17 @@ class CountedFile:
 
 
 class CountedDisk(SystemDisk):
-    """A folder of the operating system, only to be read."""
+    """A folder of the operating system, opened read-only, that reports how much is read."""
 
-    def __init__(self, disk: SystemDisk, advance: Advance) -> None:
+    def __init__(self, disk: SystemDisk, show: Show, total: int) -> None:
         super().__init__(disk.path, read_only=True)
-        self._advance = advance
+        self._show = show
+        self._total = total
+        self._done = 0
 
     def open(self, name: str, *, read_only: bool = False) -> File:
         return CountedFile(super().open(name, read_only=read_only), self._advance)
+
+    def _advance(self, count: int) -> None:
+        self._done += count
+        self._show(self._done, self._total)

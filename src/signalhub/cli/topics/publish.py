@@ -164,13 +164,13 @@ def _publish_all(connection: Connection, sending: _Sending, values: Sequence[Any
     async def work(me: Client) -> list[Published]:
         done: list[Published] = []
         total = len(values) if len(values) >= BAR_FROM else 0
-        with bar("publishing", total, output) as advance:
+        with bar("publishing", output) as show:
             try:
                 async for published in _in_order(me, sending, values):
                     done.append(published)
                     if output.as_json:
                         output.fact(_facts(published, sending.topic), "")
-                    advance(1)
+                    show(len(done), total)
             except ClientError:
                 _confess(connection, len(done) + 1)
                 raise

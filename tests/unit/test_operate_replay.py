@@ -1,17 +1,18 @@
-"""What `signalhub replay` makes of its arguments, and of the messages it sends."""
+"""What a replay makes of its target, its job and the messages it sends."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from signalhub.cli.lake.sending import BYTES_MAX, batch_size, batches
-from signalhub.cli.lake.target import Target, candidates
-from signalhub.cli.terminal.failures import Failure
 from signalhub.client import Original
+from signalhub.operate.arguments import InvalidArgument
+from signalhub.operate.replay import BYTES_MAX, batch_size, batches, preview, replay
+from signalhub.operate.target import Target, candidates
 from signalhub.pipeline.replay.job import (
     NAME,
     Bound,
@@ -22,6 +23,7 @@ from signalhub.pipeline.replay.job import (
     read_job,
     write_job,
 )
+from signalhub.settings.model import Settings
 
 ORDERS = Selection("topic = 'orders'", "topic:again")
 UNTIL = Bound(7, 41)
@@ -51,9 +53,22 @@ def test_a_target_says_what_it_is_or_has_to_be_looked_up(text: str, targets: lis
     "text",
     ["", "topic:", "topic:orders/#", "subscription:orders", "subscription::a", "actor:", "@()"],
 )
-def test_a_target_that_is_none_is_wrong_usage(text: str) -> None:
-    with pytest.raises(Failure):
+def test_an_invalid_target_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument):
         candidates(text)
+
+
+@pytest.mark.parametrize("operation", [replay, preview])
+@pytest.mark.parametrize(
+    ("job", "words"), [("a b", "invalid job name 'a b'; use up to 64"), ("again", "no lake at")]
+)
+def test_a_replay_needs_a_lake_and_a_usable_name(
+    operation: Callable[..., object], job: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        operation(Settings(data=str(tmp_path)), "true", "topic:orders", job=job)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["topic:a:b", "subscription:a:b", "actor:@(demo/alice)"])

@@ -1,0 +1,46 @@
+"""Prove that everything in the log is in the lake, once and unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from signalhub.operate.lake import OpenSpark, open_lake, spark_session
+from signalhub.pipeline.audit.audit import STEPS, Audit, Findings
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from signalhub.settings.model import Settings
+
+WAIT_S: Final = 120.0
+"""Two beats of the slower tables."""
+
+
+def audit(
+    settings: Settings,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    wait_s: float = WAIT_S,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+    open_spark: OpenSpark = spark_session,
+) -> Findings:
+    """Judge everything up to the head of the log, or the hours that begin from `since` to `until`.
+
+    A running pipeline has `wait_s` to catch up. `progress` is called with the steps done and their
+    number. Raises `InvalidArgument` if there is no lake.
+    """
+    lake = open_lake(settings)
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        progress(done, STEPS)
+
+    with open_spark(settings) as spark:
+        progress(0, STEPS)
+        judging = Audit(spark, lake, Path(settings.data))
+        return judging.run(wait_s=wait_s, since=since, until=until, advance=advance)

@@ -1,0 +1,53 @@
+"""What operations on the lake need: the data folder's log, its lake, and Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from signalhub.operate.arguments import InvalidArgument
+from signalhub.pipeline.lake import lake_of
+from signalhub.pipeline.tables.tables import ENTRIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from signalhub.pipeline.lake import Lake
+    from signalhub.settings.model import Settings
+
+OpenSpark = Callable[["Settings"], AbstractContextManager["SparkSession"]]
+"""Opens a Spark session for as long as it is needed; `lambda _: nullcontext(spark)` lends one."""
+
+
+def check_log(settings: Settings) -> None:
+    """The data folder must be a hub's; raises `InvalidArgument`."""
+    if not (Path(settings.data) / "log").is_dir():
+        raise InvalidArgument(
+            f"there is no log in {settings.data}",
+            "name the data folder of a hub with --data; `signalhub serve` creates one",
+        )
+
+
+def open_lake(settings: Settings) -> Lake:
+    """The lake of a data folder; raises `InvalidArgument` if there is none yet."""
+    lake = lake_of(settings.data, settings.pipeline.lake)
+    if not lake.exists(ENTRIES.name):
+        raise InvalidArgument(
+            f"there is no lake at {lake.uri}",
+            f"create it with `signalhub pipeline once --data {settings.data}`, or name another"
+            " with --lake (pipeline.lake)",
+        )
+    return lake
+
+
+@contextmanager
+def spark_session(settings: Settings) -> Iterator[SparkSession]:
+    """Spark while the block runs; a session of ours that is already open is shared."""
+    from signalhub.pipeline.run.spark import session
+
+    chosen = settings.pipeline
+    # Errors are raised, so Spark need not log them as well.
+    with session(chosen.master or "local[*]", memory=chosen.memory, log_level="OFF") as spark:
+        yield spark

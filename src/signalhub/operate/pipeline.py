@@ -1,0 +1,43 @@
+"""The pipeline of a data folder: opened with its lock and Spark, it lands the log in the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from signalhub.operate.lake import check_log
+from signalhub.pipeline.lake import lake_of
+from signalhub.pipeline.run.lock import lock_pipeline
+
+if TYPE_CHECKING:
+    from signalhub.pipeline.land.land import Landed
+    from signalhub.pipeline.run.run import Pipeline
+    from signalhub.settings.model import Settings
+
+
+@contextmanager
+def open_pipeline(
+    settings: Settings,
+    *,
+    landed: Callable[[Landed], None] = lambda batch: None,
+    beside: int | None = None,
+) -> Iterator[Pipeline]:
+    """The pipeline while the block runs; its `once`, `up` and `maintain` do the work.
+
+    `landed` is called after every batch. `beside` is the process id of the hub that has precedence
+    on this machine. Raises `PipelineRunning` if another one works on the data folder, and
+    `InvalidArgument` if that has no log.
+    """
+    check_log(settings)
+    with closing(lock_pipeline(settings.data)):
+        from signalhub.pipeline.run.run import Pipeline
+        from signalhub.pipeline.run.schedule import neighbour
+        from signalhub.pipeline.run.spark import session
+
+        chosen, data = settings.pipeline, Path(settings.data)
+        master = chosen.master or ("local[*]" if beside is None else "local[1]")
+        with session(master, memory=chosen.memory) as spark:
+            lake = lake_of(settings.data, chosen.lake)
+            yield Pipeline(spark, lake, data, chosen, landed=landed, hub=neighbour(beside))

@@ -1,0 +1,33 @@
+"""Reading a token without its key; nothing it says is verified."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode
+from typing import Any
+
+import msgspec
+
+from signalhub.wire import names
+
+
+def contents(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and claims; raises `ValueError` for anything but a JWT."""
+    # The hub accepts a token with or without the word `Bearer` before it.
+    header, claims, _ = token.strip().rpartition(" ")[-1].split(".")
+    return _part(header), _part(claims)
+
+
+def actor_of(token: str) -> str | None:
+    """The address a token is for, if it names one."""
+    try:
+        _, claims = contents(token)
+    except ValueError:
+        return None
+    full = f"@({claims.get('actorId')})"
+    return full if names.is_address(full) else None
+
+
+def _part(text: str) -> dict[str, Any]:
+    return msgspec.json.decode(
+        urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=dict[str, Any]
+    )
