@@ -11,9 +11,9 @@ import pytest
 
 from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.host import Host
-from signalhub.cli.actors.hosts import HubSource, hosts_at
-from signalhub.cli.actors.move import Journey
-from signalhub.cli.terminal.connection import LOCAL, Refusals
+from signalhub.cli.actors.hosts import ConnectedHosts, hosts_at
+from signalhub.cli.actors.move import ActorMove
+from signalhub.cli.terminal.connection import LOCAL, RefusalLog
 from signalhub.cli.terminal.failures import Failure
 from signalhub.testing import RunningHub, run_hub, spawn_host
 from tests.support.actors.shop import Clerk, Order, Stock
@@ -156,8 +156,8 @@ async def test_what_the_hub_refuses_is_told_and_the_actor_stays(
 ) -> None:
     """A host that has been there a moment ago, and is not known any more."""
     await shop.ask("stock/mug", "reserve", 4)
-    source = HubSource(shop, LOCAL, await hosts_at(shop, LOCAL), Refusals())
-    journey = Journey(source, "stock/mug", "ghost")
+    source = ConnectedHosts(shop, LOCAL, await hosts_at(shop, LOCAL), RefusalLog())
+    journey = ActorMove(source, "stock/mug", "ghost")
     await journey.begin()
 
     with pytest.raises(Failure, match="stock/mug stays on a: ") as caught:

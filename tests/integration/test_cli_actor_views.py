@@ -1,4 +1,4 @@
-"""Looking at actors from the command line, and mending what they gave up."""
+"""ViewOptions at actors from the command line, and mending what they gave up."""
 
 from __future__ import annotations
 

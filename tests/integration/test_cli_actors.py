@@ -14,7 +14,7 @@ import pytest
 
 from signalhub.actors.host.host import Host
 from signalhub.auth.tokens import mint
-from signalhub.cli.actors.run import host_config
+from signalhub.cli.actors.host import host_config
 from signalhub.locks import LockedFolder
 from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub, spawn_hub

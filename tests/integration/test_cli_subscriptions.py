@@ -90,7 +90,7 @@ async def test_a_subscription_goes_on_where_it_was(hub: RunningHub, me: Client) 
     info = await me.subscription("orders", "billing")
 
     assert columns(first) == [["orders", "2", "1", SENDER, "n", "2"]]
-    assert "consuming orders as billing, 3 messages to go" in first.err
+    assert "consumption orders as billing, 3 messages to go" in first.err
     assert [row["seq"] for row in second.rows()] == [3, 4]
     assert second.rows()[0]["redelivered"] is True
     assert second.err == ""
@@ -180,11 +180,11 @@ async def test_only_one_consumes_exclusively_and_its_name_takes_over(
     consume = ("subscribe", "orders", "--as", "billing")
 
     async with started(hub.url, *consume, "--consumer", "one") as one:
-        await line_of(one.stderr, "consuming")
+        await line_of(one.stderr, "consumption")
         busy = await cli(hub.url, *consume, "--consumer", "two")
         other = await cli(hub.url, *consume, "--type", "shared")
         async with started(hub.url, *consume, "--consumer", "one") as heir:
-            await line_of(heir.stderr, "consuming")
+            await line_of(heir.stderr, "consumption")
             code = await one.wait()
             assert one.stderr is not None
             said = (await one.stderr.read()).decode()
@@ -198,7 +198,7 @@ async def test_only_one_consumes_exclusively_and_its_name_takes_over(
 async def test_ctrl_c_keeps_what_was_acknowledged(hub: RunningHub, me: Client) -> None:
     await fill(me, 3)
     async with started(hub.url, "subscribe", "orders", "--as", "billing") as reader:
-        await line_of(reader.stderr, "consuming")
+        await line_of(reader.stderr, "consumption")
         for _ in range(3):
             await line_of(reader.stdout, "orders")
         reader.send_signal(signal.SIGINT)

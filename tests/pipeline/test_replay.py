@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 import signalhub
 from signalhub import Client
 from signalhub.client import Consumer, Message, OriginalPosition
-from signalhub.operate.replay import Behind, Sender, Sending, Waiting
+from signalhub.operate.replay import Behind, HubBusy, Sender, Sending
 from signalhub.operate.session import HubAccess
-from signalhub.operate.target import Target
+from signalhub.operate.target import ReplayTarget
 from signalhub.pipeline.query import QueryRefused, QueryWrong
 from signalhub.pipeline.replay import select as selection
 from signalhub.pipeline.replay.job import Bound
@@ -200,11 +200,11 @@ async def me(hub: RunningHub) -> AsyncIterator[Client]:
 
 
 async def send_all(
-    me: Client, side: Lakeside, target: Target, *, stop_after: int | None = None
+    me: Client, side: Lakeside, target: ReplayTarget, *, stop_after: int | None = None
 ) -> Sending:
     """What a replay does; after `stop_after` messages it is interrupted."""
 
-    def progress(event: Behind | Sending | Waiting) -> None:
+    def progress(event: Behind | Sending | HubBusy) -> None:
         if stop_after is not None and isinstance(event, Sending) and event.sent:
             raise InterruptedError
 
@@ -244,7 +244,7 @@ def check_copies(found: list[Message]) -> None:
 async def test_an_interrupted_replay_into_a_topic_goes_on_and_sends_each_message_once(
     me: Client, hub: RunningHub, side: Lakeside
 ) -> None:
-    target = Target(topic="again")
+    target = ReplayTarget(topic="again")
 
     first = await send_all(me, side, target, stop_after=11)
     await hub.stop()
@@ -261,7 +261,7 @@ async def test_an_interrupted_replay_into_a_topic_goes_on_and_sends_each_message
 
 async def test_a_replay_into_a_subscription_is_for_it_alone(me: Client, side: Lakeside) -> None:
     async with me.consume("again", "billing") as billing, me.consume("again", "other") as other:
-        await send_all(me, side, Target("again", "billing"))
+        await send_all(me, side, ReplayTarget("again", "billing"))
         await me.publish("again", "n", {"n": "last"}, durable=True)
 
         check_copies((await numbers(billing, ORDERS + 1))[:-1])
@@ -277,7 +277,7 @@ async def test_a_replay_to_an_actor_waits_for_it(
     async with signalhub.connect(hub.url, address, durable=True):
         pass
 
-    await send_all(me, side, Target(actor=address))
+    await send_all(me, side, ReplayTarget(actor=address))
 
     found: list[Message] = []
     async with signalhub.connect(hub.url, address, durable=True) as carol:

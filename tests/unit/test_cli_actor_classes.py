@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.cli.actors.run import _Changes, classes_of
+from signalhub.cli.actors.host import _RepeatFilter, classes_of
 from signalhub.cli.terminal.failures import Failure
 
 SHOP = """
@@ -101,7 +101,7 @@ def test_two_classes_of_one_kind_are_refused() -> None:
 
 
 def test_what_is_tried_again_and_again_is_logged_once() -> None:
-    passes = _Changes().filter
+    passes = _RepeatFilter().filter
 
     def record(message: str, *arguments: str) -> logging.LogRecord:
         return logging.LogRecord("x", logging.INFO, "", 0, message, arguments, None)

@@ -15,7 +15,7 @@ import pytest
 
 from signalhub.cli.app import build, run
 from signalhub.cli.hub import serve
-from signalhub.cli.terminal.connection import LOCAL, Refusals, failure_of
+from signalhub.cli.terminal.connection import LOCAL, RefusalLog, failure_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure
 from signalhub.client.transport.link import NotOpened
 from signalhub.wire.errors import (
@@ -350,7 +350,7 @@ def test_each_outcome_has_its_exit_code_and_advice(
 def test_a_refused_tell_is_told_in_the_hub_s_words_if_the_log_has_them(
     facts: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    with Refusals() as refusals:
+    with RefusalLog() as refusals:
         refusals.sender = "@(demo/alice)"
         logging.getLogger("signalhub.client").warning("x", extra={"code": "unauthorized", **facts})
 

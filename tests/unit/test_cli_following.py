@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from signalhub.cli.messages.send import follow, message_facts, parts
+from signalhub.cli.messages.messages import follow, message_facts, parts
 from signalhub.cli.terminal.failures import Failure
 from signalhub.cli.terminal.output import Output
 from signalhub.client import Delivery, Message

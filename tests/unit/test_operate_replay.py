@@ -12,7 +12,7 @@ import pytest
 from signalhub.client import Original
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.operate.replay import BYTES_MAX, batch_size, batches, preview, replay
-from signalhub.operate.target import Target, candidates
+from signalhub.operate.target import ReplayTarget, candidates
 from signalhub.pipeline.replay.job import (
     NAME,
     Bound,
@@ -36,16 +36,18 @@ def original(offset: int, data: Any = 1) -> Original:
 @pytest.mark.parametrize(
     ("text", "targets"),
     [
-        ("topic:orders", [Target("orders")]),
-        ("topic:orders:eu", [Target("orders:eu")]),
-        ("subscription:orders:billing", [Target("orders", "billing")]),
-        ("subscription:a:b:c", [Target("a", "b:c"), Target("a:b", "c")]),
-        ("@(demo/alice)", [Target(actor="@(demo/alice)")]),
-        ("actor:demo/alice", [Target(actor="@(demo/alice)")]),
+        ("topic:orders", [ReplayTarget("orders")]),
+        ("topic:orders:eu", [ReplayTarget("orders:eu")]),
+        ("subscription:orders:billing", [ReplayTarget("orders", "billing")]),
+        ("subscription:a:b:c", [ReplayTarget("a", "b:c"), ReplayTarget("a:b", "c")]),
+        ("@(demo/alice)", [ReplayTarget(actor="@(demo/alice)")]),
+        ("actor:demo/alice", [ReplayTarget(actor="@(demo/alice)")]),
         ("orders", []),
     ],
 )
-def test_a_target_says_what_it_is_or_has_to_be_looked_up(text: str, targets: list[Target]) -> None:
+def test_a_target_says_what_it_is_or_has_to_be_looked_up(
+    text: str, targets: list[ReplayTarget]
+) -> None:
     assert candidates(text) == targets
 
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
-from signalhub.cli.actors import call, change, show
-from signalhub.cli.actors import run as actors_run
+from signalhub.cli.actors import call, changes, host, views
 from signalhub.cli.hub import log, serve, settings, token
 from signalhub.cli.lake import audit, erase, lake, pipeline, replay
-from signalhub.cli.messages import directory, send
+from signalhub.cli.messages import directory, messages
 from signalhub.cli.rooms import inbox, room
 from signalhub.cli.terminal.arguments import options_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure, report, usage
@@ -66,9 +65,9 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
         "actors": (
             "Run durable actors, call them, and look at what they do.",
             (
-                *(actors_run.run, call.call, show.ls, show.show, show.calls),
-                *(show.alarms, show.dead),
-                *(change.redrive, change.purge, change.move),
+                *(host.run, call.call, views.ls, views.show, views.calls),
+                *(views.alarms, views.dead),
+                *(changes.redrive, changes.purge, changes.move),
             ),
         ),
     },
@@ -81,7 +80,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
     _HUB: (serve.serve,),
-    _MESSAGES: (send.tell, send.ask, send.broadcast, send.listen),
+    _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (directory.discover, directory.ls, directory.ping),
     _LAKE: (lake.sql, audit.audit, replay.replay, erase.erase),

@@ -19,7 +19,7 @@ from signalhub.operate import target
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.operate.lake import OpenSpark, open_lake, spark_session
 from signalhub.operate.session import DEFAULT_URL, TIMEOUT_S, HubAccess, brief_reconnect
-from signalhub.operate.target import Target
+from signalhub.operate.target import ReplayTarget
 from signalhub.pipeline.replay import select
 from signalhub.pipeline.replay.job import (
     NAME,
@@ -73,16 +73,16 @@ class Sending(msgspec.Struct, frozen=True):
     skipped: int = 0
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class HubBusy(msgspec.Struct, frozen=True):
     """Progress: the hub cannot take more now; the replay continues by itself."""
 
     reason: str
 
 
-Progress = Callable[[Behind | Sending | Waiting], object]
+Progress = Callable[[Behind | Sending | HubBusy], object]
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a replay."""
 
     job: str | None
@@ -120,7 +120,7 @@ def replay(
     timeout_s: float = TIMEOUT_S,
     progress: Progress = lambda event: None,
     open_spark: OpenSpark = spark_session,
-) -> Replayed:
+) -> ReplayResult:
     """Select messages of the lake and send them again.
 
     Args:
@@ -133,7 +133,7 @@ def replay(
         url: The hub.
         token: A token with the permission `admin` for `republish`, if the hub asks for one.
         timeout_s: How long to wait for one answer of the hub.
-        progress: Called with `Behind`, `Sending` and `Waiting`.
+        progress: Called with `Behind`, `Sending` and `HubBusy`.
         open_spark: Opens the Spark session.
 
     Raises:
@@ -145,14 +145,14 @@ def replay(
         ClientError: The hub refused or could not be reached; the same call continues the job.
     """
     access = HubAccess(url=url, token=token, timeout_s=timeout_s)
-    work = _Work(settings, access, where, to, job, include_replays=include_replays)
+    work = _Replay(settings, access, where, to, job, include_replays=include_replays)
     if work.known is not None and work.known.ended_ms is not None:
         return _result(work.known, LeftOut(), was_done=True)
     work.ask_for_target()
     with work.selected(open_spark, progress) as (rows, until):
         summary = select.summarise(rows)
         if not summary.count:
-            return Replayed(
+            return ReplayResult(
                 job=None,
                 to=str(work.target),
                 selected=0,
@@ -183,12 +183,12 @@ def preview(
     Raises what `replay` raises. The hub is asked only if `to` is a plain name.
     """
     access = HubAccess(url=url, token=token, timeout_s=timeout_s)
-    work = _Work(settings, access, where, to, job, include_replays=include_replays)
+    work = _Replay(settings, access, where, to, job, include_replays=include_replays)
     with work.selected(open_spark, progress) as (rows, _):
         return Preview(summary=select.summarise(rows), examples=select.examples(rows))
 
 
-class _Work:
+class _Replay:
     """One call: what was asked for, and the job it belongs to if that has begun."""
 
     def __init__(
@@ -216,10 +216,10 @@ class _Work:
         self._selection = Selection(where, str(self.target), include_replays)
         self.known = read_job(settings.data, job, self._selection)
 
-    def ask_for_target(self) -> Target:
+    def ask_for_target(self) -> ReplayTarget:
         """Let the hub confirm that the target exists."""
 
-        async def look() -> Target:
+        async def look() -> ReplayTarget:
             async with self._access.session() as me:
                 return await target.find(me, self._to, self._access)
 
@@ -277,8 +277,8 @@ class _Work:
 
 def _result(
     job: ReplayJob, left_out: LeftOut, sent: Sending | None = None, *, was_done: bool = False
-) -> Replayed:
-    return Replayed(
+) -> ReplayResult:
+    return ReplayResult(
         job=job.job,
         to=job.selection.to,
         selected=job.selected,
@@ -297,7 +297,7 @@ class Sender:
         self,
         job: str,
         until: Bound,
-        target: Target,
+        target: ReplayTarget,
         rate: float,
         access: HubAccess,
         progress: Progress = lambda event: None,
@@ -345,7 +345,7 @@ class Sender:
                 if not refused.retryable:
                     raise
                 if pause_s == PAUSE_S:
-                    self._progress(Waiting(refused.message))
+                    self._progress(HubBusy(refused.message))
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 

@@ -41,7 +41,7 @@ class UnknownTarget(SignalHubError):
         )
 
 
-class Target(msgspec.Struct, frozen=True):
+class ReplayTarget(msgspec.Struct, frozen=True):
     """A topic, one subscription of a topic, or an actor."""
 
     topic: str | None = None
@@ -61,14 +61,14 @@ class Target(msgspec.Struct, frozen=True):
         return {"topic": self.topic, "subscription": self.subscription, "actor": self.actor}
 
 
-def candidates(text: str) -> list[Target]:
+def candidates(text: str) -> list[ReplayTarget]:
     """What a text can mean without asking the hub; several for a name with several colons."""
     if names.path_of(text) != text:
-        return [Target(actor=full_address(text))]
+        return [ReplayTarget(actor=full_address(text))]
     if text.startswith(ACTOR):
-        return [Target(actor=full_address(text.removeprefix(ACTOR)))]
+        return [ReplayTarget(actor=full_address(text.removeprefix(ACTOR)))]
     if text.startswith(TOPIC):
-        return [Target(topic=checked_topic(text.removeprefix(TOPIC)))]
+        return [ReplayTarget(topic=checked_topic(text.removeprefix(TOPIC)))]
     if text.startswith(SUBSCRIPTION):
         found = list(_divided(text.removeprefix(SUBSCRIPTION)))
         if not found:
@@ -81,19 +81,19 @@ def candidates(text: str) -> list[Target]:
     return []
 
 
-def _divided(text: str) -> Iterator[Target]:
+def _divided(text: str) -> Iterator[ReplayTarget]:
     """Topics and subscriptions may contain colons themselves."""
     for at, letter in enumerate(text):
         if letter == ":" and text[:at] and text[at + 1 :]:
-            yield Target(topic=checked_topic(text[:at]), subscription=text[at + 1 :])
+            yield ReplayTarget(topic=checked_topic(text[:at]), subscription=text[at + 1 :])
 
 
-async def find(me: Client, text: str, access: HubAccess) -> Target:
+async def find(me: Client, text: str, access: HubAccess) -> ReplayTarget:
     """The one target a text means at this hub; raises `UnknownTarget`, `InvalidArgument`."""
     known = candidates(text)
-    possible = known or [Target(topic=text), *await _subscriptions(me, text, access)]
+    possible = known or [ReplayTarget(topic=text), *await _subscriptions(me, text, access)]
     if not known and names.is_address(f"@({text})"):
-        possible.append(Target(actor=f"@({text})"))
+        possible.append(ReplayTarget(actor=f"@({text})"))
     found = [one for one in possible if await _exists(me, one, access)]
     if not found:
         raise UnknownTarget(text)
@@ -103,17 +103,17 @@ async def find(me: Client, text: str, access: HubAccess) -> Target:
     return found[0]
 
 
-async def _subscriptions(me: Client, name: str, access: HubAccess) -> list[Target]:
-    found: list[Target] = []
+async def _subscriptions(me: Client, name: str, access: HubAccess) -> list[ReplayTarget]:
+    found: list[ReplayTarget] = []
     offset, has_more = 0, True
     while has_more:
         page = await access.in_time(me.subscriptions(offset=offset, limit=_PAGE))
-        found += [Target(one.topic, one.name) for one in page if one.name == name]
+        found += [ReplayTarget(one.topic, one.name) for one in page if one.name == name]
         offset, has_more = offset + _PAGE, page.has_more
     return found
 
 
-async def _exists(me: Client, target: Target, access: HubAccess) -> bool:
+async def _exists(me: Client, target: ReplayTarget, access: HubAccess) -> bool:
     try:
         await access.in_time(me.republish(_PROBE, [], until=_EVERYTHING, **target.members))
     except Refused as refused:

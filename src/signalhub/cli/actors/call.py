@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Parameter
 
 from signalhub.cli.actors.hosts import hosts_at, name_of, reach
-from signalhub.cli.actors.options import SOON, ActorName, Calling, checked_actor
+from signalhub.cli.actors.options import CALL_DEFAULTS, ActorName, CallOptions, checked_actor
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.wire.errors import Code
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from signalhub.actors import CallError
     from signalhub.actors.api.operation import Operation
     from signalhub.actors.host.caller import ActorHub
-    from signalhub.cli.terminal.connection import Refusals
+    from signalhub.cli.terminal.connection import RefusalLog
 
 _RAISED: Final = "call_failed"
 
@@ -34,7 +34,7 @@ def call(
             help="What to call it with, each as JSON: 3, true, '\"blue-mug\"', '{\"n\": 1}'.",
         ),
     ],
-    connection: Calling = SOON,
+    connection: CallOptions = CALL_DEFAULTS,
 ) -> None:
     """Call a method of an actor, and print what it returns, as JSON.
 
@@ -47,7 +47,7 @@ def call(
     values = [_value(number, text) for number, text in enumerate(arguments, 1)]
     wanted = _operation(method, values)
 
-    async def work(hub: ActorHub, refusals: Refusals) -> Any:
+    async def work(hub: ActorHub, refusals: RefusalLog) -> Any:
         found = await connection.in_time(hub.client.place([target]))
         if found.unplaced and found.unplaced[0].code == Code.NO_HOST:
             reason = found.unplaced[0].message.rstrip(".")
@@ -65,7 +65,7 @@ def call(
     connection.output.fact({"value": msgspec.Raw(data)}, _printable(data.decode()))
 
 
-async def _served(hub: ActorHub, connection: Calling) -> str:
+async def _served(hub: ActorHub, connection: CallOptions) -> str:
     """Which kinds could be called instead."""
     present = (await hosts_at(hub, connection)).present
     kinds = sorted(frozenset().union(*present.values()))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from signalhub.cli.actors.options import Looking
-from signalhub.cli.terminal.connection import Connection, Refusals, failure_of, socket_url
+from signalhub.cli.actors.options import ViewOptions
+from signalhub.cli.terminal.connection import HubConnection, RefusalLog, failure_of, socket_url
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.wire.errors import (
     ClientError,
@@ -40,19 +40,19 @@ _KIND_PREFIX: Final = "actor:"
 START_ONE = "start one with `signalhub actors run`, or look into the folder of one with --data"
 
 
-class Silent(Exception):
+class NoAnswer(Exception):
     """A host did not answer in time."""
 
 
 @dataclass
-class Listed:
+class HostRows:
     """Rows of several hosts, each with its host."""
 
     rows: list[Row]
     has_more: bool = False
 
 
-class Source(ABC):
+class Hosts(ABC):
     """Hosts that can be asked, by their names; those that cannot, and those that did not answer."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class Source(ABC):
 
     @abstractmethod
     async def ask(self, host: str, name: str, **arguments: Any) -> Any:
-        """One host's answer to a command; raises `Silent`, and `Failure` if it refuses."""
+        """One host's answer to a command; raises `NoAnswer`, and `Failure` if it refuses."""
 
     async def each(self, name: str, **arguments: Any) -> dict[str, Any]:
         """The answers of all hosts that know something."""
@@ -77,7 +77,7 @@ class Source(ABC):
         order: Callable[[Row], Any],
         is_shown: Callable[[Row], bool] = lambda row: True,
         **arguments: Any,
-    ) -> Listed:
+    ) -> HostRows:
         """The first rows of all hosts together; those that are not shown do not count."""
 
         async def all_of(host: str) -> list[Row]:
@@ -97,7 +97,7 @@ class Source(ABC):
         found = await self._each(all_of)
         rows = [{**row, "host": host} for host, some in found.items() for row in some]
         rows.sort(key=order)
-        return Listed(rows[:limit], len(rows) > limit)
+        return HostRows(rows[:limit], len(rows) > limit)
 
     async def _each(self, question: Callable[[str], Awaitable[T]]) -> dict[str, T]:
         import asyncio
@@ -105,7 +105,7 @@ class Source(ABC):
         async def quietly(host: str) -> dict[str, T]:
             try:
                 return {host: await question(host)}
-            except Silent:
+            except NoAnswer:
                 self.silent.add(host)
                 return {}
 
@@ -127,18 +127,22 @@ class Source(ABC):
 
 
 @dataclass(frozen=True)
-class Directory:
+class HostDirectory:
     """The hosts a hub knows: kinds by name of those that are there, and names of the others."""
 
     present: Mapping[str, frozenset[str]] = field(default_factory=dict)
     away: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-class HubSource(Source):
+class ConnectedHosts(Hosts):
     """Hosts that are connected to a hub."""
 
     def __init__(
-        self, hub: ActorHub, connection: Connection, directory: Directory, refusals: Refusals
+        self,
+        hub: ActorHub,
+        connection: HubConnection,
+        directory: HostDirectory,
+        refusals: RefusalLog,
     ) -> None:
         super().__init__(sorted(directory.present))
         self.away = sorted(directory.away)
@@ -158,12 +162,12 @@ class HubSource(Source):
         except TimeoutError:
             # A tell has no answer; if the hub refused it, that says more.
             self._refusals.check()
-            raise Silent(host) from None
+            raise NoAnswer(host) from None
         except ValueError as refusal:
             resolution = "see with `signalhub actors show` how it is now"
             raise Failure(Exit.FAILED, "host_refused", str(refusal), resolution) from None
 
-    async def present_again(self) -> Directory:
+    async def present_again(self) -> HostDirectory:
         """Who is there by now."""
         return await hosts_at(self.hub, self._connection)
 
@@ -178,7 +182,7 @@ class HubSource(Source):
         self.hosts = [host]
 
 
-def unasked(source: Source) -> str:
+def unasked(source: Hosts) -> str:
     """The hosts that may know more, for the end of a sentence about what was not found."""
     parts = (
         ("no answer came from", sorted(source.silent)),
@@ -187,7 +191,7 @@ def unasked(source: Source) -> str:
     return "".join(f"; {words} {', '.join(names)}" for words, names in parts if names)
 
 
-def no_such_host(host: str, directory: Directory) -> Failure:
+def no_such_host(host: str, directory: HostDirectory) -> Failure:
     """What the user is told when a host is not there."""
     names = ", ".join(sorted(directory.present)) or "none"
     if host in directory.away:
@@ -199,23 +203,23 @@ def no_such_host(host: str, directory: Directory) -> Failure:
     return Failure(Exit.FAILED, "unknown_host", message, "correct the name")
 
 
-def talk(connection: Connection, work: Callable[[HubSource], Awaitable[T]]) -> T:
+def talk(connection: HubConnection, work: Callable[[ConnectedHosts], Awaitable[T]]) -> T:
     """Ask the hosts that are connected to the hub; there must be one."""
 
-    async def among(hub: ActorHub, refusals: Refusals) -> T:
+    async def among(hub: ActorHub, refusals: RefusalLog) -> T:
         directory = await hosts_at(hub, connection)
         if not directory.present:
             raise _nobody(directory)
-        return await work(HubSource(hub, connection, directory, refusals))
+        return await work(ConnectedHosts(hub, connection, directory, refusals))
 
     return reach(connection, among)
 
 
-def reach(connection: Connection, work: Callable[[ActorHub, Refusals], Awaitable[T]]) -> T:
+def reach(connection: HubConnection, work: Callable[[ActorHub, RefusalLog], Awaitable[T]]) -> T:
     """Connect under an address of our own, do the work, and leave."""
     import asyncio
 
-    with Refusals() as refusals:
+    with RefusalLog() as refusals:
         try:
             return asyncio.run(_reach(connection, work, refusals))
         except ClientError as error:
@@ -223,9 +227,9 @@ def reach(connection: Connection, work: Callable[[ActorHub, Refusals], Awaitable
 
 
 async def _reach(
-    connection: Connection,
-    work: Callable[[ActorHub, Refusals], Awaitable[T]],
-    refusals: Refusals,
+    connection: HubConnection,
+    work: Callable[[ActorHub, RefusalLog], Awaitable[T]],
+    refusals: RefusalLog,
 ) -> T:
     from signalhub.actors.host.caller import ActorHub
 
@@ -251,7 +255,7 @@ def _unregistered(error: Refused) -> Failure:
     return Failure(Exit.FAILED, error.code, message, resolution)
 
 
-async def hosts_at(hub: ActorHub, connection: Connection) -> Directory:
+async def hosts_at(hub: ActorHub, connection: HubConnection) -> HostDirectory:
     """Every host that is there, and those the hub expects back."""
     from signalhub.actors.host.host import HOST_CAPABILITY, host_address
 
@@ -265,10 +269,10 @@ async def hosts_at(hub: ActorHub, connection: Connection) -> Directory:
     away = {one.address: one.capabilities for one in found if one.away}
     if found.has_more:
         present |= await _all_present(hub, connection)
-    return Directory(_named(present), _named(away))
+    return HostDirectory(_named(present), _named(away))
 
 
-async def _all_present(hub: ActorHub, connection: Connection) -> dict[str, tuple[str, ...]]:
+async def _all_present(hub: ActorHub, connection: HubConnection) -> dict[str, tuple[str, ...]]:
     """Page by page; only these can be asked, so those that are away do not matter."""
     from signalhub.actors.host.host import HOST_CAPABILITY
 
@@ -301,14 +305,14 @@ def name_of(host: str) -> str:
     return host.removeprefix("@(").removesuffix(")").removeprefix("actors/")
 
 
-def _nobody(directory: Directory) -> Failure:
+def _nobody(directory: HostDirectory) -> Failure:
     away = f"; not connected now: {', '.join(sorted(directory.away))}" if directory.away else ""
     return Failure(
         Exit.FAILED, Code.NO_HOST, f"no host of actors is connected to this hub{away}", START_ONE
     )
 
 
-class FolderSource(Source):
+class StoredHost(Hosts):
     """The host that a folder belongs to, whether it runs or not."""
 
     def __init__(self, store: Store) -> None:
@@ -321,7 +325,7 @@ class FolderSource(Source):
         return control.look(self._store, name, arguments)
 
 
-def look(looking: Looking, work: Callable[[Source], Awaitable[T]]) -> T:
+def look(looking: ViewOptions, work: Callable[[Hosts], Awaitable[T]]) -> T:
     """Look at actors: into a folder if one is named, otherwise through the hub."""
     looking.check()
     if looking.data is None:
@@ -329,7 +333,7 @@ def look(looking: Looking, work: Callable[[Source], Awaitable[T]]) -> T:
     return _look_into(looking.data, work)
 
 
-def _look_into(data: Path, work: Callable[[Source], Awaitable[T]]) -> T:
+def _look_into(data: Path, work: Callable[[Hosts], Awaitable[T]]) -> T:
     import asyncio
 
     import apsw
@@ -350,7 +354,7 @@ def _look_into(data: Path, work: Callable[[Source], Awaitable[T]]) -> T:
         raise usage(message, "name another folder with --data") from None
     try:
         store.execute("BEGIN")  # So that all of it is of one moment.
-        return asyncio.run(_done(work(FolderSource(store))))
+        return asyncio.run(_done(work(StoredHost(store))))
     except apsw.Error as error:
         message = f"{path} cannot be read: {error}"
         resolution = "try again; if it stays so, ask the running host with --url"

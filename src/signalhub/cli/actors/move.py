@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from signalhub.cli.actors.hosts import HubSource, Row, Silent, Source, name_of
+from signalhub.cli.actors.hosts import ConnectedHosts, Hosts, NoAnswer, Row, name_of
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.wire.errors import OutcomeUnknown
 
@@ -20,7 +20,7 @@ def residence(found: Mapping[str, Row]) -> str | None:
     return min(found, key=lambda host: ORDER.index(found[host]["status"]), default=None)
 
 
-def unknown_actor(actor: str, source: Source) -> Failure:
+def unknown_actor(actor: str, source: Hosts) -> Failure:
     """What the user is told about an actor no host knows."""
     asked = ", ".join(sorted(set(source.hosts) - source.silent)) or "nobody"
     if source.silent:
@@ -40,10 +40,10 @@ def unknown_actor(actor: str, source: Source) -> Failure:
     return Failure(Exit.FAILED, "unknown_actor", message, resolution)
 
 
-class Journey:
+class ActorMove:
     """One move: begun, then watched on both hosts."""
 
-    def __init__(self, hosts: HubSource, actor: str, goal: str) -> None:
+    def __init__(self, hosts: ConnectedHosts, actor: str, goal: str) -> None:
         self._hosts = hosts
         self._actor = actor
         self._goal = goal
@@ -113,7 +113,7 @@ class Journey:
         goal = host_address(self._goal)
         try:
             await self._hosts.ask(host, "move", actor=self._actor, to=goal, **options)
-        except Silent:
+        except NoAnswer:
             raise self._failure(
                 "outcome_unknown",
                 f"the host {host} did not answer in time",
@@ -157,7 +157,7 @@ class Journey:
             return None
         try:
             found: Row | None = await self._hosts.ask(host, "actor", actor=self._actor)
-        except Silent:
+        except NoAnswer:
             return None
         return found
 

@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.arguments import URL_VARIABLE
 
 # The parser reads inherited annotations in the module of the heir.
-from signalhub.cli.terminal.connection import Connection, Timeout, Url  # noqa: F401
+from signalhub.cli.terminal.connection import HubConnection, Timeout, Url  # noqa: F401
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import AsJson  # noqa: F401
 from signalhub.operate.session import DEFAULT_URL
@@ -33,7 +33,7 @@ Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=LIMIT_MAX), help="A
 
 @Parameter(name="*", group="Connection")
 @dataclass(frozen=True, kw_only=True)
-class Looking(Connection):
+class ViewOptions(HubConnection):
     """The options of commands that only look."""
 
     data: Annotated[
@@ -53,7 +53,7 @@ class Looking(Connection):
 
 @Parameter(name="*", group="Connection")
 @dataclass(frozen=True, kw_only=True)
-class Calling(Connection):
+class CallOptions(HubConnection):
     """The options of commands whose answer may take a while."""
 
     timeout_s: Timeout = 30.0
@@ -61,7 +61,7 @@ class Calling(Connection):
 
 @Parameter(name="*", group="Connection")
 @dataclass(frozen=True, kw_only=True)
-class Moving(Connection):
+class MoveOptions(HubConnection):
     """The options of commands that wait for an actor to move."""
 
     timeout_s: Annotated[
@@ -70,9 +70,9 @@ class Moving(Connection):
     ] = 60.0
 
 
-NEARBY = Looking()
-SOON = Calling()
-LATER = Moving()
+VIEW_DEFAULTS = ViewOptions()
+CALL_DEFAULTS = CallOptions()
+MOVE_DEFAULTS = MoveOptions()
 
 # Commands that change something take a folder, too, but only to say that it does not help.
 NoFolder = Annotated[Path | None, Parameter(name="--data", show=False)]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from signalhub.cli.actors.hosts import HubSource, Row, Source, name_of
+from signalhub.cli.actors.hosts import ConnectedHosts, Hosts, Row, name_of
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import Column, counted, shown
 from signalhub.cli.terminal.quantities import shown_moment
@@ -201,13 +201,13 @@ def merged(call_id: str, found: Mapping[str, Any], made_ms: int | None) -> dict[
     }
 
 
-async def home_of(facts: Mapping[str, Any], source: Source) -> dict[str, Any] | None:
+async def home_of(facts: Mapping[str, Any], source: Hosts) -> dict[str, Any] | None:
     """Where the target of a call lives of which only the caller's side is known, and if it is away.
 
     Only a call that has left has a target with a place for sure; looking must not give it one.
     """
     caller = facts["caller"]
-    if facts["callee"] is not None or caller is None or not isinstance(source, HubSource):
+    if facts["callee"] is not None or caller is None or not isinstance(source, ConnectedHosts):
         return None
     if caller["state"] not in ("sent", "accepted") or not caller.get("target"):
         return None
@@ -221,7 +221,7 @@ async def home_of(facts: Mapping[str, Any], source: Source) -> dict[str, Any] | 
     return None
 
 
-def unknown_call(call_id: str, source: Source) -> Failure:
+def unknown_call(call_id: str, source: Hosts) -> Failure:
     """What the user is told about a call that nobody who was asked knows."""
     code = "unknown_call"
     if source.away:
@@ -234,7 +234,7 @@ def unknown_call(call_id: str, source: Source) -> Failure:
             " it has ended, or never was",
             facts={"away": list(source.away)},
         )
-    if not isinstance(source, HubSource):
+    if not isinstance(source, ConnectedHosts):
         return Failure(
             Exit.FAILED,
             code,

@@ -25,9 +25,9 @@ def _patterns(help: str) -> Parameter:
     return Parameter(help=help, negative=(), show_default=False)
 
 
-@Parameter(name="*", group="Permissions")
+@Parameter(name="*", group="PermissionOptions")
 @dataclass(frozen=True, kw_only=True)
-class Permissions:
+class PermissionOptions:
     """Patterns by verb, with `*` for anything; what is not given is denied."""
 
     send: Annotated[tuple[str, ...], _patterns("Addresses it may send to.")] = ()
@@ -43,7 +43,7 @@ class Permissions:
     ] = ()
 
 
-NOTHING = Permissions()
+NO_PERMISSIONS = PermissionOptions()
 LIFETIME_S_MAX = 10 * 365 * 86_400.0
 
 
@@ -57,7 +57,7 @@ def mint(
     private_key: Annotated[
         Path | None, Parameter(help="PEM file with the private key, for EdDSA.")
     ] = None,
-    permissions: Permissions = NOTHING,
+    permissions: PermissionOptions = NO_PERMISSIONS,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:

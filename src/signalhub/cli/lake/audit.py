@@ -6,7 +6,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from signalhub.cli.hub.settings import Config
-from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, refusals, spark_session
+from signalhub.cli.lake.lake import (
+    DataOption,
+    LakeOption,
+    lake_settings,
+    operation_errors,
+    spark_session,
+)
 from signalhub.cli.terminal.failures import Exit
 from signalhub.cli.terminal.output import AsJson, Column, Output, counted
 from signalhub.cli.terminal.progress import bar
@@ -57,7 +63,7 @@ def audit(
     """
     settings = lake_settings(config, data, lake)
     output = Output(as_json)
-    with refusals(), bar("auditing", output) as show:
+    with operation_errors(), bar("auditing", output) as show:
         from signalhub.operate import audit as operation
 
         findings = operation.audit(

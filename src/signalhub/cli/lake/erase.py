@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config
-from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, refusals, spark_session
+from signalhub.cli.lake.lake import (
+    DataOption,
+    LakeOption,
+    lake_settings,
+    operation_errors,
+    spark_session,
+)
 from signalhub.cli.terminal.arguments import DASHED
-from signalhub.cli.terminal.connection import LOCAL, Connection, failure_of
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, failure_of
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import Output, counted
 from signalhub.operate.session import TIMEOUT_S
@@ -38,7 +44,7 @@ def erase(
     data: DataOption = None,
     lake: LakeOption = None,
     config: Config = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Erase what an actor sent and received, or an inbox, from log and lake.
 
@@ -48,7 +54,7 @@ def erase(
     """
     settings = lake_settings(config, data, lake)
     output = connection.output
-    with refusals():
+    with operation_errors():
         if certificate is not None:
             _check_one(certificate=certificate, actor=actor, inbox=inbox)
             from signalhub.pipeline.erase.certificate import read

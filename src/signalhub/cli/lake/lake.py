@@ -1,4 +1,4 @@
-"""What every command that works on the lake has in common: where it is, Spark, and refusals."""
+"""`signalhub sql`, and what all commands about the lake share: options, Spark, errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def refusals(*, where: str = "") -> Iterator[None]:
+def operation_errors(*, where: str = "") -> Iterator[None]:
     """Turn errors of an operation into failures; `where` names the option with the query."""
     try:
         yield
@@ -93,12 +93,12 @@ def sql(
     tables and their columns are described in docs/lake.md.
     """
     settings = lake_settings(config, data, lake)
-    with refusals():
+    with operation_errors():
         from signalhub.operate.lake import open_lake
 
         place = open_lake(settings)
     question = standard_input() if text == STDIN else text
-    with spark_session(settings) as spark, refusals():
+    with spark_session(settings) as spark, operation_errors():
         from signalhub.pipeline.query import check, query, query_session
 
         session = query_session(spark, place)

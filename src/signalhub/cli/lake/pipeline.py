@@ -16,7 +16,7 @@ import msgspec
 from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config
-from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, refusals
+from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, operation_errors
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import AsJson, Column, Output, counted
 from signalhub.cli.terminal.progress import bar
@@ -103,7 +103,7 @@ def status(
     settings = lake_settings(config, data, lake)
     from signalhub.pipeline.run.progress import standing
 
-    with refusals():
+    with operation_errors():
         found = standing(Path(settings.data), settings.pipeline.lake)
     output = Output(as_json)
     facts = found.facts()
@@ -185,7 +185,7 @@ def _opened(
     from signalhub.operate.pipeline import open_pipeline
     from signalhub.pipeline.run.lock import PipelineRunning
 
-    with refusals():
+    with operation_errors():
         try:
             with open_pipeline(settings, landed=landed, beside=beside) as pipeline:
                 yield pipeline

@@ -10,10 +10,16 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from signalhub.cli.hub.settings import Config
-from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, refusals, spark_session
+from signalhub.cli.lake.lake import (
+    DataOption,
+    LakeOption,
+    lake_settings,
+    operation_errors,
+    spark_session,
+)
 from signalhub.cli.terminal.connection import (
     LOCAL,
-    Connection,
+    HubConnection,
     dismissal_of,
     failure_of,
     losses_shown,
@@ -24,7 +30,7 @@ from signalhub.cli.terminal.progress import Show, bar
 from signalhub.wire.errors import ClientError, GaveUp
 
 if TYPE_CHECKING:
-    from signalhub.operate.replay import Behind, Preview, Replayed, Sending, Waiting
+    from signalhub.operate.replay import Behind, HubBusy, Preview, ReplayResult, Sending
     from signalhub.pipeline.replay.select import LeftOut
 
 RATE = 1_000.0
@@ -76,7 +82,7 @@ def replay(
     data: DataOption = None,
     lake: LakeOption = None,
     config: Config = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Send messages of the lake again: in order, each once, marked as copies.
 
@@ -86,7 +92,7 @@ def replay(
     settings = lake_settings(config, data, lake)
     events = _Events(connection)
     hub = connection.hub_options()
-    with refusals(where="--where: "), losses_shown(connection):
+    with operation_errors(where="--where: "), losses_shown(connection):
         from signalhub.operate import replay as operation
 
         if dry_run:
@@ -120,12 +126,12 @@ def replay(
 class _Events:
     """Shows the progress of a replay, and what to do if it is interrupted."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HubConnection) -> None:
         self._connection = connection
         self._last: Sending | None = None
         self.show: Show = lambda done, total: None
 
-    def __call__(self, event: Behind | Sending | Waiting) -> None:
+    def __call__(self, event: Behind | Sending | HubBusy) -> None:
         from signalhub.operate.replay import Behind, Sending
 
         match event:
@@ -168,7 +174,7 @@ class _Events:
         return {"job": sending.job, "appended": sending.appended}
 
 
-def _report(done: Replayed, connection: Connection) -> None:
+def _report(done: ReplayResult, connection: HubConnection) -> None:
     output = connection.output
     if done.was_done:
         output.fact(
@@ -200,7 +206,7 @@ def _report(done: Replayed, connection: Connection) -> None:
     )
 
 
-def _facts(done: Replayed) -> dict[str, object]:
+def _facts(done: ReplayResult) -> dict[str, object]:
     return {
         "job": done.job,
         "to": done.to,
@@ -211,7 +217,7 @@ def _facts(done: Replayed) -> dict[str, object]:
     }
 
 
-def _show(found: Preview, connection: Connection) -> None:
+def _show(found: Preview, connection: HubConnection) -> None:
     from msgspec import to_builtins
 
     output, summary = connection.output, found.summary

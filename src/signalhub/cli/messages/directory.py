@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.terminal.connection import LOCAL, Connection, run
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.output import Column
 from signalhub.wire.names import path_of
 
@@ -30,7 +30,7 @@ def discover(
     limit: Annotated[
         int, Parameter(validator=Number(gte=1, lte=PAGE_MAX), help="At most N.")
     ] = PAGE_MAX,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Find actors by address and by what they can do."""
 
@@ -47,7 +47,7 @@ def discover(
         connection.remark({"has_more": True}, _MORE)
 
 
-def ls(*, connection: Connection = LOCAL) -> None:
+def ls(*, connection: HubConnection = LOCAL) -> None:
     """List all actors, with what is left of their leases."""
 
     async def work(me: Client) -> list[ListedActor]:
@@ -81,7 +81,7 @@ def ping(
     interval_s: Annotated[
         float, Parameter(name="--interval", validator=Number(gte=0), help="Seconds between two.")
     ] = 1.0,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Measure the round trip to the hub and back."""
     import asyncio

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 
 from signalhub.cli.terminal.arguments import URL_VARIABLE
 from signalhub.cli.terminal.connection import (
-    Connection,
+    HubConnection,
     Timeout,
     Url,
     failure_of,
@@ -54,12 +54,12 @@ class RoomConnection:
     as_json: AsJson = False
 
     @property
-    def plain(self) -> Connection:
+    def plain(self) -> HubConnection:
         """The same for those who need no more than this."""
-        return Connection(url=self.url, timeout_s=self.timeout_s, as_json=self.as_json)
+        return HubConnection(url=self.url, timeout_s=self.timeout_s, as_json=self.as_json)
 
 
-NEARBY = RoomConnection()
+LOCAL_ROOMS = RoomConnection()
 
 
 def run(connection: RoomConnection, work: Work[T]) -> T:
@@ -73,7 +73,7 @@ def run(connection: RoomConnection, work: Work[T]) -> T:
             return await work(rooms)
 
     # What else the client logs the command says itself, better.
-    with _watching(_Waits(connection.plain)):
+    with _watching(_WaitNote(connection.plain)):
         try:
             return asyncio.run(talk())
         except ClientError as error:
@@ -91,7 +91,7 @@ async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
 @contextmanager
 def changes_shown(connection: RoomConnection) -> Iterator[None]:
     """Tell on standard error what happens to the connection, and what cannot be read."""
-    with _watching(_Changes(connection)):
+    with _watching(_ConnectionNotes(connection)):
         yield
 
 
@@ -175,10 +175,10 @@ def _watching(handler: logging.Handler) -> Iterator[None]:
         log.removeHandler(handler)
 
 
-class _Waits(logging.Handler):
+class _WaitNote(logging.Handler):
     """Shows once that the hub lets us wait."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HubConnection) -> None:
         super().__init__()
         self._connection = connection
         self._is_told = False
@@ -192,7 +192,7 @@ class _Waits(logging.Handler):
         self._connection.remark({"waiting_s": max(1, wait_s), "reason": reason}, sentence)
 
 
-class _Changes(logging.Handler):
+class _ConnectionNotes(logging.Handler):
     """Shows losses of the connection, each reason once, and of messages."""
 
     def __init__(self, connection: RoomConnection) -> None:

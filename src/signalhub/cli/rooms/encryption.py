@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from signalhub.cli.terminal.arguments import data
-from signalhub.cli.terminal.connection import Connection
+from signalhub.cli.terminal.connection import HubConnection
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _UNOPENED = "(cannot be opened with this key for this room)"
 
 
 @dataclass(frozen=True)
-class Wording:
+class TextCodec:
     """Turns words into bytes for one room, and back."""
 
     sealing: Sealing | None
@@ -65,7 +65,7 @@ class Wording:
             return words.encode()
         return self.sealing.seal(message_id, words.encode())
 
-    def warn(self, connection: Connection) -> None:
+    def warn(self, connection: HubConnection) -> None:
         """Say that the hub will be able to read what is sent, if it will."""
         if self.sealing is None and not self.is_raw:
             connection.remark({"encrypted": False}, _UNSEALED)
@@ -128,7 +128,7 @@ class Wording:
         return text if is_words else None
 
 
-def wording_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) -> Wording:
+def codec_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) -> TextCodec:
     """How the words of this room travel.
 
     A reader's key also says which inbox is meant, so it may stand beside --raw.
@@ -136,10 +136,10 @@ def wording_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) 
     if is_raw and key is not None and not is_reading:
         raise usage("--raw is about ready ciphertext, --key makes it", "give one of them")
     if is_raw or key is None:
-        return Wording(None, is_raw)
+        return TextCodec(None, is_raw)
     from signalhub.client.sealing import Sealing
 
-    return Wording(Sealing(key, room), is_raw)
+    return TextCodec(Sealing(key, room), is_raw)
 
 
 def read_key(path: Path | None, option: str = "--key") -> bytes | None:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.rooms.connection import NEARBY, RoomConnection, run, tell_missing
+from signalhub.cli.rooms.connection import LOCAL_ROOMS, RoomConnection, run, tell_missing
 from signalhub.cli.rooms.encryption import (
     INBOX_VARIABLE,
     KeyFile,
     Raw,
-    Wording,
+    TextCodec,
+    codec_of,
     inbox_of,
     read_key,
-    wording_of,
 )
 from signalhub.cli.terminal.arguments import DASHED, check_no_option
 from signalhub.cli.terminal.failures import Exit, Failure, usage
@@ -34,7 +34,7 @@ PAGE_S = 90.0
 
 @Parameter(name="*", group="Encryption")
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class InboxOptions:
     """How the messages of the inbox can be read."""
 
     key: KeyFile = None
@@ -46,7 +46,7 @@ class Reading:
     tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
     raw: Raw = False
 
-    def wording(self, *, is_reading: bool) -> Wording:
+    def codec(self, *, is_reading: bool) -> TextCodec:
         """How words travel."""
         from signalhub.client.arguments import room_name
 
@@ -56,7 +56,7 @@ class Reading:
             name = "" if self.room is None else room_name(self.tenant, self.room)
         except ValueError as error:
             raise usage(str(error), "correct --room or --tenant") from None
-        return wording_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
+        return codec_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
 
     def inbox(self, named: str | None) -> str:
         """The inbox that is named, or goes with the key."""
@@ -66,7 +66,7 @@ class Reading:
         return found
 
 
-PLAINLY = Reading()
+NO_INBOX_OPTIONS = InboxOptions()
 
 
 def fetch(
@@ -90,25 +90,25 @@ def fetch(
     all: Annotated[
         bool, Parameter(negative=(), show_default=False, help="All of them, page by page.")
     ] = False,
-    reading: Reading = PLAINLY,
-    connection: RoomConnection = NEARBY,
+    options: InboxOptions = NO_INBOX_OPTIONS,
+    connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
     """Print what an inbox holds.
 
     Standard error says what is gone, and where to go on if there is more:
     SIGNALHUB_INBOX=… signalhub inbox fetch --from 42
     """
-    wording, named = reading.wording(is_reading=True), reading.inbox(inbox)
+    codec, named = options.codec(is_reading=True), options.inbox(inbox)
     output = connection.plain.output
 
     async def work(hub: Hub) -> InboxPage | None:
         access = hub.inbox(named)
         if all:
-            await _print_all(access, from_seq, wording, connection)
+            await _print_all(access, from_seq, codec, connection)
             return None
         page = await access.fetch(from_seq, limit, timeout_s=connection.timeout_s, attempts=1)
         for message in page:
-            _print(message, wording, output)
+            _print(message, codec, output)
         return page
 
     page = run(connection, work)
@@ -140,8 +140,8 @@ def append(
         str | None,
         Parameter(name="--id", help="An id of your own: appended again with it, it counts once."),
     ] = None,
-    reading: Reading = PLAINLY,
-    connection: RoomConnection = NEARBY,
+    options: InboxOptions = NO_INBOX_OPTIONS,
+    connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
     """Put a message into an inbox and print its position; nobody is told.
 
@@ -152,7 +152,7 @@ def append(
     variable = os.environ.get(INBOX_VARIABLE)
     if text is None and inbox == variable:
         raise usage("there is nothing to append but the inbox id itself", "give a text")
-    if text is None and not variable and reading.key is None:
+    if text is None and not variable and options.key is None:
         advice = f"give both INBOX and TEXT, or set {INBOX_VARIABLE} or give --key"
         raise usage("the text is missing, or the inbox is", advice)
     words, given = (inbox, None) if text is None else (text, inbox)
@@ -160,15 +160,15 @@ def append(
         check_no_option(str, given)
     except ValueError as error:
         raise usage(str(error), "see --help") from None
-    wording, named = reading.wording(is_reading=False), reading.inbox(given)
+    codec, named = options.codec(is_reading=False), options.inbox(given)
     try:
         own = checked_room_message_id(message_id)
     except ValueError as error:
         raise usage(str(error), "choose another --id") from None
-    ciphertext = wording.ciphertext(words, own)
+    ciphertext = codec.ciphertext(words, own)
 
     async def work(hub: Hub) -> Stored:
-        wording.warn(connection.plain)
+        codec.warn(connection.plain)
         return await hub.inbox(named).append(
             ciphertext, message_id=own, timeout_s=connection.timeout_s, attempts=1
         )
@@ -185,7 +185,7 @@ def append(
 
 
 async def _print_all(
-    access: InboxAccess, from_seq: int, wording: Wording, connection: RoomConnection
+    access: InboxAccess, from_seq: int, codec: TextCodec, connection: RoomConnection
 ) -> None:
     messages = access.messages(from_seq, timeout_s=max(PAGE_S, connection.timeout_s), attempts=1)
     told = seen = 0
@@ -193,7 +193,7 @@ async def _print_all(
         for missed in messages.missed[told:]:
             _tell_gone(missed, connection)
         told = len(messages.missed)
-        _print(message, wording, connection.plain.output)
+        _print(message, codec, connection.plain.output)
         seen += 1
     if not seen:
         _tell_nothing(from_seq, connection)
@@ -228,10 +228,10 @@ def _tell_nothing(from_seq: int, connection: RoomConnection) -> None:
     connection.plain.note(f"note: there is nothing {where}; an unused inbox looks the same")
 
 
-def _print(message: RoomMessage, wording: Wording, output: Output) -> None:
-    words, style = wording.words(message)
+def _print(message: RoomMessage, codec: TextCodec, output: Output) -> None:
+    words, style = codec.words(message)
     line = [(str(message.seq), "bold"), (_moment(message), "dim"), (shown(words), style)]
-    output.line(wording.facts(message), line)
+    output.line(codec.facts(message), line)
 
 
 def _moment(message: RoomMessage) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.messages.send import Count, For, take_each
+from signalhub.cli.messages.messages import Count, For, take_each
 from signalhub.cli.rooms.connection import (
-    NEARBY,
+    LOCAL_ROOMS,
     RoomConnection,
     changes_shown,
     joined,
@@ -22,10 +22,10 @@ from signalhub.cli.rooms.encryption import (
     KeyFile,
     Raw,
     Text,
-    Wording,
+    TextCodec,
+    codec_of,
     inbox_of,
     read_key,
-    wording_of,
     write_key,
 )
 from signalhub.cli.terminal.arguments import DASHED
@@ -46,7 +46,7 @@ RoomId = Annotated[str, DASHED, Parameter(name="ROOM", help="The id of the room,
 
 @Parameter(name="*", group="Room")
 @dataclass(frozen=True, kw_only=True)
-class Membership:
+class RoomOptions:
     """Which room it is, who we are in it, and what only members know."""
 
     tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
@@ -65,7 +65,7 @@ class Membership:
     key: KeyFile = None
     raw: Raw = False
 
-    def wording(self, room: str, *, is_reading: bool) -> Wording:
+    def codec(self, room: str, *, is_reading: bool) -> TextCodec:
         """How words travel in this room."""
         from signalhub.client.arguments import room_name
 
@@ -73,7 +73,7 @@ class Membership:
             name = room_name(self.tenant, room)
         except ValueError as error:
             raise usage(str(error), "correct ROOM or --tenant") from None
-        return wording_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
+        return codec_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
 
     def opening(
         self, hub: Hub, room: str, since: int | None, reconnect: Reconnect | None
@@ -91,7 +91,7 @@ class Membership:
             raise usage(str(error), "correct the command; see --help") from None
 
 
-ANYBODY = Membership()
+NO_ROOM_OPTIONS = RoomOptions()
 
 
 def send(
@@ -105,8 +105,8 @@ def send(
         str | None,
         Parameter(name="--id", help="An id of your own: sent again with it, it counts once."),
     ] = None,
-    membership: Membership = ANYBODY,
-    connection: RoomConnection = NEARBY,
+    options: RoomOptions = NO_ROOM_OPTIONS,
+    connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
     """Send a message to a room and print its position.
 
@@ -115,18 +115,18 @@ def send(
     """
     from signalhub.client.arguments import checked_kind, checked_room_message_id
 
-    wording = membership.wording(room, is_reading=False)
+    codec = options.codec(room, is_reading=False)
     try:
         own = checked_room_message_id(message_id)
         checked_kind(type, proposal)
     except ValueError as error:
         raise usage(str(error), "correct --id, --type or --proposal") from None
-    ciphertext = wording.ciphertext(text, own)
+    ciphertext = codec.ciphertext(text, own)
 
     async def work(hub: Hub) -> Sent:
-        opening = membership.opening(hub, room, None, None)
+        opening = options.opening(hub, room, None, None)
         async with await joined(connection, opening) as place:
-            wording.warn(connection.plain)
+            codec.warn(connection.plain)
             return await place.send(
                 ciphertext,
                 message_id=own,
@@ -155,8 +155,8 @@ def listen(
     ] = False,
     count: Count = None,
     for_s: For = None,
-    membership: Membership = ANYBODY,
-    connection: RoomConnection = NEARBY,
+    options: RoomOptions = NO_ROOM_OPTIONS,
+    connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
     """Print every message of a room: first what was said, then what comes.
 
@@ -166,13 +166,13 @@ def listen(
     """
     if new and since:
         raise usage("--new reads nothing of what was said", "give either --new or --since")
-    wording = membership.wording(room, is_reading=True)
+    codec = options.codec(room, is_reading=True)
 
     async def show(message: RoomMessage, _is_last: bool) -> None:
-        _print(message, wording, connection.plain.output)
+        _print(message, codec, connection.plain.output)
 
     async def work(hub: Hub) -> None:
-        opening = membership.opening(hub, room, None if new else since, brief_reconnect())
+        opening = options.opening(hub, room, None if new else since, brief_reconnect())
         async with await joined(connection, opening) as place:
             connection.plain.note("listening; Ctrl-C ends")
             await take_each(place, show, count=count, for_s=for_s)
@@ -212,12 +212,12 @@ def key(
     Output(as_json).fact({"key": str(path), "inbox": inbox}, str(inbox))
 
 
-def _print(message: RoomMessage, wording: Wording, output: Output) -> None:
-    words, style = wording.words(message)
+def _print(message: RoomMessage, codec: TextCodec, output: Output) -> None:
+    words, style = codec.words(message)
     line = [
         (str(message.seq), "bold"),
         (shown(message.pseudonym or ""), "cyan"),
         (message.type or "", "yellow"),
         (shown(words), style),
     ]
-    output.line(wording.facts(message), line)
+    output.line(codec.facts(message), line)

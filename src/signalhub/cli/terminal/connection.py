@@ -59,7 +59,7 @@ _SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 @Parameter(name="*", group="Connection")
 @dataclass(frozen=True, kw_only=True)
-class Connection:
+class HubConnection:
     """The options of every command that talks to a hub."""
 
     url: Url = DEFAULT_URL
@@ -118,7 +118,7 @@ class Connection:
             print(sentence, file=sys.stderr, flush=True)
 
 
-LOCAL = Connection()
+LOCAL = HubConnection()
 
 
 Sender = Annotated[
@@ -131,12 +131,12 @@ Sender = Annotated[
 ]
 
 
-def run(connection: Connection, work: Work[T], *, sender: str | None = None) -> T:
+def run(connection: HubConnection, work: Work[T], *, sender: str | None = None) -> T:
     """Connect, do the work and disconnect; the work uses `in_time` for each of its steps."""
     import asyncio
 
     access = HubAccess(**connection.hub_options())
-    with Refusals() as refusals:
+    with RefusalLog() as refusals:
 
         async def talk() -> T:
             async with access.session() as me:
@@ -152,7 +152,7 @@ def run(connection: Connection, work: Work[T], *, sender: str | None = None) -> 
 
 
 def stay(
-    connection: Connection,
+    connection: HubConnection,
     work: Work[None],
     *,
     address: str | None = None,
@@ -180,10 +180,10 @@ def stay(
 
 
 @contextmanager
-def losses_shown(connection: Connection) -> Iterator[None]:
+def losses_shown(connection: HubConnection) -> Iterator[None]:
     """Tell people on standard error when the connection is lost and when it is back."""
     log = logging.getLogger(CLIENT_LOG)
-    handler = logging.NullHandler() if connection.as_json else Notes(connection)
+    handler = logging.NullHandler() if connection.as_json else LossNotes(connection)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
@@ -281,10 +281,10 @@ _DISMISSALS = {
 }
 
 
-class Refusals(logging.Handler):
+class RefusalLog(logging.Handler):
     """Tells have no answer, so the client reports refused ones only in its log."""
 
-    def __enter__(self) -> Refusals:
+    def __enter__(self) -> RefusalLog:
         self.sender = ""
         self._failures: list[Failure] = []
         logging.getLogger(CLIENT_LOG).addHandler(self)
@@ -309,7 +309,7 @@ class Refusals(logging.Handler):
             raise failure
 
 
-class Notes(logging.Handler):
+class LossNotes(logging.Handler):
     """Shows how the connection is lost and found again, each reason once."""
 
     _SENTENCES: ClassVar = {
@@ -318,7 +318,7 @@ class Notes(logging.Handler):
         "Connected": "Connected again",
     }
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HubConnection) -> None:
         super().__init__()
         self._connection = connection
         self._reason = ""

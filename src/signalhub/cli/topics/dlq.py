@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.messages.send import each, message_facts
+from signalhub.cli.messages.messages import each, message_facts
 from signalhub.cli.terminal.arguments import checked_topic
-from signalhub.cli.terminal.connection import LOCAL, Connection, run
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm, usage
 from signalhub.cli.terminal.output import Column, counted, shown
 from signalhub.cli.terminal.quantities import shown_moment
@@ -58,7 +58,7 @@ def ls(
     /,
     *,
     limit: Annotated[int, Parameter(validator=Number(gte=1), help="At most N.")] = LIMIT,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """List dead letters: where they come from, and why they were given up."""
     name = checked_topic(topic)
@@ -88,7 +88,7 @@ def show(
     seq: Annotated[int, Parameter(name="SEQ", validator=Number(gte=1), help="Its position.")],
     /,
     *,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Show everything about one dead letter."""
     name = checked_topic(topic)
@@ -116,7 +116,7 @@ def show(
 
 
 def redrive(
-    topic: Topic, /, *, seq: Seqs = (), all: All = False, connection: Connection = LOCAL
+    topic: Topic, /, *, seq: Seqs = (), all: All = False, connection: HubConnection = LOCAL
 ) -> None:
     """Put dead letters back where they came from, to be delivered again."""
     name, seqs = checked_topic(topic), _chosen(seq, all=all)
@@ -135,7 +135,7 @@ def purge(
     seq: Seqs = (),
     all: All = False,
     yes: Yes = False,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Throw dead letters away for good."""
     name, seqs = checked_topic(topic), _chosen(seq, all=all)
@@ -149,7 +149,7 @@ def purge(
     _count(connection, {"purged": run(connection, work)}, "thrown away", seqs)
 
 
-async def _letters_of(me: Client, name: str, connection: Connection) -> str | None:
+async def _letters_of(me: Client, name: str, connection: HubConnection) -> str | None:
     """The topic that holds the dead letters of a topic, or is meant itself; `None` without any."""
     from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS
 
@@ -172,7 +172,7 @@ async def _letters_of(me: Client, name: str, connection: Connection) -> str | No
     return name if first and first[0].dead_letter is not None else None
 
 
-async def _definition(me: Client, name: str, connection: Connection) -> client.Topic | None:
+async def _definition(me: Client, name: str, connection: HubConnection) -> client.Topic | None:
     try:
         return await connection.in_time(me.topic(name))
     except Refused as refused:
@@ -220,7 +220,7 @@ def _chosen(seqs: tuple[int, ...], *, all: bool) -> list[int] | None:
 
 
 def _count(
-    connection: Connection, facts: dict[str, int], deed: str, seqs: list[int] | None
+    connection: HubConnection, facts: dict[str, int], deed: str, seqs: list[int] | None
 ) -> None:
     (count,) = facts.values()
     connection.output.fact(facts, f"{counted(count, 'dead letter')} {deed}")

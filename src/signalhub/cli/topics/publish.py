@@ -24,7 +24,7 @@ from signalhub.cli.terminal.arguments import (
     optional_address,
     standard_input,
 )
-from signalhub.cli.terminal.connection import LOCAL, Connection, Sender, run
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, Sender, run
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import counted
 from signalhub.cli.terminal.progress import bar
@@ -41,7 +41,7 @@ BAR_FROM = 200
 
 @Parameter(name="*", group="Durable")
 @dataclass(frozen=True, kw_only=True)
-class Durably:
+class DeliveryOptions:
     """How a message is kept, and when it is delivered."""
 
     durable: Annotated[
@@ -70,7 +70,7 @@ class Durably:
         option(seconds, "After so long it is not delivered any more.", validator=Number(gt=0)),
     ] = None
 
-    def options(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """In the words of the client."""
         if self.deliver_at is not None and self.delay is not None:
             raise usage("--deliver-at and --delay say the same", "give one of them")
@@ -86,7 +86,7 @@ class Durably:
         }
 
 
-PLAINLY = Durably()
+NO_DELIVERY_OPTIONS = DeliveryOptions()
 
 
 def publish(
@@ -103,9 +103,9 @@ def publish(
     type: Type = "text",
     as_text: AsText = False,
     message_id: MessageId = None,
-    durably: Durably = PLAINLY,
+    options: DeliveryOptions = NO_DELIVERY_OPTIONS,
     sender: Sender = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Send a message to the subscribers of a topic.
 
@@ -116,11 +116,11 @@ def publish(
     if lines and payload != STDIN:
         raise usage("--lines is about standard input", "give - for the data")
     values = _lines(as_text=as_text) if lines else [data(payload, as_text=as_text)]
-    sending = _Sending(
+    sending = _Publication(
         checked_topic(topic),
         checked_type(type),
         {
-            **durably.options(),
+            **options.given(),
             "sender": optional_address(sender),
             "timeout_s": connection.timeout_s,
             "attempts": 1,
@@ -134,7 +134,7 @@ def publish(
 
 
 @dataclass(frozen=True)
-class _Sending:
+class _Publication:
     """What all messages of one command have in common."""
 
     topic: str
@@ -149,7 +149,7 @@ class _Sending:
         return await me.publish(self.topic, self.type, value, message_id=own, **self.options)
 
 
-def _publish_one(connection: Connection, sending: _Sending, value: Any) -> None:
+def _publish_one(connection: HubConnection, sending: _Publication, value: Any) -> None:
     async def work(me: Client) -> Published:
         return await sending.one(me, value)
 
@@ -157,7 +157,7 @@ def _publish_one(connection: Connection, sending: _Sending, value: Any) -> None:
     connection.output.fact(_facts(published, sending.topic), _sentence(published))
 
 
-def _publish_all(connection: Connection, sending: _Sending, values: Sequence[Any]) -> None:
+def _publish_all(connection: HubConnection, sending: _Publication, values: Sequence[Any]) -> None:
     """Programs see every position, people a summary."""
     output = connection.output
 
@@ -182,7 +182,7 @@ def _publish_all(connection: Connection, sending: _Sending, values: Sequence[Any
 
 
 async def _in_order(
-    me: Client, sending: _Sending, values: Sequence[Any]
+    me: Client, sending: _Publication, values: Sequence[Any]
 ) -> AsyncIterator[Published]:
     """Send many, some at a time; the first that fails ends it, after those on their way."""
     import asyncio
@@ -200,7 +200,7 @@ async def _in_order(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _confess(connection: Connection, number: int) -> None:
+def _confess(connection: HubConnection, number: int) -> None:
     """Say how far it came; what was on its way behind the one that failed may have arrived."""
     connection.remark(
         {"failed": number},

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from signalhub.cli.terminal.arguments import Topic, checked_name, checked_topic, optional_topic
-from signalhub.cli.terminal.connection import LOCAL, Connection, run
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import Column, counted
 from signalhub.cli.terminal.quantities import PlaceText, place
-from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, SubscriptionOptions
+from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, SubscriptionChanges
 
 if TYPE_CHECKING:
     from signalhub.client import Client, Sought, SubscriptionInfo
@@ -38,7 +38,7 @@ def ls(
     topic: Annotated[str | None, Parameter(name="TOPIC", help="Only those of this topic.")] = None,
     /,
     *,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """List the durable subscriptions, and how far behind they are."""
     name = optional_topic(topic)
@@ -61,17 +61,17 @@ def ls(
     output.table(_COLUMNS, rows, if_empty="there is no durable subscription")
 
 
-def info(topic: Topic, name: Name, /, *, connection: Connection = LOCAL) -> None:
+def info(topic: Topic, name: Name, /, *, connection: HubConnection = LOCAL) -> None:
     """Show where a durable subscription stands, and who consumes it."""
     _show(connection, topic, name, lambda me, *place: me.subscription(*place))
 
 
-def pause(topic: Topic, name: Name, /, *, connection: Connection = LOCAL) -> None:
+def pause(topic: Topic, name: Name, /, *, connection: HubConnection = LOCAL) -> None:
     """Let a durable subscription deliver nothing until it is resumed."""
     _show(connection, topic, name, lambda me, *place: me.pause(*place))
 
 
-def resume(topic: Topic, name: Name, /, *, connection: Connection = LOCAL) -> None:
+def resume(topic: Topic, name: Name, /, *, connection: HubConnection = LOCAL) -> None:
     """Let a paused subscription deliver again."""
     _show(connection, topic, name, lambda me, *place: me.resume(*place))
 
@@ -81,8 +81,8 @@ def set(
     name: Name,
     /,
     *,
-    options: SubscriptionOptions = NO_SUBSCRIPTION_OPTIONS,
-    connection: Connection = LOCAL,
+    options: SubscriptionChanges = NO_SUBSCRIPTION_OPTIONS,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Change how a durable subscription is served, at once."""
     serving = options.given()
@@ -101,7 +101,7 @@ def seek(
         bool, Parameter(negative=(), show_default=False, help="Only say what it would mean.")
     ] = False,
     yes: Yes = False,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Move a durable subscription to another place in its topic.
 
@@ -129,7 +129,7 @@ def seek(
 
 
 def delete(
-    topic: Topic, name: Name, /, *, yes: Yes = False, connection: Connection = LOCAL
+    topic: Topic, name: Name, /, *, yes: Yes = False, connection: HubConnection = LOCAL
 ) -> None:
     """Delete a durable subscription and its position; the topic keeps its messages."""
     stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
@@ -168,7 +168,7 @@ def _state(subscription: SubscriptionInfo) -> str:
 
 
 def _show(
-    connection: Connection,
+    connection: HubConnection,
     topic: str,
     name: str,
     request: Callable[[Client, str, str], Awaitable[SubscriptionInfo]],
@@ -185,7 +185,7 @@ def _show(
     connection.output.sheet(facts)
 
 
-def _say(connection: Connection, sought: Sought, *, is_done: bool) -> None:
+def _say(connection: HubConnection, sought: Sought, *, is_done: bool) -> None:
     facts = {
         "epoch": sought.epoch,
         "next": sought.next,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from signalhub.cli.messages.send import Count, For, follow
+from signalhub.cli.messages.messages import Count, For, follow
 from signalhub.cli.terminal.arguments import (
     checked_name,
     checked_subscription,
@@ -16,11 +16,11 @@ from signalhub.cli.terminal.arguments import (
     half_wildcard,
     optional_address,
 )
-from signalhub.cli.terminal.connection import LOCAL, Connection, stay
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, stay
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import counted
 from signalhub.cli.terminal.quantities import Place, option, place, place_or_none, seconds
-from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, Mode, SubscriptionOptions
+from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, Mode, SubscriptionChanges
 
 if TYPE_CHECKING:
     from signalhub.client import Client, Consumer, Message
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @Parameter(name="*", group="Durable")
 @dataclass(frozen=True, kw_only=True)
-class Consuming:
+class ConsumerOptions:
     """How a durable subscription is read."""
 
     subscription: Annotated[
@@ -74,7 +74,7 @@ class Consuming:
             await message.ack(wait=is_last)
 
 
-LIVE = Consuming()
+NO_CONSUMER_OPTIONS = ConsumerOptions()
 
 
 def subscribe(
@@ -96,17 +96,21 @@ def subscribe(
     ] = None,
     count: Count = None,
     for_s: For = None,
-    consuming: Consuming = LIVE,
-    options: SubscriptionOptions = NO_SUBSCRIPTION_OPTIONS,
-    connection: Connection = LOCAL,
+    consumer_options: ConsumerOptions = NO_CONSUMER_OPTIONS,
+    options: SubscriptionChanges = NO_SUBSCRIPTION_OPTIONS,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Print every message on the topics. Ctrl-C ends.
 
     With --as NAME the messages come from a durable subscription to one topic:
     each is acknowledged after it was printed, and what was not comes again.
     """
-    if consuming.subscription is None:
-        if consuming != LIVE or options != NO_SUBSCRIPTION_OPTIONS or _is_place(start):
+    if consumer_options.subscription is None:
+        if (
+            consumer_options != NO_CONSUMER_OPTIONS
+            or options != NO_SUBSCRIPTION_OPTIONS
+            or _is_place(start)
+        ):
             raise usage(
                 "these are options of durable subscriptions", "name one with --as, as --as billing"
             )
@@ -114,9 +118,11 @@ def subscribe(
     else:
         if len(topics) != 1:
             raise usage("a durable subscription has one topic", "start a command for each")
-        consuming.check()
+        consumer_options.check()
         begin: Place = "earliest" if start is None else place(start)
-        _consume(connection, checked_topic(topics[0]), begin, count, for_s, consuming, options)
+        _consume(
+            connection, checked_topic(topics[0]), begin, count, for_s, consumer_options, options
+        )
 
 
 def _is_place(text: str | None) -> bool:
@@ -124,7 +130,7 @@ def _is_place(text: str | None) -> bool:
 
 
 def _subscribe(
-    connection: Connection,
+    connection: HubConnection,
     topics: Sequence[str],
     sender: str | None,
     count: int | None,
@@ -150,23 +156,23 @@ def _subscribe(
 
 
 def _consume(
-    connection: Connection,
+    connection: HubConnection,
     topic: str,
     start: Place,
     count: int | None,
     for_s: float | None,
-    consuming: Consuming,
-    options: SubscriptionOptions,
+    consumer_options: ConsumerOptions,
+    options: SubscriptionChanges,
 ) -> None:
-    name = checked_name(consuming.subscription or "", "a subscription")
-    consumer = consuming.consumer
+    name = checked_name(consumer_options.subscription or "", "a subscription")
+    consumer = consumer_options.consumer
     if consumer is not None:
         checked_name(consumer, "a consumer")
     serving = options.given()
 
     async def work(me: Client) -> None:
         joining = me.consume(
-            topic, name, mode=consuming.mode, start=start, consumer=consumer, **serving
+            topic, name, mode=consumer_options.mode, start=start, consumer=consumer, **serving
         )
         async with await connection.in_time(joining) as messages:
             _greet(connection, messages)
@@ -175,14 +181,14 @@ def _consume(
                 connection.output,
                 count=count,
                 for_s=for_s,
-                settle=consuming.settle,
+                settle=consumer_options.settle,
                 has_positions=True,
             )
 
     stay(connection, work)
 
 
-def _greet(connection: Connection, consumer: Consumer) -> None:
+def _greet(connection: HubConnection, consumer: Consumer) -> None:
     lag = counted(consumer.lag, "message")
     connection.note(
         f"consuming {consumer.topic} as {consumer.subscription}, {lag} to go; Ctrl-C ends"

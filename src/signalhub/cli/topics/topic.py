@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.messages.send import each, print_message
+from signalhub.cli.messages.messages import each, print_message
 from signalhub.cli.terminal.arguments import Topic, checked_topic, optional_topic
-from signalhub.cli.terminal.connection import LOCAL, Connection, run
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import Column, counted
 from signalhub.cli.terminal.quantities import byte_count, option, seconds, shown_size, shown_span
@@ -38,7 +38,7 @@ _Heartbeat = Annotated[
 
 @Parameter(name="*", group="Topic")
 @dataclass(frozen=True, kw_only=True)
-class TopicOptions:
+class TopicChanges:
     """The definition of a durable topic; what is left out stays, or is the hub's default."""
 
     retention: Annotated[
@@ -66,7 +66,7 @@ class TopicOptions:
 
 @Parameter(name="*", group="Subscription")
 @dataclass(frozen=True, kw_only=True)
-class SubscriptionOptions:
+class SubscriptionChanges:
     """How a durable subscription is served; what is left out stays, or is the hub's default."""
 
     window: Annotated[
@@ -115,8 +115,8 @@ class SubscriptionOptions:
         return chosen
 
 
-NO_TOPIC_OPTIONS = TopicOptions()
-NO_SUBSCRIPTION_OPTIONS = SubscriptionOptions()
+NO_TOPIC_OPTIONS = TopicChanges()
+NO_SUBSCRIPTION_OPTIONS = SubscriptionChanges()
 
 
 PAGE_MAX = 100
@@ -143,8 +143,8 @@ def create(
             help="It keeps what is published: the only kind that needs to be made.",
         ),
     ] = True,
-    options: TopicOptions = NO_TOPIC_OPTIONS,
-    connection: Connection = LOCAL,
+    options: TopicChanges = NO_TOPIC_OPTIONS,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Make a durable topic, which keeps what is published to it.
 
@@ -166,7 +166,7 @@ def ls(
     pattern: Annotated[str, Parameter(help="Names, with * for any run of characters.")] = "*",
     /,
     *,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """List the durable topics."""
 
@@ -187,7 +187,7 @@ def ls(
     output.table(_COLUMNS, rows, if_empty="there is no durable topic")
 
 
-def info(topic: Topic, /, *, connection: Connection = LOCAL) -> None:
+def info(topic: Topic, /, *, connection: HubConnection = LOCAL) -> None:
     """Show how a durable topic is defined, what it holds and who reads it."""
     name = checked_topic(topic)
 
@@ -201,8 +201,8 @@ def set(
     topic: Topic,
     /,
     *,
-    options: TopicOptions = NO_TOPIC_OPTIONS,
-    connection: Connection = LOCAL,
+    options: TopicChanges = NO_TOPIC_OPTIONS,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Change the definition of a durable topic, at once."""
     name, definition = checked_topic(topic), options.given()
@@ -215,7 +215,7 @@ def set(
     connection.output.sheet(facts_of(run(connection, work)))
 
 
-def delete(topic: Topic, /, *, yes: Yes = False, connection: Connection = LOCAL) -> None:
+def delete(topic: Topic, /, *, yes: Yes = False, connection: HubConnection = LOCAL) -> None:
     """Delete a durable topic, with its messages and its subscriptions."""
     name = checked_topic(topic)
 
@@ -246,7 +246,7 @@ def read(
     limit: Annotated[
         int | None, Parameter(validator=Number(gte=1), help="At most N messages.")
     ] = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Print what a durable topic holds, without any subscription.
 

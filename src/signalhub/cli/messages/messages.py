@@ -21,7 +21,7 @@ from signalhub.cli.terminal.arguments import (
     data,
     optional_address,
 )
-from signalhub.cli.terminal.connection import LOCAL, Connection, Sender, run, stay
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, Sender, run, stay
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import Output, shown
 
@@ -91,7 +91,7 @@ async def take_each(
         )
 
 
-async def each(replay: Replay, connection: Connection) -> AsyncIterator[Message]:
+async def each(replay: Replay, connection: HubConnection) -> AsyncIterator[Message]:
     """The messages of a replay, none of which may let the user wait too long."""
     while (message := await connection.in_time(anext(replay, None))) is not None:
         yield message
@@ -172,7 +172,7 @@ def tell(
     ttl_s: Lifetime = None,
     as_text: AsText = False,
     sender: Sender = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Send a message, at most once and unacknowledged: one to nobody vanishes."""
     target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
@@ -201,7 +201,7 @@ def ask(
     as_text: AsText = False,
     message_id: MessageId = None,
     sender: Sender = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Send a message and print what became of it: delivered, or queued.
 
@@ -245,7 +245,7 @@ def broadcast(
     type: Type = "text",
     as_text: AsText = False,
     sender: Sender = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Send a message to every registered actor."""
     kind, value = checked_type(type), data(payload, as_text=as_text)
@@ -289,7 +289,7 @@ def listen(
     ] = False,
     count: Count = None,
     for_s: For = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Register an address and print every message to it.
 

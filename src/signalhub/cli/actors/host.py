@@ -20,7 +20,7 @@ import signalhub
 from signalhub.cli.actors.hosts import name_of
 from signalhub.cli.terminal.connection import (
     CLIENT_LOG,
-    Connection,
+    HubConnection,
     Url,
     dismissal_of,
     failure_of,
@@ -221,7 +221,7 @@ def run(
     Whatever is unfinished at the end goes on with the next start on the same
     folder. What it says itself goes to standard output, its log to standard error.
     """
-    connection = Connection(url=url, token_file=token_file, as_json=as_json)
+    connection = HubConnection(url=url, token_file=token_file, as_json=as_json)
     hub_url = socket_url(url)
     token = connection.token()
     chosen = classes_of(classes)
@@ -254,7 +254,7 @@ def run(
     return asyncio.run(_serve(host, connection, data))
 
 
-async def _serve(host: Host, connection: Connection, data: Path) -> int:
+async def _serve(host: Host, connection: HubConnection, data: Path) -> int:
     import asyncio
     import signal
 
@@ -305,7 +305,7 @@ async def _serve(host: Host, connection: Connection, data: Path) -> int:
     return Exit.DONE
 
 
-async def _greet(host: Host, connection: Connection, output: Output) -> None:
+async def _greet(host: Host, connection: HubConnection, output: Output) -> None:
     await host.is_connected.wait()
     facts = {"connected": True, "url": connection.url}
     output.fact(facts, f"connected to {connection.url} as {host.address}")
@@ -378,11 +378,11 @@ def _configure_log() -> None:
 
     if not logging.getLogger().handlers:
         logs.configure("info", "auto")
-    logging.getLogger(CLIENT_LOG).addFilter(_Changes())
-    logging.getLogger(_ACTORS_LOG).addFilter(_Changes())
+    logging.getLogger(CLIENT_LOG).addFilter(_RepeatFilter())
+    logging.getLogger(_ACTORS_LOG).addFilter(_RepeatFilter())
 
 
-class _Changes(logging.Filter):
+class _RepeatFilter(logging.Filter):
     """Lets what is tried again and again be said once, until something else happens."""
 
     _REPEATED = ("no hub at %s yet: %s", "Reconnecting failed")

@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from signalhub.cli.actors.hosts import HubSource, Row, Silent, name_of, no_such_host, talk, unasked
+from signalhub.cli.actors.hosts import (
+    ConnectedHosts,
+    NoAnswer,
+    Row,
+    name_of,
+    no_such_host,
+    talk,
+    unasked,
+)
 from signalhub.cli.actors.options import (
-    LATER,
+    MOVE_DEFAULTS,
     ActorName,
-    Moving,
+    MoveOptions,
     NoFolder,
     check_no_folder,
     checked_actor,
     checked_id,
     no_letter,
 )
-from signalhub.cli.terminal.connection import LOCAL, Connection
+from signalhub.cli.terminal.connection import LOCAL, HubConnection
 from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm
 from signalhub.wire.errors import Code
 
@@ -41,7 +49,7 @@ def redrive(
     /,
     *,
     data: NoFolder = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Try a dead letter again, or an alarm that was skipped. Its host must run.
 
@@ -52,7 +60,7 @@ def redrive(
     target = checked_actor(actor)
     checked_id(id, "dead")
 
-    async def work(hosts: HubSource) -> str:
+    async def work(hosts: ConnectedHosts) -> str:
         host = await _holder(hosts, target, id, with_alarms=True)
         if not await _asked(hosts, host, "redrive", actor=target, id=id):
             raise Failure(
@@ -82,7 +90,7 @@ def purge(
     *,
     yes: Yes = False,
     data: NoFolder = None,
-    connection: Connection = LOCAL,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Throw a dead letter away for good. Its host must run."""
     check_no_folder(data)
@@ -90,7 +98,7 @@ def purge(
     checked_id(id, "dead")
     confirm(f"throw away the dead letter {id} of {target or 'no actor'}", yes=yes)
 
-    async def work(hosts: HubSource) -> str:
+    async def work(hosts: ConnectedHosts) -> str:
         host = await _holder(hosts, target, id)
         await _asked(hosts, host, "purge", actor=target, id=id)
         return host
@@ -100,7 +108,7 @@ def purge(
     connection.output.fact(facts, f"{id} of {target or 'no actor'} is thrown away")
 
 
-async def _holder(hosts: HubSource, actor: str, id: str, *, with_alarms: bool = False) -> str:
+async def _holder(hosts: ConnectedHosts, actor: str, id: str, *, with_alarms: bool = False) -> str:
     """The host that has the letter, or the skipped alarm."""
     for host, found in (await hosts.each("dead", address=actor, id=id)).items():
         if found:
@@ -119,11 +127,11 @@ async def _holder(hosts: HubSource, actor: str, id: str, *, with_alarms: bool = 
     )
 
 
-async def _asked(hosts: HubSource, host: str, name: str, **arguments: Any) -> Any:
+async def _asked(hosts: ConnectedHosts, host: str, name: str, **arguments: Any) -> Any:
     """Something that is to be done; without an answer it may have been."""
     try:
         return await hosts.ask(host, name, **arguments)
-    except Silent:
+    except NoAnswer:
         raise Failure(
             Exit.UNKNOWN,
             "outcome_unknown",
@@ -160,7 +168,7 @@ def move(
         ),
     ] = False,
     data: NoFolder = None,
-    connection: Moving = LATER,
+    connection: MoveOptions = MOVE_DEFAULTS,
 ) -> None:
     """Move an actor to another host, with everything it has.
 
@@ -169,14 +177,14 @@ def move(
     the hub has given its place away the move goes on by itself, whatever is
     stopped or restarted, this command included.
     """
-    from signalhub.cli.actors.move import Journey
+    from signalhub.cli.actors.move import ActorMove
 
     check_no_folder(data)
     target = checked_actor(actor)
     goal = name_of(to)
     began_s = time.monotonic()
 
-    async def work(hosts: HubSource) -> Row:
+    async def work(hosts: ConnectedHosts) -> Row:
         directory = hosts.directory
         if goal not in directory.present and not (even_if_away and goal in directory.away):
             raise _no_goal(goal, target, hosts)
@@ -189,7 +197,7 @@ def move(
                 f" {', '.join(sorted(kinds)) or 'nothing'}",
                 "choose another --to, or start it with that class, too",
             )
-        journey = Journey(hosts, target, goal)
+        journey = ActorMove(hosts, target, goal)
         await (journey.repeat() if again else journey.begin())
         if wait and not journey.is_over:
             await journey.wait(connection.timeout_s, _POLL_S)
@@ -210,7 +218,7 @@ def move(
     connection.output.fact(facts, sentence)
 
 
-def _no_goal(goal: str, actor: str, hosts: HubSource) -> Failure:
+def _no_goal(goal: str, actor: str, hosts: ConnectedHosts) -> Failure:
     failure = no_such_host(goal, hosts.directory)
     if goal in hosts.directory.away:
         failure.resolution = (

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from signalhub.cli.actors.hosts import HubSource, Listed, Row, Source, look, name_of, unasked
+from signalhub.cli.actors.hosts import ConnectedHosts, HostRows, Hosts, Row, look, name_of, unasked
 from signalhub.cli.actors.move import residence, unknown_actor
 from signalhub.cli.actors.options import (
     LIMIT,
-    NEARBY,
+    VIEW_DEFAULTS,
     ActorName,
     AnyActor,
     Limit,
-    Looking,
+    ViewOptions,
     checked_actor,
     checked_id,
     no_letter,
@@ -47,7 +47,7 @@ def ls(
     kind: Annotated[str | None, Parameter(help="Only actors of this kind, such as order.")] = None,
     host: Annotated[str | None, Parameter(help="Only actors of this host.")] = None,
     limit: Limit = LIMIT,
-    connection: Looking = NEARBY,
+    connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
     """List actors: where they live, and what waits in and for each.
 
@@ -60,8 +60,8 @@ def ls(
             "leave --host out, or ask the hub with --url instead of --data",
         )
 
-    async def work(source: Source) -> Listed:
-        if host is not None and isinstance(source, HubSource):
+    async def work(source: Hosts) -> HostRows:
+        if host is not None and isinstance(source, ConnectedHosts):
             source.only(name_of(host))
         return await source.rows(
             "actors", limit, order=_by("actor", "host"), is_shown=_is_anything_here, kind=kind
@@ -83,7 +83,7 @@ def _is_anything_here(row: Row) -> bool:
     return row["status"] != "gone" or any(row[name] for name in left)
 
 
-def show(actor: ActorName, /, *, connection: Looking = NEARBY) -> None:
+def show(actor: ActorName, /, *, connection: ViewOptions = VIEW_DEFAULTS) -> None:
     """Show an actor: where it lives, its state, calls, alarms and dead letters.
 
     Of its state only keys and sizes are shown. Of long lists the first 100
@@ -91,7 +91,7 @@ def show(actor: ActorName, /, *, connection: Looking = NEARBY) -> None:
     """
     address = checked_actor(actor)
 
-    async def work(source: Source) -> dict[str, Row]:
+    async def work(source: Hosts) -> dict[str, Row]:
         return await source.each("actor", actor=address)
 
     found, source = _looked(connection, work)
@@ -108,7 +108,7 @@ def show(actor: ActorName, /, *, connection: Looking = NEARBY) -> None:
     source.check(connection.timeout_s)
 
 
-def _print_actor(connection: Looking, facts: Mapping[str, Any], host: str) -> None:
+def _print_actor(connection: ViewOptions, facts: Mapping[str, Any], host: str) -> None:
     output = connection.output
     move = facts["move"]
     sheet = {
@@ -156,7 +156,7 @@ def calls(
         str | None, Parameter(help="Only this call, as both of its sides see it.")
     ] = None,
     limit: Limit = LIMIT,
-    connection: Looking = NEARBY,
+    connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
     """List calls that actors have made and that have not ended.
 
@@ -170,7 +170,7 @@ def calls(
         return
     address = optional_actor(actor)
 
-    async def work(source: Source) -> Listed:
+    async def work(source: Hosts) -> HostRows:
         found = await source.rows("calls", limit, order=_by("call"), address=address)
         await _check_known(source, address, found)
         return found
@@ -180,10 +180,10 @@ def calls(
     _end(connection, found, source)
 
 
-def _one_call(call_id: str, connection: Looking) -> None:
+def _one_call(call_id: str, connection: ViewOptions) -> None:
     from signalhub.cli.actors.tables import home_of, merged, sheet_of, unknown_call
 
-    async def work(source: Source) -> Row | None:
+    async def work(source: Hosts) -> Row | None:
         found = await source.each("call", call=call_id)
         if not found:
             return None
@@ -210,7 +210,7 @@ def alarms(
         Parameter(help="Only those to come, or those that failed too often and were skipped."),
     ] = None,
     limit: Limit = LIMIT,
-    connection: Looking = NEARBY,
+    connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
     """List alarms, the next one first.
 
@@ -218,7 +218,7 @@ def alarms(
     """
     address = optional_actor(actor)
 
-    async def work(source: Source) -> Listed:
+    async def work(source: Hosts) -> HostRows:
         order = _by("dueMs", "id")
         found = await source.rows("alarms", limit, order=order, address=address, status=status)
         await _check_known(source, address, found)
@@ -235,7 +235,7 @@ def dead(
     *,
     id: Annotated[str | None, Parameter(help="Only this one, with what is in it.")] = None,
     limit: Limit = LIMIT,
-    connection: Looking = NEARBY,
+    connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
     """List dead letters: what actors have given up, and why.
 
@@ -247,7 +247,7 @@ def dead(
         _one_letter(address, checked_id(id, "dead"), connection)
         return
 
-    async def work(source: Source) -> Listed:
+    async def work(source: Hosts) -> HostRows:
         found = await source.rows("dead", limit, order=_by("id"), address=address)
         await _check_known(source, address, found)
         return found
@@ -257,8 +257,8 @@ def dead(
     _end(connection, found, source)
 
 
-def _one_letter(address: str | None, id: str, connection: Looking) -> None:
-    async def work(source: Source) -> Row | None:
+def _one_letter(address: str | None, id: str, connection: ViewOptions) -> None:
+    async def work(source: Hosts) -> Row | None:
         for host, letters in (await source.each("dead", address=address, id=id)).items():
             for letter in letters:
                 contents = await source.ask(host, "letter", actor=letter["actor"], id=id)
@@ -289,16 +289,16 @@ def _one_letter(address: str | None, id: str, connection: Looking) -> None:
 # What they share.
 
 
-def _looked(connection: Looking, work: Callable[[Source], Awaitable[T]]) -> tuple[T, Source]:
+def _looked(connection: ViewOptions, work: Callable[[Hosts], Awaitable[T]]) -> tuple[T, Hosts]:
     """What was found, and who was asked, for what is missing from it."""
 
-    async def both(source: Source) -> tuple[T, Source]:
+    async def both(source: Hosts) -> tuple[T, Hosts]:
         return await work(source), source
 
     return look(connection, both)
 
 
-async def _check_known(source: Source, address: str | None, found: Listed) -> None:
+async def _check_known(source: Hosts, address: str | None, found: HostRows) -> None:
     """Nothing found of an actor may mean that it has nothing, or that nobody knows it."""
     if address is None or found.rows:
         return
@@ -307,7 +307,7 @@ async def _check_known(source: Source, address: str | None, found: Listed) -> No
 
 
 def _print(
-    connection: Looking,
+    connection: ViewOptions,
     columns: Sequence[Column],
     rows: list[Row],
     drawn: Callable[[Row], Row],
@@ -318,7 +318,7 @@ def _print(
     output.table(columns, [shape(row) for row in rows], if_empty=if_empty)
 
 
-def _end(connection: Looking, found: Listed, source: Source) -> None:
+def _end(connection: ViewOptions, found: HostRows, source: Hosts) -> None:
     if found.has_more:
         connection.remark({"has_more": True}, "there are more than these; see them with --limit")
     source.check(connection.timeout_s)
