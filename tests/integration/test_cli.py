@@ -16,7 +16,7 @@ from signalhub.settings.model import Key
 from signalhub.testing import ChaosProxy, Peer, ScriptedHub, run_hub, spawn_hub
 from tests.support.process.command import SECRET, cli, hub_knows, line_of, started, unused_url
 
-SENT_TO_BOB = "sent to the hub for @(demo/bob); a tell is not acknowledged, an ask is\n"
+SENT_TO_BOB = "sent to the hub for @(demo/bob); a tell is not acknowledged, use ask for that\n"
 
 
 async def greet(hub: ScriptedHub) -> Peer:
@@ -129,7 +129,7 @@ async def test_an_ask_without_an_answer_is_exit_code_4() -> None:
 
         assert await process.wait() == 4
         assert process.stderr is not None
-        assert b"look before you repeat it" in await process.stderr.read()
+        assert b"check before you repeat it" in await process.stderr.read()
 
 
 async def test_an_ask_whose_connection_breaks_is_exit_code_4() -> None:
@@ -228,7 +228,7 @@ async def test_ls_pages_through_all_actors_and_is_not_one_of_them() -> None:
     assert all(0 < row["lease_s"] <= 300 for row in listed.rows())
     assert found.out == "@(demo/alice)\tplan\n"
     assert len(many.out.splitlines()) == 100
-    assert "more than these" in many.err
+    assert "there are more" in many.err
 
 
 async def test_discover_says_that_there_are_more_only_if_there_are() -> None:
@@ -241,7 +241,7 @@ async def test_discover_says_that_there_are_more_only_if_there_are() -> None:
 
     assert (whole.code, whole.err) == (0, "")
     assert part.code == 0
-    assert "more than these" in part.err
+    assert "there are more" in part.err
     assert [row["address"] for row in rows.rows()] == ["@(demo/a)"]
     assert json.loads(rows.err) == {"has_more": True}
 
@@ -284,7 +284,7 @@ async def test_broadcast_counts_those_it_reached() -> None:
         message = await anext(a.messages())
 
     assert everybody.rows() == [{"delivered": 2, "failed": 0, "queued": 0}]
-    assert chatters.out == "1 sent, 0 following in batches, 0 too slow\n"
+    assert chatters.out == "1 sent, 0 to follow in batches, 0 too slow\n"
     assert message.payload == "hi"
 
 
@@ -396,7 +396,7 @@ async def test_listen_comes_back_after_the_hub_was_away() -> None:
 
         proxy.cut()
         await line_of(bob.stderr, "lost")
-        await line_of(bob.stderr, "Connected again")
+        await line_of(bob.stderr, "reconnected")
         done = await cli(hub.url, "ask", "demo/bob", "back")
 
         assert done.code == 0
@@ -424,10 +424,10 @@ async def test_listen_says_that_it_keeps_trying_while_the_hub_turns_it_away() ->
         hub.refusal = (404, {})
         peer.abort()
 
-        await line_of(bob.stderr, "The connection is lost")
-        line = await line_of(bob.stderr, "Not connected yet")
+        await line_of(bob.stderr, "connection lost")
+        line = await line_of(bob.stderr, "not connected")
         assert "HTTP 404" in line
-        assert "trying again" in line
+        assert "retrying" in line
 
 
 async def test_listen_ends_with_its_token_and_says_how_to_get_another() -> None:
@@ -485,7 +485,7 @@ async def test_a_second_hub_on_the_same_data_is_told_of_the_first(tmp_path: Path
         second = await cli("", *serve)
 
     assert second.code == 2
-    assert "probably running already" in second.err
+    assert "probably by a running hub" in second.err
     assert "--port" in second.err
 
 
@@ -495,7 +495,7 @@ async def test_a_level_that_only_looks_like_a_wildcard_is_remarked() -> None:
         data = await cli(hub.url, "subscribe", "pri#", "--for", "0.1", "--json")
 
     assert text.code == data.code == 0
-    assert text.err.count("stands for itself") == 1
+    assert text.err.count("is not a wildcard") == 1
     assert json.loads(data.err) == {"no_wildcard": "pri#"}
 
 

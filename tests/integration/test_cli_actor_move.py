@@ -57,7 +57,7 @@ async def test_an_actor_moves_with_its_state_and_can_be_asked_for_again(
         listed = await cli(hub.url, "actors", "ls", "--json")
         back = await cli(hub.url, "actors", "move", "stock/mug", "--to", "a", "--json")
 
-    assert moved.out == "stock/mug lives on b now\n"
+    assert moved.out == "stock/mug is now on b\n"
     assert again.rows() == [
         {"actor": "stock/mug", "from": None, "to": "b", "moved": False, "arrived": True}
     ]
@@ -78,7 +78,7 @@ async def test_a_move_can_be_left_to_itself(
         begun = await cli(hub.url, "actors", "move", "stock/mug", "--to", "b", "--no-wait")
         done = await cli(hub.url, "actors", "move", "stock/mug", "--to", "b")
 
-    assert begun.out.startswith("stock/mug is on its way from a to b; see how far with")
+    assert begun.out.startswith("stock/mug is moving from a to b; follow it with")
     assert done.code == 0
 
 
@@ -95,10 +95,10 @@ async def test_what_cannot_be_moved_is_refused_before_anything_happens(
     shown = await cli(hub.url, "actors", "show", "order/17", "--json")
 
     assert {one.code for one in (ghost, kind, unknown, away)} == {1}
-    assert "the hub knows no host ghost; connected are: a, b — correct the name" in ghost.err
-    assert "the host b does not serve the kind order; it serves clerk" in kind.err
-    assert "no host knows clerk/9; asked: a, b" in unknown.err
-    assert "the host b is not connected" in away.err
+    assert "unknown host ghost; connected hosts: a, b — correct the name" in ghost.err
+    assert "host b does not serve the kind order; it serves clerk" in kind.err
+    assert "unknown actor clerk/9; queried hosts: a, b" in unknown.err
+    assert "host b is not connected" in away.err
     assert "--even-if-away" in away.err
     assert shown.rows()[0]["status"] == "here"
 
@@ -120,13 +120,15 @@ async def test_an_actor_waits_for_a_host_that_is_away_if_that_is_wanted(
     failure = json.loads(late.err)
     assert late.code == 4
     assert failure["error"] == "host_away"
-    assert failure["message"].startswith("b is not connected; stock/mug waits with all it has")
-    assert failure["resolution"] == "start b, and the move goes on by itself"
+    assert failure["message"].startswith(
+        "b is not connected; stock/mug waits, partly in the mailbox of b"
+    )
+    assert failure["resolution"] == "start b, then the move continues by itself"
     assert "moving\tto b, drained" in shown.out
     assert other.code == 1
-    assert "stock/mug is on its way to b already" in other.err
+    assert "stock/mug is already moving to b" in other.err
     assert process.returncode == 0
-    assert out.decode() in ("stock/mug lives on b now\n", "stock/mug lives on b already\n")
+    assert out.decode() in ("stock/mug is now on b\n", "stock/mug is already on b\n")
     assert left == 5
 
 
@@ -146,8 +148,8 @@ async def test_what_was_lost_with_its_new_host_is_sent_again_to_whoever_replaces
         left = await shop.ask("stock/mug", "reserve", 1)
 
     assert early.code == 1
-    assert "stock/mug is not leaving any host" in early.err
-    assert sent.out == "stock/mug lives on b now\n"
+    assert "stock/mug is not leaving any connected host" in early.err
+    assert sent.out == "stock/mug is now on b\n"
     assert left == 5
 
 
@@ -164,5 +166,5 @@ async def test_what_the_hub_refuses_is_told_and_the_actor_stays(
         await journey.wait(10, 0.02)
 
     assert caught.value.code == "move_refused"
-    assert "it goes on there as before" in str(caught.value)
+    assert "it continues there" in str(caught.value)
     assert await shop.ask("stock/mug", "reserve", 1) == 5

@@ -111,7 +111,7 @@ async def test_all_hosts_are_asked_for_their_actors(
     assert [row["actor"] for row in two.rows()] == ["clerk/ann", "order/17"]
     assert json.loads(two.err) == {"has_more": True}
     assert elsewhere.code == 1
-    assert "the hub knows no host c; connected are: a, b" in elsewhere.err
+    assert "unknown host c; connected hosts: a, b" in elsewhere.err
 
 
 async def test_hosts_that_are_away_or_silent_are_named(
@@ -130,16 +130,16 @@ async def test_hosts_that_are_away_or_silent_are_named(
     known = await cli(hub.url, "actors", "show", "order/99")
 
     assert away.code == 0
-    assert away.err == "not shown are actors of hosts that are away: b\n"
+    assert away.err == "hosts that are away are not included: b\n"
     assert gone.code == 1
-    assert "the host b is not connected" in gone.err
+    assert "host b is not connected" in gone.err
     assert silent.code == 4
     assert [row["actor"] for row in silent.rows()] == ["stock/mug"]
     assert json.loads(silent.err.splitlines()[-1])["silent"] == ["mute"]
     assert unsure.code == 4
-    assert "no answer came from mute" in unsure.err
+    assert "there was no answer from mute" in unsure.err
     assert known.code == 1
-    assert "one of those that are away: b, mute" in known.err
+    assert "on a host that is away: b, mute" in known.err
 
 
 async def test_without_a_host_there_is_nobody_to_ask(hub: RunningHub) -> None:
@@ -147,7 +147,7 @@ async def test_without_a_host_there_is_nobody_to_ask(hub: RunningHub) -> None:
         done = await cli(hub.url, "actors", *command)
 
         assert done.code == 1, command
-        assert "no host of actors is connected to this hub — start one with" in done.err
+        assert "no actor host is connected to this hub — start one with" in done.err
 
 
 async def test_one_actor_is_shown_with_all_it_has(
@@ -174,7 +174,7 @@ async def test_one_actor_is_shown_with_all_it_has(
     assert [one["error"] for one in facts["deadLetters"]] == ["KeyError: 'stumbled'"]
     assert facts["move"] is None
     assert unknown.code == 1
-    assert "no host knows order/99; asked: a, b — it was never called" in unknown.err
+    assert "unknown actor order/99; queried hosts: a, b — it was never called" in unknown.err
 
 
 async def test_a_call_is_followed_from_one_side_to_the_other(
@@ -204,8 +204,8 @@ async def test_a_call_is_followed_from_one_side_to_the_other(
     assert (quiet.code, quiet.out) == (0, "")
     assert unknown.code == 1
     assert ended.code == 1
-    assert "no host knows the call" in ended.err
-    assert "it has ended, or never was" in ended.err
+    assert "unknown call" in ended.err
+    assert "it has ended or never existed" in ended.err
 
 
 async def test_a_call_is_stored_while_nobody_serves_its_target(
@@ -239,13 +239,13 @@ async def test_a_call_to_a_host_that_is_away_says_where_its_target_lives(
     unknown = await cli(hub.url, "actors", "calls", "--id", "01M7J0XH11HVJDPJH52Y9PDARE")
     letter = await cli(hub.url, "actors", "dead", "--id", "nope")
 
-    assert sheet(view)["callee"].startswith("clerk/ann lives on b, which is away")
-    assert view.err == "not asked are hosts that are away: b\n"
+    assert sheet(view)["callee"].startswith("clerk/ann on b, which is away")
+    assert view.err == "hosts that are away were not queried: b\n"
     assert facts["home"] == {"actor": "clerk/ann", "host": "b", "away": True}
     assert unknown.code == letter.code == 1
-    assert "no host that is connected knows the call" in unknown.err
-    assert "these are away: b — start them, or look into the folder" in unknown.err
-    assert "there is no dead letter nope; not asked are hosts that are away: b" in letter.err
+    assert "unknown call" in unknown.err
+    assert "hosts that are away: b — start them, or read the folder" in unknown.err
+    assert "there is no dead letter nope; hosts that are away: b" in letter.err
 
 
 async def test_actors_that_have_left_take_no_place_in_the_list(
@@ -294,7 +294,7 @@ async def test_alarms_are_listed_and_tried_again(hub: RunningHub, a: Host, shop:
     assert isinstance(skipped["dueMs"], int)
     assert skipped["continuation"] == {"m": "reminded", "a": ["tea"], "k": {}}
     assert isinstance(skipped["spec"], dict)
-    assert again.out == "tea of order/17 is tried again on a\n"
+    assert again.out == "retrying tea of order/17 on a\n"
     assert left["id"] == "weekly"
     assert pending.code == 1
     assert "has no dead letter or skipped alarm weekly" in pending.err
@@ -336,7 +336,7 @@ async def test_dead_letters_are_shown_tried_again_and_thrown_away(
     assert purged.rows() == [{"actor": "order/17", "id": second["id"], "host": "a", "purged": True}]
     assert redriven.rows()[0]["redriven"] is True
     assert again.code == none.code == 1
-    assert "see with `signalhub actors dead` which there are" in again.err
+    assert "list them with `signalhub actors dead`" in again.err
     assert (empty.code, empty.out) == (0, "")
 
 
@@ -350,7 +350,7 @@ async def test_what_a_host_could_not_read_belongs_to_nobody_and_can_be_thrown_aw
     purged = await cli(hub.url, "actors", "purge", "-", letter["id"], "--yes")
 
     assert columns(listed)[0][1] == "-"
-    assert purged.out == f"{letter['id']} of no actor is thrown away\n"
+    assert purged.out == f"deleted {letter['id']} of no actor\n"
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -393,10 +393,10 @@ async def test_a_folder_is_looked_into_without_a_trace(
     assert [row["id"] for row in alarms.rows()] == ["tea", "weekly"]
     assert sheet(letter)["its dest"] == "stock/mug"
     assert unknown.code == 1
-    assert "no host knows order/99; asked: a" in unknown.err
-    assert "the host a does not know the call" in nowhere.err
+    assert "unknown actor order/99; queried hosts: a" in unknown.err
+    assert "on host a: it has ended" in nowhere.err
     assert chosen.code == 2
-    assert "leave --host out, or ask the hub with --url" in chosen.err
+    assert "omit --host, or use --url" in chosen.err
 
 
 def names_in(folder: Path) -> list[str]:
@@ -412,7 +412,7 @@ async def test_a_folder_that_is_no_host_s_is_left_alone(tmp_path: Path) -> None:
 
     assert done.code == 2
     assert "cannot be used" in done.err
-    assert "— name another folder with --data" in done.err
+    assert "— choose another folder with --data" in done.err
     assert path.read_bytes() == before
     assert names_in(tmp_path) == ["actors.db"]
 

@@ -50,8 +50,8 @@ async def test_a_topic_is_made_once_and_refused_with_another_definition(hub: Run
     failure = await cli(hub.url, "topic", "create", "orders", "--json")
 
     assert made.code == again.code == 0, made.err
-    assert made.out.startswith("orders is there, epoch ")
-    assert made.out.endswith(", 0 messages\n")
+    assert made.out.startswith("topic orders is ready (epoch ")
+    assert made.out.endswith(", 0 messages)\n")
     assert again.rows()[0]["topic"] == "orders"
     assert (other.code, failure.code) == (1, 1)
     assert "signalhub topic set" in other.err
@@ -109,9 +109,9 @@ async def test_a_topic_is_deleted_only_when_that_is_confirmed(hub: RunningHub, m
     gone = await cli(hub.url, "topic", "info", "orders")
 
     assert (refused.code, kept.code, deleted.code, gone.code) == (2, 0, 0, 1)
-    assert "everything up to seq 3" in refused.err
+    assert "messages up to seq 3" in refused.err
     assert "--yes" in refused.err
-    assert deleted.out == "orders is deleted\n"
+    assert deleted.out == "deleted topic orders\n"
     assert "signalhub topic ls" in gone.err
 
 
@@ -180,7 +180,7 @@ async def test_the_same_id_again_counts_once(hub: RunningHub, me: Client) -> Non
     text = await cli(hub.url, *command)
     data = await cli(hub.url, *command, "--json")
 
-    assert text.out.endswith("; it was there already\n")
+    assert text.out.endswith(" (duplicate)\n")
     assert (data.rows()[0]["seq"], data.rows()[0]["duplicate"]) == (1, True)
     assert (await me.topic("orders")).head == 1
 
@@ -194,7 +194,7 @@ async def test_every_line_becomes_a_message_in_order(hub: RunningHub, me: Client
     payloads = [one.payload async for one in me.replay("orders")]
 
     assert text.out.startswith("300 messages, the last is seq 300 of epoch ")
-    assert "300 were there already" in again.out
+    assert "300 duplicates" in again.out
     assert payloads == [*range(1, 301), "a", [1]]
     assert [row["seq"] for row in data.rows()] == [301, 302]
     assert nothing.code == 2
@@ -236,7 +236,7 @@ async def test_an_ask_to_a_mailbox_is_queued_and_found_later(hub: RunningHub) ->
     assert register.code == 0, register.err
     assert text.out == f"queued, seq 1 of epoch {facts['epoch']}, fsync\n"
     assert (facts["status"], facts["seq"], facts["duplicate"]) == ("queued", 2, False)
-    assert again.out.endswith("; it was there already\n")
+    assert again.out.endswith(" (duplicate)\n")
     assert [(row["seq"], row["payload"]) for row in found.rows()] == [(1, 1), (2, 2)]
     assert empty.out == ""
 
@@ -276,7 +276,7 @@ async def test_making_topics_needs_the_permission_to_create() -> None:
 
     assert allowed.code == 0, allowed.err
     assert refused.code == 1
-    assert "a token that allows it" in refused.err
+    assert "a token that permits it" in refused.err
 
 
 async def test_the_log_is_read_while_the_hub_runs_and_after_it_was_killed() -> None:

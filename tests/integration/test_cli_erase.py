@@ -43,7 +43,7 @@ async def test_beside_a_hub_the_log_is_erased_and_a_certificate_printed(tmp_path
         )
 
         assert refused.code == 2
-        assert "add --yes" in refused.err
+        assert "use --yes" in refused.err
         assert done.code == 0, done.err
         (found,) = done.rows()
         assert found["state"] == "gone"

@@ -90,7 +90,7 @@ async def test_a_subscription_goes_on_where_it_was(hub: RunningHub, me: Client) 
     info = await me.subscription("orders", "billing")
 
     assert columns(first) == [["orders", "2", "1", SENDER, "n", "2"]]
-    assert "consumption orders as billing, 3 messages to go" in first.err
+    assert "consuming orders as billing, lag 3 messages" in first.err
     assert [row["seq"] for row in second.rows()] == [3, 4]
     assert second.rows()[0]["redelivered"] is True
     assert second.err == ""
@@ -116,7 +116,7 @@ async def test_latest_prints_only_what_comes(hub: RunningHub, me: Client) -> Non
 
     consume = ("subscribe", "orders", "--as", "billing", "--from", "latest", "--count", "1")
     async with started(hub.url, *consume) as reader:
-        await line_of(reader.stderr, "0 messages to go")
+        await line_of(reader.stderr, "lag 0 messages")
         await me.publish("orders", "n", 3, durable=True)
 
         assert (await line_of(reader.stdout, "orders")).split("\t")[1] == "3"
@@ -180,11 +180,11 @@ async def test_only_one_consumes_exclusively_and_its_name_takes_over(
     consume = ("subscribe", "orders", "--as", "billing")
 
     async with started(hub.url, *consume, "--consumer", "one") as one:
-        await line_of(one.stderr, "consumption")
+        await line_of(one.stderr, "consuming")
         busy = await cli(hub.url, *consume, "--consumer", "two")
         other = await cli(hub.url, *consume, "--type", "shared")
         async with started(hub.url, *consume, "--consumer", "one") as heir:
-            await line_of(heir.stderr, "consumption")
+            await line_of(heir.stderr, "consuming")
             code = await one.wait()
             assert one.stderr is not None
             said = (await one.stderr.read()).decode()
@@ -198,7 +198,7 @@ async def test_only_one_consumes_exclusively_and_its_name_takes_over(
 async def test_ctrl_c_keeps_what_was_acknowledged(hub: RunningHub, me: Client) -> None:
     await fill(me, 3)
     async with started(hub.url, "subscribe", "orders", "--as", "billing") as reader:
-        await line_of(reader.stderr, "consumption")
+        await line_of(reader.stderr, "consuming")
         for _ in range(3):
             await line_of(reader.stdout, "orders")
         reader.send_signal(signal.SIGINT)
@@ -247,7 +247,7 @@ async def test_seek_says_what_it_means_before_it_does_it(hub: RunningHub, me: Cl
     done = await cli(hub.url, *seek, "seq:2", "--yes", "--json")
     after = await me.subscription("orders", "billing")
 
-    assert rehearsed.out.startswith("will replay 3, skip 0: it would go on at seq 1 of epoch ")
+    assert rehearsed.out.startswith("would continue at seq 1 of epoch ")
     assert (data.rows()[0]["will_skip"], data.rows()[0]["done"]) == (2, False)
     assert unconfirmed.code == 2
     assert "replay 3, skip 0" in unconfirmed.err
@@ -269,7 +269,7 @@ async def test_at_a_terminal_seek_asks_and_takes_no_for_an_answer(
     agreed, _ = await answered(hub.url, "y", *seek)
     after = await me.subscription("orders", "billing")
 
-    assert "This will replay 2, skip 0: billing goes on at seq 1 of orders. Go on? [y/N]" in asked
+    assert "About to move billing to seq 1 of orders (replay 2, skip 0). Continue? [y/N]" in asked
     assert "nothing was changed" in asked
     assert (refused, before.floor) == (1, 2)
     assert (agreed, after.floor) == (0, 0)
@@ -285,8 +285,8 @@ async def test_a_subscription_is_deleted_and_then_unknown(hub: RunningHub, me: C
     gone = await cli(hub.url, "sub", "pause", "orders", "billing")
 
     assert (refused.code, deleted.code, gone.code) == (2, 0, 1)
-    assert "1 message to go" in refused.err
-    assert deleted.out == "billing of orders is deleted\n"
+    assert "a lag of 1 message" in refused.err
+    assert deleted.out == "deleted subscription billing of orders\n"
     assert "signalhub sub ls" in gone.err
 
 
@@ -323,8 +323,8 @@ async def test_dead_letters_are_put_back_for_the_subscription_that_gave_them_up(
 
     assert (some.code, some.rows()) == (1, [{"redriven": 1}])
     assert json.loads(some.err)["error"] == "unknown_dead_letter"
-    assert (rest.code, rest.out) == (0, "2 dead letters put back\n")
-    assert (none.code, none.out) == (0, "0 dead letters put back\n")
+    assert (rest.code, rest.out) == (0, "2 dead letters redriven\n")
+    assert (none.code, none.out) == (0, "0 dead letters redriven\n")
     assert [row["payload"] for row in again.rows()] == [2, 1, 3]
 
 
@@ -341,7 +341,7 @@ async def test_dead_letters_are_thrown_away_when_that_is_confirmed(
     empty = await cli(hub.url, "dlq", "ls", "orders")
 
     assert (refused.code, one.code) == (2, 0)
-    assert one.out == "1 dead letter thrown away\n"
+    assert one.out == "1 dead letter deleted\n"
     assert [row["seq"] for row in listed.rows()] == [2, 3]
     assert rest.rows() == [{"purged": 2}]
     assert (empty.code, empty.out) == (0, "")
@@ -366,6 +366,6 @@ async def test_a_topic_without_dead_letters_loses_nothing_to_purge(
     purged = await cli(hub.url, "dlq", "purge", "orders", "--all", "--yes")
     listed = await cli(hub.url, "dlq", "ls", "orders")
 
-    assert (purged.code, purged.out) == (0, "0 dead letters thrown away\n")
+    assert (purged.code, purged.out) == (0, "0 dead letters deleted\n")
     assert (listed.code, listed.out) == (0, "")
     assert [one.payload async for one in me.replay("orders")] == [1, 2, 3]

@@ -85,7 +85,7 @@ def test_what_was_landed_is_found_and_proven(landed: Path, command: Command) -> 
     assert header == ["n", "seq", "accepted_at"]
     assert [row[:2] for row in rows] == [["0", "1"], ["1", "2"]]
     assert rows[0][2].endswith("Z")
-    assert "there are more" in found.err
+    assert "use --limit N to see more" in found.err
     assert refused.code == 2
     assert "only queries are run, and this is DROP TABLE" in refused.err
     assert "Exception" not in refused.err
@@ -128,7 +128,7 @@ def test_a_table_that_is_behind_is_named_beside_the_answer(data: Path, command: 
     assert create.code == 2
     assert "deliveries is not there yet" in create.err
     assert (found.code, found.out) == (0, "22\n")
-    assert "messages lacks 3 of its entries; run `signalhub pipeline once" in found.err
+    assert "messages by 3 entries; run `signalhub pipeline once" in found.err
 
 
 def test_what_was_cut_off_the_log_is_missed(data: Path, command: Command) -> None:

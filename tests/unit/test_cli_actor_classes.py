@@ -63,20 +63,20 @@ def test_classes_are_found_in_the_current_folder() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "resolution"),
     [
-        ("nothing:Order", "there is no module nothing in ", "change into its folder"),
-        ("little_shop.x:Order", "there is no module little_shop.x", "correct the name"),
-        ("little_shop", "little_shop is a module, and no class", "little_shop:Order"),
-        ("little_shop:Oder", "little_shop has no class Oder; it was", "little_shop:Stock"),
+        ("nothing:Order", "module nothing is neither in ", "run the command in its folder"),
+        ("little_shop.x:Order", "module little_shop.x is neither in", "correct the name"),
+        ("little_shop", "little_shop is a module, not a class", "little_shop:Order"),
+        ("little_shop:Oder", "little_shop has no class Oder (loaded from", "little_shop:Stock"),
         ("little_shop:Oder", "/little_shop.py", ""),
-        ("little_shop.Order", "no module little_shop.Order", "a colon between"),
+        ("little_shop.Order", "module little_shop.Order is neither in ", "a colon between"),
         ("little_shop.Order", "", "the class: little_shop:Order"),
-        ("nothing.Order", "there is no module nothing in ", "nothing:Order"),
+        ("nothing.Order", "module nothing is neither in ", "nothing:Order"),
         ("sys:Order", "sys has no class Order", "shop:Order"),
-        ("little_shop:helper", "is no class derived from Actor", "there are little_shop:Order"),
-        ("little_shop:Actor", "is no class derived from Actor", "there are"),
-        ("json:JSONEncoder", "is no class derived from Actor", "shop:Order"),
-        (":Order", "names no class", "shop:Order"),
-        (".shop:Order", "names no class", "shop:Order"),
+        ("little_shop:helper", "is not a subclass of Actor", "choose from little_shop:Order"),
+        ("little_shop:Actor", "is not a subclass of Actor", "choose from"),
+        ("json:JSONEncoder", "is not a subclass of Actor", "shop:Order"),
+        (":Order", "invalid class", "shop:Order"),
+        (".shop:Order", "invalid class", "shop:Order"),
         ("faulty_key:Order", "unknown key 'call_timout_ms'. Did you mean", "correct it there"),
         ("faulty_key:Order", "faulty_key.py, line 2)", ""),
         ("faulty_syntax:Order", "SyntaxError", "correct it there"),
@@ -108,7 +108,7 @@ def test_what_is_tried_again_and_again_is_logged_once() -> None:
 
     first = record("no hub at %s yet: %s", "ws://x/ws", "nobody listens there")
     assert passes(first)
-    assert first.getMessage() == "no hub yet: nobody listens there; trying until it is there"
+    assert first.getMessage() == "no hub yet: nobody listens there; retrying until it is available"
     assert not passes(record("Disconnected"))
     assert not passes(record("no hub at %s yet: %s", "ws://x/ws", "nobody listens there"))
     assert passes(record("Connected"))

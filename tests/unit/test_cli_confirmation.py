@@ -26,7 +26,7 @@ def test_yes_at_the_terminal_goes_on(
     confirm("delete orders", yes=False)
 
     captured = capsys.readouterr()
-    assert "This will delete orders. Go on? [y/N]" in captured.err
+    assert "About to delete orders. Continue? [y/N]" in captured.err
     assert captured.out == ""
 
 

@@ -88,4 +88,4 @@ def test_what_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     Output(as_json=False, stream=terminal).table(columns, [{"id": "x" * 16, "b": "shop"}])
 
     assert "x" * 16 in terminal.getvalue()
-    assert "no room for: host" in terminal.getvalue()
+    assert "omitted: host" in terminal.getvalue()

@@ -176,7 +176,7 @@ def test_a_torn_end_is_mentioned_and_no_damage(
     said = capsys.readouterr().out
     (info,) = rows(capsys, "info", "--data", str(data))
 
-    assert f"note: {last.name} ends torn at byte {facts['bytes']}" in said
+    assert f"note: torn end in {last.name} at byte {facts['bytes']}" in said
     assert last.name in info["torn"]
 
 

@@ -10,12 +10,12 @@ from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.quantities import (
     byte_count,
     moment,
-    place,
-    place_or_none,
+    position,
+    position_or_none,
     seconds,
-    shown_moment,
+    shown_duration,
     shown_size,
-    shown_span,
+    shown_time,
 )
 
 
@@ -79,15 +79,15 @@ def test_what_is_no_moment_is_wrong_usage(text: str) -> None:
         ("time:2026-01-31T12:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
     ],
 )
-def test_a_place_is_an_end_a_position_or_a_moment(text: str, expected: object) -> None:
-    assert place(text) == expected
+def test_a_position_is_an_end_a_number_or_a_time(text: str, expected: object) -> None:
+    assert position(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "first", "seq:0", "0", "seq:", "last:x", "-1", "demo/alice"])
 def test_what_is_no_place_is_wrong_usage(text: str) -> None:
-    assert place_or_none(text) is None
+    assert position_or_none(text) is None
     with pytest.raises(Failure, match="earliest, latest, seq:5") as caught:
-        place(text)
+        position(text)
     assert caught.value.exit is Exit.USAGE
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_place_is_wrong_usage(text: str) -> None:
     ("span_s", "text"), [(None, ""), (604_800, "7d"), (90, "90s"), (5_400, "90m"), (0.25, "0.25s")]
 )
 def test_a_span_is_shown_in_its_largest_whole_unit(span_s: float | None, text: str) -> None:
-    assert shown_span(span_s) == text
+    assert shown_duration(span_s) == text
     assert span_s is None or seconds(text) == span_s
 
 
@@ -109,6 +109,6 @@ def test_a_size_is_shown_rounded(count: int | None, text: str) -> None:
 def test_a_moment_is_shown_with_its_zone_and_none_as_nothing() -> None:
     at_ms = 1_769_860_800_123
 
-    assert moment(shown_moment(at_ms)).timestamp() * 1000 == at_ms
-    assert shown_moment(None) == shown_moment(0) == ""
-    assert shown_moment(10**30) == str(10**30)
+    assert moment(shown_time(at_ms)).timestamp() * 1000 == at_ms
+    assert shown_time(None) == shown_time(0) == ""
+    assert shown_time(10**30) == str(10**30)

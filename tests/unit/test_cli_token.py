@@ -101,7 +101,7 @@ def test_what_is_no_token_is_said_to_be_none(
     token: str, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["token", "inspect", token, "--config", config]) == 1
-    assert "no JWT" in capsys.readouterr().err
+    assert "not a JWT" in capsys.readouterr().err
     assert actor_of(token) is None
 
 
@@ -127,7 +127,7 @@ def test_an_eddsa_token_is_signed_with_the_private_key_of_its_kid(
     assert run(["token", "mint", "demo/alice", *options]) == 2
     assert "--kid: a, b" in capsys.readouterr().err
     assert run(["token", "mint", "demo/alice", "--kid", "c", *options]) == 2
-    assert "choose from a, b" in capsys.readouterr().err
+    assert "choose one of a, b" in capsys.readouterr().err
 
 
 def test_minting_with_eddsa_says_that_the_private_half_is_needed(

@@ -134,8 +134,8 @@ def test_an_unknown_variable_is_refused_by_name_with_what_may_be_meant() -> None
         ("prot = 1", "unknown key prot: did you mean port?"),
         ("[registry]\nlease = 1", "unknown key registry.lease: did you mean registry.lease_s?"),
         ("[regstry]\nlimit = 1", "unknown key regstry: did you mean registry?"),
-        ("registry = 5", "registry is a table: write its keys under [registry]"),
-        ("[auth.keys]\nmain = 5", "auth.keys.main is a table"),
+        ("registry = 5", "registry must be a table: write its keys under [registry]"),
+        ("[auth.keys]\nmain = 5", "auth.keys.main must be a table"),
         ('[auth.keys.main]\nsecert = "x"', "unknown key auth.keys.main.secert: did you mean"),
         ("xylophone = 1", "unknown key xylophone"),
     ],
@@ -152,10 +152,10 @@ def test_a_key_that_is_not_known_is_refused_by_name(tmp_path: Path, toml: str, n
         ("port = 80.5", "port is 80.5, expected a whole number"),
         ("[log]\nsegment_bytes = 1", "expected a whole number from 65536 to 1073741824"),
         ("port = true", "port is true, expected a whole number"),
-        ("host = 1", "host is 1, expected a text"),
+        ("host = 1", "host is 1, expected a string"),
         ("hello_s = 0", "hello_s is 0, expected a number above 0"),
         ("drain_s = inf", "drain_s is inf, expected a number above 0"),
-        ('origins = "https://a.example"', 'is "https://a.example", expected a list of texts'),
+        ('origins = "https://a.example"', 'is "https://a.example", expected a list of strings'),
         ("[auth]\nenabled = 1", "auth.enabled is 1, expected true or false"),
         ("[dedup]\nwindow_s = 10", "dedup.window_s is 10, expected a number from 60 to 300"),
         ('log_level = "loud"', 'log_level is "loud", expected one of debug, error, info, warning'),
@@ -195,15 +195,15 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_or_broken_toml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    assert "hub.toml is not valid TOML" in file_refusal(tmp_path, "port = = 1")
-    with pytest.raises(SettingsError, match="cannot be read"):
+    assert "invalid TOML in" in file_refusal(tmp_path, "port = = 1")
+    with pytest.raises(SettingsError, match="cannot read"):
         load(str(tmp_path), {}, {})
 
 
 def test_bytes_that_are_no_utf8_are_an_error_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_bytes(b'host = "\xff"')
 
-    with pytest.raises(SettingsError, match=r"hub\.toml is not valid TOML"):
+    with pytest.raises(SettingsError, match=r"invalid TOML in .*hub\.toml"):
         load(str(tmp_path / "hub.toml"), {}, {})
 
 
@@ -257,7 +257,7 @@ def test_authentication_needs_a_key() -> None:
 
 
 def test_a_secret_that_can_be_guessed_is_refused() -> None:
-    assert "auth.secret can be guessed" in refusal({"SIGNALHUB_AUTH_SECRET": "x" * 15})
+    assert "auth.secret is too short" in refusal({"SIGNALHUB_AUTH_SECRET": "x" * 15})
     assert from_environment(SIGNALHUB_AUTH_SECRET="é" * 8).auth.secret == "é" * 8
 
 
@@ -265,10 +265,10 @@ def test_a_key_without_what_its_algorithm_needs_is_refused(tmp_path: Path) -> No
     assert "auth.keys.a is an HS256 key without a secret" in file_refusal(
         tmp_path, "[auth.keys.a]\n"
     )
-    assert "auth.keys.a.secret can be guessed" in file_refusal(
+    assert "auth.keys.a.secret is too short" in file_refusal(
         tmp_path, '[auth.keys.a]\nsecret = "short"\n'
     )
-    assert "auth.keys.a is an EdDSA key" in file_refusal(
+    assert "auth.keys.a.public_key is not an Ed25519" in file_refusal(
         tmp_path, '[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = "nonsense"\n'
     )
 

@@ -1,4 +1,4 @@
-"""The `signalhub` command: one module per noun, heavy imports only inside commands."""
+"""The `signalhub` command: a folder per group of commands; heavy imports only inside them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     from signalhub.cli.app import run
 
     sys.exit(run(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The tree of commands, and the one place where a failure becomes an exit code."""
+"""The tree of commands, and the place where a failure becomes an exit code."""
 
 from __future__ import annotations
 
@@ -34,36 +34,39 @@ _OPTIONS = Group.create_ordered("Options")
 _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
     _HUB: {
         "settings": (
-            "Check, show and explain the settings.",
+            "Check, show and document the settings.",
             (settings.check, settings.show, settings.reference),
         ),
-        "token": ("Make and read tokens for authentication.", (token.mint, token.inspect)),
+        "token": ("Create and inspect authentication tokens.", (token.mint, token.inspect)),
         "log": (
-            "Look into the log on disk, whether its hub runs or not.",
+            "Inspect the log on disk; the hub may be running or stopped.",
             (log.ls, log.info, log.verify, log.view),
         ),
     },
     _TOPICS: {
         "topic": (
-            "Make, read and delete durable topics.",
+            "Create, read and delete durable topics.",
             (topic.create, topic.ls, topic.info, topic.set, topic.read, topic.delete),
         ),
         "sub": (
-            "Look at durable subscriptions, pause and move them.",
+            "Show, pause and seek durable subscriptions.",
             (sub.ls, sub.info, sub.pause, sub.resume, sub.seek, sub.set, sub.delete),
         ),
         "dlq": (
-            "Look at dead letters, put them back or throw them away.",
+            "Show, redrive and purge dead letters.",
             (dlq.ls, dlq.show, dlq.redrive, dlq.purge),
         ),
     },
     _ROOMS: {
-        "room": ("Talk in encrypted rooms.", (room.send, room.listen, room.key)),
+        "room": (
+            "Send and receive messages in encrypted rooms.",
+            (room.send, room.listen, room.key),
+        ),
         "inbox": ("Read and write the inboxes of rooms.", (inbox.fetch, inbox.append)),
     },
     _ACTORS: {
         "actors": (
-            "Run durable actors, call them, and look at what they do.",
+            "Run, call and inspect durable actors.",
             (
                 *(host.run, call.call, views.ls, views.show, views.calls),
                 *(views.alarms, views.dead),
@@ -73,7 +76,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
     },
     _LAKE: {
         "pipeline": (
-            "Bring the log into the lake, and see how far it is.",
+            "Land the log in the lake, and show how far it is.",
             (pipeline.up, pipeline.once, pipeline.status, pipeline.redrive, pipeline.maintain),
         ),
     },
@@ -95,9 +98,9 @@ def build() -> App:
     """The whole command line."""
     app = App(
         name="signalhub",
-        help="A message hub for actors, and the tools to talk to it.",
+        help="A message hub for actors, and tools to use it.",
         help_epilogue=_EPILOGUE,
-        help_format="plaintext",  # The Markdown renderer costs as much time as all the rest.
+        help_format="plaintext",  # The Markdown renderer takes as long as everything else.
         version=_version,
         suppress_keyboard_interrupt=False,
     )
@@ -121,7 +124,7 @@ def _version() -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     options = options_of(argv)
     try:
         code = build()(
@@ -134,14 +137,14 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output had enough, as in `signalhub listen … | head -1`. What is still
-        # buffered must not fail once more when the interpreter flushes at exit.
+        # The reader has closed our output, as in `signalhub listen … | head -1`. What is still
+        # buffered must not fail again when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        print("signalhub: the output cannot be written: no space left", file=sys.stderr)
+        print("signalhub: cannot write output: no space left", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except Exception as error:
@@ -154,18 +157,18 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _misuse(error: CycloptsError) -> Failure:
-    # The list of commands that ends some messages is cut short; --help has it all.
+    # Some messages end with a shortened list of commands; --help has all of them.
     message, _, _ = str(error).partition(" Available commands:")
     command = error.command_chain or ()
     advice = f"see `{' '.join(['signalhub', *command, '--help'])}`"
     if isinstance(error, UnusedCliTokensError) and command in _WITH_DATA:
         rest = " ".join(error.unused_tokens or ())
-        return usage(f"there is more than one text to send: {rest}", f"quote the text, or {advice}")
+        return usage(f"unexpected arguments: {rest}", f"quote the text, or {advice}")
     return usage(message, advice)
 
 
 def _failure(error: Exception) -> Failure | None:
-    """What the user is told about an expected error; `None` for one that is our own mistake."""
+    """The failure for an expected error; `None` for a bug."""
     match error:
         case Failure():
             return error

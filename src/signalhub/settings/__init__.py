@@ -1,1 +1,1 @@
-"""What can be configured, and where it is read from."""
+"""The settings and how they are read."""

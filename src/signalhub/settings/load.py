@@ -1,8 +1,7 @@
 """Reading the settings: defaults, a TOML file, `SIGNALHUB_*` variables, command-line options.
 
-Every value remembers where it came from. Nothing is ignored: an unknown key or variable is refused
-by name, and all mistakes of one attempt are reported together, each with the file, variable or
-option to correct. Secrets appear in no message.
+Every value has a source. Unknown keys and variables are errors, and all errors are reported
+together, each with the file, variable or option to correct. Secrets appear in no message.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from signalhub.wire.errors import SettingsError
 PREFIX = "SIGNALHUB_"
 DEFAULT = "default"
 
-# The client reads these two from the same environment.
+# The client reads these from the same environment.
 _CLIENT_VARIABLES = frozenset({"SIGNALHUB_INBOX", "SIGNALHUB_TOKEN", "SIGNALHUB_URL"})
 _SHOWN_CHARS_MAX = 80
 _TRUE = frozenset({"true", "1", "on"})
@@ -34,7 +33,7 @@ _FALSE = frozenset({"false", "0", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings, and for each leaf the file, variable or option it came from."""
+    """The settings, and the source of each value: file, variable or option."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -42,8 +41,8 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All that was given, right or wrong, by dotted path; a wrong value is kept as it was given,
-    a wrong secret is not."""
+    """All values by dotted path, valid or not; an invalid value is kept as given, unless it is a
+    secret."""
 
     values: Mapping[str, Any]
     sources: Mapping[str, str]
@@ -52,7 +51,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One single value of the settings tree."""
+    """One value of the settings tree."""
 
     path: str
     annotation: Any
@@ -73,7 +72,7 @@ class Leaf:
         return _expected(self.shape)
 
     def shown(self, value: object) -> str:
-        """A given value, right or wrong, as a message may quote it."""
+        """A given value, valid or not, for use in a message."""
         if self.is_secret and value:
             return HIDDEN
         is_json = not isinstance(value, float) or math.isfinite(value)
@@ -88,7 +87,7 @@ class _Given:
 
 
 def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Loaded:
-    """Read everything, or raise `SettingsError` with one line per mistake.
+    """Read the settings, or raise `SettingsError` with one line per mistake.
 
     `overrides` are command-line options by dotted path; `None` stands for an option not given.
     """
@@ -99,7 +98,7 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, o
 
 
 def survey(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Survey:
-    """Read everything, mistakes included."""
+    """Read the settings, including invalid ones."""
     mistakes: list[str] = []
     given: dict[str, _Given] = {}
     if path is not None:
@@ -124,7 +123,7 @@ def survey(path: str | None, environ: Mapping[str, str], overrides: Mapping[str,
 
 
 def _with_sources(problem: str, sources: Mapping[str, str]) -> str:
-    """A problem, after the places where the settings it names were given."""
+    """A problem, prefixed with the sources of the settings it names."""
     named = [
         source
         for path, source in sources.items()
@@ -140,7 +139,7 @@ def leaves() -> Mapping[str, Leaf]:
 
 
 def leaves_of(group: type[msgspec.Struct], prefix: str) -> Iterator[Leaf]:
-    """The leaves of one table and the tables in it."""
+    """The leaves of one table and its subtables."""
     defaults = group()
     annotations = {field.name: field.type for field in msgspec.structs.fields(group)}
     info = inspect.type_info(group)
@@ -173,15 +172,13 @@ def _from_file(path: str, mistakes: list[str]) -> dict[str, _Given]:
         with open(path, "rb") as file:
             tree = tomllib.load(file)
     except FileNotFoundError:
-        mistakes.append(f"there is no settings file {path}: create it, or leave --config out")
+        mistakes.append(f"settings file {path} does not exist: create it, or omit --config")
         return {}
     except OSError as error:
-        mistakes.append(f"{path} cannot be read: {error.strerror}: name another with --config")
+        mistakes.append(f"cannot read {path}: {error.strerror}: choose another with --config")
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        mistakes.append(
-            f"{path} is not valid TOML: {error}: correct that place; texts are in quotes there"
-        )
+        mistakes.append(f"invalid TOML in {path}: {error}: correct it; strings need quotes")
         return {}
     found: dict[str, _Given] = {}
     _collect(tree, "", path, found, mistakes)
@@ -206,7 +203,7 @@ def _collect(
         elif isinstance(value, dict):
             _collect(value, f"{path}.", file, found, mistakes)
         else:
-            mistakes.append(f"{file}: {path} is a table: write its keys under [{path}]")
+            mistakes.append(f"{file}: {path} must be a table: write its keys under [{path}]")
 
 
 def _from_environment(environ: Mapping[str, str], mistakes: list[str]) -> dict[str, _Given]:
@@ -233,14 +230,14 @@ def _from_options(overrides: Mapping[str, object]) -> dict[str, _Given]:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """A known name like this one, compared without the prefix all variables share."""
+    """The nearest known name, compared without the prefix of variables."""
     by_rest = {other.removeprefix(PREFIX): other for other in known}
     near = difflib.get_close_matches(name.removeprefix(PREFIX), by_rest, n=1, cutoff=0.7)
     return f": did you mean {by_rest[near[0]]}?" if near else ""
 
 
 def _from_text(leaf: Leaf, text: str) -> object:
-    """The value a variable's text stands for; text that stands for none stays text."""
+    """The value of a variable; text that cannot be converted stays text."""
     try:
         match leaf.shape:
             case inspect.IntType():
@@ -280,10 +277,12 @@ def _checked(leaf: Leaf, given: _Given) -> Any:
 
 
 def _key(path: str, table: object, source: str) -> Key:
-    """One table of `auth.keys`, checked key by key so that a mistake is named by its path."""
+    """One table of `auth.keys`, checked key by key so that errors name the path."""
     members = {leaf.path.rpartition(".")[2]: leaf for leaf in leaves_of(Key, f"{path}.")}
     if not isinstance(table, dict):
-        raise ValueError(f"{source}: {path} is a table: write {', '.join(members)} under [{path}]")
+        raise ValueError(
+            f"{source}: {path} must be a table: write {', '.join(members)} under [{path}]"
+        )
     for name in table.keys() - members.keys():
         raise ValueError(f"{source}: unknown key {path}.{name}{_suggestion(name, members)}")
     return Key(**{name: _checked(members[name], _Given(table[name], source)) for name in table})
@@ -304,13 +303,13 @@ def _expected(shape: inspect.Type) -> str:
         case inspect.LiteralType(values):
             return "one of " + ", ".join(str(value) for value in values)
         case inspect.VarTupleType():
-            return "a list of texts"
+            return "a list of strings"
         case inspect.DictType(value_type=inspect.FloatType()):
-            return "a table of prefixes, each with a number of seconds above 0"
+            return "a table from prefix to seconds, each above 0"
         case inspect.DictType():
             return "a table of keys, each with algorithm and secret or public_key"
         case _:
-            return "a text"
+            return "a string"
 
 
 def _bounds(shape: inspect.IntType | inspect.FloatType) -> str:
@@ -329,5 +328,5 @@ def _bounds(shape: inspect.IntType | inspect.FloatType) -> str:
 
 
 def _number(bound: float) -> str:
-    """As people write it: whole numbers with all their digits."""
+    """Whole numbers with all digits, others in short form."""
     return str(int(bound)) if bound == int(bound) else f"{bound:g}"

@@ -1,9 +1,9 @@
-"""The one settings object: every value, its default, its bounds and what it is for.
+"""The settings: every value with its default, its bounds and its meaning.
 
 Read order: defaults, then the TOML file, then `SIGNALHUB_*` variables, then command-line options;
-`settings_load` does the reading. A setting `registry.limit` is the key `limit` in the table
+`settings/load.py` reads them. The setting `registry.limit` is the key `limit` in the table
 `[registry]` and the variable `SIGNALHUB_REGISTRY_LIMIT`. Everything that can grow has its limit
-here. What a field is for is said in its annotation, from which the reference page is made.
+here. The reference page is generated from the annotations.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ HIDDEN = "•••"
 
 
 class Secret(str):
-    """Text that does not show itself in a repr, a format or a log line; `encode` gives it away."""
+    """Text that hides itself in a repr, a format or a log line; `encode` reveals it."""
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> Secret:
-        # Making a secret of a secret must copy the text, not its disguise.
+        # Copying a secret must copy its text, not what `str` shows.
         return super().__new__(cls, str.__str__(text))
 
     def __repr__(self) -> str:
@@ -52,14 +52,14 @@ def _about(text: str) -> Meta:
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all tables: unknown keys are refused."""
+    """Base of all tables; unknown keys are errors."""
 
 
 class Key(Group, frozen=True, kw_only=True):
-    """One verification key, chosen by the token's `kid`."""
+    """One verification key, selected by the `kid` of a token."""
 
     algorithm: Annotated[Literal["HS256", "EdDSA"], _about("How tokens are signed.")] = "HS256"
-    secret: Annotated[str, _about("HS256: the shared secret, used as its UTF-8 bytes.")] = ""
+    secret: Annotated[str, _about("HS256: the shared secret, as UTF-8 bytes.")] = ""
     public_key: Annotated[str, _about("EdDSA: the public key in PEM.")] = ""
 
     def __post_init__(self) -> None:
@@ -67,274 +67,325 @@ class Key(Group, frozen=True, kw_only=True):
 
 
 class Auth(Group, frozen=True, kw_only=True):
-    """Who may connect. Off is for loopback only."""
+    """Authentication. Without it the hub listens on loopback only."""
 
-    enabled: Annotated[bool, _about("Ask every connection for a token.")] = False
+    enabled: Annotated[bool, _about("Require a token from every connection.")] = False
     secret: Annotated[str, _about("A single HS256 secret, for tokens without `kid`.")] = ""
     keys: Annotated[dict[str, Key], _about("Verification keys by `kid`.")] = {}
-    issuer: Annotated[str, _about("The `iss` a token must carry, and refreshed ones get.")] = (
+    issuer: Annotated[str, _about("Required `iss` of tokens, and `iss` of refreshed ones.")] = (
         "signal-hub"
     )
-    token_age_max_s: Annotated[Seconds, _about("A token older than this is refused.")] = 86_400.0
-    refreshed_token_s: Annotated[Seconds, _about("How long a refreshed token lives.")] = 3_600.0
+    token_age_max_s: Annotated[Seconds, _about("Maximum age of a token.")] = 86_400.0
+    refreshed_token_s: Annotated[Seconds, _about("Lifetime of a refreshed token.")] = 3_600.0
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
 class Registry(Group, frozen=True, kw_only=True):
-    """Actors: how many, and for how long without a sign of life."""
+    """Registered actors: their number and their leases."""
 
-    limit: Annotated[Count, _about("Registered actors the hub is sized for.")] = 50_000
-    refuse_above: Annotated[Share, _about("Share of the limit above which it refuses.")] = 0.95
-    warn_above: Annotated[Share, _about("Share of the limit above which it warns.")] = 0.90
-    lease_s: Annotated[Seconds, _about("How long a registration lasts unrenewed.")] = 300.0
-    lease_max_s: Annotated[Seconds, _about("The longest lease an actor may ask for.")] = 3_600.0
-    sweep_s: Annotated[Seconds, _about("Pause between looks at renewed and ended leases.")] = 60.0
+    limit: Annotated[Count, _about("Number of registered actors.")] = 50_000
+    refuse_above: Annotated[
+        Share, _about("Refuse registrations above this share of the limit.")
+    ] = 0.95
+    warn_above: Annotated[Share, _about("Warn above this share of the limit.")] = 0.90
+    lease_s: Annotated[Seconds, _about("Duration of a registration without renewal.")] = 300.0
+    lease_max_s: Annotated[Seconds, _about("Longest lease an actor may request.")] = 3_600.0
+    sweep_s: Annotated[
+        Seconds, _about("Interval between checks for renewed and expired leases.")
+    ] = 60.0
 
 
 class Outbound(Group, frozen=True, kw_only=True):
-    """What may wait for one slow reader."""
+    """Limits on what is queued for one slow reader."""
 
-    pause_messages: Annotated[Count, _about("Waiting messages at which senders pause.")] = 1_000
-    resume_messages: Annotated[Count, _about("Waiting messages at which they resume.")] = 500
-    messages_max: Annotated[Count, _about("Waiting messages beyond which tells drop.")] = 10_000
-    bytes_max: Annotated[Bytes, _about("Waiting bytes beyond which tells drop.")] = 8 * 2**20
-    stalled_s: Annotated[Seconds, _about("A reader that takes nothing this long is closed.")] = 10.0
+    pause_messages: Annotated[Count, _about("Queued messages at which senders pause.")] = 1_000
+    resume_messages: Annotated[Count, _about("Queued messages at which senders resume.")] = 500
+    messages_max: Annotated[Count, _about("Queued messages beyond which tells are dropped.")] = (
+        10_000
+    )
+    bytes_max: Annotated[Bytes, _about("Queued bytes beyond which tells are dropped.")] = 8 * 2**20
+    stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
 
 
 class Dedup(Group, frozen=True, kw_only=True):
-    """How long an accepted ask is remembered."""
+    """How long accepted messages are remembered, to detect duplicates."""
 
-    window_s: Annotated[float, Meta(ge=60, le=300), _about("For how long a repeat is known.")] = (
+    window_s: Annotated[float, Meta(ge=60, le=300), _about("How long duplicates are detected.")] = (
         300.0
     )
-    memory_bytes_max: Annotated[Bytes, _about("Beyond it the window gets shorter.")] = 64 * 2**20
+    memory_bytes_max: Annotated[Bytes, _about("Memory for ids; when full, the window shrinks.")] = (
+        64 * 2**20
+    )
 
 
 class Mailbox(Group, frozen=True, kw_only=True):
-    """What is kept for durable actors that are away, and how it is delivered."""
+    """Mailboxes of durable actors, and how they are delivered."""
 
-    limit: Annotated[Count, _about("Messages kept for one actor that is away.")] = 100
-    count_max: Annotated[Count, _about("Durable actors, away ones included.")] = 100_000
-    idle_s: Annotated[Seconds, _about("A mailbox unused for so long is dropped.")] = 7 * 86_400.0
-    window: Annotated[Window, _about("Messages in flight to an actor that acknowledges.")] = 256
-    ack_timeout_ms: Annotated[Count, _about("After it an unacknowledged one comes again.")] = 30_000
-    max_deliveries: Annotated[Count, _about("Failed attempts until it is a dead letter.")] = 6
-    backoff_ms: Annotated[Count, _about("Pause before the second attempt; doubles.")] = 1_000
-    backoff_cap_ms: Annotated[Count, _about("The longest pause between attempts.")] = 60_000
+    limit: Annotated[Count, _about("Messages stored for one actor that is away.")] = 100
+    count_max: Annotated[
+        Count, _about("Number of durable actors, including those that are away.")
+    ] = 100_000
+    idle_s: Annotated[Seconds, _about("Delete a mailbox that was unused for this time.")] = (
+        7 * 86_400.0
+    )
+    window: Annotated[Window, _about("Unacknowledged messages per actor.")] = 256
+    ack_timeout_ms: Annotated[Count, _about("Redeliver if not acknowledged within this time.")] = (
+        30_000
+    )
+    max_deliveries: Annotated[
+        Count, _about("Failed attempts before a message becomes a dead letter.")
+    ] = 6
+    backoff_ms: Annotated[Count, _about("Pause before the second attempt; doubles with each.")] = (
+        1_000
+    )
+    backoff_cap_ms: Annotated[Count, _about("Longest pause between attempts.")] = 60_000
 
 
 class Actors(Group, frozen=True, kw_only=True):
-    """Durable actors, which live in hosts: the mailboxes of hosts, and where each actor lives."""
+    """Durable actors: mailboxes of their hosts, and the record of where each actor lives."""
 
-    mailbox_limit: Annotated[Count, _about("Messages kept for one host that is away.")] = 100_000
-    window: Annotated[Window, _about("Messages in flight to a host that acknowledges.")] = 1_024
-    limit: Annotated[Count, _about("Actors whose place the hub remembers.")] = 1_000_000
+    mailbox_limit: Annotated[Count, _about("Messages stored for one host that is away.")] = 100_000
+    window: Annotated[Window, _about("Unacknowledged messages per host.")] = 1_024
+    limit: Annotated[Count, _about("Number of actors whose host the hub records.")] = 1_000_000
 
 
 class Topics(Group, frozen=True, kw_only=True):
     """Durable topics."""
 
     auto_create: Annotated[
-        bool, _about("A durable publish makes its topic; with `auth`, where the token permits it.")
+        bool,
+        _about(
+            "Create a topic on its first durable publish; with `auth`, if the token permits it."
+        ),
     ] = True
-    limit: Annotated[Count, _about("Durable topics, dead-letter topics included.")] = 10_000
+    limit: Annotated[Count, _about("Number of durable topics, including dead-letter topics.")] = (
+        10_000
+    )
 
 
 class Dispatch(Group, frozen=True, kw_only=True):
-    """Durable subscriptions; most values are defaults a subscription may override."""
+    """Durable subscriptions; most values are defaults that a subscription may override."""
 
     heartbeat_ms: Annotated[
-        Annotated[int, Meta(ge=0)], _about("The watchdog looks this often; 0: never.")
+        Annotated[int, Meta(ge=0)], _about("Interval of the watchdog; 0 turns it off.")
     ] = 500
     wakes: Annotated[
-        bool, _about("Dispatch at once what was published; off leaves it to the watchdog.")
+        bool, _about("Dispatch messages when they are published, not only by the watchdog.")
     ] = True
-    window: Annotated[Window, _about("Messages in flight to one consumer.")] = 256
-    window_bytes: Annotated[Bytes, _about("Bytes in flight to one consumer.")] = 8 * 2**20
-    ack_timeout_ms: Annotated[Count, _about("After it an unacknowledged one comes again.")] = 30_000
-    max_deliveries: Annotated[Count, _about("Failed attempts until the poison policy.")] = 6
-    backoff_ms: Annotated[Count, _about("Pause before the second attempt; doubles.")] = 1_000
-    backoff_cap_ms: Annotated[Count, _about("The longest pause between attempts.")] = 60_000
-    cursor_ms: Annotated[Count, _about("Cursors are written at least this often.")] = 1_000
-    cursor_settles: Annotated[Count, _about("And after so many settled messages.")] = 1_000
+    window: Annotated[Window, _about("Unacknowledged messages per consumer.")] = 256
+    window_bytes: Annotated[Bytes, _about("Unacknowledged bytes per consumer.")] = 8 * 2**20
+    ack_timeout_ms: Annotated[Count, _about("Redeliver if not acknowledged within this time.")] = (
+        30_000
+    )
+    max_deliveries: Annotated[
+        Count, _about("Failed attempts before the poison policy applies.")
+    ] = 6
+    backoff_ms: Annotated[Count, _about("Pause before the second attempt; doubles with each.")] = (
+        1_000
+    )
+    backoff_cap_ms: Annotated[Count, _about("Longest pause between attempts.")] = 60_000
+    cursor_ms: Annotated[Count, _about("Longest time between two writes of a cursor.")] = 1_000
+    cursor_settles: Annotated[
+        Count, _about("Most settled messages between two writes of a cursor.")
+    ] = 1_000
     failover_ms: Annotated[
-        Annotated[int, Meta(ge=0)], _about("How long a failover waits for the active consumer.")
+        Annotated[int, Meta(ge=0)],
+        _about("How long a failover waits for the active consumer to return."),
     ] = 0
-    limit: Annotated[Count, _about("Durable subscriptions.")] = 100_000
+    limit: Annotated[Count, _about("Number of durable subscriptions.")] = 100_000
 
 
 class Log(Group, frozen=True, kw_only=True):
-    """The durable log: when it is synced, how it is cut into segments, how long they are kept."""
+    """The durable log: syncing, segments and retention."""
 
     sync: Annotated[
         Literal["always", "interval", "os"],
-        _about("When an entry counts: on the disk, or written and synced every interval, or never"),
+        _about("Acknowledge after a sync, or sync every `interval_ms`, or leave it to the system."),
     ] = "always"
-    interval_ms: Annotated[Count, _about("Pause between two syncs with `interval`.")] = 100
+    interval_ms: Annotated[Count, _about('Time between two syncs with `sync = "interval"`.')] = 100
     segment_bytes: Annotated[
-        int, Meta(ge=2**16, le=2**30), _about("Size at which a new segment is begun.")
+        int, Meta(ge=2**16, le=2**30), _about("Start a new segment at this size.")
     ] = 64 * 2**20
-    segment_s: Annotated[Seconds, _about("Age at which a new segment is begun.")] = 3_600.0
-    retention_s: Annotated[Seconds, _about("Age at which a segment is deleted.")] = 172_800.0
-    retention_bytes: Annotated[Bytes, _about("All segments; beyond it the oldest go.")] = 20 * 2**30
-    keep_unsettled: Annotated[bool, _about("Delete nothing somebody has yet to settle.")] = True
-    cache_bytes: Annotated[Bytes, _about("The newest entries kept in memory.")] = 64 * 2**20
+    segment_s: Annotated[Seconds, _about("Start a new segment at this age.")] = 3_600.0
+    retention_s: Annotated[Seconds, _about("Delete segments older than this.")] = 172_800.0
+    retention_bytes: Annotated[
+        Bytes, _about("Delete the oldest segments beyond this total size.")
+    ] = 20 * 2**30
+    keep_unsettled: Annotated[
+        bool, _about("Keep messages that a subscription has not settled.")
+    ] = True
+    cache_bytes: Annotated[Bytes, _about("Memory for the newest entries.")] = 64 * 2**20
 
 
 class Rooms(Group, frozen=True, kw_only=True):
     """Rooms and inboxes of end-to-end encrypted messages."""
 
-    enabled: Annotated[bool, _about("Serve rooms and inboxes on the hub's port.")] = True
+    enabled: Annotated[bool, _about("Serve rooms and inboxes.")] = True
     mode: Annotated[
         Literal["linked", "blind"],
         _about("`linked`: a room is bound to an inbox; `blind`: the inbox id is the room id."),
     ] = "linked"
     timestamps: Annotated[
         Literal["exact", "coarse", "none"],
-        _about("Times of messages as they are, floored to 5 s, or untold (floored to the hour)."),
+        _about("Message times: exact, rounded down to 5 s, or hidden (stored to the hour)."),
     ] = "coarse"
     secret: Annotated[
-        str, _about("Key that hashes room and inbox ids; empty: made once, in the data folder.")
+        str, _about("Key for hashing room and inbox ids; empty: generated once in the data folder.")
     ] = ""
     require_capability: Annotated[
-        bool, _about("Sending to a room and joining it need its inbox id, too.")
+        bool, _about("Require the inbox id for sending to a room and joining it.")
     ] = False
-    echo_to_sender: Annotated[bool, _about("A socket hears what it sent itself.")] = True
-    ciphertext_bytes_max: Annotated[Bytes, _about("The largest ciphertext, decoded.")] = 2**16
-    rate: Annotated[Count, _about("Messages a room takes in `rate_window_s`.")] = 500
-    rate_window_s: Annotated[Seconds, _about("The sliding window of `rate`.")] = 5.0
+    echo_to_sender: Annotated[bool, _about("Send messages back to the socket they came from.")] = (
+        True
+    )
+    ciphertext_bytes_max: Annotated[Bytes, _about("Largest ciphertext, decoded.")] = 2**16
+    rate: Annotated[Count, _about("Messages per room within `rate_window_s`.")] = 500
+    rate_window_s: Annotated[Seconds, _about("Length of the sliding window of `rate`.")] = 5.0
     pseudonym_rate: Annotated[
-        int, Meta(ge=0), _about("Of these, what one pseudonym may send; 0: no such limit.")
+        int, Meta(ge=0), _about("Messages per pseudonym within `rate_window_s`; 0 for no limit.")
     ] = 0
-    append_rate: Annotated[Count, _about("Appends to one inbox per minute.")] = 120
-    fetch_rate: Annotated[Count, _about("Fetches from one inbox per minute.")] = 60
-    retention_s: Annotated[Seconds, _about("How long a message can be read.")] = 7 * 86_400.0
+    append_rate: Annotated[Count, _about("Appends per inbox and minute.")] = 120
+    fetch_rate: Annotated[Count, _about("Fetches per inbox and minute.")] = 60
+    retention_s: Annotated[Seconds, _about("How long messages are stored.")] = 7 * 86_400.0
     retention: Annotated[
         dict[str, Seconds],
-        _about("The same for rooms or inboxes whose name begins so; the longest one counts."),
+        _about("Retention by prefix of the room or inbox name; the longest prefix applies."),
     ] = {}
-    repeat_s: Annotated[Seconds, _about("For how long a repeated `messageId` is known.")] = (
+    repeat_s: Annotated[Seconds, _about("How long a repeated `messageId` is detected.")] = (
         7 * 86_400.0
     )
     repeat_memory_bytes: Annotated[
-        int, Meta(ge=2**22), _about("Memory for these ids; older ones are looked up on disk.")
+        int, Meta(ge=2**22), _about("Memory for message ids; older ones are looked up on disk.")
     ] = 64 * 2**20
-    buffer: Annotated[Count, _about("Newest messages of a room kept in memory.")] = 500
-    buffer_bytes: Annotated[Bytes, _about("The same for all rooms together.")] = 64 * 2**20
-    page_bytes_max: Annotated[Bytes, _about("A page of an inbox ends at this size.")] = 2 * 2**20
+    buffer: Annotated[Count, _about("Newest messages per room kept in memory.")] = 500
+    buffer_bytes: Annotated[Bytes, _about("Memory for these messages of all rooms.")] = 64 * 2**20
+    page_bytes_max: Annotated[Bytes, _about("Size at which a page of an inbox ends.")] = 2 * 2**20
     unarchived_max: Annotated[
-        Count, _about("Messages of an inbox that wait for the archive; then 503.")
+        Count, _about("Messages per inbox not yet archived; beyond it, answer 503.")
     ] = 10_000
-    unarchived_bytes_max: Annotated[Bytes, _about("The same in bytes.")] = 64 * 2**20
+    unarchived_bytes_max: Annotated[
+        Bytes, _about("Bytes per inbox not yet archived; beyond it, answer 503.")
+    ] = 64 * 2**20
     always_query_store: Annotated[
-        bool, _about("Ask the archive also when memory and log hold the whole page.")
+        bool, _about("Query the archive even if memory and log contain the whole page.")
     ] = False
     strict_store: Annotated[
-        bool, _about("Answer 503 rather than a partial page when the archive is away.")
+        bool, _about("Answer 503 instead of a partial page when the archive is unavailable.")
     ] = False
-    proposal_s: Annotated[Seconds, _about("A pending proposal expires after this.")] = 86_400.0
-    proposals_max: Annotated[Count, _about("Proposals a room remembers.")] = 100
-    blob_bytes_max: Annotated[Bytes, _about("The largest metadata or quorum blob.")] = 2**16
-    room_state_bytes_max: Annotated[Bytes, _about("Proposals and blobs of one room.")] = 2**20
+    proposal_s: Annotated[Seconds, _about("Time after which a pending proposal expires.")] = (
+        86_400.0
+    )
+    proposals_max: Annotated[Count, _about("Proposals stored per room.")] = 100
+    blob_bytes_max: Annotated[Bytes, _about("Largest metadata or quorum blob.")] = 2**16
+    room_state_bytes_max: Annotated[Bytes, _about("Size of proposals and blobs per room.")] = 2**20
     state_bytes_max: Annotated[
-        Bytes, _about("Proposals and blobs of all rooms together; then 503.")
+        Bytes, _about("Size of proposals and blobs of all rooms; beyond it, answer 503.")
     ] = 64 * 2**20
     state_rate: Annotated[
-        Count, _about("Requests for blobs and proposals of one room per minute.")
+        Count, _about("Requests for blobs and proposals per room and minute.")
     ] = 240
-    socket_queue: Annotated[Count, _about("Frames that may wait for a slow socket.")] = 1_024
-    limit: Annotated[Count, _about("Rooms and inboxes the hub remembers.")] = 1_000_000
+    socket_queue: Annotated[Count, _about("Frames queued for a slow socket.")] = 1_024
+    limit: Annotated[Count, _about("Number of rooms and inboxes.")] = 1_000_000
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
 class Pipeline(Group, frozen=True, kw_only=True):
-    """The way of everything in the log into the lake, and how long it stays there."""
+    """The pipeline from the log into the lake, and retention there."""
 
     run: Annotated[
         Literal["off", "beside", "elsewhere"],
         _about(
-            "`beside`: the hub runs it; `elsewhere`: somebody else does; `off`: the hub neither "
-            "reads the lake nor waits for it."
+            "`beside`: as a child process of the hub; `elsewhere`: started separately; `off`: no "
+            "lake."
         ),
     ] = "off"
-    lake: Annotated[str, _about("Folder or address of the tables; empty: in the data folder.")] = ""
+    lake: Annotated[str, _about("Folder or URI of the tables; empty: in the data folder.")] = ""
     master: Annotated[
-        str, _about("Where Spark runs; empty: one core beside the hub, else all of them.")
+        str, _about("Spark master; empty: one core as a child of the hub, otherwise all cores.")
     ] = ""
-    batch_entries: Annotated[Count, _about("Waiting entries at which a batch begins.")] = 100
-    batch_s: Annotated[Seconds, _about("How long fewer of them wait.")] = 5.0
-    inbox_s: Annotated[Seconds, _about("Pause between two updates of the table `inbox`.")] = 15.0
+    batch_entries: Annotated[Count, _about("New entries at which a batch starts.")] = 100
+    batch_s: Annotated[Seconds, _about("Longest time before a smaller batch starts.")] = 5.0
+    inbox_s: Annotated[Seconds, _about("Interval between updates of the table `inbox`.")] = 15.0
     shape_s: Annotated[
-        Seconds, _about("The same for the other derived tables; a busy hub delays them.")
+        Seconds,
+        _about("Interval between updates of other derived tables; longer while the hub is busy."),
     ] = 60.0
-    maintain_s: Annotated[Seconds, _about("Pause between two looks at files and retention.")] = (
-        3_600.0
-    )
-    retention_s: Annotated[Seconds, _about("How long the lake keeps what is in no inbox.")] = (
-        400 * 86_400.0
-    )
-    vacuum_s: Annotated[Seconds, _about("How long replaced files stay, for readers of them.")] = (
-        86_400.0
-    )
+    maintain_s: Annotated[
+        Seconds, _about("Interval between runs of upkeep: expiry, compaction, vacuum.")
+    ] = 3_600.0
+    retention_s: Annotated[
+        Seconds, _about("How long the lake keeps everything except inboxes.")
+    ] = 400 * 86_400.0
+    vacuum_s: Annotated[Seconds, _about("How long replaced files are kept for readers.")] = 86_400.0
     commits_s: Annotated[
         float,
         Meta(ge=600),
-        _about("How long tables know single commits, for streams that read them."),
+        _about("How long commits of tables are kept for streaming readers."),
     ] = 3_600.0
     memory: Annotated[
-        str, Meta(pattern="^[1-9][0-9]*[kmgKMG]$"), _about("Memory of Spark's own process.")
+        str, Meta(pattern="^[1-9][0-9]*[kmgKMG]$"), _about("Memory of the Spark driver.")
     ] = "1g"
 
 
 class Settings(Group, frozen=True, kw_only=True):
     """The hub itself."""
 
-    host: Annotated[str, _about("Address to listen on; beyond loopback needs `auth`.")] = (
+    host: Annotated[str, _about("Address to listen on; other than loopback requires `auth`.")] = (
         "127.0.0.1"
     )
-    port: Annotated[Port, _about("Port to listen on; 0 lets the system choose.")] = 8787
-    data: Annotated[str, _about("Folder for everything that survives a restart.")] = "data"
+    port: Annotated[Port, _about("Port to listen on; 0 picks a free one.")] = 8787
+    data: Annotated[str, _about("Data folder.")] = "data"
     origins: Annotated[
-        tuple[str, ...], _about("Browser origins admitted; none admits loopback only.")
+        tuple[str, ...], _about("Allowed browser origins; empty: loopback only.")
     ] = ()
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], _about("The least severe line logged.")
+        Literal["debug", "info", "warning", "error"], _about("Lowest level that is logged.")
     ] = "info"
     log_format: Annotated[
-        Literal["auto", "human", "json"], _about("`auto`: human on a terminal, else JSON.")
+        Literal["auto", "human", "json"], _about("`auto`: human on a terminal, otherwise JSON.")
     ] = "auto"
 
-    message_bytes_max: Annotated[Bytes, _about("The largest message.")] = 2**20
-    frame_bytes_max: Annotated[Bytes, _about("Beyond it the socket is closed with 1009.")] = (
-        8 * 2**20
-    )
-    hello_bytes_max: Annotated[Bytes, _about("All a socket may send before `hub:connect`.")] = 2**16
-    hello_s: Annotated[Seconds, _about("From TCP accept to `hub:connect`.")] = 5.0
-    drain_s: Annotated[Seconds, _about("How long SIGTERM waits for sockets to flush.")] = 5.0
-    heartbeat_ms: Annotated[Count, _about("Heartbeat interval advertised to clients.")] = 100_000
+    message_bytes_max: Annotated[Bytes, _about("Largest message.")] = 2**20
+    frame_bytes_max: Annotated[
+        Bytes, _about("Largest frame; a socket that sends more is closed with 1009.")
+    ] = 8 * 2**20
+    hello_bytes_max: Annotated[
+        Bytes, _about("Most bytes a socket may send before `hub:connect`.")
+    ] = 2**16
+    hello_s: Annotated[Seconds, _about("Longest time from TCP accept to `hub:connect`.")] = 5.0
+    drain_s: Annotated[Seconds, _about("How long to wait on SIGTERM for sockets to flush.")] = 5.0
+    heartbeat_ms: Annotated[Count, _about("Heartbeat interval sent to clients.")] = 100_000
     heartbeat_push_s: Annotated[
-        Rate, _about("Pause between unsolicited heartbeat acks, for clients that need them; 0: off")
+        Rate,
+        _about(
+            "Interval between unsolicited heartbeat acks, for clients that need them; 0 for none."
+        ),
     ] = 0.0
 
-    message_rate: Annotated[Rate, _about("Messages per second and socket; 0: no limit.")] = 1_000.0
-    message_burst: Annotated[Count, _about("Messages a socket may send at once.")] = 1_000
-    connection_rate: Annotated[Rate, _about("New sockets per second; 0: no limit.")] = 100.0
-    connection_burst: Annotated[Count, _about("New sockets at once.")] = 100
+    message_rate: Annotated[Rate, _about("Messages per second and socket; 0 for no limit.")] = (
+        1_000.0
+    )
+    message_burst: Annotated[Count, _about("Messages a socket may send in a burst.")] = 1_000
+    connection_rate: Annotated[Rate, _about("New sockets per second; 0 for no limit.")] = 100.0
+    connection_burst: Annotated[Count, _about("New sockets in a burst.")] = 100
 
-    subscriptions_max: Annotated[Count, _about("Topics one session may hear.")] = 1_000
+    subscriptions_max: Annotated[Count, _about("Plain subscriptions per session.")] = 1_000
     broadcast_batch: Annotated[
-        Count, _about("Recipients of a broadcast at once, and per turn after that.")
+        Count,
+        _about(
+            "Recipients of a broadcast served at once; the others follow in batches of this size."
+        ),
     ] = 100
     fanout_batch: Annotated[
-        Count, _about("Subscribers written at once; the others follow like a broadcast's.")
+        Count, _about("Subscribers of a topic served at once; the others follow in batches.")
     ] = 500
 
     metrics_subscriptions_max: Annotated[
-        Count, _about("Durable subscriptions with metrics of their own; the others share theirs.")
+        Count, _about("Durable subscriptions with their own metrics; the others share one set.")
     ] = 500
 
     auth: Auth = Auth()
@@ -351,7 +402,7 @@ class Settings(Group, frozen=True, kw_only=True):
 
 
 def problems(settings: Settings) -> Iterator[str]:
-    """What the single values cannot show: one sentence per combination that would not work."""
+    """Invalid combinations of values, one sentence each."""
     yield from _exposure(settings)
     yield from _keys(settings.auth)
     if settings.rooms.secret:
@@ -363,13 +414,13 @@ def _exposure(settings: Settings) -> Iterator[str]:
     auth = settings.auth
     if not auth.enabled and not _is_loopback(settings.host):
         yield (
-            f"host {settings.host!r} is open to other machines while auth.enabled is false: turn "
-            "on auth.enabled and give it a key, or listen on 127.0.0.1"
+            f"host {settings.host!r} is reachable from other machines but auth.enabled is false: "
+            "turn on auth.enabled and add a key, or listen on 127.0.0.1"
         )
     if auth.enabled and not auth.secret and not auth.keys:
         yield (
-            "auth.enabled is true but there is no key to check tokens with: set auth.secret, or "
-            "add a table [auth.keys.NAME]"
+            "auth.enabled is true but there is no key to verify tokens: set auth.secret, or add a "
+            "table [auth.keys.NAME]"
         )
 
 
@@ -393,12 +444,12 @@ def _keys(auth: Auth) -> Iterator[str]:
             else:
                 yield (
                     f"{path} is an HS256 key without a secret: set {path}.secret, or set "
-                    f'{path}.algorithm to "EdDSA" and give it a public_key'
+                    f'{path}.algorithm to "EdDSA" and {path}.public_key'
                 )
         elif not _is_public_key(key.public_key):
             yield (
-                f"{path} is an EdDSA key whose public_key is no Ed25519 public key in PEM: paste "
-                "the whole text from -----BEGIN PUBLIC KEY----- on"
+                f"{path}.public_key is not an Ed25519 public key in PEM: include everything from "
+                "-----BEGIN PUBLIC KEY----- on"
             )
 
 
@@ -406,8 +457,8 @@ def _weak(path: str, secret: str) -> Iterator[str]:
     size = len(secret.encode())
     if size < SECRET_BYTES_MIN:
         yield (
-            f"{path} can be guessed: its length in bytes is {size}, use at least "
-            f"{SECRET_BYTES_MIN}, better 32 random ones"
+            f"{path} is too short ({size} bytes): use at least {SECRET_BYTES_MIN}, preferably 32 "
+            "random bytes"
         )
 
 
@@ -432,8 +483,8 @@ def _order(settings: Settings) -> Iterator[str]:
     if settings.heartbeat_ms >= settings.registry.lease_s * 1000:
         yield (
             f"heartbeat_ms ({settings.heartbeat_ms}) must be below registry.lease_s "
-            f"({settings.registry.lease_s:g} s), or idle actors vanish between two heartbeats: "
-            "a third of the lease is a good value"
+            f"({settings.registry.lease_s:g} s), or leases expire between heartbeats: use a third "
+            "of the lease"
         )
     for low_path, high_path in _NOT_ABOVE:
         low, high = attrgetter(low_path, high_path)(settings)

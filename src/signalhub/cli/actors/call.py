@@ -1,4 +1,4 @@
-"""`signalhub actors call`: call an actor from outside and wait for what it returns."""
+"""`signalhub actors call`: call an actor and wait for its result."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _RAISED: Final = "call_failed"
 
 def call(
     actor: ActorName,
-    method: Annotated[str, Parameter(name="METHOD", help="A method of it marked with @remote.")],
+    method: Annotated[str, Parameter(name="METHOD", help="A method marked with @remote.")],
     /,
     *arguments: Annotated[
         str,
         Parameter(
             name="ARGUMENT",
             allow_leading_hyphen=True,
-            help="What to call it with, each as JSON: 3, true, '\"blue-mug\"', '{\"n\": 1}'.",
+            help="Arguments, each as JSON: 3, true, '\"blue-mug\"', '{\"n\": 1}'.",
         ),
     ],
     connection: CallOptions = CALL_DEFAULTS,
 ) -> None:
-    """Call a method of an actor, and print what it returns, as JSON.
+    """Call a method of an actor and print its result as JSON.
 
-    An actor that was never called before is made by its first call. What
-    the method raises is exit code 1; no answer in time is exit code 4.
+    The first call creates the actor. If the method raises, the exit code is 1;
+    without an answer in time it is 4.
     """
     from signalhub.actors import CallError
 
@@ -58,7 +58,7 @@ def call(
         except CallError as error:
             failure = await _call_failure(hub, target, method, error)
             if failure.code == _RAISED and not connection.as_json:
-                failure.resolution += "; --json shows where it was raised"
+                failure.resolution += "; --json shows the traceback"
             raise failure from None
 
     data = msgspec.json.encode(reach(connection, work), enc_hook=str)
@@ -66,10 +66,10 @@ def call(
 
 
 async def _served(hub: ActorHub, connection: CallOptions) -> str:
-    """Which kinds could be called instead."""
+    """Which kinds are served."""
     present = (await hosts_at(hub, connection)).present
     kinds = sorted(frozenset().union(*present.values()))
-    return f"served are {', '.join(kinds)}" if kinds else "no kind is served now"
+    return f"served kinds: {', '.join(kinds)}" if kinds else "no kind is served now"
 
 
 def _value(number: int, text: str) -> Any:
@@ -78,11 +78,11 @@ def _value(number: int, text: str) -> Any:
     except (ValueError, RecursionError):
         pass
     if text.startswith("--"):
-        raise usage(f"{text} is no option of this command", "see `signalhub actors call --help`")
+        raise usage(f"unknown option {text}", "see `signalhub actors call --help`")
     quoted = msgspec.json.encode(text).decode().replace("'", "'\\''")
     raise usage(
-        f"argument {number} is no JSON: {text}",
-        f"a text is quoted twice, for JSON and for the shell: '{quoted}'",
+        f"argument {number} is not JSON: {text}",
+        f"quote strings twice, for JSON and for the shell: '{quoted}'",
     )
 
 
@@ -99,7 +99,7 @@ def _operation(method: str, values: list[Any]) -> Operation:
 
 
 def _printable(text: str) -> str:
-    """JSON without anything a terminal would obey."""
+    """JSON without control characters."""
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
@@ -114,7 +114,7 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
                 Exit.FAILED,
                 Code.NO_HOST,
                 error.message,
-                "nothing was called; start a host that serves it with `signalhub actors run`",
+                "nothing was called; start a host for it with `signalhub actors run`",
                 facts=facts,
             )
         case CallTimeout():
@@ -123,9 +123,9 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
             reason = f"; its host {away} is not connected" if away else ""
             resolution = (
                 "start that host with `signalhub actors run`; the call may have reached it before"
-                f" it left, so see with {look} then, and call again only if nobody knows it"
+                f" it disconnected: check {look} then, and call again only if the call is unknown"
                 if away
-                else f"it may have happened, or still happen: see {look}, or wait longer with"
+                else f"it may have been executed, or still be: see {look}, or wait longer with"
                 " --timeout"
             )
             return Failure(
@@ -135,7 +135,7 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
             return Failure(
                 Exit.FAILED,
                 "unreadable",
-                f"{target}.{method} has run, but {error.message}",
+                f"{target}.{method} was executed, but {error.message}",
                 "return plain values from methods that are called by name",
                 facts=facts,
             )
@@ -144,7 +144,7 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
                 Exit.FAILED,
                 _RAISED,
                 f"{target}.{method} raised {error.name}: {error.message}",
-                "correct the call, or the actor",
+                "correct the call or the actor",
                 facts={
                     **facts,
                     "text": error.message,
@@ -155,7 +155,7 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
 
 
 async def _host_away(hub: ActorHub, target: str) -> str | None:
-    """The host of the actor, if it is not there."""
+    """The host of the actor, if it is not connected."""
     found = await hub.client.place([target])
     for place in found.places:
         if not len(await hub.client.discover(place.host)):

@@ -1,9 +1,9 @@
-"""`signalhub actors redrive`, `purge` and `move`: what running hosts do when they are told to."""
+"""`signalhub actors redrive`, `purge` and `move`: changes made by running hosts."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -30,17 +30,11 @@ from signalhub.cli.terminal.connection import LOCAL, HubConnection
 from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm
 from signalhub.wire.errors import Code
 
-if TYPE_CHECKING:
-    pass
-
 _POLL_S: Final = 0.1
-# Letters of no actor: batches that a host could not read.
+# Dead letters without an actor: batches that a host could not decode.
 NOBODY: Final = "-"
 
-Letter = Annotated[str, Parameter(name="ID", help="The id of the dead letter or alarm.")]
-
-
-# Dead letters.
+Letter = Annotated[str, Parameter(name="ID", help="Id of the dead letter or alarm.")]
 
 
 def redrive(
@@ -51,10 +45,9 @@ def redrive(
     data: NoFolder = None,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Try a dead letter again, or an alarm that was skipped. Its host must run.
+    """Retry a dead letter or a skipped alarm. Its host must be running.
 
-    See with `signalhub actors dead`, and `alarms --status skipped`, which
-    there are.
+    List them with `signalhub actors dead` and `alarms --status skipped`.
     """
     check_no_folder(data)
     target = checked_actor(actor)
@@ -66,14 +59,14 @@ def redrive(
             raise Failure(
                 Exit.FAILED,
                 "not_redriven",
-                f"{id} of {target} cannot be tried again, because it could not even be read",
+                f"{id} of {target} cannot be retried: it could not be decoded",
                 f"see it with `signalhub actors dead {target} --id {id}`",
             )
         return host
 
     host = talk(connection, work)
     facts = {"actor": target, "id": id, "host": host, "redriven": True}
-    connection.output.fact(facts, f"{id} of {target} is tried again on {host}")
+    connection.output.fact(facts, f"retrying {id} of {target} on {host}")
 
 
 def purge(
@@ -82,21 +75,21 @@ def purge(
         Parameter(
             name="ACTOR",
             allow_leading_hyphen=True,
-            help="The actor; - for letters that belong to no actor.",
+            help="The actor; - for dead letters without one.",
         ),
     ],
-    id: Annotated[str, Parameter(name="ID", help="The id of the dead letter.")],
+    id: Annotated[str, Parameter(name="ID", help="Id of the dead letter.")],
     /,
     *,
     yes: Yes = False,
     data: NoFolder = None,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Throw a dead letter away for good. Its host must run."""
+    """Delete a dead letter permanently. Its host must be running."""
     check_no_folder(data)
     target = "" if actor == NOBODY else checked_actor(actor)
     checked_id(id, "dead")
-    confirm(f"throw away the dead letter {id} of {target or 'no actor'}", yes=yes)
+    confirm(f"delete the dead letter {id} of {target or 'no actor'}", yes=yes)
 
     async def work(hosts: ConnectedHosts) -> str:
         host = await _holder(hosts, target, id)
@@ -105,11 +98,11 @@ def purge(
 
     host = talk(connection, work)
     facts = {"actor": target, "id": id, "host": host, "purged": True}
-    connection.output.fact(facts, f"{id} of {target or 'no actor'} is thrown away")
+    connection.output.fact(facts, f"deleted {id} of {target or 'no actor'}")
 
 
 async def _holder(hosts: ConnectedHosts, actor: str, id: str, *, with_alarms: bool = False) -> str:
-    """The host that has the letter, or the skipped alarm."""
+    """The host that has the dead letter or skipped alarm."""
     for host, found in (await hosts.each("dead", address=actor, id=id)).items():
         if found:
             return host
@@ -123,40 +116,37 @@ async def _holder(hosts: ConnectedHosts, actor: str, id: str, *, with_alarms: bo
         Exit.FAILED,
         "unknown_dead_letter",
         f"{no_letter(actor, id, what)}{unasked(hosts)}",
-        "see with `signalhub actors dead` which there are",
+        "list them with `signalhub actors dead`",
     )
 
 
 async def _asked(hosts: ConnectedHosts, host: str, name: str, **arguments: Any) -> Any:
-    """Something that is to be done; without an answer it may have been."""
+    """Send a command; without an answer the outcome is unknown."""
     try:
         return await hosts.ask(host, name, **arguments)
     except NoAnswer:
         raise Failure(
             Exit.UNKNOWN,
             "outcome_unknown",
-            f"the host {host} did not answer in time",
-            "it may have happened: look before you repeat it, or wait longer with --timeout",
+            f"host {host} did not answer in time",
+            "it may have been done: check before you repeat it, or wait longer with --timeout",
         ) from None
-
-
-# Moves.
 
 
 def move(
     actor: ActorName,
     /,
     *,
-    to: Annotated[str, Parameter(help="The name of the host it shall live on.")],
+    to: Annotated[str, Parameter(help="Name of the new host.")],
     wait: Annotated[
-        bool, Parameter(negative="--no-wait", help="Wait until it lives there.")
+        bool, Parameter(negative="--no-wait", help="Wait until the move is complete.")
     ] = True,
     even_if_away: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Move it also to a host that is not there; until that comes, it stands still.",
+            help="Allow a host that is not connected; the actor pauses until it is.",
         ),
     ] = False,
     again: Annotated[
@@ -164,18 +154,18 @@ def move(
         Parameter(
             negative=(),
             show_default=False,
-            help="Send once more what is on its way: its new host was lost, and replaced.",
+            help="Send everything again, because the new host was lost and replaced.",
         ),
     ] = False,
     data: NoFolder = None,
     connection: MoveOptions = MOVE_DEFAULTS,
 ) -> None:
-    """Move an actor to another host, with everything it has.
+    """Move an actor with all its data to another host.
 
-    It stands still meanwhile, for some milliseconds as a rule; what is sent to
-    it waits and reaches it in order. Both hosts have to serve its kind. Once
-    the hub has given its place away the move goes on by itself, whatever is
-    stopped or restarted, this command included.
+    The actor pauses meanwhile, usually for milliseconds; messages to it wait and
+    arrive in order. Both hosts must serve its kind. Once the hub has recorded
+    the new host, the move continues by itself, even if this command or a host
+    is stopped.
     """
     from signalhub.cli.actors.move import ActorMove
 
@@ -193,9 +183,9 @@ def move(
             raise Failure(
                 Exit.FAILED,
                 Code.NO_HOST,
-                f"the host {goal} does not serve the kind {target.partition('/')[0]}; it serves"
+                f"host {goal} does not serve the kind {target.partition('/')[0]}; it serves"
                 f" {', '.join(sorted(kinds)) or 'nothing'}",
-                "choose another --to, or start it with that class, too",
+                "choose another --to, or start it with that class as well",
             )
         journey = ActorMove(hosts, target, goal)
         await (journey.repeat() if again else journey.begin())
@@ -206,14 +196,13 @@ def move(
     facts = talk(connection, work)
     came = f"from {facts['from']} " if facts["from"] else ""
     if not facts["moved"]:
-        sentence = f"{target} lives on {goal} already"
+        sentence = f"{target} is already on {goal}"
     elif facts["arrived"]:
         facts["seconds"] = round(time.monotonic() - began_s, 3)
-        sentence = f"{target} lives on {goal} now"
+        sentence = f"{target} is now on {goal}"
     else:
         sentence = (
-            f"{target} is on its way {came}to {goal}; see how far with"
-            f" `signalhub actors show {target}`"
+            f"{target} is moving {came}to {goal}; follow it with `signalhub actors show {target}`"
         )
     connection.output.fact(facts, sentence)
 
@@ -222,6 +211,6 @@ def _no_goal(goal: str, actor: str, hosts: ConnectedHosts) -> Failure:
     failure = no_such_host(goal, hosts.directory)
     if goal in hosts.directory.away:
         failure.resolution = (
-            "start it, or add --even-if-away: the actor then stands still and waits in its mailbox"
+            "start it, or use --even-if-away: the actor then pauses until the host is connected"
         )
     return failure

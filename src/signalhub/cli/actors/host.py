@@ -1,4 +1,4 @@
-"""`signalhub actors run`: a host of durable actors in the foreground."""
+"""`signalhub actors run`: run a host of durable actors in the foreground."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from signalhub.actors import Actor, DurableConfig
     from signalhub.actors.host.host import Host
 
-LIKE = "write it like shop:Order, the module before the colon and the class behind it"
+LIKE = "write it as module:Class, such as shop:Order"
 
 
 def classes_of(texts: Sequence[str]) -> list[type[Actor]]:
-    """The classes of actors that are named as `module:Class`."""
+    """The actor classes given as `module:Class`."""
     if not texts:
-        raise usage("which actors shall it serve?", LIKE)
+        raise usage("no actor classes given", LIKE)
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -66,35 +66,35 @@ def _class(text: str) -> type[Actor]:
 
     name, _, path = text.partition(":")
     if not name or name.startswith("."):
-        raise usage(f"{text!r} names no class", LIKE)
+        raise usage(f"invalid class {text!r}", LIKE)
     module = _module(name, _correction(text))
     if not path:
-        raise usage(f"{text} is a module, and no class", _choice(module))
+        raise usage(f"{text} is a module, not a class", _choice(module))
     try:
         found: Any = reduce(getattr, path.split("."), module)
     except AttributeError:
         raise usage(f"{name} has no class {path}{_origin(module)}", _choice(module)) from None
     if not (isinstance(found, type) and issubclass(found, Actor)) or found is Actor:
-        raise usage(f"{text} is no class derived from Actor{_origin(module)}", _choice(module))
+        raise usage(f"{text} is not a subclass of Actor{_origin(module)}", _choice(module))
     return found
 
 
 def _correction(text: str) -> str:
-    """What to do if there is no such module."""
+    """What to do if the module does not exist."""
     before, dot, last = text.rpartition(".")
     if dot and ":" not in text:
         return f"write a colon between the module and the class: {before}:{last}"
-    return "change into its folder, or correct the name; a file shop.py is the module shop"
+    return "run the command in its folder, or correct the name; the file shop.py is the module shop"
 
 
 def _origin(module: ModuleType) -> str:
-    """The file of a module, which may be another one of the same name."""
+    """The file of a module, which may not be the expected one."""
     file = getattr(module, "__file__", None)
-    return f"; it was loaded from {file}" if file else ""
+    return f" (loaded from {file})" if file else ""
 
 
 def _choice(module: ModuleType) -> str:
-    """Which classes of a module can be served."""
+    """The actor classes of a module."""
     from signalhub.actors import Actor
 
     names = [
@@ -102,7 +102,7 @@ def _choice(module: ModuleType) -> str:
         for name, one in vars(module).items()
         if isinstance(one, type) and issubclass(one, Actor) and one.__module__ == module.__name__
     ]
-    return f"there are {', '.join(names)}" if names else LIKE
+    return f"choose from {', '.join(names)}" if names else LIKE
 
 
 def _module(name: str, correction: str) -> ModuleType:
@@ -112,7 +112,7 @@ def _module(name: str, correction: str) -> ModuleType:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
             raise usage(
-                f"there is no module {missing} in {os.getcwd()}, nor among those installed",
+                f"module {missing} is neither in {os.getcwd()} nor installed",
                 correction,
             ) from None
         raise _unimportable(name, error) from None
@@ -121,7 +121,7 @@ def _module(name: str, correction: str) -> ModuleType:
 
 
 def _unimportable(name: str, error: BaseException) -> Failure:
-    """An error of the user's own module, where it is."""
+    """The failure for an error in the user's module, with its location."""
     if isinstance(error, SyntaxError):
         place, text = f"{error.filename}, line {error.lineno}", error.msg
     else:
@@ -133,15 +133,15 @@ def _unimportable(name: str, error: BaseException) -> Failure:
         users = [one for one in own if not one.filename.startswith(library)] or own
         place = f"{users[-1].filename}, line {users[-1].lineno}" if users else name
         text = str(error)
-    message = f"{name} cannot be imported: {type(error).__name__}: {text}".splitlines()
+    message = f"cannot import {name}: {type(error).__name__}: {text}".splitlines()
     return usage(f"{' '.join(message)} ({place})", "correct it there")
 
 
-_KEYS = "the keys are in the guide of durable actors, each with its default"
+_KEYS = "see the guide to durable actors for the keys and their defaults"
 
 
 def host_config(path: Path | None, classes: Sequence[type[Actor]]) -> DurableConfig:
-    """The configuration in a file, or that of a host without one; the classes must fit it."""
+    """The configuration in a file, or the default one; it must suit the classes."""
     from signalhub.actors.api.config import DEFAULTS, merged
     from signalhub.actors.api.kinds import Kinds
 
@@ -155,7 +155,7 @@ def host_config(path: Path | None, classes: Sequence[type[Actor]]) -> DurableCon
     try:
         Kinds(classes, config)
     except (TypeError, ValueError) as error:
-        raise usage(f"{error}, with {path}", "correct the class, or that file") from None
+        raise usage(f"{error}, with {path}", "correct the class or the file") from None
     return config
 
 
@@ -164,10 +164,10 @@ def _read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise usage(f"{path} {problem}", "name another file with --config") from None
-    except ValueError as error:  # Of TOML, or of the text's encoding.
-        raise usage(f"{path} is no TOML: {error}", "correct it") from None
+        problem = f"cannot read {path}: {error.strerror}"
+        raise usage(problem, "choose another file with --config") from None
+    except ValueError as error:  # Invalid TOML, or invalid UTF-8.
+        raise usage(f"invalid TOML in {path}: {error}", "correct it") from None
 
 
 _ACTORS_LOG = "signalhub.actors"
@@ -176,50 +176,52 @@ _ACTORS_LOG = "signalhub.actors"
 def run(
     *classes: Annotated[
         str,
-        Parameter(name="CLASS", help="Kinds of actors to serve, as module:Class, like shop:Order."),
+        Parameter(
+            name="CLASS", help="Actor classes to serve, as module:Class, such as shop:Order."
+        ),
     ],
     data: Annotated[
-        Path, Parameter(help="Folder of this host, made if it is new; it holds all its actors.")
+        Path, Parameter(help="Folder of this host with all its actors; created if new.")
     ],
     name: Annotated[
         str | None,
-        Parameter(help="What the hub knows this host by; it stays with the folder."),
+        Parameter(help="Name of the host at the hub; stored in the folder."),
     ] = None,
     foreign: Annotated[
         tuple[str, ...],
         Parameter(
             negative=(),
             show_default=False,
-            help="A kind of another host that may be called by name; repeatable.",
+            help="Kind served by other hosts that may be called by name; repeatable.",
         ),
     ] = (),
     config: Annotated[
         Path | None,
         Parameter(
             show_default=False,
-            help="TOML file with keys of the host's configuration, such as call_timeout_ms.",
+            help="TOML file with the host's configuration, such as call_timeout_ms.",
         ),
     ] = None,
     replace: Annotated[
         bool,
         Parameter(
             negative=(),
-            help="Take a name whose folder is lost: its actors begin anew in this one.",
+            help="Take over a name whose folder is lost; its actors start empty.",
         ),
     ] = False,
     url: Annotated[Url, Parameter(group="Connection")] = DEFAULT_URL,
     token_file: Annotated[
         Path | None,
-        Parameter(group="Connection", help="File with a token; else SIGNALHUB_TOKEN is used."),
+        Parameter(group="Connection", help="File that contains a token; default: SIGNALHUB_TOKEN."),
     ] = None,
     as_json: Annotated[AsJson, Parameter(group="Connection")] = False,
 ) -> int:
     """Run a host of durable actors until SIGTERM or Ctrl-C.
 
-    Modules are looked for in the current folder first. The host works on
-    without a hub; what is for actors of other hosts waits until there is one.
-    Whatever is unfinished at the end goes on with the next start on the same
-    folder. What it says itself goes to standard output, its log to standard error.
+    Modules are imported from the current folder first. Without a hub the host
+    keeps working; messages to other hosts wait. Unfinished work continues when
+    a host is started on the same folder again. Status lines go to standard
+    output, the log to standard error.
     """
     connection = HubConnection(url=url, token_file=token_file, as_json=as_json)
     hub_url = socket_url(url)
@@ -250,7 +252,7 @@ def run(
         raise _data_failure(error, data) from None
     except ValueError as error:
         message, _, _ = str(error).partition(". ")
-        raise usage(message, "leave --name out, or choose another folder with --data") from None
+        raise usage(message, "omit --name, or choose another folder with --data") from None
     return asyncio.run(_serve(host, connection, data))
 
 
@@ -267,7 +269,7 @@ async def _serve(host: Host, connection: HubConnection, data: Path) -> int:
     def told_to_stop() -> None:
         stop.set()
         for number in (signal.SIGINT, signal.SIGTERM):
-            # A method that hangs must not keep whoever asks twice from ending it.
+            # A second signal ends the process even if a method hangs.
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
@@ -278,7 +280,9 @@ async def _serve(host: Host, connection: HubConnection, data: Path) -> int:
             kinds = host.kernel.kinds.names
             facts = {"host": host.name, "address": host.address, "kinds": kinds, "data": str(data)}
             served = ", ".join(kinds)
-            output.fact(facts, f"host {host.name} serves {served} from {data}; Ctrl-C ends")
+            output.fact(
+                facts, f"host {host.name} serves {served} from {data}; press Ctrl-C to stop"
+            )
             greeting = asyncio.create_task(_greet(host, connection, output))
             waits = {asyncio.create_task(host.run()), asyncio.create_task(stop.wait())}
             done, open_ones = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -288,7 +292,7 @@ async def _serve(host: Host, connection: HubConnection, data: Path) -> int:
                 task.result()
     except StorageFailed as error:
         raise Failure(
-            Exit.FAILED, error.code, str(error), "make room on the disk, and start it again"
+            Exit.FAILED, error.code, str(error), "free disk space, and start the host again"
         ) from None
     except ClientError as error:
         raise _dismissed(error) from None
@@ -298,10 +302,10 @@ async def _serve(host: Host, connection: HubConnection, data: Path) -> int:
         raise Failure(
             Exit.FAILED,
             "host_failed",
-            f"the host cannot go on: {type(error).__name__}: {error}",
-            "the log above says where; all that was committed is safe, so start it again",
+            f"the host failed: {type(error).__name__}: {error}",
+            "see the log above; everything committed is safe, so start it again",
         ) from error
-    output.fact({"stopped": True}, "stopped; what is unfinished goes on with the next start")
+    output.fact({"stopped": True}, "stopped; unfinished work continues with the next start")
     return Exit.DONE
 
 
@@ -312,12 +316,12 @@ async def _greet(host: Host, connection: HubConnection, output: Output) -> None:
 
 
 def _dismissed(error: ClientError) -> Failure:
-    """What the user is told when the hub does not want this host."""
+    """The failure for a host that the hub refuses."""
     match error:
         case Refused(code=Code.DUPLICATE_HOST):
             resolution = error.resolution.replace("replace it", "replace it with --replace") or (
-                "stop that one, or give this one another --data and --name; if it is gone already,"
-                " the hub notices within a minute or so: try again then"
+                "stop that one, or give this one another --data and --name; if it is already gone,"
+                " the hub notices within about a minute: try again then"
             )
             return Failure(Exit.FAILED, error.code, error.message, resolution)
         case GaveUp():
@@ -327,20 +331,20 @@ def _dismissed(error: ClientError) -> Failure:
 
 
 def _check_no_hub(data: Path) -> None:
-    """The folder of a hub is its own, even if a lock of its own would keep a host apart from it."""
+    """Refuse the data folder of a hub."""
     from signalhub.actors.host.host import FILE
     from signalhub.locks import HUB_LOCK
 
     if (data / HUB_LOCK).exists() and not (data / FILE).exists():
         raise usage(
-            f"{data} is the folder of a hub: there is a {HUB_LOCK} in it",
-            "choose another with --data; a host has a folder of its own",
+            f"{data} is the data folder of a hub: it contains {HUB_LOCK}",
+            "choose another with --data; a host needs its own folder",
         )
 
 
 def _data_failure(error: SettingsError, data: Path) -> Failure:
     if data.exists() and not data.is_dir():
-        return usage(f"{data} is no folder", "choose one with --data")
+        return usage(f"{data} is not a folder", "choose one with --data")
     message, _, resolution = str(error).partition("; ")
     return Failure(Exit.USAGE, error.code, message, resolution or "choose another with --data")
 
@@ -354,9 +358,9 @@ def _checked_name(name: str | None) -> str | None:
     try:
         address(f"actors/{name}")
     except Failure:
-        raise usage(f"{name!r} is no name for a host", "write it like shop-1") from None
+        raise usage(f"invalid host name {name!r}", "try one like shop-1") from None
     if not name:
-        raise usage("the name is empty", "leave --name out, and one is made up")
+        raise usage("the name is empty", "omit --name to generate one")
     return name
 
 
@@ -366,14 +370,11 @@ def _check_kind(kind: str) -> None:
     try:
         ref(kind, "any")
     except ValueError as error:
-        raise usage(f"--foreign: {error}", "name a kind, such as stock") from None
-
-
-# The log.
+        raise usage(f"--foreign: {error}", "give a kind, such as stock") from None
 
 
 def _configure_log() -> None:
-    """The host's log, unless the user's modules have set up one of their own."""
+    """Configure the log, unless the user's modules have done so."""
     from signalhub.observe import logs
 
     if not logging.getLogger().handlers:
@@ -383,24 +384,27 @@ def _configure_log() -> None:
 
 
 class _RepeatFilter(logging.Filter):
-    """Lets what is tried again and again be said once, until something else happens."""
+    """Logs repeated failures to connect once, until something else is logged."""
 
     _REPEATED = ("no hub at %s yet: %s", "Reconnecting failed")
-    # What the command says itself, better.
-    _UNSAID = ("Disconnected", "the hub does not serve this host: %s")
+    # The command reports these itself.
+    _SUPPRESSED = ("Disconnected", "the hub does not serve this host: %s")
 
     def __init__(self) -> None:
         super().__init__()
         self._last: object = None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.msg in self._UNSAID:
+        if record.msg in self._SUPPRESSED:
             return False
         if record.msg not in self._REPEATED:
             self._last = None
             return True
         is_new, self._last = self._last != record.msg, record.msg
         if isinstance(record.args, tuple) and len(record.args) == 2:
-            # What the second one says names the hub, too.
-            record.msg, record.args = "no hub yet: %s; trying until it is there", record.args[1:]
+            # The reason already names the hub.
+            record.msg, record.args = (
+                "no hub yet: %s; retrying until it is available",
+                record.args[1:],
+            )
         return is_new

@@ -1,7 +1,7 @@
-"""Whom the commands about durable actors ask: hosts at a hub, or the folder of one.
+"""Hosts of durable actors that commands can query: those connected to a hub, or a host's folder.
 
-A hub knows hosts, not what their actors do; so whatever is not about one host is asked of all that
-are there, and put together here.
+A hub knows hosts, but not the state of their actors. So queries go to all connected hosts, and the
+answers are merged here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HOSTS_PAGE: Final = 100
 ROWS_PAGE: Final = 500
 _KIND_PREFIX: Final = "actor:"
 
-START_ONE = "start one with `signalhub actors run`, or look into the folder of one with --data"
+START_ONE = "start one with `signalhub actors run`, or read the folder of one with --data"
 
 
 class NoAnswer(Exception):
@@ -53,7 +53,7 @@ class HostRows:
 
 
 class Hosts(ABC):
-    """Hosts that can be asked, by their names; those that cannot, and those that did not answer."""
+    """Hosts by name: those that can be queried, those that are away, those that did not answer."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.hosts = hosts
@@ -62,10 +62,10 @@ class Hosts(ABC):
 
     @abstractmethod
     async def ask(self, host: str, name: str, **arguments: Any) -> Any:
-        """One host's answer to a command; raises `NoAnswer`, and `Failure` if it refuses."""
+        """The answer of one host to a command; raises `NoAnswer`, and `Failure` if it refuses."""
 
     async def each(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The answers of all hosts that know something."""
+        """The answers of all hosts, except those that are `None`."""
         found = await self._each(lambda host: self.ask(host, name, **arguments))
         return {host: answer for host, answer in found.items() if answer is not None}
 
@@ -78,15 +78,15 @@ class Hosts(ABC):
         is_shown: Callable[[Row], bool] = lambda row: True,
         **arguments: Any,
     ) -> HostRows:
-        """The first rows of all hosts together; those that are not shown do not count."""
+        """The first rows of all hosts, merged; rows that are not shown do not count."""
 
         async def all_of(host: str) -> list[Row]:
             rows: list[Row] = []
             seen = 0
             while len(rows) <= limit:
-                # Where much is not shown, small pages would be asked for again and again.
+                # If many rows are not shown, small pages would take many requests.
                 asked = ROWS_PAGE if seen > len(rows) else min(ROWS_PAGE, limit + 1 - seen)
-                # A page may be cut short, so only an empty one is the end.
+                # A page may be shorter than requested; only an empty one is the last.
                 page = await self.ask(host, name, **arguments, limit=asked, offset=seen)
                 seen += len(page)
                 rows += filter(is_shown, page)
@@ -113,14 +113,14 @@ class Hosts(ABC):
         return {host: answer for some in answers for host, answer in some.items()}
 
     def check(self, timeout_s: float) -> None:
-        """Fail, after what was found is shown, if something may be missing from it."""
+        """Fail if a host did not answer; called after the results are shown."""
         if not self.silent:
             return
         names = ", ".join(sorted(self.silent))
         raise Failure(
             Exit.UNKNOWN,
             OutcomeUnknown.code,
-            f"no answer within {timeout_s:g} s from {names}; what it knows is missing here",
+            f"no answer within {timeout_s:g} s from {names}; results are incomplete",
             "it may be busy or gone: try again, or wait longer with --timeout",
             facts={"silent": sorted(self.silent)},
         )
@@ -128,7 +128,7 @@ class Hosts(ABC):
 
 @dataclass(frozen=True)
 class HostDirectory:
-    """The hosts a hub knows: kinds by name of those that are there, and names of the others."""
+    """The hosts a hub knows, each with its kinds: connected ones, and those that are away."""
 
     present: Mapping[str, frozenset[str]] = field(default_factory=dict)
     away: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -160,63 +160,63 @@ class ConnectedHosts(Hosts):
                 host_address(host), name, given, timeout_s=self._connection.timeout_s
             )
         except TimeoutError:
-            # A tell has no answer; if the hub refused it, that says more.
+            # The hub may have refused the message, which is the better explanation.
             self._refusals.check()
             raise NoAnswer(host) from None
         except ValueError as refusal:
-            resolution = "see with `signalhub actors show` how it is now"
+            resolution = "see `signalhub actors show`"
             raise Failure(Exit.FAILED, "host_refused", str(refusal), resolution) from None
 
     async def present_again(self) -> HostDirectory:
-        """Who is there by now."""
+        """The hosts that are connected now."""
         return await hosts_at(self.hub, self._connection)
 
     async def placed(self, actor: str) -> Placements:
-        """Where an actor lives; it is given a place if it has none."""
+        """Where an actor lives; the hub assigns a place if it has none."""
         return await self._connection.in_time(self.hub.client.place([actor]))
 
     def only(self, host: str) -> None:
-        """Ask no other; it must be there."""
+        """Query only this host, which must be connected."""
         if host not in self.directory.present:
             raise no_such_host(host, self.directory)
         self.hosts = [host]
 
 
 def unasked(source: Hosts) -> str:
-    """The hosts that may know more, for the end of a sentence about what was not found."""
+    """Hosts that may know more, as the end of a message about something not found."""
     parts = (
-        ("no answer came from", sorted(source.silent)),
-        ("not asked are hosts that are away:", source.away),
+        ("no answer from", sorted(source.silent)),
+        ("hosts that are away:", source.away),
     )
     return "".join(f"; {words} {', '.join(names)}" for words, names in parts if names)
 
 
 def no_such_host(host: str, directory: HostDirectory) -> Failure:
-    """What the user is told when a host is not there."""
+    """The failure for a host that is not connected."""
     names = ", ".join(sorted(directory.present)) or "none"
     if host in directory.away:
-        message = f"the host {host} is not connected; connected are: {names}"
+        message = f"host {host} is not connected; connected hosts: {names}"
         return Failure(
             Exit.FAILED, "host_away", message, "start it again with `signalhub actors run`"
         )
-    message = f"the hub knows no host {host}; connected are: {names}"
+    message = f"unknown host {host}; connected hosts: {names}"
     return Failure(Exit.FAILED, "unknown_host", message, "correct the name")
 
 
 def talk(connection: HubConnection, work: Callable[[ConnectedHosts], Awaitable[T]]) -> T:
-    """Ask the hosts that are connected to the hub; there must be one."""
+    """Query the hosts connected to the hub; fails if there are none."""
 
     async def among(hub: ActorHub, refusals: RefusalLog) -> T:
         directory = await hosts_at(hub, connection)
         if not directory.present:
-            raise _nobody(directory)
+            raise _no_hosts(directory)
         return await work(ConnectedHosts(hub, connection, directory, refusals))
 
     return reach(connection, among)
 
 
 def reach(connection: HubConnection, work: Callable[[ActorHub, RefusalLog], Awaitable[T]]) -> T:
-    """Connect under an address of our own, do the work, and leave."""
+    """Connect with an address of our own and do the work."""
     import asyncio
 
     with RefusalLog() as refusals:
@@ -238,7 +238,7 @@ async def _reach(
         try:
             await connection.in_time(stack.enter_async_context(hub))
         except OutcomeUnknown as error:
-            # Before the work itself nothing has happened yet.
+            # Nothing was requested yet.
             raise Unavailable(f"{connection.url}: {error}") from None
         except Refused as error:
             if error.code == Code.UNAUTHORIZED and error.details.get("action") is not None:
@@ -249,14 +249,16 @@ async def _reach(
 
 
 def _unregistered(error: Refused) -> Failure:
-    """Answers are sent to an address, so one must be registered, and not that of somebody else."""
-    message = f"the answer needs an address of its own: {error.message}"
-    resolution = "use a token with --register 'callers/*', with --token-file or SIGNALHUB_TOKEN"
+    """Answers need a registered address that is not in use."""
+    message = f"cannot register an address for the answer: {error.message}"
+    resolution = (
+        "use a token created with --register 'callers/*', with --token-file or SIGNALHUB_TOKEN"
+    )
     return Failure(Exit.FAILED, error.code, message, resolution)
 
 
 async def hosts_at(hub: ActorHub, connection: HubConnection) -> HostDirectory:
-    """Every host that is there, and those the hub expects back."""
+    """All connected hosts, and those that are away."""
     from signalhub.actors.host.host import HOST_CAPABILITY, host_address
 
     pattern = host_address("*")
@@ -273,7 +275,7 @@ async def hosts_at(hub: ActorHub, connection: HubConnection) -> HostDirectory:
 
 
 async def _all_present(hub: ActorHub, connection: HubConnection) -> dict[str, tuple[str, ...]]:
-    """Page by page; only these can be asked, so those that are away do not matter."""
+    """All connected hosts, page by page."""
     from signalhub.actors.host.host import HOST_CAPABILITY
 
     listed: dict[str, tuple[str, ...]] = {}
@@ -291,7 +293,7 @@ async def _all_present(hub: ActorHub, connection: HubConnection) -> dict[str, tu
 
 
 def _named(capabilities: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
-    """The kinds of each host by its name."""
+    """The kinds of each host, by host name."""
     return {
         name_of(address): frozenset(
             one.removeprefix(_KIND_PREFIX) for one in some if one.startswith(_KIND_PREFIX)
@@ -301,19 +303,19 @@ def _named(capabilities: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str
 
 
 def name_of(host: str) -> str:
-    """The name of a host, however it is written."""
+    """The name of a host, given as name or address."""
     return host.removeprefix("@(").removesuffix(")").removeprefix("actors/")
 
 
-def _nobody(directory: HostDirectory) -> Failure:
-    away = f"; not connected now: {', '.join(sorted(directory.away))}" if directory.away else ""
+def _no_hosts(directory: HostDirectory) -> Failure:
+    away = f"; hosts that are away: {', '.join(sorted(directory.away))}" if directory.away else ""
     return Failure(
-        Exit.FAILED, Code.NO_HOST, f"no host of actors is connected to this hub{away}", START_ONE
+        Exit.FAILED, Code.NO_HOST, f"no actor host is connected to this hub{away}", START_ONE
     )
 
 
 class StoredHost(Hosts):
-    """The host that a folder belongs to, whether it runs or not."""
+    """The host a folder belongs to, running or not."""
 
     def __init__(self, store: Store) -> None:
         super().__init__([str(store.get_meta("host") or "?")])
@@ -326,7 +328,7 @@ class StoredHost(Hosts):
 
 
 def look(looking: ViewOptions, work: Callable[[Hosts], Awaitable[T]]) -> T:
-    """Look at actors: into a folder if one is named, otherwise through the hub."""
+    """Query a host's folder if one is given, otherwise the hosts connected to the hub."""
     looking.check()
     if looking.data is None:
         return talk(looking, work)
@@ -344,20 +346,20 @@ def _look_into(data: Path, work: Callable[[Hosts], Awaitable[T]]) -> T:
     path = data / FILE
     if not path.is_file():
         raise usage(
-            f"{data} is no folder of a host of actors: there is no {FILE} in it",
-            "name one that was given to `signalhub actors run --data`",
+            f"{data} is not the folder of an actor host: it contains no {FILE}",
+            "give the folder that was passed to `signalhub actors run --data`",
         )
     try:
         store = Store.read_only(path)
     except SettingsError as error:
         message, _, _ = str(error).partition(". ")
-        raise usage(message, "name another folder with --data") from None
+        raise usage(message, "choose another folder with --data") from None
     try:
-        store.execute("BEGIN")  # So that all of it is of one moment.
+        store.execute("BEGIN")  # A consistent snapshot.
         return asyncio.run(_done(work(StoredHost(store))))
     except apsw.Error as error:
-        message = f"{path} cannot be read: {error}"
-        resolution = "try again; if it stays so, ask the running host with --url"
+        message = f"cannot read {path}: {error}"
+        resolution = "try again, or query the running host with --url"
         raise Failure(Exit.FAILED, "unreadable", message, resolution) from None
     finally:
         store.close()

@@ -1,4 +1,4 @@
-"""An actor on its way from one host to another, as the command that started it sees it."""
+"""A move of an actor to another host, as seen by the command that starts it."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from signalhub.wire.errors import OutcomeUnknown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Where an actor is, if several hosts know it: the first of these that applies.
+# If several hosts know an actor, it is where the first of these statuses applies.
 ORDER = ("here", "leaving", "arriving", "unplaced", "gone")
 
 
 def residence(found: Mapping[str, Row]) -> str | None:
-    """The host that has the actor, of all that know it; `None` if there is none."""
+    """The host that has the actor; `None` if no host knows it."""
     return min(found, key=lambda host: ORDER.index(found[host]["status"]), default=None)
 
 
 def unknown_actor(actor: str, source: Hosts) -> Failure:
-    """What the user is told about an actor no host knows."""
-    asked = ", ".join(sorted(set(source.hosts) - source.silent)) or "nobody"
+    """The failure for an actor no host knows."""
+    asked = ", ".join(sorted(set(source.hosts) - source.silent)) or "no host"
     if source.silent:
         return Failure(
             Exit.UNKNOWN,
             OutcomeUnknown.code,
-            f"{asked} does not know {actor}, and no answer came from"
+            f"{actor} is unknown to {asked}, and there was no answer from"
             f" {', '.join(sorted(source.silent))}",
             "it may be busy or gone: try again, or wait longer with --timeout",
         )
     if source.away:
         away = ", ".join(source.away)
-        resolution = f"it was never called, or lives on one of those that are away: {away}"
+        resolution = f"it was never called, or is on a host that is away: {away}"
     else:
-        resolution = "it was never called; see with `signalhub actors ls` which there are"
-    message = f"no host knows {actor}; asked: {asked}"
+        resolution = "it was never called; list actors with `signalhub actors ls`"
+    message = f"unknown actor {actor}; queried hosts: {asked}"
     return Failure(Exit.FAILED, "unknown_actor", message, resolution)
 
 
 class ActorMove:
-    """One move: begun, then watched on both hosts."""
+    """One move: started, then observed on both hosts."""
 
     def __init__(self, hosts: ConnectedHosts, actor: str, goal: str) -> None:
         self._hosts = hosts
@@ -62,7 +62,7 @@ class ActorMove:
         }
 
     async def begin(self) -> None:
-        """Start it, unless it is under way or over already."""
+        """Start it, unless it is in progress or complete."""
         found = await self._hosts.each("actor", actor=self._actor)
         host = residence(found)
         if host is None:
@@ -77,8 +77,8 @@ class ActorMove:
             if name_of(move["peer"]) != self._goal:
                 raise self._failure(
                     "moving",
-                    f"{self._actor} is on its way to {name_of(move['peer'])} already",
-                    "wait until it is there, and move it then",
+                    f"{self._actor} is already moving to {name_of(move['peer'])}",
+                    "wait for that move, then try again",
                 )
             return
         if host == self._goal and status == "arriving":
@@ -87,21 +87,20 @@ class ActorMove:
         if status != "here":
             raise self._failure(
                 "not_here",
-                f"no host that is connected has {self._actor}; {host} only knows that it is"
-                f" {status}",
-                "start the host it lives on, and move it then",
+                f"{self._actor} is on no connected host; on {host} it is {status}",
+                "start the host it is on, then try again",
             )
         await self._tell(host)
 
     async def repeat(self) -> None:
-        """Let the old host send everything again."""
+        """Make the old host send everything again."""
         found = await self._hosts.each("actor", actor=self._actor)
         leaving = [host for host, row in found.items() if row["status"] == "leaving"]
         if not leaving:
             raise self._failure(
                 "not_leaving",
-                f"{self._actor} is not leaving any host that is connected",
-                "start the host it comes from; to move it for the first time, leave --again out",
+                f"{self._actor} is not leaving any connected host",
+                "start the host it comes from, or omit --again to begin a move",
             )
         self.is_begun = True
         await self._tell(leaving[0], again=True)
@@ -116,18 +115,18 @@ class ActorMove:
         except NoAnswer:
             raise self._failure(
                 "outcome_unknown",
-                f"the host {host} did not answer in time",
-                f"the move may have begun: look with `signalhub actors show {self._actor}`",
+                f"host {host} did not answer in time",
+                f"the move may have begun: see `signalhub actors show {self._actor}`",
                 Exit.UNKNOWN,
             ) from None
 
     async def wait(self, timeout_s: float, poll_s: float) -> None:
-        """Until the actor lives on its new host."""
+        """Wait until the actor is on its new host."""
         import asyncio
 
         try:
             async with asyncio.timeout(timeout_s):
-                while not await self._has_arrived():  # noqa: ASYNC110  Nobody tells us.
+                while not await self._has_arrived():  # noqa: ASYNC110  There is no event.
                     await asyncio.sleep(poll_s)
         except TimeoutError:
             raise await self._late(timeout_s) from None
@@ -140,19 +139,19 @@ class ActorMove:
         origin = None if self._origin is None else await self._view(self._origin)
         if origin is not None:
             if origin["status"] == "gone":
-                # It was told so by the new host, which may have come only now.
+                # The new host, which may have connected only now, has confirmed.
                 return True
             self._step = (origin.get("move") or {}).get("step") or self._step
             if origin["status"] == "here" and origin.get("moveFailed"):
                 raise self._failure(
                     "move_refused",
                     f"{self._actor} stays on {self._origin}: {origin['moveFailed']}",
-                    "it goes on there as before; see with `signalhub actors ls` who serves it",
+                    "it continues there; see `signalhub actors ls`",
                 )
         return False
 
     async def _view(self, host: str) -> Row | None:
-        """What a host knows of the actor; one that is away or does not answer says nothing."""
+        """A host's view of the actor; `None` if the host is away or does not answer."""
         if host not in self._hosts.directory.present:
             return None
         try:
@@ -163,19 +162,19 @@ class ActorMove:
 
     async def _late(self, timeout_s: float) -> Failure:
         directory = await self._hosts.present_again()
-        step = f" (its old host says: {self._step})" if self._step else ""
+        step = f" (the old host reports: {self._step})" if self._step else ""
         if self._goal not in directory.present:
             return self._failure(
                 "host_away",
-                f"{self._goal} is not connected; {self._actor} waits with all it has, partly in"
-                f" the mailbox of {self._goal}{step}",
-                f"start {self._goal}, and the move goes on by itself",
+                f"{self._goal} is not connected; {self._actor} waits, partly in the mailbox of"
+                f" {self._goal}{step}",
+                f"start {self._goal}, then the move continues by itself",
                 Exit.UNKNOWN,
             )
         return self._failure(
             "outcome_unknown",
-            f"{self._actor} does not live on {self._goal} after {timeout_s:g} s{step}",
-            f"it goes on by itself: look with `signalhub actors show {self._actor}`",
+            f"{self._actor} is not on {self._goal} after {timeout_s:g} s{step}",
+            f"the move continues by itself: see `signalhub actors show {self._actor}`",
             Exit.UNKNOWN,
         )
 

@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 
 from signalhub.cli.terminal.arguments import URL_VARIABLE
 
-# The parser reads inherited annotations in the module of the heir.
+# The parser resolves inherited annotations in the module of the subclass.
 from signalhub.cli.terminal.connection import HubConnection, Timeout, Url  # noqa: F401
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import AsJson  # noqa: F401
@@ -21,34 +21,32 @@ from signalhub.operate.session import DEFAULT_URL
 LIMIT = 100
 LIMIT_MAX = 10_000
 
-ActorName = Annotated[
-    str, Parameter(name="ACTOR", help="The actor, as kind/key: order/17, stock/blue-mug.")
-]
+ActorName = Annotated[str, Parameter(name="ACTOR", help="The actor as kind/key, such as order/17.")]
 AnyActor = Annotated[
     str | None,
-    Parameter(name="ACTOR", help="Only those of this actor, such as order/17.", show_default=False),
+    Parameter(name="ACTOR", help="Only this actor, such as order/17.", show_default=False),
 ]
-Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=LIMIT_MAX), help="At most N.")]
+Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=LIMIT_MAX), help="At most N rows.")]
 
 
 @Parameter(name="*", group="Connection")
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions(HubConnection):
-    """The options of commands that only look."""
+    """The options of commands that only read."""
 
     data: Annotated[
         Path | None,
         Parameter(
             show_default=False,
-            help="Look into this folder of a host, running or not, instead of asking the hub.",
+            help="Read this folder of a host, running or not, instead of using the hub.",
         ),
     ] = None
 
     def check(self) -> None:
-        """A folder and a hub exclude each other, unless the hub is only the usual one."""
+        """A folder and a hub exclude each other, unless the URL is the default."""
         usual = (DEFAULT_URL, os.environ.get(URL_VARIABLE))
         if self.data is not None and self.url not in usual:
-            raise usage("--data looks into a folder, --url asks a hub", "give one of them")
+            raise usage("--data and --url exclude each other", "give one of them")
 
 
 @Parameter(name="*", group="Connection")
@@ -74,16 +72,16 @@ VIEW_DEFAULTS = ViewOptions()
 CALL_DEFAULTS = CallOptions()
 MOVE_DEFAULTS = MoveOptions()
 
-# Commands that change something take a folder, too, but only to say that it does not help.
+# Commands that change something accept a folder only to explain why it cannot be used.
 NoFolder = Annotated[Path | None, Parameter(name="--data", show=False)]
 
 
 def check_no_folder(data: Path | None) -> None:
-    """Only the host itself may change what it has."""
+    """Only a running host may change its data."""
     if data is not None:
         raise usage(
-            "this changes what a host has, so the running host has to do it",
-            "start it with `signalhub actors run`, and leave --data out",
+            "only a running host can change its data",
+            "start it with `signalhub actors run`, and omit --data",
         )
 
 
@@ -92,11 +90,11 @@ def checked_actor(text: str) -> str:
     from signalhub.actors.api.names import parse_ref
 
     if "/" not in text:
-        raise usage(f"{text!r} is no actor", "an actor is named kind/key, like order/17")
+        raise usage(f"invalid actor {text!r}", "write it as kind/key, such as order/17")
     try:
         return str(parse_ref(text))
     except ValueError as error:
-        raise usage(str(error), "an actor is named kind/key, like order/17") from None
+        raise usage(str(error), "write it as kind/key, such as order/17") from None
 
 
 def optional_actor(text: str | None) -> str | None:
@@ -104,14 +102,14 @@ def optional_actor(text: str | None) -> str | None:
 
 
 def checked_id(text: str, listed_by: str) -> str:
-    """The id of something; an empty one is a variable that was never set, as a rule."""
+    """An id; an empty one usually comes from an unset variable."""
     if not text.strip():
-        raise usage("the id is empty", f"give one that `signalhub actors {listed_by}` lists")
+        raise usage("the id is empty", f"give one listed by `signalhub actors {listed_by}`")
     return text
 
 
 def no_letter(actor: str | None, id: str, what: str = "dead letter") -> str:
-    """That it is not there; the actor is empty for letters of nobody, and `None` for any."""
+    """Message for an unknown id; `actor` is empty for letters without one, `None` for any."""
     if actor:
         return f"{actor} has no {what} {id}"
-    return f"there is no {what} {id}" + ("" if actor is None else " that belongs to no actor")
+    return f"there is no {what} {id}" + ("" if actor is None else " without an actor")

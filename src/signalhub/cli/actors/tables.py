@@ -1,4 +1,4 @@
-"""How actors, their calls, alarms and dead letters look in tables."""
+"""Tables of actors, calls, alarms and dead letters, and the merged view of one call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 from signalhub.cli.actors.hosts import ConnectedHosts, Hosts, Row, name_of
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import Column, counted, shown
-from signalhub.cli.terminal.quantities import shown_moment
+from signalhub.cli.terminal.quantities import shown_time
 
 _TEXT_CHARS: Final = 80
-# Members whose texts are made by hosts; others may look like JSON by chance.
+# Members that hosts store as JSON; others may look like JSON by chance.
 _STORED_AS_JSON: Final = frozenset(
     {"spec", "continuation", "then", "catch", "context", "outcome", "message"}
 )
@@ -100,7 +100,7 @@ def dead_row(row: Row) -> Row:
 
 
 def nested(row: Row) -> Row:
-    """A row for programs: what is stored as the text of a JSON object is one."""
+    """A row for programs, with JSON text decoded."""
     return {
         name: _object(value) if name in _STORED_AS_JSON else value for name, value in row.items()
     }
@@ -115,14 +115,14 @@ def _object(value: Any) -> Any:
 
 
 def made_ms(call_id: str) -> int | None:
-    """Calls of actors have ids that tell when they were made; those from outside do not."""
+    """When a call was made, if its id contains the time; ids of calls from outside do not."""
     from signalhub.ids import is_ulid, time_of
 
     return time_of(call_id) if is_ulid(call_id) else None
 
 
 def _clock(ms: int | None) -> str:
-    """A moment in a table: this machine's time, to the second."""
+    """A time in a table: local, to the second."""
     if ms is None:
         return ""
     try:
@@ -132,12 +132,12 @@ def _clock(ms: int | None) -> str:
 
 
 def operation_text(stored: str) -> str:
-    """A stored continuation, short enough for a table."""
+    """A stored continuation, shortened for a table."""
     return _cut(written_operation(stored))
 
 
 def written_operation(stored: str) -> str:
-    """A stored continuation as one would write it."""
+    """A stored continuation as a method call."""
     try:
         found = msgspec.json.decode(stored)
         parts = [msgspec.json.encode(one).decode() for one in found["a"]]
@@ -152,27 +152,27 @@ def _cut(text: str) -> str:
     return shown(line if len(line) <= _TEXT_CHARS else f"{line[: _TEXT_CHARS - 1]}…")
 
 
-# How far a call has come on each side; of two hosts that know it, the further one counts.
+# The states of a call on each side, in order; if two hosts know it, the later state counts.
 _CALLER: Final = ("stored", "sent", "accepted", "waiting", "offloaded", "answered", "retrying")
 _CALLEE: Final = ("held", "waiting", "retrying", "deferred", "answering", "executed")
 
 _MEANINGS: Final = {
     "stored": "not sent yet",
-    "sent": "sent, and the hub has not said that it has it",
-    "accepted": "the hub or the other host has it",
-    "held": "waits until its target is there",
-    "waiting": "waits for its turn",
-    "offloaded": "works outside the actor",
+    "sent": "sent, not yet acknowledged by the hub",
+    "accepted": "received by the hub or the other host",
+    "held": "waiting until its target has arrived",
+    "waiting": "waiting for its turn",
+    "offloaded": "running outside the actor",
     "deferred": "its target will answer later",
-    "answering": "has run; the answer waits to be sent",
-    "executed": "has run; the answer is on its way",
-    "answered": "the answer is there; the caller has not dealt with it yet",
-    "retrying": "failed, and is tried again",
-    "done": "has run, and no host that was asked waits for the answer",
+    "answering": "executed; the answer is not sent yet",
+    "executed": "executed; the answer is sent",
+    "answered": "the caller has the answer but has not processed it yet",
+    "retrying": "failed; will be retried",
+    "done": "executed; no queried host waits for the answer",
     "dead": "given up",
 }
 _PATH: Final = ("stored", "sent", "accepted", "executed", "answered", "done")
-# Which of these steps a call has behind it.
+# How many of these steps a call has completed.
 _REACHED: Final = {
     **{"stored": 1, "offloaded": 1, "sent": 2, "accepted": 3, "held": 3, "waiting": 3},
     **{"deferred": 3, "answering": 4, "executed": 4, "answered": 5, "done": 6},
@@ -180,7 +180,7 @@ _REACHED: Final = {
 
 
 def merged(call_id: str, found: Mapping[str, Any], made_ms: int | None) -> dict[str, Any]:
-    """One view; `found` has what each host knows."""
+    """One view of a call, from the views of the hosts."""
     caller = _furthest(found, "caller", _CALLER)
     callee = _furthest(found, "callee", _CALLEE)
     dead = next(
@@ -202,9 +202,9 @@ def merged(call_id: str, found: Mapping[str, Any], made_ms: int | None) -> dict[
 
 
 async def home_of(facts: Mapping[str, Any], source: Hosts) -> dict[str, Any] | None:
-    """Where the target of a call lives of which only the caller's side is known, and if it is away.
+    """Where the target of a call lives, if only the caller's side is known.
 
-    Only a call that has left has a target with a place for sure; looking must not give it one.
+    Only the target of a call that was sent surely has a place; asking must not assign one.
     """
     caller = facts["caller"]
     if facts["callee"] is not None or caller is None or not isinstance(source, ConnectedHosts):
@@ -222,31 +222,31 @@ async def home_of(facts: Mapping[str, Any], source: Hosts) -> dict[str, Any] | N
 
 
 def unknown_call(call_id: str, source: Hosts) -> Failure:
-    """What the user is told about a call that nobody who was asked knows."""
+    """The failure for a call that no queried host knows."""
     code = "unknown_call"
     if source.away:
         away = ", ".join(source.away)
         return Failure(
             Exit.FAILED,
             code,
-            f"no host that is connected knows the call {call_id}, and these are away: {away}",
-            "start them, or look into the folder of one with --data; if they do not know it either,"
-            " it has ended, or never was",
+            f"unknown call {call_id} on all connected hosts; hosts that are away: {away}",
+            "start them, or read the folder of one with --data; if they do not know it either, it"
+            " has ended or never existed",
             facts={"away": list(source.away)},
         )
     if not isinstance(source, ConnectedHosts):
         return Failure(
             Exit.FAILED,
             code,
-            f"the host {', '.join(source.hosts)} does not know the call {call_id}: it has ended,"
-            " never was, or is one of other hosts",
-            "look into the folders of the others, or ask all that are connected with --url",
+            f"unknown call {call_id} on host {', '.join(source.hosts)}: it has ended, never"
+            " existed, or is on another host",
+            "read the folders of other hosts, or query all connected hosts with --url",
         )
     return Failure(
         Exit.FAILED,
         code,
-        f"no host knows the call {call_id}: it has ended, or never was",
-        "see with `signalhub actors calls` which are under way, and with `dead` what failed",
+        f"unknown call {call_id}: it has ended or never existed",
+        "list open calls with `signalhub actors calls`, failed ones with `signalhub actors dead`",
     )
 
 
@@ -258,13 +258,13 @@ def _furthest(found: Mapping[str, Any], side: str, order: tuple[str, ...]) -> di
 def _state(
     caller: dict[str, Any] | None, callee: dict[str, Any] | None, dead: dict[str, Any] | None
 ) -> tuple[str, int]:
-    """Where the call is, and how many steps of its path are behind it."""
+    """The state of a call, and how many steps of its path are complete."""
     if dead is not None and caller is None:
         return "dead", 0 if callee is None else _REACHED.get(callee["state"], 3)
     if caller is not None and caller["state"] in ("answered", "retrying"):
         return caller["state"], _REACHED["answered"]
     if callee is None:
-        assert caller is not None, "somebody knows the call"
+        assert caller is not None, "a host knows the call"
         return caller["state"], _REACHED[caller["state"]]
     state: str = callee["state"]
     if caller is None and state == "executed":
@@ -273,7 +273,7 @@ def _state(
 
 
 def sheet_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The view as people read it."""
+    """The view for people."""
     caller, callee, dead = facts["caller"], facts["callee"], facts["dead"]
     sheet: dict[str, Any] = {
         "call": facts["call"],
@@ -288,12 +288,12 @@ def sheet_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     if callee is not None:
         sheet["callee"] = f"{callee['actor']} on {callee['host']}: {callee['state']}"
     if (home := facts.get("home")) is not None:
-        away = ", which is away: it goes on when that host is back" if home["away"] else ""
-        sheet["callee"] = f"{home['actor']} lives on {home['host']}{away}"
+        away = ", which is away; the call continues when that host is back" if home["away"] else ""
+        sheet["callee"] = f"{home['actor']} on {home['host']}{away}"
     times = {"stored": "storedMs", "accepted": "acceptedMs", "deadline": "deadlineMs"}
-    sheet |= {name: shown_moment(facts[key]) for name, key in times.items() if facts[key]}
+    sheet |= {name: shown_time(facts[key]) for name, key in times.items() if facts[key]}
     if dead is not None:
-        sheet["given up"] = shown_moment(dead["deadMs"])
+        sheet["given up"] = shown_time(dead["deadMs"])
         sheet["error"] = dead["error"]
         sheet["dead letter"] = f"signalhub actors dead {dead['actor']} --id {dead['id']}"
     return sheet

@@ -1,4 +1,4 @@
-"""`signalhub actors ls`, `show`, `calls`, `alarms` and `dead`: what hosts have and wait for."""
+"""`signalhub actors ls`, `show`, `calls`, `alarms` and `dead`: the state of actors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from signalhub.cli.actors.tables import (
 )
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import Column, counted
-from signalhub.cli.terminal.quantities import shown_moment, shown_size
+from signalhub.cli.terminal.quantities import shown_size, shown_time
 
 T = TypeVar("T")
 
@@ -49,15 +49,14 @@ def ls(
     limit: Limit = LIMIT,
     connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
-    """List actors: where they live, and what waits in and for each.
+    """List actors: their hosts, and what is queued and pending for each.
 
-    Only hosts that are connected can be asked.
+    Only connected hosts are queried.
     """
-
     if host is not None and connection.data is not None:
         raise usage(
-            "--host chooses one of the hosts of a hub, and --data is the folder of one host",
-            "leave --host out, or ask the hub with --url instead of --data",
+            "--host and --data exclude each other",
+            "omit --host, or use --url instead of --data",
         )
 
     async def work(source: Hosts) -> HostRows:
@@ -68,26 +67,24 @@ def ls(
         )
 
     found, source = _looked(connection, work)
-    _print(connection, ACTORS, found.rows, dict, "no actor has been called yet")
+    _print(connection, ACTORS, found.rows, dict, "no actors yet")
     if source.away and host is None:
         names = ", ".join(source.away)
-        connection.remark(
-            {"away": source.away}, f"not shown are actors of hosts that are away: {names}"
-        )
+        connection.remark({"away": source.away}, f"hosts that are away are not included: {names}")
     _end(connection, found, source)
 
 
 def _is_anything_here(row: Row) -> bool:
-    """Of an actor that has moved on nothing is left, as a rule."""
+    """Usually nothing is left of an actor that has moved away."""
     left = ("inbox", "outbox", "pending", "alarms", "dead")
     return row["status"] != "gone" or any(row[name] for name in left)
 
 
 def show(actor: ActorName, /, *, connection: ViewOptions = VIEW_DEFAULTS) -> None:
-    """Show an actor: where it lives, its state, calls, alarms and dead letters.
+    """Show an actor: its host, state, calls, alarms and dead letters.
 
-    Of its state only keys and sizes are shown. Of long lists the first 100
-    are; `calls`, `alarms` and `dead` have the rest.
+    Only keys and sizes of its state are shown, and the first 100 rows of long
+    lists; see `calls`, `alarms` and `dead` for the rest.
     """
     address = checked_actor(actor)
 
@@ -152,18 +149,16 @@ def calls(
     actor: AnyActor = None,
     /,
     *,
-    id: Annotated[
-        str | None, Parameter(help="Only this call, as both of its sides see it.")
-    ] = None,
+    id: Annotated[str | None, Parameter(help="Only this call, as seen by both sides.")] = None,
     limit: Limit = LIMIT,
     connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
-    """List calls that actors have made and that have not ended.
+    """List open calls of actors.
 
-    A call is stored, sent, and accepted by the hub; then it is up to the
-    other side, which --id asks, too: there it waits, or is held, retried,
-    deferred, executed or answering. Then the caller has the answer, and when
-    the caller has dealt with it, the call is done and forgotten.
+    A call is stored, sent and accepted by the hub. On the other side, which
+    --id queries as well, it is waiting, held, retrying, deferred, executed or
+    answering. Then it is answered, and once the caller has processed the
+    answer, it is done and forgotten.
     """
     if id is not None:
         _one_call(checked_id(id, "calls"), connection)
@@ -176,7 +171,7 @@ def calls(
         return found
 
     found, source = _looked(connection, work)
-    _print(connection, CALLS, found.rows, call_row, "no call is under way")
+    _print(connection, CALLS, found.rows, call_row, "no open calls")
     _end(connection, found, source)
 
 
@@ -197,7 +192,7 @@ def _one_call(call_id: str, connection: ViewOptions) -> None:
     connection.output.sheet(facts if connection.as_json else sheet_of(facts))
     if source.away and (facts["caller"] is None or facts["callee"] is None):
         names = ", ".join(source.away)
-        connection.remark({"away": source.away}, f"not asked are hosts that are away: {names}")
+        connection.remark({"away": source.away}, f"hosts that are away were not queried: {names}")
     source.check(connection.timeout_s)
 
 
@@ -207,14 +202,14 @@ def alarms(
     *,
     status: Annotated[
         Literal["pending", "skipped"] | None,
-        Parameter(help="Only those to come, or those that failed too often and were skipped."),
+        Parameter(help="Only pending alarms, or only those skipped after too many failures."),
     ] = None,
     limit: Limit = LIMIT,
     connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
     """List alarms, the next one first.
 
-    One that was skipped can be tried again with `redrive ACTOR ID`.
+    Retry a skipped one with `signalhub actors redrive ACTOR ID`.
     """
     address = optional_actor(actor)
 
@@ -225,7 +220,7 @@ def alarms(
         return found
 
     found, source = _looked(connection, work)
-    _print(connection, ALARMS, found.rows, alarm_row, "there are no alarms")
+    _print(connection, ALARMS, found.rows, alarm_row, "no alarms")
     _end(connection, found, source)
 
 
@@ -233,14 +228,14 @@ def dead(
     actor: AnyActor = None,
     /,
     *,
-    id: Annotated[str | None, Parameter(help="Only this one, with what is in it.")] = None,
+    id: Annotated[str | None, Parameter(help="Only this dead letter, with its content.")] = None,
     limit: Limit = LIMIT,
     connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
-    """List dead letters: what actors have given up, and why.
+    """List dead letters: what failed for good, and why.
 
-    `redrive ACTOR ID` tries one again, `purge ACTOR ID` throws it away. Those
-    of no actor are messages that a host could not read.
+    `redrive ACTOR ID` retries one, `purge ACTOR ID` deletes it. Dead letters
+    without an actor are messages that a host could not decode.
     """
     address = optional_actor(actor)
     if id is not None:
@@ -253,7 +248,7 @@ def dead(
         return found
 
     found, source = _looked(connection, work)
-    _print(connection, DEAD, found.rows, dead_row, "there are no dead letters")
+    _print(connection, DEAD, found.rows, dead_row, "no dead letters")
     _end(connection, found, source)
 
 
@@ -272,25 +267,22 @@ def _one_letter(address: str | None, id: str, connection: ViewOptions) -> None:
             Exit.FAILED,
             "unknown_dead_letter",
             f"{no_letter(address, id)}{unasked(source)}",
-            "see with `signalhub actors dead` which there are",
+            "list them with `signalhub actors dead`",
         )
     contents: Row | None = found["contents"]
     if connection.as_json:
         connection.output.sheet({**found, "contents": contents and nested(contents)})
         return
     del found["contents"]
-    found["died"] = shown_moment(found.pop("deadMs"))
+    found["died"] = shown_time(found.pop("deadMs"))
     for name, value in (contents or {}).items():
         if value not in (None, "") and name not in found:
             found[f"its {name}"] = written_operation(value) if name in CONTINUATIONS else value
     connection.output.sheet(found)
 
 
-# What they share.
-
-
 def _looked(connection: ViewOptions, work: Callable[[Hosts], Awaitable[T]]) -> tuple[T, Hosts]:
-    """What was found, and who was asked, for what is missing from it."""
+    """The result, and the hosts that were queried."""
 
     async def both(source: Hosts) -> tuple[T, Hosts]:
         return await work(source), source
@@ -299,7 +291,7 @@ def _looked(connection: ViewOptions, work: Callable[[Hosts], Awaitable[T]]) -> t
 
 
 async def _check_known(source: Hosts, address: str | None, found: HostRows) -> None:
-    """Nothing found of an actor may mean that it has nothing, or that nobody knows it."""
+    """Without rows, tell an actor that has none from an unknown actor."""
     if address is None or found.rows:
         return
     if not await source.each("actor", actor=address):
@@ -320,7 +312,7 @@ def _print(
 
 def _end(connection: ViewOptions, found: HostRows, source: Hosts) -> None:
     if found.has_more:
-        connection.remark({"has_more": True}, "there are more than these; see them with --limit")
+        connection.remark({"has_more": True}, "there are more; raise --limit to see them")
     source.check(connection.timeout_s)
 
 

@@ -1,6 +1,6 @@
-"""`signalhub log`: look into the log of a hub that runs or is stopped, changing nothing.
+"""`signalhub log`: inspect the log of a running or stopped hub, read-only.
 
-Every command ends with 1 when it meets damage, and names it.
+Every command that finds damage reports it and exits with 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Column, Output, counted, shown
 from signalhub.cli.terminal.progress import bar
-from signalhub.cli.terminal.quantities import shown_moment, shown_size
+from signalhub.cli.terminal.quantities import shown_size, shown_time
 from signalhub.wire import entry
 from signalhub.wire.entry import Kind, Outcome, Stored, decode_body
 from signalhub.wire.errors import SignalHubError
@@ -34,7 +34,7 @@ FOLLOW_PAUSE_S = 0.2
 CHAIN_CHARS = 12
 
 Data = Annotated[
-    Path, Parameter(env_var="SIGNALHUB_DATA", help="The hub's data folder, or its log itself.")
+    Path, Parameter(env_var="SIGNALHUB_DATA", help="The hub's data folder, or its log folder.")
 ]
 Offset = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
@@ -53,7 +53,7 @@ _COLUMNS = (
 
 
 def ls(*, data: Data = HERE, as_json: AsJson = False) -> None:
-    """List the segments of a log: their entries, bytes, times and chain."""
+    """List the segments of a log: entries, bytes, times and chain."""
     from signalhub.log.folder import look
 
     with _reading(data) as disk:
@@ -61,12 +61,12 @@ def ls(*, data: Data = HERE, as_json: AsJson = False) -> None:
     output = Output(as_json)
     segments = found.segments
     rows = [_segment_facts(one) if as_json else _row(one) for one in segments]
-    output.table(_COLUMNS, rows, if_empty="the log has no segments yet")
+    output.table(_COLUMNS, rows, if_empty="no segments yet")
     _check(found)
 
 
 def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
-    """Show how far a log reaches, how much it holds, and what is wrong with it."""
+    """Show the extent of a log, its size, and any damage."""
     from signalhub.log.folder import look
     from signalhub.log.recovery import judge
 
@@ -94,18 +94,18 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
     if not as_json:
         facts["bytes"] = shown_size(facts["bytes"])
         facts |= {
-            "from": shown_moment(facts.pop("from_ms")),
-            "to": shown_moment(facts.pop("to_ms")),
+            "from": shown_time(facts.pop("from_ms")),
+            "to": shown_time(facts.pop("to_ms")),
         }
     Output(as_json).sheet(facts)
     _check(found)
 
 
 def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
-    """Check everything in a log: batches, entries, footers, and the chain through all of it.
+    """Verify a log: every batch, entry and footer, and the hash chain.
 
-    Exit code 1 means that something is damaged; each fault is named. The torn
-    end that a crash leaves is none: the next start cuts it.
+    Exit code 1 means that the log is damaged; each fault is listed. A torn end
+    left by a crash is not damage: the next start of the hub cuts it.
     """
     from signalhub.cli.terminal.progress import CountedDisk
     from signalhub.log.verify import verify as check
@@ -118,7 +118,7 @@ def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
     output.fact(_report_facts(report), _verdict(report))
     if report.torn is not None and not as_json:
         torn = report.torn
-        output.fact({}, f"note: {torn.segment} ends torn at byte {torn.position}: {torn.reason}")
+        output.fact({}, f"note: torn end in {torn.segment} at byte {torn.position}: {torn.reason}")
     if report.is_sound:
         return Exit.DONE
     if not as_json:
@@ -131,30 +131,29 @@ def view(
     *,
     data: Data = HERE,
     from_offset: Annotated[
-        Offset, Parameter(name="--from", help="The first offset; the oldest otherwise.")
+        Offset, Parameter(name="--from", help="First offset; default: the oldest.")
     ] = None,
     to_offset: Annotated[
-        Offset, Parameter(name="--to", help="The last offset; the newest otherwise.")
+        Offset, Parameter(name="--to", help="Last offset; default: the newest.")
     ] = None,
     stream: Annotated[
-        str | None, Parameter(help="Only entries of this topic or mailbox, as it is written.")
+        str | None, Parameter(help="Only entries of this topic or mailbox, by its exact name.")
     ] = None,
     kind: Annotated[
         tuple[Kind, ...],
         Parameter(negative=(), show_default=False, help="Only entries of this kind; repeatable."),
     ] = (),
     limit: Annotated[
-        int | None, Parameter(validator=Number(gte=1), help="End after N entries.")
+        int | None, Parameter(validator=Number(gte=1), help="Stop after N entries.")
     ] = None,
     follow: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Wait for more. Ctrl-C ends.")
+        bool, Parameter(negative=(), show_default=False, help="Wait for new entries until Ctrl-C.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the entries of a log, decoded.
 
-    Only what is safely on disk is shown. Entries that were erased show the
-    digest that is left of them.
+    Only durable entries are shown. Of an erased entry, its digest is shown.
     """
     from signalhub.log.folder import Folder
     from signalhub.log.reader import Reader
@@ -177,7 +176,7 @@ def view(
 
 
 def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> Iterator[Stored]:
-    """Everything there is, and then, if wanted, everything that comes."""
+    """Existing entries, and then, if wanted, new ones."""
     while end is None or begin < end:
         for stored in reader.scan(begin, end):
             begin = stored.offset + 1
@@ -188,11 +187,10 @@ def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> It
 
 
 def _print_entry(stored: Stored, output: Output) -> None:
-
     facts = entry_facts(stored)
     line = [
         (str(stored.offset), "bold"),
-        (shown_moment(stored.at_ms), "dim"),
+        (shown_time(stored.at_ms), "dim"),
         (facts["kind"], "yellow"),
         (shown(stored.stream), "green"),
         (str(stored.seq or ""), "bold"),
@@ -203,7 +201,7 @@ def _print_entry(stored: Stored, output: Output) -> None:
 
 @contextmanager
 def _reading(data: Path) -> Iterator[SystemDisk]:
-    """The folder of a log; what cannot be read becomes a failure."""
+    """The folder of a log; read errors become failures."""
     from signalhub.log.disk import SystemDisk
 
     try:
@@ -212,24 +210,24 @@ def _reading(data: Path) -> Iterator[SystemDisk]:
         message, _, resolution = str(error).partition("; ")
         raise Failure(Exit.FAILED, error.code, message, resolution) from error
     except BrokenPipeError:
-        # That is about our output.
+        # This is about our output.
         raise
     except OSError as error:
         raise Failure(
             Exit.FAILED,
             "storage_failed",
-            f"{error.filename or data} cannot be read: {error.strerror}",
-            "run the command as the user of the hub",
+            f"cannot read {error.filename or data}: {error.strerror}",
+            "run the command as the user that runs the hub",
         ) from error
 
 
 def _folder(data: Path) -> Path:
-    """The log in a hub's data folder, or the folder itself if it is one."""
+    """The log folder in a data folder, or the folder itself if it is a log."""
     if (data / "log").is_dir():
         return data / "log"
     if data.is_dir() and any(data.glob("[0-9]*.log")):
         return data
-    raise usage(f"there is no log in {data}", "name the hub's data folder with --data")
+    raise usage(f"there is no log in {data}", "give the hub's data folder with --data")
 
 
 def _size(disk: SystemDisk, name: str) -> int:
@@ -254,8 +252,8 @@ def _segment_facts(info: SegmentInfo) -> dict[str, Any]:
 def _row(info: SegmentInfo) -> dict[str, Any]:
     return _segment_facts(info) | {
         "bytes": shown_size(info.bytes),
-        "from_time": shown_moment(info.min_ms),
-        "to_time": shown_moment(info.max_ms),
+        "from_time": shown_time(info.min_ms),
+        "to_time": shown_time(info.max_ms),
         "chain": info.chain.hex()[:CHAIN_CHARS],
     }
 
@@ -288,7 +286,7 @@ def _damaged(what: str) -> Failure:
         Exit.FAILED,
         "storage_damaged",
         f"the log is damaged: {what}",
-        "restore what is named from a backup; until then the hub only reads",
+        "restore the named files from a backup; until then the hub is read-only",
     )
 
 
@@ -323,7 +321,7 @@ def entry_facts(stored: Stored) -> dict[str, Any]:
 
 
 def kind_name(kind: int) -> str:
-    """A kind as it is written on the command line; a number if this program is too old for it."""
+    """A kind as written on the command line; a number if it is unknown to this version."""
     try:
         return Kind(kind).name.lower().replace("_", "-")
     except ValueError:
@@ -343,7 +341,7 @@ def _body(stored: Stored) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Structs as objects with names, and bytes as what they stand for."""
+    """Structs as objects with names, bytes as hex."""
     match value:
         case msgspec.Struct():
             members = {name: getattr(value, name) for name in value.__struct_fields__}

@@ -17,18 +17,18 @@ from signalhub.wire.errors import SettingsError
 def serve(
     *,
     host: Annotated[str | None, Parameter(help="Address to listen on.")] = None,
-    port: Annotated[int | None, Parameter(help="Port; 0 lets the system choose.")] = None,
-    data: Annotated[str | None, Parameter(help="Folder for what survives a restart.")] = None,
+    port: Annotated[int | None, Parameter(help="Port to listen on; 0 picks a free one.")] = None,
+    data: Annotated[str | None, Parameter(help="Data folder.")] = None,
     pipeline: Annotated[
-        bool | None, Parameter(help="Run the pipeline into the lake beside the hub, or not.")
+        bool | None, Parameter(help="Run the pipeline into the lake as a child process.")
     ] = None,
     config: Config = None,
 ) -> int:
     """Run the hub until SIGTERM or Ctrl-C.
 
-    Settings come from the defaults, the file, SIGNALHUB_* variables and these
-    options, the later over the earlier; see: signalhub settings show. Once the
-    hub accepts connections, one line on standard output says where.
+    Options override SIGNALHUB_* variables, which override the settings file,
+    which overrides the defaults; see `signalhub settings show`. One line on
+    standard output says where the hub listens, once it accepts connections.
     """
     from importlib.metadata import version
 
@@ -39,7 +39,7 @@ def serve(
     settings = loaded_settings(config, overrides).settings
     logs.configure(settings.log_level, settings.log_format)
 
-    # Wrong settings are reported before the server's modules are paid for.
+    # Invalid settings are reported before the server's modules are imported.
     from signalhub.server import app
 
     def announce(bound_port: int) -> None:
@@ -60,13 +60,13 @@ def address_of(host: str, port: int) -> str:
 
 
 def data_failure(error: SettingsError, data: str) -> Failure:
-    """What the user is told when the data folder is no good."""
+    """The failure for a data folder that cannot be used."""
     if os.path.exists(data) and not os.path.isdir(data):
-        message, resolution = f"{data} is no folder", "choose one with --data"
+        message, resolution = f"{data} is not a folder", "choose one with --data"
     elif "another hub" in str(error):
-        message = f"the data folder {data} is in use: a hub is probably running already"
+        message = f"the data folder {data} is in use, probably by a running hub"
         resolution = (
-            "use that one (`signalhub ping` finds it), or stop it; a second one needs its own"
+            "use that hub (check with `signalhub ping`), or stop it; a second hub needs its own"
             " --data and --port"
         )
     else:
@@ -75,38 +75,38 @@ def data_failure(error: SettingsError, data: str) -> Failure:
 
 
 def start_failure(error: OSError, host: str, port: int) -> Failure:
-    """What the user is told when the hub cannot open its port or its data."""
+    """The failure for a port or data folder that cannot be opened."""
     if error.errno == errno.EADDRINUSE:
         return Failure(
             Exit.FAILED,
             "port_in_use",
             f"port {port} on {host} is in use",
-            "stop the program that holds it, or choose another port with --port",
+            "stop the program that uses it, or choose another with --port",
         )
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return Failure(
             Exit.FAILED,
             "no_such_host",
-            f"{host} is no address of this machine",
-            "choose one with --host, for example 127.0.0.1",
+            f"{host} is not an address of this machine",
+            "choose one with --host, such as 127.0.0.1",
         )
     if error.errno == errno.EACCES and error.filename is None:
         return Failure(
             Exit.FAILED,
             "port_denied",
-            f"port {port} is reserved for the system",
+            f"no permission to listen on port {port}",
             "choose one above 1023 with --port",
         )
     if error.filename is not None:
         return Failure(
             Exit.FAILED,
             "data_unusable",
-            f"the hub cannot use {error.filename}: {error.strerror}",
+            f"cannot use {error.filename}: {error.strerror}",
             "choose another folder with --data",
         )
     return Failure(
         Exit.FAILED,
         "cannot_start",
-        f"the hub cannot start: {error}",
-        "look into its log, and at `signalhub settings show`",
+        f"cannot start: {error}",
+        "see the log and `signalhub settings show`",
     )

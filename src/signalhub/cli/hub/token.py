@@ -1,4 +1,4 @@
-"""`signalhub token`: make and read the tokens of a hub with authentication on."""
+"""`signalhub token`: create and inspect tokens for a hub with authentication."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _patterns(help: str) -> Parameter:
 @Parameter(name="*", group="PermissionOptions")
 @dataclass(frozen=True, kw_only=True)
 class PermissionOptions:
-    """Patterns by verb, with `*` for anything; what is not given is denied."""
+    """Patterns by action, with `*` for anything; what is not granted is denied."""
 
     send: Annotated[tuple[str, ...], _patterns("Addresses it may send to.")] = ()
     broadcast: Annotated[tuple[str, ...], _patterns("Capabilities it may broadcast to.")] = ()
@@ -36,10 +36,10 @@ class PermissionOptions:
     subscribe: Annotated[tuple[str, ...], _patterns("Topics it may subscribe to.")] = ()
     register: Annotated[tuple[str, ...], _patterns("Addresses it may register.")] = ()
     create: Annotated[
-        tuple[str, ...], _patterns("Durable topics it may make, change and delete.")
+        tuple[str, ...], _patterns("Durable topics it may create, change and delete.")
     ] = ()
     admin: Annotated[
-        tuple[str, ...], _patterns("What it may do with all that is stored: republish, erase.")
+        tuple[str, ...], _patterns("Administrative actions it may take: republish, erase.")
     ] = ()
 
 
@@ -51,9 +51,13 @@ def mint(
     actor: Address,
     /,
     *,
-    subject: Annotated[str | None, Parameter(help="Who it is for; the address otherwise.")] = None,
-    lifetime_s: Annotated[float, Parameter(name="--lifetime", help="Seconds it is good.")] = 3600.0,
-    kid: Annotated[str | None, Parameter(help="Key of auth.keys to sign with.")] = None,
+    subject: Annotated[
+        str | None, Parameter(help="Subject of the token; default: the address.")
+    ] = None,
+    lifetime_s: Annotated[
+        float, Parameter(name="--lifetime", help="Seconds until it expires.")
+    ] = 3600.0,
+    kid: Annotated[str | None, Parameter(help="Id of the key in auth.keys to sign with.")] = None,
     private_key: Annotated[
         Path | None, Parameter(help="PEM file with the private key, for EdDSA.")
     ] = None,
@@ -61,7 +65,7 @@ def mint(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a new token, signed with a key of the settings.
+    """Create a token, signed with a key from the settings, and print it.
 
     A permission is a pattern with * for anything, and may be repeated:
     signalhub token mint demo/alice --send 'demo/*' --publish '*'
@@ -70,11 +74,11 @@ def mint(
     kid, key = _signing_key(auth, kid)
     if key.algorithm == "EdDSA" and private_key is None:
         raise usage(
-            f"the key {kid} is EdDSA, and the settings hold only its public half",
-            "give the private half with --private-key FILE",
+            f"the settings contain only the public half of the EdDSA key {kid}",
+            "give the private key with --private-key FILE",
         )
     if not 0 < lifetime_s <= LIFETIME_S_MAX:
-        raise usage("--lifetime is not between 0 and ten years", "give it in seconds")
+        raise usage("--lifetime must be above 0 and at most ten years", "give it in seconds")
     full = address(actor)
     now_s = time.time()
     token = _signed(
@@ -99,7 +103,7 @@ def inspect(
             name="TOKEN",
             allow_leading_hyphen=True,
             show_default=False,
-            help="The token; - reads it from standard input.",
+            help="The token; - reads standard input.",
         ),
     ] = "",
     /,
@@ -107,15 +111,15 @@ def inspect(
     config: Config = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show what a token says and whether the hub accepts it.
+    """Show the claims of a token and whether the hub accepts it.
 
-    Without an argument the token is taken from SIGNALHUB_TOKEN. Exit code 1
-    means that the hub would refuse it.
+    The default is the token in SIGNALHUB_TOKEN. Exit code 1 means that the hub
+    would reject it.
     """
     auth = loaded_settings(config).settings.auth
     token = standard_input() if token == STDIN else token or os.environ.get("SIGNALHUB_TOKEN", "")
     if not token:
-        raise usage("there is no token", "give one, or - to read it from standard input")
+        raise usage("no token given", "give one, or - to read standard input")
     header, claims = _unverified(token)
     refusal = _refusal(auth, token)
     output = Output(as_json)
@@ -138,7 +142,7 @@ def _signed(key: Key, **facts: Any) -> str:
     try:
         return tokens.mint(key, **facts)
     except SettingsError as error:
-        raise usage(str(error), "give the right key with --private-key or --kid") from None
+        raise usage(str(error), "correct --private-key or --kid") from None
 
 
 def _signing_key(auth: Auth, kid: str | None) -> tuple[str | None, Key]:
@@ -146,7 +150,9 @@ def _signing_key(auth: Auth, kid: str | None) -> tuple[str | None, Key]:
 
     if kid is not None:
         if kid not in auth.keys:
-            raise usage(f"there is no key {kid}", f"choose from {_listed(auth)} or add it")
+            raise usage(
+                f"unknown key {kid}", f"choose one of {_listed(auth)}, or add it to auth.keys"
+            )
         return kid, auth.keys[kid]
     if auth.secret:
         return None, Key(secret=auth.secret)
@@ -156,13 +162,13 @@ def _signing_key(auth: Auth, kid: str | None) -> tuple[str | None, Key]:
     if auth.keys:
         raise usage("there are several keys", f"choose one with --kid: {_listed(auth)}")
     raise usage(
-        "the settings have no key to sign with",
-        "set auth.secret or add one to auth.keys, and name the file with --config",
+        "there is no signing key in the settings",
+        "set auth.secret or add one to auth.keys, and give the file with --config",
     )
 
 
 def _listed(auth: Auth) -> str:
-    return ", ".join(sorted(auth.keys)) or "auth.keys, which is empty,"
+    return ", ".join(sorted(auth.keys)) or "auth.keys (which is empty)"
 
 
 def _text_of(path: Path | None) -> str:
@@ -172,7 +178,7 @@ def _text_of(path: Path | None) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise usage(
-            f"the private key {path} cannot be read: {error}", "name another with --private-key"
+            f"cannot read the private key {path}: {error}", "choose another with --private-key"
         ) from None
 
 
@@ -183,18 +189,18 @@ def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise Failure(
             Exit.FAILED,
             "malformed_token",
-            "this is no JWT",
+            "invalid token: not a JWT",
             "a token has three parts separated by dots",
         ) from None
 
 
 def _refusal(auth: Auth, token: str) -> str | None:
-    """Why a hub with these keys refuses the token; `None` if it does not."""
+    """Why a hub with these keys rejects the token; `None` if it accepts it."""
     from signalhub.auth import tokens
     from signalhub.wire.errors import Refusal
 
     if not auth.secret and not auth.keys:
-        return "cannot be checked: the settings have no key, name the file with --config"
+        return "cannot be checked: no key in the settings; give the file with --config"
     try:
         tokens.Authenticator(auth).verify(token, time.time())
     except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""`signalhub audit`: prove that everything in the log is in the lake, once and unchanged."""
+"""`signalhub audit`: prove that the lake contains every entry of the log, once and unchanged."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from signalhub.pipeline.audit.audit import Findings
     from signalhub.pipeline.audit.hours import Hour
 
-WAIT_S = 120.0
-"""Two beats of the slower tables."""
-
 _EXITS = {"proven": Exit.DONE, "wrong": Exit.FAILED, "behind": Exit.USAGE}
 _COUNTS = ("gaps", "duplicates", "reorders", "pending", "overdue", "removed")
 _COLUMNS = (
@@ -44,22 +41,22 @@ def audit(
     lake: LakeOption = None,
     config: Config = None,
     since: Annotated[
-        datetime | None, option(moment, "Judge the hours that begin at this time or later.")
+        datetime | None, option(moment, "Audit hours that begin at this time or later.")
     ] = None,
     until: Annotated[
-        datetime | None, option(moment, "Judge the hours that begin before this time.")
+        datetime | None, option(moment, "Audit hours that begin before this time.")
     ] = None,
     wait: Annotated[
-        float, option(seconds, "How long a running pipeline may take to catch up; 2m otherwise.")
-    ] = WAIT_S,
+        float, option(seconds, "How long to wait for a running pipeline to catch up; default: 2m.")
+    ] = 120.0,
     as_json: AsJson = False,
 ) -> int:
-    """Prove, hour by hour, that the lake holds what the log acknowledged.
+    """Prove, hour by hour, that the lake contains what the log acknowledged.
 
-    Everything up to the head of the log at the start is judged: no entry is
-    missing, double or changed, streams are in order, every delivery has come to
-    an end or still may. Exit code 0: proven. 1: something is wrong, and named.
-    2: the lake is behind the log, so nothing is proven yet.
+    Everything up to the head of the log at the start is checked: no entry is
+    missing, duplicated or changed, streams are in order, and every delivery has
+    ended or can still end. Exit code 0: proven. 1: faults were found and are
+    listed. 2: the lake is behind the log, so nothing is proven yet.
     """
     settings = lake_settings(config, data, lake)
     output = Output(as_json)
@@ -118,25 +115,25 @@ def _facts(hour: Hour) -> dict[str, Any]:
 
 def _closing(findings: Findings) -> str:
     if findings.verdict == "behind":
-        lacks = [f"{name} lacks {_spaced(count)}" for name, count in findings.behind.items()]
+        lags = [f"{name} by {_spaced(count)}" for name, count in findings.behind.items()]
         return (
-            f"Nothing is proven yet: the lake is behind the log ({', '.join(lacks)}). Run"
+            f"Nothing is proven yet: the lake is behind the log ({', '.join(lags)}). Run"
             " `signalhub pipeline once`, or wait for the pipeline."
         )
-    counts = ", ".join(_told(findings.total(name), name) for name in _COUNTS)
+    counts = ", ".join(_count(findings.total(name), name) for name in _COUNTS)
     rows = _spaced(findings.total("distinct_rows"))
     judged = f"{rows} entries in {counted(len(findings.hours), 'hour')}, {counts}"
     if findings.verdict == "proven":
         return f"Proven: {judged}."
     bad = sum(one.is_wrong for one in findings.hours)
-    return f"Wrong in {counted(bad, 'hour')}: {judged}; what is wrong is named above."
+    return f"Wrong in {counted(bad, 'hour')}: {judged}; see the faults above."
 
 
-def _told(count: int, name: str) -> str:
+def _count(count: int, name: str) -> str:
     """`1 gap`, `2 gaps`, `2 pending`."""
     return f"{_spaced(count)} {name.removesuffix('s') if count == 1 else name}"
 
 
 def _spaced(number: int) -> str:
-    """Thousands set apart by a space that does not break."""
+    """Thousands separated by a no-break space."""
     return f"{number:,}".replace(",", "\N{NO-BREAK SPACE}")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DataOption = Annotated[str | None, Parameter(name="--data", help="The hub's data folder.")]
 LakeOption = Annotated[
     str | None,
-    Parameter(name="--lake", help="Folder or address of the tables; in the data folder otherwise."),
+    Parameter(name="--lake", help="Folder or URI of the tables; default: in the data folder."),
 ]
 
 _MISUSE = ("query_refused", "query_wrong", "replay_conflict", "usage")
@@ -73,24 +73,26 @@ def operation_errors(*, where: str = "") -> Iterator[None]:
 
 Format = Literal["table", "csv", "json"]
 TABLE_ROWS_MAX = 1_000
-"""What a table shows unless a limit is given; nobody reads more, and it is drawn at once."""
+"""Rows of a table unless a limit is given, because a table is drawn in one go."""
 
 
 def sql(
-    text: Annotated[str, Parameter(name="QUERY", help="A SELECT; - reads standard input.")],
+    text: Annotated[
+        str, Parameter(name="QUERY", help="A SELECT statement; - reads standard input.")
+    ],
     *,
     data: DataOption = None,
     lake: LakeOption = None,
     config: Config = None,
-    format: Annotated[Format, Parameter(help="How the rows are printed.")] = "table",
+    format: Annotated[Format, Parameter(help="Output format.")] = "table",
     limit: Annotated[
-        int | None, Parameter(validator=Number(gte=1), help="Print N rows at most.")
+        int | None, Parameter(validator=Number(gte=1), help="Print at most N rows.")
     ] = None,
 ) -> None:
-    """Print what a query selects from the lake: entries, messages, deliveries and the others.
+    """Query the tables of the lake: entries, messages, deliveries and others.
 
-    Times are UTC, bytes base64, nested values JSON. Only queries are run. The
-    tables and their columns are described in docs/lake.md.
+    Times are UTC, bytes base64, nested values JSON. Only SELECT statements are
+    run. docs/lake.md describes the tables and their columns.
     """
     settings = lake_settings(config, data, lake)
     with operation_errors():
@@ -105,7 +107,7 @@ def sql(
         rows = query(session, question)
         _print(rows, format, limit)
         if not settings.pipeline.lake:
-            # The log beside another lake says nothing about it.
+            # The log in the data folder may not belong to another lake.
             _note_behind(settings, place, check(session, question))
 
 
@@ -115,7 +117,7 @@ def _print(rows: DataFrame, format: Format, limit: int | None) -> None:
     if limit is None and format == "table":
         limit = TABLE_ROWS_MAX
     if limit is not None:
-        # One more tells whether that was all.
+        # One more row shows whether there are more.
         rows = rows.limit(limit + 1)
     found = values(as_json(rows) if format == "json" else as_text(rows))
     some = islice(found, limit)
@@ -129,25 +131,25 @@ def _print(rows: DataFrame, format: Format, limit: int | None) -> None:
     else:
         _draw(rows.columns, some)
     if limit is not None and next(found, None) is not None:
-        more = f"these are the first {counted(limit, 'row')}, there are more; --limit N shows them"
+        more = f"only the first {counted(limit, 'row')} shown; use --limit N to see more"
         print(f"signalhub: {more}", file=sys.stderr)
 
 
 def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
-    """Who looks for what was sent a moment ago should know that it is still to come."""
+    """Say how far the queried tables are behind the log."""
     from signalhub.pipeline.run.lock import is_pipeline_running
     from signalhub.pipeline.run.progress import behind
 
     late: dict[str, int] = {}
     with contextlib.suppress(SignalHubError, OSError):
-        # Whoever may read the lake need not be able to read the log.
+        # A user of the lake may not be permitted to read the log.
         late = behind(Path(settings.data), lake, names)
     if not late:
         return
-    lacks = ", ".join(f"{name} lacks {count}" for name, count in late.items())
+    lags = ", ".join(f"{name} by {count} entries" for name, count in late.items())
     more = f"signalhub pipeline once --data {settings.data}"
-    advice = "the pipeline is at work" if is_pipeline_running(settings.data) else f"run `{more}`"
-    print(f"signalhub: behind the log: {lacks} of its entries; {advice}", file=sys.stderr)
+    advice = "the pipeline is running" if is_pipeline_running(settings.data) else f"run `{more}`"
+    print(f"signalhub: the lake is behind the log: {lags}; {advice}", file=sys.stderr)
 
 
 def _draw(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""`signalhub pipeline`: bring the log into the lake, and see how far it is."""
+"""`signalhub pipeline`: land the log in the lake, and show how far it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Master = Annotated[
     str | None,
-    Parameter(name="--master", help="Where Spark runs, such as local[*] or spark://host:7077."),
+    Parameter(name="--master", help="Spark master, such as local[*] or spark://host:7077."),
 ]
 _PARENT_S = 1.0
 
@@ -41,11 +41,10 @@ def up(
     config: Config = None,
     beside: Annotated[int | None, Parameter(show=False)] = None,
 ) -> int:
-    """Land what the hub writes, and keep the tables up to date, until SIGTERM or Ctrl-C.
+    """Land the log and keep the tables up to date until SIGTERM or Ctrl-C.
 
-    One pipeline at a time works on a data folder: a second one is refused with
-    exit code 5. The hub need not run. A lake that cannot be reached is tried
-    again until it can.
+    A data folder has one pipeline at a time: a second one exits with code 5.
+    The hub need not run. If the lake is unreachable, the pipeline retries.
     """
     settings = _settings(config, data, lake, master)
     _log(settings)
@@ -64,15 +63,18 @@ def once(
     lake: LakeOption = None,
     master: Master = None,
     accept_gap: Annotated[
-        bool, Parameter(negative=(), help="Go on although the log has lost what the lake lacks.")
+        bool,
+        Parameter(
+            negative=(), help="Continue although entries missing in the lake are gone from the log."
+        ),
     ] = False,
     config: Config = None,
     as_json: AsJson = False,
 ) -> int:
-    """Land everything there is now, bring every table up to date, and say what was done.
+    """Land the log, bring every table up to date, and print a summary.
 
-    Beside a running hub that is everything up to its durable head at the start;
-    without one, everything up to the last good batch of its log.
+    With a running hub it lands everything up to the durable head at the start,
+    without one everything up to the last valid batch of the log.
     """
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
@@ -99,7 +101,7 @@ def status(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where the pipeline stands: position, lag, last batch, and how far each table is."""
+    """Show the position, lag and last batch of the pipeline, and the state of each table."""
     settings = lake_settings(config, data, lake)
     from signalhub.pipeline.run.progress import standing
 
@@ -116,7 +118,7 @@ def status(
 
 
 def redrive(*, data: DataOption = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Have a running pipeline try again now what it waits to try again."""
+    """Make a running pipeline retry now instead of waiting."""
     settings = lake_settings(config, data, None)
     from signalhub.pipeline.run.lock import is_pipeline_running
     from signalhub.pipeline.run.schedule import ask
@@ -125,11 +127,11 @@ def redrive(*, data: DataOption = None, config: Config = None, as_json: AsJson =
         raise Failure(
             Exit.FAILED,
             "no_pipeline",
-            f"no pipeline is at work on {settings.data}",
+            f"no pipeline is running on {settings.data}",
             "start one with `signalhub pipeline up`",
         )
     ask(settings.data)
-    Output(as_json).fact({"asked": True}, "The pipeline tries again now.")
+    Output(as_json).fact({"asked": True}, "the pipeline retries now")
 
 
 def maintain(
@@ -140,7 +142,7 @@ def maintain(
     config: Config = None,
     as_json: AsJson = False,
 ) -> int:
-    """Expire, compact and vacuum the tables now; a running pipeline does it by itself."""
+    """Expire, compact and vacuum the tables now; a running pipeline does so by itself."""
     settings = _settings(config, data, lake, master)
     output = Output(as_json)
     with _opened(settings) as pipeline:
@@ -152,11 +154,8 @@ def maintain(
         + (f"; vacuumed: {', '.join(done.vacuumed)}" if done.vacuumed else ""),
     )
     for table, reason in done.failed.items():
-        print(f"signalhub: {table} must wait: {reason}", file=sys.stderr)
+        print(f"signalhub: {table} was skipped: {reason}", file=sys.stderr)
     return Exit.FAILED if done.failed else Exit.DONE
-
-
-# What these commands share.
 
 
 def _settings(
@@ -195,7 +194,7 @@ def _opened(
 
 
 def _end_with(parent: int, work: Pipeline) -> None:
-    """The hub that started this process may be killed; then this one ends, too."""
+    """Stop when the hub that started this process is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:

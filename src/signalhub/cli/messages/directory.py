@@ -1,4 +1,4 @@
-"""`signalhub ls`, `discover` and `ping`: who is there, and how far away is the hub."""
+"""`signalhub ls`, `discover` and `ping`: registered actors, and round-trip times."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ PAGE_MAX = 100
 
 _ADDRESS = Column("address", style="cyan")
 _CAPABILITIES = Column("capabilities")
-_MORE = "there are more than these; narrow the pattern, or list everybody with `signalhub ls`"
+_MORE = "there are more; narrow the pattern, or list all with `signalhub ls`"
 
 
 def discover(
-    pattern: Annotated[str, Parameter(help="Addresses, with * for any run of characters.")] = "*",
+    pattern: Annotated[str, Parameter(help="Addresses; * matches any characters.")] = "*",
     /,
     *,
-    capability: Annotated[str | None, Parameter(help="Only actors that can do this.")] = None,
+    capability: Annotated[str | None, Parameter(help="Only actors with this capability.")] = None,
     limit: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=PAGE_MAX), help="At most N.")
+        int, Parameter(validator=Number(gte=1, lte=PAGE_MAX), help="At most N actors.")
     ] = PAGE_MAX,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Find actors by address and by what they can do."""
+    """Find actors by address and capability."""
 
     async def work(me: Client) -> Found:
         return await connection.in_time(me.discover(pattern, capability=capability, limit=limit))
 
     found = run(connection, work)
     rows = [{"address": actor.address, "capabilities": actor.capabilities} for actor in found]
-    connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="nobody matches")
+    connection.output.table((_ADDRESS, _CAPABILITIES), rows, if_empty="no actor matches")
     if not rows and "*" not in pattern:
         path = path_of(pattern).rstrip("/")
-        connection.note(f"a pattern must fit the whole address: try '{path}/*'")
+        connection.note(f"a pattern must match the whole address: try '{path}/*'")
     if found.has_more:
         connection.remark({"has_more": True}, _MORE)
 
 
 def ls(*, connection: HubConnection = LOCAL) -> None:
-    """List all actors, with what is left of their leases."""
+    """List all actors, with the time left of their leases."""
 
     async def work(me: Client) -> list[ListedActor]:
-        # By address, because actors that come and go shift the pages.
+        # By address, because pages shift when actors come and go.
         listed: dict[str, ListedActor] = {}
         offset, has_more = 0, True
         while has_more:
@@ -72,18 +72,18 @@ def ls(*, connection: HubConnection = LOCAL) -> None:
         for actor in run(connection, work)
     ]
     columns = (_ADDRESS, _CAPABILITIES, Column("lease_s", title="lease, s"))
-    connection.output.table(columns, rows, if_empty="nobody is registered")
+    connection.output.table(columns, rows, if_empty="no actor is registered")
 
 
 def ping(
     *,
-    count: Annotated[int, Parameter(validator=Number(gte=1), help="How often.")] = 4,
+    count: Annotated[int, Parameter(validator=Number(gte=1), help="Number of pings.")] = 4,
     interval_s: Annotated[
-        float, Parameter(name="--interval", validator=Number(gte=0), help="Seconds between two.")
+        float, Parameter(name="--interval", validator=Number(gte=0), help="Seconds between pings.")
     ] = 1.0,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Measure the round trip to the hub and back."""
+    """Measure the round-trip time to the hub."""
     import asyncio
 
     output = connection.output

@@ -1,4 +1,4 @@
-"""`signalhub tell`, `ask`, `broadcast` and `listen`: messages from actor to actor."""
+"""`signalhub tell`, `ask`, `broadcast` and `listen`: messages between actors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Says what became of a message; `True` for the last one, of which nothing may be left in the air.
+# Settles a message; `True` for the last one, whose settlement must be confirmed.
 Settle = Callable[["Message", bool], Awaitable[object]]
 
-Count = Annotated[int | None, Parameter(validator=Number(gte=1), help="End after N messages.")]
+Count = Annotated[int | None, Parameter(validator=Number(gte=1), help="Stop after N messages.")]
 For = Annotated[
-    float | None, Parameter(name="--for", validator=Number(gt=0), help="End after so many seconds.")
+    float | None, Parameter(name="--for", validator=Number(gt=0), help="Stop after N seconds.")
 ]
 
 
@@ -55,7 +55,7 @@ async def follow(
         if settle is not None:
             await settle(message, is_last)
 
-    senders = ", or see with `signalhub ls` who could send"
+    senders = ", or list possible senders with `signalhub ls`"
     await take_each(messages, take, count=count, for_s=for_s, advice=senders)
 
 
@@ -67,7 +67,7 @@ async def take_each(
     for_s: float | None,
     advice: str = "",
 ) -> None:
-    """Take messages as they come; fewer than `count` when time is up is a failure."""
+    """Take messages as they arrive; fewer than `count` when time is up is a failure."""
     import asyncio
 
     seen = 0
@@ -86,25 +86,25 @@ async def take_each(
         raise Failure(
             Exit.FAILED,
             "too_few_messages",
-            f"{seen} of {count} messages came within {for_s:g} s",
-            f"give it more time with --for{advice}",
+            f"only {seen} of {count} messages arrived within {for_s:g} s",
+            f"wait longer with --for{advice}",
         )
 
 
 async def each(replay: Replay, connection: HubConnection) -> AsyncIterator[Message]:
-    """The messages of a replay, none of which may let the user wait too long."""
+    """The messages of a replay, with the timeout for each."""
     while (message := await connection.in_time(anext(replay, None))) is not None:
         yield message
 
 
 def print_message(message: Message, output: Output, *, has_position: bool) -> None:
-    """One message as one line; its place in its topic is a column of its own."""
+    """One message as one line, with its position in the topic if wanted."""
     line = parts(message, is_terminal=output.is_terminal, has_position=has_position)
     output.line(message_facts(message), line)
 
 
 def message_facts(message: Message) -> dict[str, Any]:
-    """A message as one JSON object, in the words of the wire."""
+    """A message as one JSON object, with the names of the protocol."""
     members = {
         "id": message.original_id,
         "from": message.sender,
@@ -126,7 +126,7 @@ def message_facts(message: Message) -> dict[str, Any]:
             "headers": message.headers,
         }
     if message.original is not None:
-        # A replay has sent it, and this is where it was taken from.
+        # It is a copy sent by a replay.
         members["original"] = asdict(message.original)
     return members
 
@@ -134,7 +134,7 @@ def message_facts(message: Message) -> dict[str, Any]:
 def parts(
     message: Message, *, is_terminal: bool, has_position: bool = False
 ) -> list[tuple[str, str]]:
-    """A message as one line, each part with its style; only people are shown the time."""
+    """A message as one line, each part with its style; the time only on a terminal."""
     line = [
         (shown(message.sender), "cyan"),
         (shown(message.type), "yellow"),
@@ -159,7 +159,7 @@ def _position(delivery: Delivery, *, is_terminal: bool) -> list[tuple[str, str]]
 
 Lifetime = Annotated[
     float | None,
-    Parameter(name="--ttl", validator=Number(gt=0), help="Seconds in which it may be delivered."),
+    Parameter(name="--ttl", validator=Number(gt=0), help="Seconds until the message expires."),
 ]
 
 
@@ -174,20 +174,20 @@ def tell(
     sender: Sender = None,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Send a message, at most once and unacknowledged: one to nobody vanishes."""
+    """Send a message at most once, without acknowledgement."""
     target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
     speaker = optional_address(sender)
 
     async def work(me: Client) -> None:
         sending = me.tell(target, kind, value, ttl_ms=_milliseconds(ttl_s), sender=speaker)
         await connection.in_time(sending)
-        # The hub answers in order: had it refused the tell, we would know by now.
+        # The hub answers in order, so a refusal has arrived by now.
         await connection.in_time(me.ping())
 
     run(connection, work, sender=speaker)
     connection.output.fact(
         {"to": target, "type": kind, "sent": True},
-        f"sent to the hub for {target}; a tell is not acknowledged, an ask is",
+        f"sent to the hub for {target}; a tell is not acknowledged, use ask for that",
     )
 
 
@@ -203,10 +203,10 @@ def ask(
     sender: Sender = None,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Send a message and print what became of it: delivered, or queued.
+    """Send a message and print its status: delivered or queued.
 
-    It is queued for an actor that is away and has a mailbox. With a mailbox,
-    the position in it is printed, and how safe it is there.
+    It is queued if the actor is away and has a mailbox. With a mailbox, its
+    position there and its durability are printed as well.
     """
     target, kind, value = address(to), checked_type(type), data(payload, as_text=as_text)
     speaker, own = optional_address(sender), connection.checked_id(message_id, sender)
@@ -234,14 +234,16 @@ def ask(
         "durability": receipt.durability,
         "duplicate": receipt.duplicate,
     }
-    connection.output.fact(facts, _fate(receipt))
+    connection.output.fact(facts, _outcome(receipt))
 
 
 def broadcast(
     payload: Data,
     /,
     *,
-    capability: Annotated[str | None, Parameter(help="Only to actors that can do this.")] = None,
+    capability: Annotated[
+        str | None, Parameter(help="Only to actors with this capability.")
+    ] = None,
     type: Type = "text",
     as_text: AsText = False,
     sender: Sender = None,
@@ -260,7 +262,7 @@ def broadcast(
     facts = {"delivered": result.delivered, "failed": result.failed, "queued": result.queued}
     connection.output.fact(
         facts,
-        f"{result.delivered} sent, {result.queued} following in batches, {result.failed} too slow",
+        f"{result.delivered} sent, {result.queued} to follow in batches, {result.failed} too slow",
     )
 
 
@@ -270,13 +272,13 @@ def listen(
     *,
     capability: Annotated[
         tuple[str, ...],
-        Parameter(help="A word to be found by; repeatable.", negative=(), show_default=False),
+        Parameter(help="Capability to register; repeatable.", negative=(), show_default=False),
     ] = (),
     durable: Annotated[
         bool | None,
         Parameter(
             negative="--no-durable",
-            help="Keep asks to the address while nobody listens; or drop those that were kept.",
+            help="Keep a mailbox for the address, or drop it.",
         ),
     ] = None,
     ack: Annotated[
@@ -284,22 +286,22 @@ def listen(
         Parameter(
             negative=(),
             show_default=False,
-            help="Settle what comes from the mailbox after printing, not when it is written to us.",
+            help="Acknowledge mailbox messages after printing, not when they are sent.",
         ),
     ] = False,
     count: Count = None,
     for_s: For = None,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Register an address and print every message to it.
+    """Register an address and print its messages until Ctrl-C.
 
-    The address is taken from whoever had it. With --durable it has a mailbox,
-    which stays when the command ends. Ctrl-C ends.
+    The address is taken over from its current owner. With --durable it gets a
+    mailbox, which remains after the command ends.
     """
     own = address(name)
 
     async def work(me: Client) -> None:
-        connection.note(f"listening as {own}; Ctrl-C ends")
+        connection.note(f"listening as {own}; press Ctrl-C to stop")
         settle = _acknowledge if ack else None
         await follow(me.messages(), connection.output, count=count, for_s=for_s, settle=settle)
 
@@ -318,12 +320,12 @@ async def _acknowledge(message: Message, is_last: bool) -> None:
         await message.ack(wait=is_last)
 
 
-def _fate(receipt: Receipt) -> str:
-    """What became of an ask, in a few words."""
-    fate = receipt.status
+def _outcome(receipt: Receipt) -> str:
+    """The outcome of an ask, in a few words."""
+    outcome = receipt.status
     if receipt.seq is not None:
-        fate += f", seq {receipt.seq} of epoch {receipt.epoch}, {receipt.durability}"
-    return f"{fate}; it was there already" if receipt.duplicate else fate
+        outcome += f", seq {receipt.seq} of epoch {receipt.epoch}, {receipt.durability}"
+    return f"{outcome} (duplicate)" if receipt.duplicate else outcome
 
 
 def _milliseconds(seconds: float | None) -> float | None:

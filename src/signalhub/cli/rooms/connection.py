@@ -1,6 +1,6 @@
-"""How the commands about rooms and inboxes reach the hub, and what its failures mean there.
+"""How commands about rooms and inboxes reach the hub, and what its failures mean.
 
-They need no token and no address: whoever knows the ids may use them.
+They need no token and no address: knowing an id is the permission to use it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RoomConnection:
 
     @property
     def plain(self) -> HubConnection:
-        """The same for those who need no more than this."""
+        """The same as a `HubConnection`."""
         return HubConnection(url=self.url, timeout_s=self.timeout_s, as_json=self.as_json)
 
 
@@ -63,7 +63,7 @@ LOCAL_ROOMS = RoomConnection()
 
 
 def run(connection: RoomConnection, work: Work[T]) -> T:
-    """Do the work with the hub's rooms and inboxes, and leave."""
+    """Do the work with the hub's rooms and inboxes."""
     import asyncio
 
     from signalhub.client import hub
@@ -72,7 +72,7 @@ def run(connection: RoomConnection, work: Work[T]) -> T:
         async with hub(_checked_url(connection.url)) as rooms:
             return await work(rooms)
 
-    # What else the client logs the command says itself, better.
+    # Everything else the client logs is reported by the command.
     with _watching(_WaitNote(connection.plain)):
         try:
             return asyncio.run(talk())
@@ -81,7 +81,7 @@ def run(connection: RoomConnection, work: Work[T]) -> T:
 
 
 async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
-    """Join a room in time; before that nothing has happened."""
+    """Join a room in time; if that fails, nothing was sent."""
     try:
         return await connection.plain.in_time(opening)
     except OutcomeUnknown as error:
@@ -90,20 +90,20 @@ async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
 
 @contextmanager
 def changes_shown(connection: RoomConnection) -> Iterator[None]:
-    """Tell on standard error what happens to the connection, and what cannot be read."""
+    """Report lost connections and unreadable messages on standard error."""
     with _watching(_ConnectionNotes(connection)):
         yield
 
 
 def tell_missing(connection: RoomConnection, missed: Missed, of_one: str, of_many: str) -> None:
-    """Say on standard error that positions are not there, and what became of them."""
+    """Report missing positions on standard error."""
     first, last = missed
     sentence = f"seq {first} {of_one}" if first == last else f"seq {first} to {last} {of_many}"
     connection.plain.remark({"lost_from": first, "lost_to": last}, f"note: {sentence}")
 
 
 def room_failure_of(error: ClientError) -> Failure:
-    """What a user is told when something about rooms fails."""
+    """The failure for an error about rooms."""
     match error:
         case Refused(code=RoomCode.RATE_LIMIT_EXCEEDED):
             again = _again_in(error)
@@ -111,12 +111,12 @@ def room_failure_of(error: ClientError) -> Failure:
         case Refused() if "blind" in error.message:
             return Failure(Exit.FAILED, error.code, error.message, _ONE_ID)
         case Refused() if "X-Inbox-ID" in error.message:
-            # The hub's own words are about headers, which have other names here.
+            # The hub's message names headers; commands have options instead.
             return Failure(Exit.FAILED, error.code, error.message, _INBOX_HEADER)
         case Refused() if error.code in _BY_CODE:
             return Failure(Exit.FAILED, error.code, error.message, _BY_CODE[error.code])
         case GaveUp():
-            return Failure(Exit.FAILED, error.code, str(error), "start the command again")
+            return Failure(Exit.FAILED, error.code, str(error), "restart the command")
         case Unavailable() if "answered HTTP" in str(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_ROOMS)
         case Unavailable() if "no answer" in str(error):
@@ -126,9 +126,9 @@ def room_failure_of(error: ClientError) -> Failure:
 
 
 def _again_in(error: Refused) -> str:
-    """The hub says how long it has no place; a moment more does no harm."""
+    """When to try again, rounded up."""
     wait_s = ceil(error.details.get("retryAfterMs", 0) / 1000)
-    return f"it did not happen; try again in {max(1, wait_s)} s"
+    return f"nothing was done; try again in {max(1, wait_s)} s"
 
 
 def _checked_url(url: str) -> str:
@@ -139,31 +139,31 @@ def _checked_url(url: str) -> str:
         Origin.of(url)
     except ValueError as error:
         complaint, _, _ = str(error).partition(";")
-        # What may hold a secret is not repeated.
-        is_told = "@" not in url and "?" not in url
+        # A URL that may contain a secret is not repeated.
+        is_shown = "@" not in url and "?" not in url
         raise usage(
-            f"{origin} is {url!r}: {complaint}" if is_told else f"{origin}: {complaint}",
+            f"invalid {origin} {url!r}: {complaint}" if is_shown else f"{origin}: {complaint}",
             f"correct {origin}",
         ) from None
     return url
 
 
-_NO_ROOMS = "correct --url or SIGNALHUB_URL; a hub serves rooms unless rooms.enabled is off"
+_NO_ROOMS = "correct --url or SIGNALHUB_URL, or turn on rooms.enabled in the hub"
 _WHICH_INBOX = "--inbox, SIGNALHUB_INBOX or --key"
-_INBOX_HEADER = f"here X-Inbox-ID is what {_WHICH_INBOX} says"
-_ONE_ID = f"give as ROOM the inbox id that {_WHICH_INBOX} says"
-_SLOW = "wait longer with --timeout; if that does not help, the hub hangs: look into its log"
+_INBOX_HEADER = f"X-Inbox-ID is set by {_WHICH_INBOX}"
+_ONE_ID = f"give the inbox id from {_WHICH_INBOX} as ROOM"
+_SLOW = "wait longer with --timeout; if that does not help, see the hub's log"
 _BY_CODE: Mapping[str, str] = {
     RoomCode.BAD_REQUEST: "correct the command; see --help",
-    RoomCode.TOO_LARGE: "send less at once; a hub takes 64 KiB unless rooms.ciphertext_bytes_max"
-    " says otherwise",
+    RoomCode.TOO_LARGE: "send less at once; the limit is rooms.ciphertext_bytes_max, 64 KiB by"
+    " default",
     RoomCode.BAD_ENVELOPE: "correct the message; see --help",
 }
 
 
 @contextmanager
 def _watching(handler: logging.Handler) -> Iterator[None]:
-    """Let a handler have what the client logs."""
+    """Attach a handler to the client's log."""
     log = logging.getLogger(_CLIENT_LOG)
     level = log.level
     log.addHandler(handler)
@@ -175,8 +175,11 @@ def _watching(handler: logging.Handler) -> Iterator[None]:
         log.removeHandler(handler)
 
 
+_EVENTS = {"The connection is lost": "connection lost", "Reconnecting failed": "not connected"}
+
+
 class _WaitNote(logging.Handler):
-    """Shows once that the hub lets us wait."""
+    """Shows once that the hub has asked us to wait."""
 
     def __init__(self, connection: HubConnection) -> None:
         super().__init__()
@@ -188,12 +191,12 @@ class _WaitNote(logging.Handler):
             return
         self._is_told = True
         reason, wait_s = vars(record)["reason"], ceil(vars(record)["wait_s"])
-        sentence = f"note: {reason}; the hub wants us to wait, going on in {max(1, wait_s)} s"
+        sentence = f"note: {reason}; continuing in {max(1, wait_s)} s"
         self._connection.remark({"waiting_s": max(1, wait_s), "reason": reason}, sentence)
 
 
 class _ConnectionNotes(logging.Handler):
-    """Shows losses of the connection, each reason once, and of messages."""
+    """Shows lost connections, each reason once, and messages that cannot be read."""
 
     def __init__(self, connection: RoomConnection) -> None:
         super().__init__()
@@ -205,23 +208,23 @@ class _ConnectionNotes(logging.Handler):
         match record.msg:
             case "Connected" if self._reason:
                 self._reason = ""
-                self._connection.plain.remark({"connection": "back"}, "Connected again")
+                self._connection.plain.remark({"connection": "back"}, "reconnected")
             case "The connection is lost" | "Reconnecting failed":
                 self._lost(record.msg, facts["reason"])
             case "Messages were gone before they could be read":
                 self._gone(facts["first"], facts["last"])
             case "The room ends before what was read":
-                ends = f"the room ends at {facts['last']}; reading from its beginning"
+                ends = f"the room ends at {facts['last']}; reading from the beginning"
                 self._connection.plain.remark({"room_ends_at": facts["last"]}, f"note: {ends}")
 
     def _lost(self, event: str, reason: str) -> None:
         if reason != self._reason:
             self._reason = reason
-            sentence = f"{event}: {reason}; trying again until Ctrl-C"
+            sentence = f"{_EVENTS[event]}: {reason}; retrying until Ctrl-C"
             self._connection.plain.remark({"connection": "lost", "reason": reason}, sentence)
 
     def _gone(self, first: int, last: int) -> None:
         from signalhub.client import Missed
 
-        fate = "cannot be read: gone, or in another inbox"
-        tell_missing(self._connection, Missed(first, last), fate, fate)
+        reason = "cannot be read: deleted, or in another inbox"
+        tell_missing(self._connection, Missed(first, last), reason, reason)

@@ -1,4 +1,4 @@
-"""Words and the bytes that travel: sealed with a key, as they are, or ready ciphertext."""
+"""Text and the bytes that are sent for it: encrypted with a key, plain, or given as ciphertext."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Text = Annotated[
     str,
     Parameter(
         name="TEXT",
-        help="What to send; - reads standard input, -- goes before dashes.",
+        help="Text to send; - reads standard input.",
         allow_leading_hyphen=True,
     ),
 ]
@@ -32,24 +32,26 @@ KeyFile = Annotated[
     Parameter(
         name="--key",
         show_default=False,
-        help="File with the room's key, to encrypt and decrypt with.",
+        help="File with the room's key, for encryption and decryption.",
     ),
 ]
 Raw = Annotated[
     bool,
     Parameter(
-        name="--raw", negative=(), show_default=False, help="Ciphertext as base64url, as it is."
+        name="--raw", negative=(), show_default=False, help="Send and show ciphertext as base64url."
     ),
 ]
 
-_KEY_FORMS = "a key is 32 bytes, or a line of base64url or hex; `signalhub room key` makes one"
-_UNSEALED = "note: without --key what is sent is not encrypted: the hub can read it"
-_UNOPENED = "(cannot be opened with this key for this room)"
+_KEY_FORMS = (
+    "a key is 32 bytes, or a line of base64url or hex; create one with `signalhub room key`"
+)
+_UNSEALED = "note: sent unencrypted, so the hub can read it; use --key to encrypt"
+_UNOPENED = "(cannot be decrypted with this key for this room)"
 
 
 @dataclass(frozen=True)
 class TextCodec:
-    """Turns words into bytes for one room, and back."""
+    """Turns text into bytes for one room, and back."""
 
     sealing: Sealing | None
     is_raw: bool
@@ -60,20 +62,21 @@ class TextCodec:
         if self.is_raw:
             return _decoded(words)
         if not words:
-            raise usage("there is nothing to send", "give a text, or - to read standard input")
+            raise usage("nothing to send", "give a text, or - to read standard input")
         if self.sealing is None:
             return words.encode()
         return self.sealing.seal(message_id, words.encode())
 
     def warn(self, connection: HubConnection) -> None:
-        """Say that the hub will be able to read what is sent, if it will."""
+        """Warn if the hub can read what is sent."""
         if self.sealing is None and not self.is_raw:
             connection.remark({"encrypted": False}, _UNSEALED)
 
     def facts(self, message: RoomMessage) -> dict[str, Any]:
-        """A message as one JSON object, in the words of the wire; `text` if it can be read.
+        """A message as one JSON object, with the names of the protocol, and `text` if it is text.
 
-        Otherwise, if there is a key, it says what came of it: bytes that are no text, or nothing.
+        With a key, decrypted bytes that are not text are `plaintext`; `sealed` is true if
+        decryption failed.
         """
         from signalhub.client.arguments import encoded
 
@@ -93,8 +96,8 @@ class TextCodec:
         }
         return {name: value for name, value in facts.items() if value is not None}
 
-    def words(self, message: RoomMessage) -> tuple[str, str]:
-        """What people see of a message, and how."""
+    def text(self, message: RoomMessage) -> tuple[str, str]:
+        """A message for people, with its style."""
         from signalhub.client.arguments import encoded
 
         content = self._content(message)
@@ -104,7 +107,7 @@ class TextCodec:
         return (encoded(content), "dim") if text is None else (text, "")
 
     def _content(self, message: RoomMessage) -> bytes | None:
-        """The bytes that somebody sent; `None` if they are sealed and stay so."""
+        """The decrypted bytes; `None` if they cannot be decrypted."""
         from signalhub.client.sealing import Unsealable
 
         if self.sealing is None:
@@ -121,20 +124,20 @@ class TextCodec:
             text = content.decode()
         except UnicodeDecodeError:
             return None
-        # Ciphertext may happen to be UTF-8; words are mostly printable.
-        is_words = self.sealing is not None or all(
+        # Ciphertext may happen to be UTF-8, but not printable text.
+        is_text = self.sealing is not None or all(
             letter.isprintable() or letter in "\n\t" for letter in text
         )
-        return text if is_words else None
+        return text if is_text else None
 
 
 def codec_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) -> TextCodec:
-    """How the words of this room travel.
+    """How the text of this room is encoded.
 
-    A reader's key also says which inbox is meant, so it may stand beside --raw.
+    A reader's key also determines the inbox, so it may be combined with --raw.
     """
     if is_raw and key is not None and not is_reading:
-        raise usage("--raw is about ready ciphertext, --key makes it", "give one of them")
+        raise usage("--raw and --key exclude each other", "give one of them")
     if is_raw or key is None:
         return TextCodec(None, is_raw)
     from signalhub.client.sealing import Sealing
@@ -143,22 +146,22 @@ def codec_of(key: bytes | None, room: str, *, is_raw: bool, is_reading: bool) ->
 
 
 def read_key(path: Path | None, option: str = "--key") -> bytes | None:
-    """The key in a file, if one is named."""
+    """The key in a file, if one is given."""
     if path is None:
         return None
     try:
         content = path.read_bytes()
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise usage(f"the key file {path} {problem}", f"name another with {option}") from None
+        problem = f"cannot read the key file {path}: {error.strerror}"
+        raise usage(problem, f"choose another with {option}") from None
     key = _key_of(content)
     if key is None:
-        raise usage(f"the key file {path} holds no key", _KEY_FORMS)
+        raise usage(f"invalid key file {path}", _KEY_FORMS)
     return key
 
 
 def write_key(path: Path, key: bytes) -> None:
-    """Write a key that only its owner can read, over nothing that is there."""
+    """Write a key to a new file that only its owner can read."""
     from signalhub.client.arguments import encoded
 
     try:
@@ -167,18 +170,18 @@ def write_key(path: Path, key: bytes) -> None:
         raise Failure(
             Exit.FAILED,
             "file_exists",
-            f"{path} is there already, and might be a key somebody needs",
+            f"{path} exists and may contain a key in use",
             "choose another --out",
         ) from None
     except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
-        raise usage(f"the key file {path} {problem}", "choose another --out") from None
+        problem = f"cannot write the key file {path}: {error.strerror}"
+        raise usage(problem, "choose another --out") from None
     with os.fdopen(descriptor, "w") as file:
         file.write(encoded(key) + "\n")
 
 
 def inbox_of(key: bytes | None, named: str | None) -> str | None:
-    """The inbox that is named, or else goes with the key."""
+    """The given inbox, or the one that belongs to the key."""
     from signalhub import capability
     from signalhub.client.arguments import checked_inbox
 
@@ -211,5 +214,5 @@ def _decoded(text: str) -> bytes:
     except ValueError:
         content = b""
     if not content:
-        raise usage("this is no base64url", "leave --raw out to send text")
+        raise usage("invalid base64url", "omit --raw to send text")
     return content

@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 LIMIT = 100
 LIMIT_MAX = 1000
-# The hub gives out sixty pages a minute; whoever wants all of them waits for the next minute.
+# The hub serves sixty pages a minute; a reader of more has to wait for the next minute.
 PAGE_S = 90.0
 
 
 @Parameter(name="*", group="Encryption")
 @dataclass(frozen=True, kw_only=True)
 class InboxOptions:
-    """How the messages of the inbox can be read."""
+    """How the messages of an inbox are decrypted."""
 
     key: KeyFile = None
     room: Annotated[
         str | None,
         DASHED,
-        Parameter(help="With --key: the room of the inbox, which the encryption covers."),
+        Parameter(help="With --key: the room of the inbox, which is part of the encryption."),
     ] = None
-    tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
+    tenant: Annotated[str | None, Parameter(help="Tenant of the room.")] = None
     raw: Raw = False
 
     def codec(self, *, is_reading: bool) -> TextCodec:
-        """How words travel."""
+        """How text is encoded."""
         from signalhub.client.arguments import room_name
 
         if self.key is not None and self.room is None and not self.raw:
-            raise usage("messages are encrypted for one room", "name it with --room")
+            raise usage("--key requires a room", "give it with --room")
         try:
             name = "" if self.room is None else room_name(self.tenant, self.room)
         except ValueError as error:
@@ -59,10 +59,10 @@ class InboxOptions:
         return codec_of(read_key(self.key), name, is_raw=self.raw, is_reading=is_reading)
 
     def inbox(self, named: str | None) -> str:
-        """The inbox that is named, or goes with the key."""
+        """The given inbox, or the one that belongs to the key."""
         found = inbox_of(read_key(self.key), named or os.environ.get(INBOX_VARIABLE))
         if found is None:
-            raise usage("which inbox is meant?", f"name it, or set {INBOX_VARIABLE}, or give --key")
+            raise usage("no inbox given", f"give its id, set {INBOX_VARIABLE}, or give --key")
         return found
 
 
@@ -76,27 +76,27 @@ def fetch(
         Parameter(
             name="INBOX",
             show_default=False,
-            help="Its id; otherwise SIGNALHUB_INBOX, otherwise the one that goes with --key.",
+            help="Id of the inbox; default: SIGNALHUB_INBOX, then the inbox of --key.",
         ),
     ] = None,
     /,
     *,
     from_seq: Annotated[
-        int, Parameter(name="--from", validator=Number(gte=0), help="The first position.")
+        int, Parameter(name="--from", validator=Number(gte=0), help="First position.")
     ] = 0,
     limit: Annotated[
         int, Parameter(validator=Number(gte=1, lte=LIMIT_MAX), help="At most N messages.")
     ] = LIMIT,
     all: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="All of them, page by page.")
+        bool, Parameter(negative=(), show_default=False, help="Fetch all messages, page by page.")
     ] = False,
     options: InboxOptions = NO_INBOX_OPTIONS,
     connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
-    """Print what an inbox holds.
+    """Print the messages of an inbox.
 
-    Standard error says what is gone, and where to go on if there is more:
-    SIGNALHUB_INBOX=… signalhub inbox fetch --from 42
+    Standard error says which messages are no longer stored, and where to
+    continue if there are more: SIGNALHUB_INBOX=… signalhub inbox fetch --from 42
     """
     codec, named = options.codec(is_reading=True), options.inbox(inbox)
     output = connection.plain.output
@@ -122,7 +122,7 @@ def append(
         Parameter(
             name="INBOX",
             allow_leading_hyphen=True,
-            help="Its id; may be left out if SIGNALHUB_INBOX or --key says it.",
+            help="Id of the inbox; may be omitted with SIGNALHUB_INBOX or --key.",
         ),
     ],
     text: Annotated[
@@ -130,7 +130,7 @@ def append(
         Parameter(
             name="TEXT",
             show_default=False,
-            help="What to put in; - reads standard input, -- goes before dashes.",
+            help="Text to append; - reads standard input.",
             allow_leading_hyphen=True,
         ),
     ] = None,
@@ -138,12 +138,12 @@ def append(
     *,
     message_id: Annotated[
         str | None,
-        Parameter(name="--id", help="An id of your own: appended again with it, it counts once."),
+        Parameter(name="--id", help="Message id; a message appended again with it counts once."),
     ] = None,
     options: InboxOptions = NO_INBOX_OPTIONS,
     connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
-    """Put a message into an inbox and print its position; nobody is told.
+    """Append a message to an inbox and print its position; nobody is notified.
 
     signalhub inbox append "$INBOX" 'read this later' --key general.key --room general
     """
@@ -151,11 +151,11 @@ def append(
 
     variable = os.environ.get(INBOX_VARIABLE)
     if text is None and inbox == variable:
-        raise usage("there is nothing to append but the inbox id itself", "give a text")
+        raise usage("nothing to append: the only argument is the inbox id", "give a text")
     if text is None and not variable and options.key is None:
-        advice = f"give both INBOX and TEXT, or set {INBOX_VARIABLE} or give --key"
-        raise usage("the text is missing, or the inbox is", advice)
-    words, given = (inbox, None) if text is None else (text, inbox)
+        advice = f"give both INBOX and TEXT, or set {INBOX_VARIABLE}, or give --key"
+        raise usage("INBOX or TEXT is missing", advice)
+    content, given = (inbox, None) if text is None else (text, inbox)
     try:
         check_no_option(str, given)
     except ValueError as error:
@@ -165,7 +165,7 @@ def append(
         own = checked_room_message_id(message_id)
     except ValueError as error:
         raise usage(str(error), "choose another --id") from None
-    ciphertext = codec.ciphertext(words, own)
+    ciphertext = codec.ciphertext(content, own)
 
     async def work(hub: Hub) -> Stored:
         codec.warn(connection.plain)
@@ -180,8 +180,8 @@ def append(
         "duplicate": stored.is_repeat,
         "storedAt": stored.stored_at,
     }
-    fate = f"seq {stored.seq}; it was there already" if stored.is_repeat else f"seq {stored.seq}"
-    connection.plain.output.fact(facts, fate)
+    result = f"seq {stored.seq} (duplicate)" if stored.is_repeat else f"seq {stored.seq}"
+    connection.plain.output.fact(facts, result)
 
 
 async def _print_all(
@@ -204,8 +204,8 @@ def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomC
         raise Failure(
             Exit.FAILED,
             "partial",
-            "the hub cannot read all of it now, so messages may be missing above",
-            "ask again in a few seconds",
+            "the hub cannot read the whole page now; messages may be missing above",
+            "try again in a few seconds",
         )
     from signalhub.client import Missed
 
@@ -215,27 +215,27 @@ def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomC
     if not page:
         _tell_nothing(from_seq, connection)
     if len(page) == limit:
-        sentence = f"there may be more: go on with --from {page.next_seq}, or --all"
+        sentence = f"there may be more: continue with --from {page.next_seq}, or use --all"
         connection.plain.remark({"next": page.next_seq}, sentence)
 
 
 def _tell_gone(missed: Missed, connection: RoomConnection) -> None:
-    tell_missing(connection, missed, "is not kept any more", "are not kept any more")
+    tell_missing(connection, missed, "is no longer stored", "are no longer stored")
 
 
 def _tell_nothing(from_seq: int, connection: RoomConnection) -> None:
-    where = f"from seq {from_seq} on" if from_seq > 1 else "here"
-    connection.plain.note(f"note: there is nothing {where}; an unused inbox looks the same")
+    where = f" from seq {from_seq} on" if from_seq > 1 else ""
+    connection.plain.note(f"note: no messages{where}; an unused inbox looks the same")
 
 
 def _print(message: RoomMessage, codec: TextCodec, output: Output) -> None:
-    words, style = codec.words(message)
-    line = [(str(message.seq), "bold"), (_moment(message), "dim"), (shown(words), style)]
+    text, style = codec.text(message)
+    line = [(str(message.seq), "bold"), (_moment(message), "dim"), (shown(text), style)]
     output.line(codec.facts(message), line)
 
 
 def _moment(message: RoomMessage) -> str:
-    """When it was stored, as exactly as the hub tells it."""
+    """When it was stored, with the precision of the hub."""
     moment = message.created_at
     if moment is None:
         return ""

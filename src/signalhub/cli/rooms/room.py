@@ -1,4 +1,4 @@
-"""`signalhub room`: talk in a room, listen to it, make a key for it."""
+"""`signalhub room`: send to a room, listen to it, create a key for it."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 Kind = Literal[
     "mls_app", "mls_proposal", "mls_approval", "mls_rejection", "mls_commit", "mls_group_info"
 ]
-# In a blind hub it is the id of an inbox, which may begin with a dash.
-RoomId = Annotated[str, DASHED, Parameter(name="ROOM", help="The id of the room, such as general.")]
+# In a blind hub it is an inbox id, which may begin with a dash.
+RoomId = Annotated[str, DASHED, Parameter(name="ROOM", help="Id of the room, such as general.")]
 
 
 @Parameter(name="*", group="Room")
 @dataclass(frozen=True, kw_only=True)
 class RoomOptions:
-    """Which room it is, who we are in it, and what only members know."""
+    """The tenant of a room, our name in it, and what only members know."""
 
-    tenant: Annotated[str | None, Parameter(help="Whose room it is.")] = None
+    tenant: Annotated[str | None, Parameter(help="Tenant of the room.")] = None
     pseudonym: Annotated[
-        str | None, Parameter(help="Who we are to the others; a random name otherwise.")
+        str | None, Parameter(help="Name shown to other members; default: random.")
     ] = None
     inbox: Annotated[
         str | None,
@@ -59,14 +59,14 @@ class RoomOptions:
         Parameter(
             env_var=INBOX_VARIABLE,
             show_default=False,
-            help="The room's inbox; otherwise the one that goes with --key, if there is one.",
+            help="Inbox of the room; default: the inbox of --key, if given.",
         ),
     ] = None
     key: KeyFile = None
     raw: Raw = False
 
     def codec(self, room: str, *, is_reading: bool) -> TextCodec:
-        """How words travel in this room."""
+        """How text is encoded in this room."""
         from signalhub.client.arguments import room_name
 
         try:
@@ -99,18 +99,18 @@ def send(
     text: Text,
     /,
     *,
-    type: Annotated[Kind, Parameter(help="What kind of message it is to the room.")] = "mls_app",
-    proposal: Annotated[str | None, Parameter(help="The proposal that it is about.")] = None,
+    type: Annotated[Kind, Parameter(help="Message type.")] = "mls_app",
+    proposal: Annotated[str | None, Parameter(help="Proposal the message is about.")] = None,
     message_id: Annotated[
         str | None,
-        Parameter(name="--id", help="An id of your own: sent again with it, it counts once."),
+        Parameter(name="--id", help="Message id; a message sent again with it counts once."),
     ] = None,
     options: RoomOptions = NO_ROOM_OPTIONS,
     connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
     """Send a message to a room and print its position.
 
-    Without --key the hub can read it; with --key only those who have the key:
+    With --key only holders of the key can read it, otherwise the hub can:
     signalhub room send general 'see you at six' --key general.key
     """
     from signalhub.client.arguments import checked_kind, checked_room_message_id
@@ -137,8 +137,8 @@ def send(
 
     sent = run(connection, work)
     facts = {"messageId": sent.message_id, "seq": sent.seq, "duplicate": sent.is_repeat}
-    fate = f"seq {sent.seq}; it was there already" if sent.is_repeat else f"seq {sent.seq}"
-    connection.plain.output.fact(facts, fate)
+    result = f"seq {sent.seq} (duplicate)" if sent.is_repeat else f"seq {sent.seq}"
+    connection.plain.output.fact(facts, result)
 
 
 def listen(
@@ -147,25 +147,25 @@ def listen(
     *,
     since: Annotated[
         int,
-        Parameter(validator=Number(gte=0), help="The last position already read; 0 is none."),
+        Parameter(validator=Number(gte=0), help="Last position already read; 0 for none."),
     ] = 0,
     new: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="Only what comes from now on."),
+        Parameter(negative=(), show_default=False, help="Only new messages."),
     ] = False,
     count: Count = None,
     for_s: For = None,
     options: RoomOptions = NO_ROOM_OPTIONS,
     connection: RoomConnection = LOCAL_ROOMS,
 ) -> None:
-    """Print every message of a room: first what was said, then what comes.
+    """Print the messages of a room until Ctrl-C: stored ones, then new ones.
 
-    Each once and in order, also through losses of the connection. Who sent a
-    message, and its type, are known only of what comes. Ctrl-C ends.
+    Each is printed once and in order, also after reconnecting. Sender and type
+    are known only for new messages.
     signalhub room listen general --since 41 --key general.key
     """
     if new and since:
-        raise usage("--new reads nothing of what was said", "give either --new or --since")
+        raise usage("--new and --since exclude each other", "give one of them")
     codec = options.codec(room, is_reading=True)
 
     async def show(message: RoomMessage, _is_last: bool) -> None:
@@ -174,7 +174,7 @@ def listen(
     async def work(hub: Hub) -> None:
         opening = options.opening(hub, room, None if new else since, brief_reconnect())
         async with await joined(connection, opening) as place:
-            connection.plain.note("listening; Ctrl-C ends")
+            connection.plain.note("listening; press Ctrl-C to stop")
             await take_each(place, show, count=count, for_s=for_s)
 
     with changes_shown(connection):
@@ -185,26 +185,24 @@ def key(
     *,
     out: Annotated[
         Path | None,
-        Parameter(
-            show_default=False, help="The file to write a new key to; it must not be there yet."
-        ),
+        Parameter(show_default=False, help="Create a key and write it to this new file."),
     ] = None,
     show: Annotated[
         Path | None,
-        Parameter(show_default=False, help="A file with a key, which is only read."),
+        Parameter(show_default=False, help="Read the key in this file."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key for a room, or take one, and print the inbox id that goes with it.
+    """Create a key for a room, or read one, and print its inbox id.
 
-    Give the file to the members, over a way you trust, and to nobody else:
+    Give the file only to members of the room, over a secure channel:
     signalhub room key --out general.key
     """
     from signalhub.client.sealing import new_key
 
     path = out or show
     if path is None or (out and show):
-        raise usage("a key is made or shown", "give either --out or --show, with a file")
+        raise usage("give exactly one of --out and --show", "each takes a file")
     made = read_key(show, "--show") or new_key()
     inbox = inbox_of(made, None)
     if out is not None:
@@ -213,11 +211,11 @@ def key(
 
 
 def _print(message: RoomMessage, codec: TextCodec, output: Output) -> None:
-    words, style = codec.words(message)
+    text, style = codec.text(message)
     line = [
         (str(message.seq), "bold"),
         (shown(message.pseudonym or ""), "cyan"),
         (message.type or "", "yellow"),
-        (shown(words), style),
+        (shown(text), style),
     ]
     output.line(codec.facts(message), line)

@@ -1,7 +1,6 @@
-"""What users type: addresses with or without `@( )`, data as JSON or text.
+"""Arguments as users type them: addresses with or without `@( )`, data as JSON or text.
 
-The hub takes nearly any text for an address or a topic; here what is most likely a slip is refused.
-What follows `--` is data as it stands: neither an option nor the dash for standard input.
+What follows `--` is data: neither an option nor the dash that stands for standard input.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ STDIN = "-"
 END_OF_OPTIONS = "--"
 URL_VARIABLE = "SIGNALHUB_URL"
 
-_GIVE_TOKEN = "a token goes with --token-file or SIGNALHUB_TOKEN"  # noqa: S105
+_GIVE_TOKEN = "pass a token with --token-file or SIGNALHUB_TOKEN"  # noqa: S105
 
-# The parser does not tell on which side of `--` it found an argument.
+# The parser does not say on which side of `--` it found an argument.
 _verbatim: ContextVar[Sequence[str]] = ContextVar("verbatim", default=())
 
 Address = Annotated[str, Parameter(name="ADDRESS", help="An address, with or without @( ).")]
@@ -35,21 +34,24 @@ Data = Annotated[
     str,
     Parameter(
         name="DATA",
-        help="JSON if it reads as JSON, else text; - reads standard input, -- goes before dashes.",
+        help="Sent as JSON if it parses as JSON, else as text; - reads standard input.",
         allow_leading_hyphen=True,
     ),
 ]
 AsText = Annotated[
     bool,
     Parameter(
-        name="--text", negative=(), show_default=False, help="Send the data as text, never as JSON."
+        name="--text",
+        negative=(),
+        show_default=False,
+        help="Send the data as text even if it parses as JSON.",
     ),
 ]
 Type = Annotated[str, Parameter(help="The message type.")]
 Topic = Annotated[str, Parameter(name="TOPIC", help="The topic, such as prices/eu.")]
 MessageId = Annotated[
     str | None,
-    Parameter(name="--id", help="An id of your own: sent again with it, a message counts once."),
+    Parameter(name="--id", help="Message id; a message sent again with the same id counts once."),
 ]
 
 
@@ -59,26 +61,26 @@ def address(text: str) -> str:
 
 
 def check_no_option(kind: object, text: str | None) -> None:
-    """An id may begin with a dash, but a mistyped option is none; raises `ValueError`."""
+    """An id may begin with a dash, but not look like a mistyped option; raises `ValueError`."""
     from signalhub.client.arguments import CAPABILITY_CHARS
 
     if text is None or not text.startswith("-") or text in _verbatim.get():
         return
     if len(text) != CAPABILITY_CHARS:
-        raise ValueError(f"{text} is no option of this command; as an id, write it last, behind --")
+        raise ValueError(f"unknown option {text}; to pass it as an id, write it last, after --")
 
 
-# Added to parameters that take the id of an inbox: one in sixty-four begins with a dash.
+# For parameters that take the id of an inbox: one in sixty-four begins with a dash.
 DASHED = Parameter(allow_leading_hyphen=True, validator=check_no_option)
 
 
 def optional_address(text: str | None) -> str | None:
-    """The full form of an address that may be left out."""
+    """The full form of an optional address."""
     return None if text is None else address(text)
 
 
 def options_of(argv: Sequence[str]) -> Sequence[str]:
-    """A command line up to its `--`; what follows is remembered as data."""
+    """The command line up to `--`; what follows is remembered as data."""
     end = argv.index(END_OF_OPTIONS) if END_OF_OPTIONS in argv else len(argv)
     _verbatim.set(argv[end + 1 :])
     return argv[:end]
@@ -89,8 +91,8 @@ def data(text: str, *, as_text: bool) -> Any:
     is_verbatim = text in _verbatim.get()
     if text.startswith("--") and not is_verbatim:
         raise usage(
-            f"{text} is no option of this command",
-            f"see --help; to send it as data, write it last, as -- {text}",
+            f"unknown option {text}",
+            f"see --help; to send it as data, write it last: -- {text}",
         )
     if text == STDIN and not is_verbatim:
         text = standard_input()
@@ -98,7 +100,7 @@ def data(text: str, *, as_text: bool) -> Any:
 
 
 def decoded(text: str, *, as_text: bool) -> Any:
-    """JSON if it reads as JSON, else the text itself."""
+    """The JSON value if the text parses as JSON, else the text itself."""
     if as_text:
         return text
     try:
@@ -129,7 +131,7 @@ def checked_subscription(text: str) -> str:
 
 
 def optional_topic(text: str | None) -> str | None:
-    """A topic that may be left out."""
+    """An optional topic."""
     return None if text is None else checked_topic(text)
 
 
@@ -137,11 +139,13 @@ def checked_name(text: str, of_what: str) -> str:
     """The name of a subscription or a consumer."""
     from signalhub.client import arguments
 
-    return _checked(lambda name: arguments.checked_name(name, of_what), text, "name it, as billing")
+    return _checked(
+        lambda name: arguments.checked_name(name, of_what), text, "choose a name such as billing"
+    )
 
 
 def checked_message_id(text: str | None) -> str | None:
-    """An id the user gives to a message."""
+    """A message id chosen by the user."""
     from signalhub.client import arguments
 
     if text is not None:
@@ -150,7 +154,7 @@ def checked_message_id(text: str | None) -> str | None:
 
 
 def half_wildcard(topic: str) -> str | None:
-    """The level of a topic that looks like a wildcard and is none."""
+    """A level of a topic that contains a wildcard character but is not a wildcard."""
     wildcards = (names.ONE_LEVEL, names.SUBTREE)
     for level in topic.split("/"):
         if level not in wildcards and any(sign in level for sign in wildcards):
@@ -159,20 +163,20 @@ def half_wildcard(topic: str) -> str | None:
 
 
 def checked_url(text: str) -> str:
-    """Where a hub is."""
+    """The URL of a hub."""
     from signalhub.client import arguments
 
     origin = URL_VARIABLE if os.environ.get(URL_VARIABLE) == text else "--url"
     try:
         arguments.checked_url(text)
-        # Numbers that are no port are found only by asking for it.
+        # An invalid port is found only by reading it.
         urlsplit(text).port  # noqa: B018
     except ValueError as error:
         complaint, _, _ = str(error).partition(";")
-        # What may hold a secret is not repeated.
+        # A URL that may contain a secret is not repeated.
         if "@" in text or "?" in text:
             raise usage(f"{origin}: {complaint}", f"correct {origin}; {_GIVE_TOKEN}") from None
-        raise usage(f"{origin} is {text!r}: {complaint}", f"correct {origin}") from None
+        raise usage(f"invalid {origin} {text!r}: {complaint}", f"correct {origin}") from None
     return text
 
 
@@ -184,7 +188,7 @@ def _usable(check: Callable[[str], str], text: str) -> str:
 
 
 def _checked(check: Callable[[str], str], text: str, resolution: str) -> str:
-    """The client's own check, whose complaint becomes wrong usage."""
+    """Apply a check of the client; its error becomes a usage failure."""
     try:
         return check(text)
     except ValueError as error:
@@ -192,7 +196,7 @@ def _checked(check: Callable[[str], str], text: str, resolution: str) -> str:
 
 
 def standard_input() -> str:
-    """Everything on standard input, without the newline that ends it."""
+    """Everything on standard input, without a final newline."""
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n")
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 """How commands reach the hub: their common options, one session, and what its failures mean.
 
-One-shot commands register nothing, so they take no address from anybody, and do not reconnect;
-commands that follow register theirs, and come back within seconds after a loss.
+One-shot commands register no address and do not reconnect. Commands that follow messages register
+theirs and reconnect within seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Work = Callable[["Client"], Awaitable[T]]
 
-Url = Annotated[str, Parameter(env_var=URL_VARIABLE, help="Where the hub is.")]
+Url = Annotated[str, Parameter(env_var=URL_VARIABLE, help="URL of the hub.")]
 Timeout = Annotated[
     float,
     Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for an answer."),
@@ -65,7 +65,7 @@ class HubConnection:
     url: Url = DEFAULT_URL
     token_file: Annotated[
         Path | None,
-        Parameter(help="File with a token; else SIGNALHUB_TOKEN is used."),
+        Parameter(help="File that contains a token; default: SIGNALHUB_TOKEN."),
     ] = None
     timeout_s: Timeout = TIMEOUT_S
     as_json: AsJson = False
@@ -75,25 +75,25 @@ class HubConnection:
         return Output(self.as_json)
 
     def token(self) -> str | None:
-        """The token to present, if there is one."""
+        """The token to present, if any."""
         if self.token_file is None:
             return os.environ.get("SIGNALHUB_TOKEN", "").strip() or None
-        resolution = "name another with --token-file, or leave it out and set SIGNALHUB_TOKEN"
+        resolution = "choose another with --token-file, or set SIGNALHUB_TOKEN instead"
         try:
             token = self.token_file.read_text().strip()
         except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-            raise usage(f"the token file {self.token_file} {problem}", resolution) from None
+            problem = f"cannot read the token file {self.token_file}: {error.strerror}"
+            raise usage(problem, resolution) from None
         except UnicodeDecodeError:
-            raise usage(f"the token file {self.token_file} is no text", resolution) from None
+            raise usage(f"the token file {self.token_file} is not text", resolution) from None
         if not token:
             raise usage(f"the token file {self.token_file} is empty", resolution)
         return token
 
     def checked_id(self, message_id: str | None, sender: str | None) -> str | None:
-        """An id of the user's own; the hub knows it again only from the same sender."""
+        """A message id chosen by the user; the hub recognises it only from the same sender."""
         if message_id is not None and sender is None and self.token() is None:
-            raise usage("an id counts only together with its sender", "name one with --from")
+            raise usage("--id needs a sender", "give one with --from")
         return checked_message_id(message_id)
 
     def hub_options(self) -> HubOptions:
@@ -109,11 +109,11 @@ class HubConnection:
         return await HubAccess(timeout_s=self.timeout_s).in_time(step)
 
     def remark(self, facts: Mapping[str, Any], sentence: str) -> None:
-        """Say beside the results what programs should know as well."""
+        """Report on standard error what programs should know as well."""
         Output(self.as_json, sys.stderr).fact(facts, sentence)
 
     def note(self, sentence: str) -> None:
-        """Tell people, not programs, what is going on."""
+        """Tell people, but not programs, what is happening."""
         if not self.as_json:
             print(sentence, file=sys.stderr, flush=True)
 
@@ -126,7 +126,7 @@ Sender = Annotated[
     Parameter(
         name="--from",
         group="Connection",
-        help="Address to speak as.",
+        help="Address to send as.",
     ),
 ]
 
@@ -193,19 +193,19 @@ def losses_shown(connection: HubConnection) -> Iterator[None]:
 
 
 def socket_url(url: str) -> str:
-    """The hub's WebSocket, also if the hub is named by its other URL, as rooms may name it."""
+    """The hub's WebSocket URL; rooms may name the hub by its HTTP URL."""
     try:
         parts = urlsplit(url)
         scheme = _SOCKET_SCHEMES[parts.scheme]
         path = parts.path if parts.path.strip("/") else "/ws"
         return checked_url(parts._replace(scheme=scheme, path=path).geturl())
     except (KeyError, ValueError, Failure):
-        # Whatever is wrong is said about what was written, and where.
+        # Errors are about the URL as the user wrote it.
         return checked_url(url)
 
 
 def failure_of(error: ClientError) -> Failure:
-    """What a user is told when the client fails."""
+    """The failure for an error of the client."""
     from signalhub.client.transport.link import NotOpened
 
     match error:
@@ -214,7 +214,7 @@ def failure_of(error: ClientError) -> Failure:
         case UnknownActor():
             return Failure(Exit.FAILED, error.code, error.message, _WHO_IS_THERE)
         case Refused(code=Code.UNAUTHORIZED):
-            # What a token does not permit is named; otherwise the token itself is no good.
+            # A missing permission is named by `action`; without one the token itself is invalid.
             action = error.details.get("action")
             resolution = {None: _MINT, "speak as": _SPEAK_AS}.get(action, _PERMISSION)
             return Failure(Exit.FAILED, error.code, error.message, resolution)
@@ -241,48 +241,48 @@ def failure_of(error: ClientError) -> Failure:
 
 
 def dismissal_of(error: GaveUp) -> Failure:
-    """What a user is told when the hub ends a command that would have stayed."""
+    """The failure of a command that the hub has disconnected for good."""
     reasons = (reason for reason in _DISMISSALS if reason in str(error))
-    resolution = _DISMISSALS.get(next(reasons, ""), "start the command again")
+    resolution = _DISMISSALS.get(next(reasons, ""), "restart the command")
     return Failure(Exit.FAILED, error.code, str(error), resolution)
 
 
 def _is_answered(error: Unavailable) -> bool:
-    """Did something answer that is no hub, or not there?"""
+    """Did something other than a hub answer?"""
     return any(words in str(error) for words in ("answered HTTP", "does not speak WebSocket"))
 
 
-_WHO_IS_THERE = "see with `signalhub ls` who is there"
-_LEFT = "it left just now and may have seen the message: look before you repeat it"
-_MINT = "make a token with `signalhub token mint`, and give it with --token-file or SIGNALHUB_TOKEN"
-_PERMISSION = "use a token that allows it, with --token-file or SIGNALHUB_TOKEN"
-_SPEAK_AS = "leave --from out, or use a token whose register permission covers it"
-_AGAIN = "it did not happen; try again in a few seconds"
-_TAKEN_OVER = "choose another --consumer, or end the program that took this one"
-_ENDED = "see with `signalhub sub ls` and `signalhub topic ls` what is left"
-_HUB_LOG = "look into the hub's log"
-_NO_HUB = "start one with `signalhub serve`, or name another with --url"
-_NOT_THERE = "something else answers there: correct --url or SIGNALHUB_URL; a hub's path is /ws"
-_LATER = "the hub takes no connection now; nothing was sent, so repeat the command later"
-_UNKNOWN = "it may have happened: look before you repeat it, or wait longer with --timeout"
-# The hub's own advice names messages of the protocol; here it names commands.
+_WHO_IS_THERE = "list registered actors with `signalhub ls`"
+_LEFT = "it has just disconnected and may have received the message: check before you repeat it"
+_MINT = "create a token with `signalhub token mint`; pass it with --token-file or SIGNALHUB_TOKEN"
+_PERMISSION = "use a token that permits it, with --token-file or SIGNALHUB_TOKEN"
+_SPEAK_AS = "omit --from, or use a token whose register permission covers it"
+_AGAIN = "nothing was done; try again in a few seconds"
+_TAKEN_OVER = "choose another --consumer, or stop the program that took this one"
+_ENDED = "see `signalhub sub ls` and `signalhub topic ls`"
+_HUB_LOG = "see the hub's log"
+_NO_HUB = "start one with `signalhub serve`, or choose another with --url"
+_NOT_THERE = "this is not a hub: correct --url or SIGNALHUB_URL; the path of a hub is /ws"
+_LATER = "the hub accepts no connections now; nothing was sent, try again later"
+_UNKNOWN = "it may have been done: check before you repeat it, or wait longer with --timeout"
+# The hub's advice is about protocol messages; this one is about commands.
 _BY_CODE: Mapping[str, str] = {
-    Code.UNKNOWN_TOPIC: "see with `signalhub topic ls` which there are; `topic create` makes one",
-    Code.TOPIC_CONFLICT: "see it with `signalhub topic info`, change it with `signalhub topic set`",
-    Code.UNKNOWN_SUBSCRIPTION: "see with `signalhub sub ls` which there are",
-    Code.SUBSCRIPTION_BUSY: "end that consumer, take over from it with --consumer and its name, or"
-    " choose another --as",
-    Code.SUBSCRIPTION_CONFLICT: "give its own --type, or choose another name with --as",
-    Code.STORAGE_FULL: "it did not happen; the hub's operator has to make room on its disk",
+    Code.UNKNOWN_TOPIC: "list topics with `signalhub topic ls`, create one with `topic create`",
+    Code.TOPIC_CONFLICT: "see `signalhub topic info`; change it with `signalhub topic set`",
+    Code.UNKNOWN_SUBSCRIPTION: "list subscriptions with `signalhub sub ls`",
+    Code.SUBSCRIPTION_BUSY: "stop that consumer, take over with --consumer and its name, or choose"
+    " another --as",
+    Code.SUBSCRIPTION_CONFLICT: "give the --type it has, or choose another name with --as",
+    Code.STORAGE_FULL: "nothing was done; the hub needs free disk space",
 }
 _DISMISSALS = {
-    "duplicate_connection": "choose another address, or end the program that took this one",
-    "unauthorized": "make a new token with `signalhub token mint`, and start the command again",
+    "duplicate_connection": "choose another address, or stop the program that took this one",
+    "unauthorized": "create a new token with `signalhub token mint`, and restart the command",
 }
 
 
 class RefusalLog(logging.Handler):
-    """Tells have no answer, so the client reports refused ones only in its log."""
+    """Collects refused tells, which the client reports only in its log."""
 
     def __enter__(self) -> RefusalLog:
         self.sender = ""
@@ -304,18 +304,18 @@ class RefusalLog(logging.Handler):
         self._failures.append(Failure(Exit.FAILED, str(code), message, resolution))
 
     def check(self) -> None:
-        """Fail if the hub said no meanwhile."""
+        """Fail if the hub has refused a message."""
         for failure in self._failures:
             raise failure
 
 
 class LossNotes(logging.Handler):
-    """Shows how the connection is lost and found again, each reason once."""
+    """Shows lost and restored connections, each reason once."""
 
     _SENTENCES: ClassVar = {
-        "The connection is lost": "The connection is lost: {}; reconnecting",
-        "Reconnecting failed": "Not connected yet: {}; trying again until Ctrl-C",
-        "Connected": "Connected again",
+        "The connection is lost": "connection lost: {}; reconnecting",
+        "Reconnecting failed": "not connected: {}; retrying until Ctrl-C",
+        "Connected": "reconnected",
     }
 
     def __init__(self, connection: HubConnection) -> None:
@@ -325,7 +325,7 @@ class LossNotes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         reason = getattr(record, "reason", "")
-        # An error ends the command, which then says it itself.
+        # An error ends the command, which then reports it.
         if reason != self._reason and record.levelno < logging.ERROR:
             sentence = self._SENTENCES.get(record.msg)
             if sentence is not None:

@@ -1,6 +1,6 @@
-"""How a command fails: an exit code scripts can rely on, and a sentence that says what to do.
+"""How a command fails: a stable exit code, and a message that says what to do.
 
-With `--json` a failure is one JSON object per line on standard error, otherwise it is text.
+With `--json` a failure is one JSON object on standard error, otherwise text.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Exit(IntEnum):
 EXIT_CODES = {
     Exit.DONE: "done",
     Exit.FAILED: "refused or failed",
-    Exit.USAGE: "wrong usage or settings",
+    Exit.USAGE: "invalid usage or settings",
     Exit.UNREACHABLE: "the hub cannot be reached",
     Exit.UNKNOWN: "outcome unknown: no answer in time",
-    Exit.BUSY: "another pipeline is at work",
+    Exit.BUSY: "another pipeline is running",
     Exit.INTERRUPTED: "stopped with Ctrl-C",
 }
 
 
 class Failure(Exception):
-    """A command cannot do what it was asked; `resolution` says what the user can do about it."""
+    """A command failed; `resolution` says what the user can do about it."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Failure(Exception):
         self.code = code
         self.message = message
         self.resolution = resolution
-        self.facts = facts or {}  # What programs should know as well.
+        self.facts = facts or {}  # Members added to the JSON object.
 
     def __str__(self) -> str:
         if not self.resolution:
             return self.message
-        # Several mistakes share one resolution, which is then a line of its own.
+        # A resolution for several mistakes is a line of its own.
         if "\n" in self.message:
             return f"{self.message}\n{self.resolution}"
         return f"{self.message.rstrip('.')} — {self.resolution}"
@@ -70,7 +70,7 @@ def usage(message: str, resolution: str = "") -> Failure:
 
 
 def report(failure: Failure, *, as_json: bool) -> None:
-    """Say on standard error what went wrong."""
+    """Print a failure on standard error."""
     if as_json:
         line = {
             "error": failure.code,
@@ -80,7 +80,7 @@ def report(failure: Failure, *, as_json: bool) -> None:
         }
         text = msgspec.json.encode(line).decode()
     else:
-        # A hub's own words may be part of it; a terminal would obey what is unprintable.
+        # A message may quote the hub, and a terminal would obey control characters.
         text = "\n".join(f"signalhub: {_printable(line)}" for line in str(failure).splitlines())
     print(text, file=sys.stderr, flush=True)
 
@@ -91,16 +91,18 @@ def _printable(line: str) -> str:
 
 Yes = Annotated[
     bool,
-    Parameter(name="--yes", negative=(), show_default=False, help="Do it without asking."),
+    Parameter(name="--yes", negative=(), show_default=False, help="Do not ask for confirmation."),
 ]
 
 
-def confirm(deed: str, *, yes: bool) -> None:
-    """Go on only if the user wants it; `deed` says what would happen."""
+def confirm(action: str, *, yes: bool) -> None:
+    """Ask the user whether to go on; `action` completes "refusing to …"."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise usage(f"this would {deed}, and there is nobody to ask", "add --yes if you mean it")
-    print(f"This will {deed}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise usage(f"refusing to {action} without confirmation: not a terminal", "use --yes")
+    print(f"About to {action}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Failure(Exit.FAILED, "not_confirmed", "nothing was changed", "answer y to go on")
+        raise Failure(
+            Exit.FAILED, "not_confirmed", "cancelled, nothing was changed", "answer y to continue"
+        )

@@ -1,7 +1,7 @@
 """What commands print: JSON for programs, tables and colour on a terminal, plain lines in a pipe.
 
-Names and payloads come from strangers: nothing unprintable reaches the terminal, and nothing is
-read as markup.
+Names and payloads are untrusted: nothing unprintable reaches the terminal, and nothing is
+interpreted as markup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[
     bool,
-    Parameter(name="--json", negative=(), show_default=False, help="Print JSON lines, errors too."),
+    Parameter(
+        name="--json",
+        negative=(),
+        show_default=False,
+        help="Print results and errors as JSON lines.",
+    ),
 ]
 
 
@@ -30,8 +35,8 @@ AsJson = Annotated[
 class Column:
     """One column of a table; `name` is the member of the JSON object, `title` is for people.
 
-    What `is_whole` is to be copied, or one of a few short words, so it is not broken into lines
-    while others can be. What `is_spare` is left out on a terminal without room for it.
+    A column that `is_whole` is meant for copying, or has short words, and is wrapped last. One that
+    `is_spare` is omitted on a terminal that is too narrow.
     """
 
     name: str
@@ -46,7 +51,7 @@ class Column:
 
 
 class Output:
-    """Standard output, or another stream, in the form its reader can use."""
+    """Standard output, or another stream, in the form that suits its reader."""
 
     def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
         self.as_json = as_json
@@ -65,12 +70,11 @@ class Output:
         )
 
     def fact(self, facts: Mapping[str, Any], sentence: str) -> None:
-        """One result: an object for programs, a sentence for people."""
+        """One result: a JSON object for programs, a sentence for people."""
         self.line(facts, [(sentence, "")])
 
     def line(self, facts: Mapping[str, Any], parts: Sequence[tuple[str, str]]) -> None:
-        """One event: an object, or its parts, each with a style, separated on a terminal by a
-        space and in a pipe by a tab."""
+        """One event: a JSON object, or parts; a terminal gets spaces between them, a pipe tabs."""
         if self.as_json:
             self._print(msgspec.json.encode(facts, enc_hook=str).decode())
         elif self.is_terminal:
@@ -84,7 +88,7 @@ class Output:
     def table(
         self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, if_empty: str = ""
     ) -> None:
-        """Rows of the same members; people are also told that there are none."""
+        """Rows with the same members; on a terminal `if_empty` is shown when there are none."""
         if self.as_json:
             for row in rows:
                 self.line(row, [])
@@ -97,7 +101,7 @@ class Output:
             self.line({}, [(if_empty, "dim")])
 
     def sheet(self, facts: Mapping[str, Any]) -> None:
-        """One thing with its properties: an object for programs, a row for each for people."""
+        """One thing with its properties: a JSON object for programs, one row each for people."""
         if self.as_json:
             self.line(facts, [])
             return
@@ -131,7 +135,7 @@ class Output:
         for texts in zip(*(cells[column.name] for column in kept), strict=True):
             table.add_row(*map(Text, texts))
         if left_out := [column.head for column in columns if column not in kept]:
-            table.caption = f"no room for: {', '.join(left_out)}"
+            table.caption = f"omitted: {', '.join(left_out)}"
         self.console.print(table)
 
     def _print(self, line: str) -> None:
@@ -144,20 +148,20 @@ def counted(count: int, noun: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value on one line: printable words as they are, everything else as JSON."""
+    """A value on one line: printable text as it is, everything else as JSON."""
     words = value if isinstance(value, list | tuple) else [value]
     if all(isinstance(word, str) and word.isprintable() for word in words):
         return ", ".join(words)
     text = msgspec.json.encode(value, enc_hook=str).decode()
-    # JSON leaves some control and direction characters as they are; a terminal would obey them.
+    # JSON does not escape all control and direction characters; a terminal would obey them.
     return text if text.isprintable() else json.dumps(value, separators=(",", ":"), default=str)
 
 
-# Longer words than a host's usual name are names and payloads, which may be broken; shorter ones
-# only if all else fails.
+# Words longer than a typical host name are names and payloads, which may be broken; shorter ones
+# only as a last resort.
 _WORD_CHARS: Final = 13
 _SHORT_WORD_CHARS: Final = (10, 8)
-# What a table adds to its columns, as it is drawn.
+# What a table adds to the width of its columns.
 PADDING: Final = (0, 1, 0, 0)
 _EDGES: Final = 2
 _BETWEEN: Final = 2
@@ -168,7 +172,7 @@ Cells = Mapping[str, Sequence[str]]
 def fitted(
     columns: Sequence[Column], cells: Cells, room: int
 ) -> tuple[list[Column], list[int | None]]:
-    """The columns to show, and their widths; without widths if words have to be broken anyway."""
+    """The columns to show and their widths; no widths if short words must be broken anyway."""
     for kept, word_chars in _attempts(columns):
         widths = _widths(kept, cells, room, word_chars)
         if widths is not None:
@@ -177,7 +181,7 @@ def fitted(
 
 
 def _attempts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
-    """Columns, and how long words must be to be broken: from all that is wanted to the least."""
+    """Columns to try, and the length from which words may be broken, best first."""
     kept = list(columns)
     yield kept, _WORD_CHARS
     for spare in reversed([column for column in columns if column.is_spare]):
@@ -190,7 +194,7 @@ def _attempts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
 def _widths(
     columns: Sequence[Column], cells: Cells, room: int, word_chars: int
 ) -> list[int] | None:
-    """As wide as there is room, the narrowest columns first; `None` if words would be broken."""
+    """Widths that fit, narrow columns served first; `None` if words would be broken."""
     wanted = [_longest([column.head, *cells[column.name]]) for column in columns]
     widths = [_least(column, cells[column.name], word_chars) for column in columns]
     left = room - sum(widths) - _EDGES - _BETWEEN * (len(columns) - 1)

@@ -1,7 +1,7 @@
-"""`signalhub dlq`: look at dead letters, put them back, throw them away.
+"""`signalhub dlq`: show, redrive and purge dead letters.
 
-Dead letters are kept in a topic of their own. Commands take either that one or the topic the
-messages came from.
+Dead letters are in a topic of their own. Commands accept either that one or the topic the messages
+came from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from signalhub.cli.terminal.arguments import checked_topic
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm, usage
 from signalhub.cli.terminal.output import Column, counted, shown
-from signalhub.cli.terminal.quantities import shown_moment
+from signalhub.cli.terminal.quantities import shown_time
 from signalhub.wire.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIMIT = 100
 
 Topic = Annotated[
-    str, Parameter(name="TOPIC", help="The topic they came from, or that of the dead letters.")
+    str, Parameter(name="TOPIC", help="The topic the messages came from, or the dead-letter topic.")
 ]
 Seqs = Annotated[
     tuple[int, ...],
@@ -35,7 +35,7 @@ Seqs = Annotated[
         negative=(),
         show_default=False,
         validator=Number(gte=1),
-        help="A dead letter; repeatable.",
+        help="Position of a dead letter; repeatable.",
     ),
 ]
 All = Annotated[
@@ -57,10 +57,12 @@ def ls(
     topic: Topic,
     /,
     *,
-    limit: Annotated[int, Parameter(validator=Number(gte=1), help="At most N.")] = LIMIT,
+    limit: Annotated[
+        int, Parameter(validator=Number(gte=1), help="At most N dead letters.")
+    ] = LIMIT,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """List dead letters: where they come from, and why they were given up."""
+    """List dead letters: where they came from and why they failed."""
     name = checked_topic(topic)
 
     async def work(me: Client) -> tuple[list[Message], bool]:
@@ -80,12 +82,14 @@ def ls(
     rows = [letter_facts(one) if output.as_json else _row(one) for one in found]
     output.table(_COLUMNS, rows, if_empty=f"{name} has no dead letters")
     if has_more:
-        connection.remark({"has_more": True}, "there are more than these; see them with --limit")
+        connection.remark({"has_more": True}, "there are more; raise --limit to see them")
 
 
 def show(
     topic: Topic,
-    seq: Annotated[int, Parameter(name="SEQ", validator=Number(gte=1), help="Its position.")],
+    seq: Annotated[
+        int, Parameter(name="SEQ", validator=Number(gte=1), help="Position of the dead letter.")
+    ],
     /,
     *,
     connection: HubConnection = LOCAL,
@@ -106,26 +110,26 @@ def show(
             Exit.FAILED,
             "unknown_dead_letter",
             f"{name} has no dead letter {seq}",
-            f"see with `signalhub dlq ls {name}` which there are",
+            f"list them with `signalhub dlq ls {name}`",
         )
     letter = letter_facts(found)
     if not connection.as_json:
         moments = ("publishedAt", "firstFailure", "lastFailure")
-        letter |= {one: shown_moment(letter[one]) for one in moments}
+        letter |= {one: shown_time(letter[one]) for one in moments}
     connection.output.sheet(letter)
 
 
 def redrive(
     topic: Topic, /, *, seq: Seqs = (), all: All = False, connection: HubConnection = LOCAL
 ) -> None:
-    """Put dead letters back where they came from, to be delivered again."""
+    """Put dead letters back where they came from, for redelivery."""
     name, seqs = checked_topic(topic), _chosen(seq, all=all)
 
     async def work(me: Client) -> int:
         letters = await _letters_of(me, name, connection)
         return 0 if letters is None else await connection.in_time(me.redrive(letters, seqs))
 
-    _count(connection, {"redriven": run(connection, work)}, "put back", seqs)
+    _count(connection, {"redriven": run(connection, work)}, "redriven", seqs)
 
 
 def purge(
@@ -137,24 +141,24 @@ def purge(
     yes: Yes = False,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Throw dead letters away for good."""
+    """Delete dead letters permanently."""
     name, seqs = checked_topic(topic), _chosen(seq, all=all)
     chosen = "all" if seqs is None else ", ".join(map(str, seqs))
-    confirm(f"throw away dead letters of {name}: {chosen}", yes=yes)
+    confirm(f"delete dead letters of {name}: {chosen}", yes=yes)
 
     async def work(me: Client) -> int:
         letters = await _letters_of(me, name, connection)
         return 0 if letters is None else await connection.in_time(me.purge(letters, seqs))
 
-    _count(connection, {"purged": run(connection, work)}, "thrown away", seqs)
+    _count(connection, {"purged": run(connection, work)}, "deleted", seqs)
 
 
 async def _letters_of(me: Client, name: str, connection: HubConnection) -> str | None:
-    """The topic that holds the dead letters of a topic, or is meant itself; `None` without any."""
+    """The dead-letter topic of a topic, or the topic itself if it is one; `None` without one."""
     from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS
 
     if name.endswith(LETTERS_SUFFIX) or name == MAILBOX_LETTERS:
-        # Whether it exists, whoever asks for it will be told.
+        # If it does not exist, the request for it fails.
         return name
     origin = await _definition(me, name, connection)
     letters = (origin and origin.dead_letter) or name + LETTERS_SUFFIX
@@ -164,10 +168,10 @@ async def _letters_of(me: Client, name: str, connection: HubConnection) -> str |
         raise Failure(
             Exit.FAILED,
             Code.UNKNOWN_TOPIC,
-            f"there is no topic {name}",
-            "see with `signalhub topic ls` which there are",
+            f"unknown topic {name}",
+            "list topics with `signalhub topic ls`",
         )
-    # Any other topic may have been named for dead letters; what it holds tells.
+    # Any topic may be chosen for dead letters; its first message shows whether this one was.
     first = [one async for one in each(me.replay(name, origin.first or 1, limit=1), connection)]
     return name if first and first[0].dead_letter is not None else None
 
@@ -182,7 +186,7 @@ async def _definition(me: Client, name: str, connection: HubConnection) -> clien
 
 
 def letter_facts(message: Message) -> dict[str, Any]:
-    """A dead letter as one object; `origin` says where it comes from."""
+    """A dead letter as one JSON object; `origin` says where it came from."""
     from msgspec import to_builtins
 
     letter: dict[str, Any] = to_builtins(message.dead_letter)
@@ -203,7 +207,7 @@ def _row(message: Message) -> dict[str, Any]:
     reader = f" for {shown(subscription)}" if subscription else ""
     return {
         "seq": message.delivery.seq if message.delivery else 0,
-        "died": shown_moment(letter.last_failure),
+        "died": shown_time(letter.last_failure),
         "origin": f"{shown(stream)} {letter.seq}{reader}",
         "attempts": letter.attempts,
         "reason": letter.reason or "",
@@ -213,21 +217,21 @@ def _row(message: Message) -> dict[str, Any]:
 
 
 def _chosen(seqs: tuple[int, ...], *, all: bool) -> list[int] | None:
-    """`None` is all of them."""
+    """`None` means all."""
     if all == bool(seqs):
-        raise usage("which dead letters are meant?", "give either --seq, once or more, or --all")
+        raise usage("no dead letters chosen", "give --seq, once or more, or --all, but not both")
     return None if all else sorted(set(seqs))
 
 
 def _count(
-    connection: HubConnection, facts: dict[str, int], deed: str, seqs: list[int] | None
+    connection: HubConnection, facts: dict[str, int], action: str, seqs: list[int] | None
 ) -> None:
     (count,) = facts.values()
-    connection.output.fact(facts, f"{counted(count, 'dead letter')} {deed}")
+    connection.output.fact(facts, f"{counted(count, 'dead letter')} {action}")
     if seqs is not None and count < len(seqs):
         raise Failure(
             Exit.FAILED,
             "unknown_dead_letter",
-            f"{len(seqs) - count} of those named are no dead letters any more",
-            "see with `signalhub dlq ls` which there are",
+            f"{len(seqs) - count} of the given positions hold no dead letter",
+            "list them with `signalhub dlq ls`",
         )

@@ -1,4 +1,4 @@
-"""`signalhub publish`: messages to whoever is interested, now or later."""
+"""`signalhub publish`: send messages to a topic."""
 
 from __future__ import annotations
 
@@ -42,38 +42,40 @@ BAR_FROM = 200
 @Parameter(name="*", group="Durable")
 @dataclass(frozen=True, kw_only=True)
 class DeliveryOptions:
-    """How a message is kept, and when it is delivered."""
+    """How a message is stored, and when it is delivered."""
 
     durable: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Insist that it is kept, making the topic if need be.",
+            help="Require that it is stored; creates the topic if needed.",
         ),
     ] = False
     key: Annotated[
-        str | None, Parameter(help="Messages of one key keep their order in key-shared.")
+        str | None, Parameter(help="Messages with the same key keep their order in key-shared.")
     ] = None
     header: Annotated[
         tuple[str, ...],
-        Parameter(negative=(), show_default=False, help="NAME=TEXT beside the data; repeatable."),
+        Parameter(
+            negative=(), show_default=False, help="NAME=TEXT sent with the data; repeatable."
+        ),
     ] = ()
     deliver_at: Annotated[
-        datetime | None, option(moment, "Not before this moment, such as 2026-01-31T12:00Z.")
+        datetime | None, option(moment, "Deliver no earlier than this, such as 2026-01-31T12:00Z.")
     ] = None
     delay: Annotated[
-        float | None, option(seconds, "Not before so much time has passed, such as 5s.")
+        float | None, option(seconds, "Deliver no earlier than after this time, such as 5s.")
     ] = None
     ttl: Annotated[
         float | None,
-        option(seconds, "After so long it is not delivered any more.", validator=Number(gt=0)),
+        option(seconds, "Expire after this time.", validator=Number(gt=0)),
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """In the words of the client."""
+        """As arguments of the client."""
         if self.deliver_at is not None and self.delay is not None:
-            raise usage("--deliver-at and --delay say the same", "give one of them")
+            raise usage("--deliver-at and --delay exclude each other", "give one of them")
         due = self.deliver_at
         if self.delay is not None:
             due = datetime.now(UTC) + timedelta(seconds=self.delay)
@@ -97,7 +99,9 @@ def publish(
     lines: Annotated[
         bool,
         Parameter(
-            negative=(), show_default=False, help="With -: each line of the input is one message."
+            negative=(),
+            show_default=False,
+            help="With -: send each line of standard input as one message.",
         ),
     ] = False,
     type: Type = "text",
@@ -109,12 +113,12 @@ def publish(
 ) -> None:
     """Send a message to the subscribers of a topic.
 
-    A durable topic keeps it: then its position is printed, and how safe it is.
+    A durable topic stores it; then its position and durability are printed.
     With --lines and --id the messages have the ids ID-1, ID-2 and so on, so
-    that the same input sent again changes nothing.
+    the same input can be sent again without duplicates.
     """
     if lines and payload != STDIN:
-        raise usage("--lines is about standard input", "give - for the data")
+        raise usage("--lines reads standard input", "give - as the data")
     values = _lines(as_text=as_text) if lines else [data(payload, as_text=as_text)]
     sending = _Publication(
         checked_topic(topic),
@@ -172,7 +176,7 @@ def _publish_all(connection: HubConnection, sending: _Publication, values: Seque
                         output.fact(_facts(published, sending.topic), "")
                     show(len(done), total)
             except ClientError:
-                _confess(connection, len(done) + 1)
+                _report_failed(connection, len(done) + 1)
                 raise
         return done
 
@@ -184,7 +188,7 @@ def _publish_all(connection: HubConnection, sending: _Publication, values: Seque
 async def _in_order(
     me: Client, sending: _Publication, values: Sequence[Any]
 ) -> AsyncIterator[Published]:
-    """Send many, some at a time; the first that fails ends it, after those on their way."""
+    """Send many, some concurrently; stop at the first failure, after those already sent."""
     import asyncio
     from collections import deque
 
@@ -200,26 +204,26 @@ async def _in_order(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _confess(connection: HubConnection, number: int) -> None:
-    """Say how far it came; what was on its way behind the one that failed may have arrived."""
+def _report_failed(connection: HubConnection, number: int) -> None:
+    """Say which one failed; later ones that were already sent may have arrived."""
     connection.remark(
         {"failed": number},
-        f"message {number} failed; all before it are published, and perhaps some after it",
+        f"message {number} failed; all before it are published, some after it may be",
     )
 
 
 def _lines(*, as_text: bool) -> list[Any]:
-    """The messages on standard input; empty lines are none."""
+    """The messages on standard input; empty lines are skipped."""
     lines = [line for line in standard_input().splitlines() if line]
     if not lines:
-        raise usage("there is nothing on standard input", "send at least one line")
+        raise usage("standard input is empty", "send at least one line")
     return [decoded(line, as_text=as_text) for line in lines]
 
 
 def _header(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not name or not sign:
-        raise usage(f"{text!r} is no header", "write it like trace=a1b2")
+        raise usage(f"invalid header {text!r}", "write it like trace=a1b2")
     return name, value
 
 
@@ -239,7 +243,7 @@ def _sentence(published: Published) -> str:
     if published.seq is None:
         return readers
     place = f"seq {published.seq} of epoch {published.epoch}, {published.durability}, {readers}"
-    return f"{place}; it was there already" if published.duplicate else place
+    return f"{place} (duplicate)" if published.duplicate else place
 
 
 def _summary(done: Sequence[Published]) -> str:
@@ -249,4 +253,4 @@ def _summary(done: Sequence[Published]) -> str:
         return count
     repeated = sum(one.duplicate for one in done)
     place = f"{count}, the last is seq {last.seq} of epoch {last.epoch}, {last.durability}"
-    return f"{place}; {repeated} were there already" if repeated else place
+    return f"{place}; {counted(repeated, 'duplicate')}" if repeated else place

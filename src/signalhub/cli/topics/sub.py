@@ -1,4 +1,4 @@
-"""`signalhub sub`: look at, pause, move, change and delete durable subscriptions."""
+"""`signalhub sub`: show, pause, seek, change and delete durable subscriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from signalhub.cli.terminal.arguments import Topic, checked_name, checked_topic,
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import Column, counted
-from signalhub.cli.terminal.quantities import PlaceText, place
+from signalhub.cli.terminal.quantities import PositionText, position
 from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, SubscriptionChanges
 
 if TYPE_CHECKING:
@@ -35,16 +35,18 @@ _COLUMNS = (
 
 
 def ls(
-    topic: Annotated[str | None, Parameter(name="TOPIC", help="Only those of this topic.")] = None,
+    topic: Annotated[
+        str | None, Parameter(name="TOPIC", help="Only subscriptions of this topic.")
+    ] = None,
     /,
     *,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """List the durable subscriptions, and how far behind they are."""
+    """List durable subscriptions and their lag."""
     name = optional_topic(topic)
 
     async def work(me: Client) -> list[SubscriptionInfo]:
-        # By name, because subscriptions that come and go shift the pages.
+        # By name, because pages shift when subscriptions come and go.
         listed: dict[tuple[str, str], SubscriptionInfo] = {}
         offset, has_more = 0, True
         while has_more:
@@ -58,21 +60,21 @@ def ls(
     rows = [facts_of(one) for one in run(connection, work)]
     if not output.as_json:
         rows = [row | {"consumers": len(row["consumers"])} for row in rows]
-    output.table(_COLUMNS, rows, if_empty="there is no durable subscription")
+    output.table(_COLUMNS, rows, if_empty="no durable subscriptions")
 
 
 def info(topic: Topic, name: Name, /, *, connection: HubConnection = LOCAL) -> None:
-    """Show where a durable subscription stands, and who consumes it."""
+    """Show the position and the consumers of a durable subscription."""
     _show(connection, topic, name, lambda me, *place: me.subscription(*place))
 
 
 def pause(topic: Topic, name: Name, /, *, connection: HubConnection = LOCAL) -> None:
-    """Let a durable subscription deliver nothing until it is resumed."""
+    """Pause delivery to a durable subscription until it is resumed."""
     _show(connection, topic, name, lambda me, *place: me.pause(*place))
 
 
 def resume(topic: Topic, name: Name, /, *, connection: HubConnection = LOCAL) -> None:
-    """Let a paused subscription deliver again."""
+    """Resume delivery to a paused subscription."""
     _show(connection, topic, name, lambda me, *place: me.resume(*place))
 
 
@@ -84,32 +86,32 @@ def set(
     options: SubscriptionChanges = NO_SUBSCRIPTION_OPTIONS,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Change how a durable subscription is served, at once."""
+    """Change the options of a durable subscription, effective immediately."""
     serving = options.given()
     if options == NO_SUBSCRIPTION_OPTIONS:
-        raise usage("there is nothing to change", "give an option, such as --window 16")
+        raise usage("nothing to change", "give an option, such as --window 16")
     _show(connection, topic, name, lambda me, *place: me.update_subscription(*place, **serving))
 
 
 def seek(
     topic: Topic,
     name: Name,
-    to: PlaceText,
+    to: PositionText,
     /,
     *,
     dry_run: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Only say what it would mean.")
+        bool, Parameter(negative=(), show_default=False, help="Show the effect without seeking.")
     ] = False,
     yes: Yes = False,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Move a durable subscription to another place in its topic.
+    """Move a durable subscription to another position in its topic.
 
-    What it has settled beyond that place is delivered again, what lies before
-    it is skipped. Both are counted and shown before anything is done.
+    Messages it has settled after that position are delivered again, earlier
+    ones are skipped. Both are counted and shown before anything changes.
     """
     stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
-    target = place(to)
+    target = position(to)
 
     def sought(*, is_rehearsal: bool) -> Sought:
         async def work(me: Client) -> Sought:
@@ -124,14 +126,14 @@ def seek(
     if not yes:
         expected = sought(is_rehearsal=True)
         replays = f"replay {expected.will_replay}, skip {expected.will_skip}"
-        confirm(f"{replays}: {subscription} goes on at seq {expected.next} of {stream}", yes=yes)
+        confirm(f"move {subscription} to seq {expected.next} of {stream} ({replays})", yes=yes)
     _say(connection, sought(is_rehearsal=False), is_done=True)
 
 
 def delete(
     topic: Topic, name: Name, /, *, yes: Yes = False, connection: HubConnection = LOCAL
 ) -> None:
-    """Delete a durable subscription and its position; the topic keeps its messages."""
+    """Delete a durable subscription; the topic keeps its messages."""
     stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
 
     async def look(me: Client) -> SubscriptionInfo:
@@ -142,14 +144,14 @@ def delete(
 
     if not yes:
         lag = counted(run(connection, look).lag, "message")
-        confirm(f"delete {subscription} of {stream}, which has {lag} to go", yes=yes)
+        confirm(f"delete {subscription} of {stream} with a lag of {lag}", yes=yes)
     run(connection, work)
     facts = {"topic": stream, "subscription": subscription, "deleted": True}
-    connection.output.fact(facts, f"{subscription} of {stream} is deleted")
+    connection.output.fact(facts, f"deleted subscription {subscription} of {stream}")
 
 
 def facts_of(subscription: SubscriptionInfo) -> dict[str, Any]:
-    """A subscription as one object, with one word for how it is."""
+    """A subscription as one JSON object, with its state."""
     from msgspec.structs import asdict
 
     facts = asdict(subscription)
@@ -173,7 +175,7 @@ def _show(
     name: str,
     request: Callable[[Client, str, str], Awaitable[SubscriptionInfo]],
 ) -> None:
-    """Do something with a subscription and show how it is then."""
+    """Send a request about a subscription and show the result."""
     stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
 
     async def work(me: Client) -> SubscriptionInfo:
@@ -193,9 +195,9 @@ def _say(connection: HubConnection, sought: Sought, *, is_done: bool) -> None:
         "will_skip": sought.will_skip,
         "done": is_done,
     }
-    word = "goes on" if is_done else "would go on"
+    verb = "continues" if is_done else "would continue"
     connection.output.fact(
         facts,
-        f"will replay {sought.will_replay}, skip {sought.will_skip}:"
-        f" it {word} at seq {sought.next} of epoch {sought.epoch}",
+        f"{verb} at seq {sought.next} of epoch {sought.epoch}:"
+        f" will replay {sought.will_replay}, skip {sought.will_skip}",
     )

@@ -1,4 +1,4 @@
-"""`signalhub subscribe`: print what is published, live or from a durable subscription."""
+"""`signalhub subscribe`: print published messages, live or from a durable subscription."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from signalhub.cli.terminal.arguments import (
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, stay
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import counted
-from signalhub.cli.terminal.quantities import Place, option, place, place_or_none, seconds
+from signalhub.cli.terminal.quantities import (
+    TopicPosition,
+    option,
+    position,
+    position_or_none,
+    seconds,
+)
 from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, Mode, SubscriptionChanges
 
 if TYPE_CHECKING:
@@ -29,43 +35,45 @@ if TYPE_CHECKING:
 @Parameter(name="*", group="Durable")
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions:
-    """How a durable subscription is read."""
+    """How a durable subscription is consumed."""
 
     subscription: Annotated[
-        str | None, Parameter(name="--as", help="The durable subscription, made if it is new.")
+        str | None, Parameter(name="--as", help="Name of the durable subscription; created if new.")
     ] = None
     mode: Annotated[
         Mode,
         Parameter(
             name="--type",
-            help="Who gets a message: the only consumer, each in turn, the first while others"
-            " stand by, or the one for its key.",
+            help="How messages are distributed: to the only consumer, in turn, to the first while"
+            " others stand by, or by key.",
         ),
     ] = "exclusive"
     consumer: Annotated[
-        str | None, Parameter(help="Our name in it; the same name elsewhere takes over.")
+        str | None, Parameter(help="Consumer name; joining with the same name takes over.")
     ] = None
     ack: Annotated[
         bool,
         Parameter(
-            negative="--no-ack", show_default=False, help="Settle what was printed, or only look."
+            negative="--no-ack", show_default=False, help="Acknowledge what was printed, or do not."
         ),
     ] = True
-    nack: Annotated[str | None, Parameter(help="Let each come again instead, for this reason.")] = (
+    nack: Annotated[
+        str | None, Parameter(help="Reject each message for redelivery, with this reason.")
+    ] = None
+    delay: Annotated[float | None, option(seconds, "With --nack: redeliver after this time.")] = (
         None
     )
-    delay: Annotated[float | None, option(seconds, "With --nack: not before so long.")] = None
-    term: Annotated[str | None, Parameter(help="Give each up instead, for this reason.")] = None
+    term: Annotated[str | None, Parameter(help="Give up each message, with this reason.")] = None
 
     def check(self) -> None:
-        """Are these options of one mind?"""
+        """Refuse options that exclude each other."""
         if sum((not self.ack, self.nack is not None, self.term is not None)) > 1:
             raise usage("--no-ack, --nack and --term exclude each other", "give one of them")
         if self.delay is not None and self.nack is None:
-            raise usage("--delay is for --nack", "give a reason with --nack")
+            raise usage("--delay requires --nack", "give a reason with --nack")
 
     async def settle(self, message: Message, is_last: bool) -> None:
-        """What becomes of a message that was printed."""
+        """Settle a message that was printed."""
         if self.nack is not None:
             await message.nack(delay_s=self.delay, reason=self.nack, wait=is_last)
         elif self.term is not None:
@@ -83,15 +91,15 @@ def subscribe(
         Parameter(
             name="TOPIC",
             required=True,
-            help="A topic; + stands for one level, a final # for everything below.",
+            help="A topic; + matches one level, a final # everything below.",
         ),
     ],
     start: Annotated[
         str | None,
         Parameter(
             name="--from",
-            help="With --as: where a new subscription begins, such as earliest, latest, seq:5,"
-            " last:10 or time:2026-01-31T12:00Z. Otherwise the address to speak as.",
+            help="With --as: where a new subscription starts: earliest, latest, seq:5, last:10 or"
+            " time:2026-01-31T12:00Z. Without: the address to register.",
         ),
     ] = None,
     count: Count = None,
@@ -100,33 +108,33 @@ def subscribe(
     options: SubscriptionChanges = NO_SUBSCRIPTION_OPTIONS,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Print every message on the topics. Ctrl-C ends.
+    """Print the messages of topics until Ctrl-C.
 
-    With --as NAME the messages come from a durable subscription to one topic:
-    each is acknowledged after it was printed, and what was not comes again.
+    With --as NAME they come from a durable subscription to one topic: each is
+    acknowledged after it was printed, and redelivered otherwise.
     """
     if consumer_options.subscription is None:
         if (
             consumer_options != NO_CONSUMER_OPTIONS
             or options != NO_SUBSCRIPTION_OPTIONS
-            or _is_place(start)
+            or _is_position(start)
         ):
             raise usage(
-                "these are options of durable subscriptions", "name one with --as, as --as billing"
+                "options of durable subscriptions require --as", "give a name, such as --as billing"
             )
         _subscribe(connection, topics, start, count, for_s)
     else:
         if len(topics) != 1:
-            raise usage("a durable subscription has one topic", "start a command for each")
+            raise usage("a durable subscription has one topic", "run a command for each")
         consumer_options.check()
-        begin: Place = "earliest" if start is None else place(start)
+        begin: TopicPosition = "earliest" if start is None else position(start)
         _consume(
             connection, checked_topic(topics[0]), begin, count, for_s, consumer_options, options
         )
 
 
-def _is_place(text: str | None) -> bool:
-    return text is not None and place_or_none(text) is not None
+def _is_position(text: str | None) -> bool:
+    return text is not None and position_or_none(text) is not None
 
 
 def _subscribe(
@@ -136,20 +144,20 @@ def _subscribe(
     count: int | None,
     for_s: float | None,
 ) -> None:
-    """Live copies, and nothing to settle."""
+    """Live copies that need no settling."""
     names = [checked_subscription(topic) for topic in topics]
     for name in names:
         if (level := half_wildcard(name)) is not None:
             connection.remark(
                 {"no_wildcard": name},
-                f"note: {level} in {name} stands for itself; + and # are wildcards only as a whole"
-                " level, as in prices/+ or prices/#",
+                f"note: {level} in {name} is not a wildcard; + and # must be whole levels, as in"
+                " prices/+ or prices/#",
             )
 
     async def work(me: Client) -> None:
         for name in names:
             await connection.in_time(me.subscribe(name))
-        connection.note(f"subscribed to {', '.join(names)}; Ctrl-C ends")
+        connection.note(f"subscribed to {', '.join(names)}; press Ctrl-C to stop")
         await follow(me.messages(), connection.output, count=count, for_s=for_s)
 
     stay(connection, work, address=optional_address(sender))
@@ -158,7 +166,7 @@ def _subscribe(
 def _consume(
     connection: HubConnection,
     topic: str,
-    start: Place,
+    start: TopicPosition,
     count: int | None,
     for_s: float | None,
     consumer_options: ConsumerOptions,
@@ -191,11 +199,11 @@ def _consume(
 def _greet(connection: HubConnection, consumer: Consumer) -> None:
     lag = counted(consumer.lag, "message")
     connection.note(
-        f"consuming {consumer.topic} as {consumer.subscription}, {lag} to go; Ctrl-C ends"
+        f"consuming {consumer.topic} as {consumer.subscription}, lag {lag}; press Ctrl-C to stop"
     )
     if consumer.lost is not None:
         first, last = consumer.lost
         connection.remark(
             {"lost_from": first, "lost_to": last},
-            f"note: seq {first} to {last} were not kept, and nobody gets them any more",
+            f"note: seq {first} to {last} are no longer stored and are skipped",
         )

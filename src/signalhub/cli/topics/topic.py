@@ -1,4 +1,4 @@
-"""`signalhub topic`: make, look at, change, read and delete durable topics."""
+"""`signalhub topic`: create, show, change, read and delete durable topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from signalhub.cli.terminal.arguments import Topic, checked_topic, optional_topi
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import Column, counted
-from signalhub.cli.terminal.quantities import byte_count, option, seconds, shown_size, shown_span
+from signalhub.cli.terminal.quantities import (
+    byte_count,
+    option,
+    seconds,
+    shown_duration,
+    shown_size,
+)
 
 if TYPE_CHECKING:
     from signalhub import client
@@ -27,33 +33,33 @@ _NOT_NEGATIVE = Number(gte=0)
 
 _Poison = Annotated[
     Poison | None,
-    Parameter(help="What becomes of a message that failed too often."),
+    Parameter(help="What to do with a message that failed too often."),
 ]
-_DeadLetter = Annotated[str | None, Parameter(help="The topic for dead letters.")]
+_DeadLetter = Annotated[str | None, Parameter(help="Topic for dead letters.")]
 _Heartbeat = Annotated[
     float | None,
-    option(seconds, "How often the hub's watchdog looks; 0 is never.", validator=_NOT_NEGATIVE),
+    option(seconds, "Interval of the hub's watchdog; 0 turns it off.", validator=_NOT_NEGATIVE),
 ]
 
 
 @Parameter(name="*", group="Topic")
 @dataclass(frozen=True, kw_only=True)
 class TopicChanges:
-    """The definition of a durable topic; what is left out stays, or is the hub's default."""
+    """The definition of a durable topic; omitted options keep their value or the default."""
 
     retention: Annotated[
         float | None,
-        option(seconds, "How long messages are kept, such as 7d.", validator=_POSITIVE),
+        option(seconds, "Keep messages for this time, such as 7d.", validator=_POSITIVE),
     ] = None
     retention_bytes: Annotated[
-        int | None, option(byte_count, "How much is kept, such as 1G.", validator=_POSITIVE)
+        int | None, option(byte_count, "Keep at most this much, such as 1G.", validator=_POSITIVE)
     ] = None
     poison: _Poison = None
     dead_letter: _DeadLetter = None
     heartbeat: _Heartbeat = None
 
     def given(self) -> Definition:
-        """What was given, in the words of the client."""
+        """The given options, as arguments of the client."""
         chosen: Definition = {
             "retention_s": self.retention,
             "retention_bytes": self.retention_bytes,
@@ -67,39 +73,44 @@ class TopicChanges:
 @Parameter(name="*", group="Subscription")
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionChanges:
-    """How a durable subscription is served; what is left out stays, or is the hub's default."""
+    """The options of a durable subscription; omitted ones keep their value or the default."""
 
     window: Annotated[
         int | None,
-        Parameter(validator=Number(gte=1), help="Messages with a consumer and not yet settled."),
+        Parameter(validator=Number(gte=1), help="Unsettled messages per consumer."),
     ] = None
     rate: Annotated[
         float | None,
-        Parameter(validator=_NOT_NEGATIVE, help="Messages per second; 0 is without limit."),
+        Parameter(validator=_NOT_NEGATIVE, help="Messages per second; 0 for no limit."),
     ] = None
-    strict: Annotated[
-        bool | None, Parameter(help="Send nothing new while an earlier one is not settled.")
-    ] = None
+    strict: Annotated[bool | None, Parameter(help="Deliver one message at a time.")] = None
     ack_timeout: Annotated[
         float | None,
-        option(seconds, "Unsettled for so long, it comes again.", validator=Number(gte=0.001)),
+        option(
+            seconds, "Redeliver if not acknowledged within this time.", validator=Number(gte=0.001)
+        ),
     ] = None
     max_deliveries: Annotated[
         int | None,
-        Parameter(validator=Number(gte=1), help="After so many failures the poison policy counts."),
+        Parameter(
+            validator=Number(gte=1), help="Apply the poison policy after this many failures."
+        ),
     ] = None
     backoff: Annotated[
-        float | None, option(seconds, "Pause before the second attempt.", validator=_NOT_NEGATIVE)
+        float | None,
+        option(
+            seconds, "Pause before the second attempt; doubles with each.", validator=_NOT_NEGATIVE
+        ),
     ] = None
     backoff_cap: Annotated[
-        float | None, option(seconds, "The longest pause.", validator=_NOT_NEGATIVE)
+        float | None, option(seconds, "Longest pause between attempts.", validator=_NOT_NEGATIVE)
     ] = None
     poison: _Poison = None
     dead_letter: _DeadLetter = None
     heartbeat: _Heartbeat = None
 
     def given(self) -> Serving:
-        """What was given, in the words of the client."""
+        """The given options, as arguments of the client."""
         chosen: Serving = {
             "window": self.window,
             "rate_per_s": self.rate,
@@ -140,16 +151,16 @@ def create(
         Parameter(
             negative=(),
             show_default=False,
-            help="It keeps what is published: the only kind that needs to be made.",
+            help="Create a durable topic; this is the default and the only kind.",
         ),
     ] = True,
     options: TopicChanges = NO_TOPIC_OPTIONS,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Make a durable topic, which keeps what is published to it.
+    """Create a durable topic, which stores the messages published to it.
 
-    Made again with the same options it stays as it is; with others it is
-    refused. To change it, use: signalhub topic set
+    Creating it again with the same options does nothing; with other options it
+    is refused. To change a topic, use `signalhub topic set`.
     """
     name, definition = checked_topic(topic), options.given()
 
@@ -158,20 +169,20 @@ def create(
 
     made = run(connection, work)
     facts = {"topic": name, "epoch": made.epoch, "head": made.head}
-    held = counted(made.head, "message")
-    connection.output.fact(facts, f"{name} is there, epoch {made.epoch}, {held}")
+    head = counted(made.head, "message")
+    connection.output.fact(facts, f"topic {name} is ready (epoch {made.epoch}, {head})")
 
 
 def ls(
-    pattern: Annotated[str, Parameter(help="Names, with * for any run of characters.")] = "*",
+    pattern: Annotated[str, Parameter(help="Names; * matches any characters.")] = "*",
     /,
     *,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """List the durable topics."""
+    """List durable topics."""
 
     async def work(me: Client) -> list[client.Topic]:
-        # By name, because topics that come and go shift the pages.
+        # By name, because pages shift when topics come and go.
         listed: dict[str, client.Topic] = {}
         offset, has_more = 0, True
         while has_more:
@@ -184,11 +195,11 @@ def ls(
     topics = run(connection, work)
     output = connection.output
     rows = [facts_of(topic) if output.as_json else _row(topic) for topic in topics]
-    output.table(_COLUMNS, rows, if_empty="there is no durable topic")
+    output.table(_COLUMNS, rows, if_empty="no durable topics")
 
 
 def info(topic: Topic, /, *, connection: HubConnection = LOCAL) -> None:
-    """Show how a durable topic is defined, what it holds and who reads it."""
+    """Show the definition, the extent and the subscriptions of a durable topic."""
     name = checked_topic(topic)
 
     async def work(me: Client) -> client.Topic:
@@ -204,10 +215,10 @@ def set(
     options: TopicChanges = NO_TOPIC_OPTIONS,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Change the definition of a durable topic, at once."""
+    """Change the definition of a durable topic, effective immediately."""
     name, definition = checked_topic(topic), options.given()
     if options == NO_TOPIC_OPTIONS:
-        raise usage("there is nothing to change", "give an option, such as --retention 7d")
+        raise usage("nothing to change", "give an option, such as --retention 7d")
 
     async def work(me: Client) -> client.Topic:
         return await connection.in_time(me.update_topic(name, **definition))
@@ -216,7 +227,7 @@ def set(
 
 
 def delete(topic: Topic, /, *, yes: Yes = False, connection: HubConnection = LOCAL) -> None:
-    """Delete a durable topic, with its messages and its subscriptions."""
+    """Delete a durable topic with its messages and subscriptions."""
     name = checked_topic(topic)
 
     async def look(me: Client) -> client.Topic:
@@ -228,9 +239,9 @@ def delete(topic: Topic, /, *, yes: Yes = False, connection: HubConnection = LOC
     if not yes:
         found = run(connection, look)
         readers = counted(len(found.subscriptions), "subscription")
-        confirm(f"delete {name}, everything up to seq {found.head}, and {readers}", yes=yes)
+        confirm(f"delete topic {name}, its messages up to seq {found.head}, and {readers}", yes=yes)
     run(connection, work)
-    connection.output.fact({"topic": name, "deleted": True}, f"{name} is deleted")
+    connection.output.fact({"topic": name, "deleted": True}, f"deleted topic {name}")
 
 
 def read(
@@ -238,23 +249,26 @@ def read(
     /,
     *,
     from_seq: Annotated[
-        int, Parameter(name="--from", validator=Number(gte=1), help="The first position.")
+        int, Parameter(name="--from", validator=Number(gte=1), help="First position.")
     ] = 1,
     to_seq: Annotated[
-        int | None, Parameter(name="--to", validator=Number(gte=1), help="The last position.")
+        int | None, Parameter(name="--to", validator=Number(gte=1), help="Last position.")
     ] = None,
     limit: Annotated[
         int | None, Parameter(validator=Number(gte=1), help="At most N messages.")
     ] = None,
     connection: HubConnection = LOCAL,
 ) -> None:
-    """Print what a durable topic holds, without any subscription.
+    """Print the messages of a durable topic, without a subscription.
 
-    Standard error says what is gone, and where to go on if there is more.
+    Standard error says which messages are no longer stored, and where to
+    continue if there are more.
     """
     name, output = checked_topic(topic), connection.output
     if to_seq is not None and to_seq < from_seq:
-        raise usage(f"--to {to_seq} comes before --from {from_seq}", "both ends are included")
+        raise usage(
+            f"--to {to_seq} is below --from {from_seq}", "give a range; both ends are included"
+        )
 
     async def work(me: Client) -> Replay:
         replay = me.replay(name, from_seq, to_seq, limit=limit)
@@ -267,13 +281,15 @@ def read(
         first, last = replay.lost
         lost = {"lost_from": first, "lost_to": last}
         which = f"seq {first} is" if first == last else f"seq {first} to {last} are"
-        connection.remark(lost, f"note: {which} not kept any more")
+        connection.remark(lost, f"note: {which} no longer stored")
     elif not replay.complete:
-        connection.remark({"next": replay.next}, f"there is more: go on with --from {replay.next}")
+        connection.remark(
+            {"next": replay.next}, f"there is more: continue with --from {replay.next}"
+        )
 
 
 def facts_of(topic: client.Topic) -> dict[str, Any]:
-    """A topic as one flat object."""
+    """A topic as one flat JSON object."""
     from msgspec.structs import asdict
 
     facts = {"topic": topic.name} | asdict(topic)
@@ -286,7 +302,7 @@ def facts_of(topic: client.Topic) -> dict[str, Any]:
 
 def _row(topic: client.Topic) -> dict[str, Any]:
     retention = topic.retention
-    kept = (shown_span(retention.age_s), shown_size(retention.bytes)) if retention else ()
+    kept = (shown_duration(retention.age_s), shown_size(retention.bytes)) if retention else ()
     return {
         "topic": topic.name,
         "first": topic.first,
