@@ -12,10 +12,9 @@ from signalhub.operate.arguments import InvalidArgument
 from signalhub.operate.erase import HubElsewhere, erase, subject_of
 from signalhub.settings.model import Auth, Settings
 from signalhub.testing import run_hub
-from tests.integration.test_cli import SECRET as KEY
-from tests.integration.test_cli import unused_url
-from tests.integration.test_cli_erase import ADA, PLAIN, SECRET, converse, entries
 from tests.pipeline.remains import remains
+from tests.support.process.command import unused_url
+from tests.support.process.people import ADA, PLAIN, SECRET, converse, entries
 
 
 async def test_beside_a_hub_it_is_asked_and_the_steps_are_reported(tmp_path: Path) -> None:
@@ -53,7 +52,9 @@ async def test_without_a_hub_the_folder_is_opened_directly(
 async def test_a_hub_that_cannot_be_asked_is_an_error_of_its_own(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path))
 
-    async with run_hub(data=str(tmp_path), auth=Auth(enabled=True, secret=KEY)) as hub:
+    async with run_hub(
+        data=str(tmp_path), auth=Auth(enabled=True, secret="correct horse battery staple")
+    ) as hub:
         with pytest.raises(HubElsewhere, match="but not at"):
             await asyncio.to_thread(erase, settings, actor=ADA, url=unused_url())
         with pytest.raises(Refused) as refused:
