@@ -253,7 +253,7 @@ class TestHub:
         await app.start()
 
         assert app._lakeside is None
-        assert app.hub.rooms.archived is None
+        assert app.hub.rooms.messages.archived is None
         assert app._degradations() == []
         await app.stop()
         (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
@@ -268,7 +268,7 @@ class TestHub:
         await app.start()
 
         assert app._lakeside is not None
-        assert app.hub.rooms.archived == 0
+        assert app.hub.rooms.messages.archived == 0
         await app.stop()
 
     async def test_without_java_the_command_line_starts_all_the_same(self, tmp_path: Path) -> None:

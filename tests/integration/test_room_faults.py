@@ -67,7 +67,7 @@ class Sender:
 def sockets(house: OpenHouse, room: str = ROOM) -> list[RoomSocket]:
     """The hub's ends of the sockets in a room, in the order they came."""
     rooms = house.hub.app.hub.rooms
-    links = [guest.link for guest in rooms.rooms[rooms.names.room(room)].guests]
+    links = [guest.link for guest in rooms.directory.rooms[rooms.directory.names.room(room)].guests]
     found = [link for link in links if isinstance(link, RoomSocket)]
     assert found
     return found

@@ -167,7 +167,7 @@ async def test_hub_that_stops_answers_what_it_has_taken() -> None:
     async with open_house() as house, dial(house) as line:
         line.write(post("m-1"))
         rooms = house.hub.app.hub.rooms
-        await eventually(lambda: bool(rooms.inboxes))
+        await eventually(lambda: bool(rooms.directory.inboxes))
         await house.stop()
 
         assert accepted(await line.answer()) == 1
@@ -250,7 +250,7 @@ async def test_sockets_that_go_in_every_way_leave_nothing_behind() -> None:
         await eventually(lambda: not app.runner.connections)
 
         assert app.hub.rooms.guests == 0
-        assert not app.hub.rooms.rooms
+        assert not app.hub.rooms.directory.rooms
         assert not app.runner.writer._blocked
         assert not any(door.is_websocket for door in app._listener.doors)
 

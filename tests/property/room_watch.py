@@ -71,7 +71,7 @@ class Watch:
         self.has_echo = has_echo
         self.has_archive = has_archive
         self.truth = Truth(
-            grid_ms=shell.hub.rooms.grid_ms,
+            grid_ms=shell.hub.rooms.times.grid_ms,
             repeat_ms=int(REPEAT_S * 1000),
             proposal_ms=int(PROPOSAL_S * 1000),
             cases_max=CASES_MAX,
@@ -99,7 +99,7 @@ class Watch:
     def issue(self, asked: Asked, guest: Guest | None = None) -> None:
         """Of several requests with one id the first one counts that is not refused."""
         asked.issued.guest = guest
-        room = self.shell.hub.rooms.rooms.get(asked.facts["target"])
+        room = self.shell.hub.rooms.directory.rooms.get(asked.facts["target"])
         asked.issued.is_first = asked.what == "send" and (room is None or room.inbox is None)
         key = (asked.facts["target"], asked.facts["id"])
         self.truth.issued.setdefault(key, []).append(asked.issued)
@@ -116,10 +116,10 @@ class Watch:
         self.restarted_mono_ms = mono_ms(shell)
 
     def inbox_name(self, inbox: str) -> str:
-        return self.shell.hub.rooms.names.inbox(inbox)
+        return self.shell.hub.rooms.directory.names.inbox(inbox)
 
     def room_name(self, room: str) -> str:
-        return self.shell.hub.rooms.names.room(room)
+        return self.shell.hub.rooms.directory.names.room(room)
 
     # What is told.
 

@@ -174,7 +174,9 @@ class Life:
 
     def wipe(self) -> None:
         """Erase the inbox of the room: everything that was given a position so far."""
-        inbox = self.shell.hub.rooms.inboxes.get(self.shell.hub.rooms.names.inbox(INBOX))
+        inbox = self.shell.hub.rooms.directory.inboxes.get(
+            self.shell.hub.rooms.directory.names.inbox(INBOX)
+        )
         self.maybe_wiped = inbox.next_seq - 1 if inbox is not None else 0
         for reply in self.peer.request("hub:erase", {"inbox": INBOX}):
             if reply["type"] == "hub:erased":

@@ -15,11 +15,12 @@ import pytest
 
 from signalhub.core.effects import Announce, Answer, Append, Effect
 from signalhub.core.messages.dedup import Dedup
-from signalhub.core.rooms import accept, blobs, proposals, recovery, rooms
-from signalhub.core.rooms.accept import Delivery
+from signalhub.core.rooms import recovery, state
+from signalhub.core.rooms.accept import Acceptance, Delivery
 from signalhub.core.rooms.inbox import Buffer, Inbox, Kept, Pins
 from signalhub.core.rooms.read import Reading
 from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.state import State
 from signalhub.core.rooms.values import Accepted, PutBlob, Send
 from signalhub.wire.entry import Entry, InboxStands, Kind, decode_body, encode_body
 from tests.property.cutting import cut_down
@@ -88,17 +89,17 @@ Patch = pytest.MonkeyPatch
 
 
 def acknowledging_too_soon(patch: Patch) -> None:
-    send = accept.send
+    send = Acceptance.send
 
-    def hasty(rooms: rooms.Rooms, request: Send, now: int) -> list[Effect]:
-        effects = send(rooms, request, now)
+    def hasty(self: Acceptance, request: Send, now: int) -> list[Effect]:
+        effects = send(self, request, now)
         for one in list(effects):
             if isinstance(one, Append) and one.entry.kind == Kind.ROOM_MESSAGE:
                 told = Accepted(request.message_id, one.entry.seq, False, None)
                 effects.append(Answer(request.caller, told, request.message_id))
         return effects
 
-    patch.setattr(accept, "send", hasty)
+    patch.setattr(Acceptance, "send", hasty)
 
 
 def announcing_twice(patch: Patch) -> None:
@@ -139,8 +140,8 @@ def ignoring_gaps(patch: Patch) -> None:
 def anchoring_too_little(patch: Patch) -> None:
     entries = recovery._entries
 
-    def one_less(hub: rooms.Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
-        found = entries(hub, one, at_ms)
+    def one_less(one: Room | Inbox, at_ms: int) -> list[Entry]:
+        found = entries(one, at_ms)
         for entry in found:
             if entry.kind == Kind.INBOX_STANDS:
                 stands = decode_body(InboxStands, entry.body)
@@ -165,16 +166,16 @@ def forgetting_windows(patch: Patch) -> None:
 
 
 def ignoring_conditions(patch: Patch) -> None:
-    put = blobs.put
+    put = State.put
 
-    def put_anyway(hub: rooms.Rooms, request: PutBlob, now: int) -> list[Effect]:
-        return put(hub, msgspec.structs.replace(request, if_version=None), now)
+    def put_anyway(self: State, request: PutBlob, now: int) -> list[Effect]:
+        return put(self, msgspec.structs.replace(request, if_version=None), now)
 
-    patch.setattr(blobs, "put", put_anyway)
+    patch.setattr(State, "put", put_anyway)
 
 
 def finishing_what_has_expired(patch: Patch) -> None:
-    patch.setattr(proposals, "_seen", lambda proposal, now: proposal)
+    patch.setattr(state, "_seen", lambda proposal, now: proposal)
 
 
 @dataclass(frozen=True)

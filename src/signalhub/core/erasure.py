@@ -265,8 +265,8 @@ class _Erasing:
         self._session = session
         self._message = message
         self._actor = request.actor
-        self._inbox = None if request.inbox is None else rooms.names.inbox(request.inbox)
-        inbox = rooms.inboxes.get(self._inbox or "")
+        self._inbox = None if request.inbox is None else rooms.directory.names.inbox(request.inbox)
+        inbox = rooms.directory.inboxes.get(self._inbox or "")
         room = None if inbox is None else inbox.room
         self._wanted = Wanted(
             self._actor,
@@ -296,7 +296,7 @@ class _Erasing:
                 effects += mailboxes.drop(hub, self._box, now)
             if hub.registry.forget_away(self._actor):
                 effects.append(Forget([self._actor]))
-        inbox = hub.rooms.inboxes.get(self._inbox or "")
+        inbox = hub.rooms.directory.inboxes.get(self._inbox or "")
         if inbox is not None:
             mark.through = inbox.next_seq - 1
         self._clear(mark.through)
@@ -311,7 +311,7 @@ class _Erasing:
     def _clear(self, through: int) -> None:
         """Take it out of memory, and out of the hands of those who have not settled it."""
         hub = self._hub
-        inbox = hub.rooms.inboxes.get(self._inbox or "")
+        inbox = hub.rooms.directory.inboxes.get(self._inbox or "")
         if inbox is not None:
             hub.rooms.erase(inbox, through)
         if self._actor is None:
@@ -393,9 +393,9 @@ class _Erasing:
         """Wherever it is unsettled; what the mailbox had that is gone is returned."""
         hub, box = self._hub, self._box
         if one.kind == Kind.ROOM_MESSAGE:
-            inbox = hub.rooms.inboxes.get(one.stream)
+            inbox = hub.rooms.directory.inboxes.get(one.stream)
             if inbox is not None:
-                hub.rooms.buffer.blank(inbox, one.seq)
+                hub.rooms.messages.buffer.blank(inbox, one.seq)
             return []
         if box is not None and box.id == one.stream_epoch:
             if box.subscription.position.is_settled(one.seq):

@@ -143,10 +143,10 @@ class Hub:
         self.asked = 0  # How many asks were ever sent to the log.
         self.streams = Streams(log_epoch, settings.log.cache_bytes)
         self.dispatcher = Dispatcher(self)
-        self.rooms = Rooms(self)
+        self.erasures = Erasures()
+        self.rooms = Rooms(settings.rooms, tally.rooms, self.storage, self.erasures)
         self.replays = Replays()
         self.placements = Placements()
-        self.erasures = Erasures()
         # Settlements of asks to actors without a mailbox, written once per turn.
         self.loose: list[Settlement] = []
         # Such asks from before a restart whose fate is not known, by sender and id: their offset

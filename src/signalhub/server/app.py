@@ -314,7 +314,7 @@ class App:
 
     def _tick(self) -> None:
         now = self._clock.now_ms()
-        self.hub.rooms.ids.saved(self._store.saved_offset)
+        self.hub.rooms.messages.ids.saved(self._store.saved_offset)
         self.runner.perform(self.hub.tick(now), now)
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
@@ -382,7 +382,7 @@ class App:
             return
         now = self._clock.now_ms()
         self.runner.perform(retention.cut(self.hub, firsts, now), now)
-        self.hub.rooms.pins.cut(self._engine.first)
+        self.hub.rooms.messages.pins.cut(self._engine.first)
         self._save_snapshot()
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:

@@ -73,7 +73,7 @@ async def open_lakeside(
         log_first=None if hub.settings.rooms.always_query_store else lambda: engine.first,
     )
     lakeside = Lakeside(archive, beside, data, hub, engine, clock)
-    hub.rooms.archived = await archive.first_look()
+    hub.rooms.archived_to(await archive.first_look())
     return lakeside
 
 
@@ -140,7 +140,7 @@ class Lakeside:
             self._is_looking = False
             if sight is None or self._hub.is_draining:
                 return
-            if sight.position != self._hub.rooms.archived:
+            if sight.position != self._hub.rooms.messages.archived:
                 self._hub.rooms.archived_to(sight.position)
             if sight.landed > before:
                 landed()

@@ -330,8 +330,8 @@ _LOG: Final[tuple[Declaration[Gauges], ...]] = (
 )
 
 _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
-    gauge("rooms", lambda of: len(of.hub.rooms.rooms), "Rooms the hub remembers."),
-    gauge("inboxes", lambda of: len(of.hub.rooms.inboxes), "Inboxes the hub remembers."),
+    gauge("rooms", lambda of: len(of.hub.rooms.directory.rooms), "Rooms the hub remembers."),
+    gauge("inboxes", lambda of: len(of.hub.rooms.directory.inboxes), "Inboxes the hub remembers."),
     gauge("room_sockets", lambda of: of.hub.rooms.guests, "Sockets in rooms."),
     counter("room_messages", lambda of: of.tally.rooms.sent, "Messages rooms accepted."),
     counter(
@@ -409,25 +409,25 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     ),
     gauge(
         "room_ids",
-        lambda of: of.hub.rooms.ids.memory.count,
+        lambda of: of.hub.rooms.messages.ids.memory.count,
         "Ids of messages in memory, to recognise repeats.",
     ),
     gauge(
         "room_ids_memory_bytes",
-        lambda of: of.hub.rooms.ids.memory.memory_bytes,
+        lambda of: of.hub.rooms.messages.ids.memory.memory_bytes,
         "Memory these ids use.",
     ),
     gauge(
         "room_buffer_bytes",
-        lambda of: of.hub.rooms.buffer.bytes,
+        lambda of: of.hub.rooms.messages.buffer.bytes,
         "Memory used by the newest messages of rooms.",
     ),
     gauge(
-        "room_state_bytes", lambda of: of.hub.rooms.state_bytes, "Proposals and blobs of all rooms."
+        "room_state_bytes", lambda of: of.hub.rooms.state.bytes, "Proposals and blobs of all rooms."
     ),
     gauge(
         "inbox_unarchived",
-        lambda of: of.hub.rooms.unarchived,
+        lambda of: of.hub.rooms.messages.unarchived,
         "Messages of the inbox of which most waits to be archived.",
     ),
     histogram(

@@ -24,7 +24,7 @@ log = logging.getLogger("signalhub.server")
 def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     """Load the snapshot if it fits the log, and apply what was written since."""
     hub.streams.log_epoch = engine.epoch
-    hub.dedup.is_kept = hub.rooms.ids.memory.is_kept = True
+    hub.dedup.is_kept = hub.rooms.messages.ids.memory.is_kept = True
     recovery = Recovery(hub, now_ms)
     start = engine.first
     window = window_of(hub.settings)
@@ -62,7 +62,7 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
 
 def room_names(hub: Hub, folder: Path) -> Names:
     """What hashes the names of rooms; raises `SettingsError` if it is not what the data need."""
-    mark = hub.rooms.key_mark
+    mark = hub.rooms.directory.key_mark
     secret = hub.settings.rooms.secret
     key = secret.encode() if secret else inbox_key.read(folder)
     if key is None and mark is not None:

@@ -83,4 +83,4 @@ class RoomStage(Stage):
     @property
     def present(self) -> int:
         """How many sockets are in rooms."""
-        return sum(len(room.guests) for room in self.hub.rooms.rooms.values())
+        return sum(len(room.guests) for room in self.hub.rooms.directory.rooms.values())

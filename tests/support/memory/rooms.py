@@ -268,12 +268,12 @@ def pages(shell: MemoryShell, limit: int, from_seq: int = 0, *, inbox: str = INB
 
 def inbox_of(shell: MemoryShell, inbox: str = INBOX) -> Inbox:
     rooms = shell.hub.rooms
-    return rooms.inboxes[rooms.names.inbox(inbox)]
+    return rooms.directory.inboxes[rooms.directory.names.inbox(inbox)]
 
 
 def room_of(shell: MemoryShell, room: str = ROOM) -> Room:
     rooms = shell.hub.rooms
-    return rooms.rooms[rooms.names.room(room)]
+    return rooms.directory.rooms[rooms.directory.names.room(room)]
 
 
 def offset_of(shell: MemoryShell, seq: int) -> int:
@@ -316,7 +316,7 @@ def archived(
 
 def bodies(shell: MemoryShell, inbox: str = INBOX) -> list[RoomMessage]:
     """The messages of an inbox as the log holds them."""
-    name = shell.hub.rooms.names.inbox(inbox)
+    name = shell.hub.rooms.directory.names.inbox(inbox)
     return [
         decode_body(RoomMessage, one.body)
         for one in shell.engine.entries
@@ -341,19 +341,19 @@ def described(shell: MemoryShell) -> dict[tuple[str, ...], object]:
     """Everything about rooms and inboxes that must survive a crash once it is on disk."""
     rooms = shell.hub.rooms
     found: dict[tuple[str, ...], object] = {}
-    for inbox in rooms.inboxes.values():
+    for inbox in rooms.directory.inboxes.values():
         if inbox.head:
             bound_to = inbox.room.name if inbox.room is not None else None
             found["inbox", inbox.name] = (inbox.head, inbox.next_seq, bound_to)
-    for room in rooms.rooms.values():
+    for room in rooms.directory.rooms.values():
         if room.is_bound or room.blobs or room.proposals:
             bound_to = room.inbox.name if room.inbox is not None else None
             # Of those that were made at the same moment none is older.
             proposals = sorted(map(copy, room.proposals.values()), key=lambda one: one.id)
             found["room", room.name] = (bound_to, dict(room.blobs), room.versions, proposals)
     if found:
-        found["all", "key"] = rooms.key_mark
-        found["all", "state"] = rooms.state_bytes
+        found["all", "key"] = rooms.directory.key_mark
+        found["all", "state"] = rooms.state.bytes
     return found
 
 
@@ -368,4 +368,4 @@ def cut(shell: MemoryShell) -> None:
     if end > retention.anchored(shell.hub):
         shell.perform(retention.anchor(shell.hub, end, shell.now))
     shell.engine.cut(min(end, retention.anchored(shell.hub)))
-    shell.hub.rooms.pins.cut(shell.engine.first)
+    shell.hub.rooms.messages.pins.cut(shell.engine.first)

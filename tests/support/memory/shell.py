@@ -245,7 +245,7 @@ class MemoryShell:
             tally=self.tally,
             log_epoch=self.engine.epoch,
         )
-        self.hub.rooms.archived = archived
+        self.hub.rooms.messages.archived = archived
         self.peers: list[Peer] = []
         self.rows: dict[str, Row] = {}
         self.shelf = shelf or Shelf()
@@ -329,7 +329,7 @@ class MemoryShell:
         seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
         self.shelf.save_snapshot(take_snapshot(self.hub, offset), epoch, seen_from)
-        self.hub.rooms.ids.saved(offset)
+        self.hub.rooms.messages.ids.saved(offset)
 
     def restarted(self: Shell, written: int = 0) -> Shell:
         """Another hub after a crash: the rows, the shelf and what was committed are still there.
@@ -343,7 +343,7 @@ class MemoryShell:
             engine=self.engine.crashed(written),
             ids=self.hub.ids,
             shelf=self.shelf.copy(),
-            archived=self.hub.rooms.archived,
+            archived=self.hub.rooms.messages.archived,
         )
         successor.rows = dict(self.rows)
         successor._ids = self._ids

@@ -287,7 +287,7 @@ def test_a_disk_that_takes_nothing_is_told_and_may_be_tried_again() -> None:
 
 def test_a_fault_in_the_core_is_answered_and_its_text_is_not() -> None:
     desk = Desk()
-    desk.stage.hub.rooms.names = None  # type: ignore[assignment]
+    desk.stage.hub.rooms.directory.names = None  # type: ignore[assignment]
 
     response = desk.send()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from picows import WSMsgType
 
-from signalhub.core.rooms.guests import TRY_AGAIN_LATER
+from signalhub.core.rooms.room import TRY_AGAIN_LATER
 from signalhub.server import runner as runner_module
 from signalhub.server.rooms.socket import BAD_FRAMES_MAX
 from signalhub.settings.model import Outbound
@@ -207,7 +207,7 @@ def test_last_one_out_of_a_room_that_was_never_used_leaves_nothing_behind() -> N
         a.hang_up()
         stage.loop.run_dry()
 
-        assert not stage.hub.rooms.rooms
+        assert not stage.hub.rooms.directory.rooms
 
 
 def test_everybody_is_dismissed_when_the_hub_stops() -> None:

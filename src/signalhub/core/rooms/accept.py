@@ -15,22 +15,25 @@ import msgspec
 
 from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
 from signalhub.core.messages.dedup import fingerprint
-from signalhub.core.rooms import bind, proposals, refusals, values
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
+from signalhub.core.rooms import refusals, values
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept, Messages
 from signalhub.core.rooms.read import guarded
-from signalhub.core.rooms.room import Room, SlidingWindow
-from signalhub.core.rooms.values import ABOUT_PROPOSALS, PROPOSAL, Accepted, Deposit, Send
+from signalhub.core.rooms.room import Room, SlidingWindow, Windows
+from signalhub.core.rooms.values import ABOUT_PROPOSALS, PROPOSAL, Accepted, Deposit, Send, Times
 from signalhub.wire.entry import Control, Entry, Kind, RoomMessage, encode_body
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
-    from signalhub.core.rooms.rooms import Rooms
+    from signalhub.core.rooms.directory import Directory
+    from signalhub.core.rooms.state import State
+    from signalhub.core.storage import Storage
+    from signalhub.counters import RoomTally
+    from signalhub.settings.model import Rooms as RoomSettings
     from signalhub.wire.errors import Refusal
 
+_MINUTE_MS: Final = 60_000
 # So many messages may wait for one look-up on disk.
 _QUEUE_MAX: Final = 1_000
-# So many pseudonyms of one room are counted; the longest silent are forgotten first.
-_MEMBERS_MAX: Final = 1_000
 
 
 class Waiting(msgspec.Struct):
@@ -40,238 +43,256 @@ class Waiting(msgspec.Struct):
     key: bytes
 
 
-def send(rooms: Rooms, request: Send, now: int) -> list[Effect]:
-    """A message for a room."""
-    rooms.saw(request.mono_ms)
-    request.at_ms = now
-    return _attempt(rooms, request, now)
+class Acceptance:
+    """Messages on their way in."""
 
+    def __init__(
+        self,
+        settings: RoomSettings,
+        tally: RoomTally,
+        times: Times,
+        directory: Directory,
+        messages: Messages,
+        state: State,
+        storage: Storage,
+    ) -> None:
+        self.settings = settings
+        self.tally = tally
+        self.times = times
+        self.directory = directory
+        self.messages = messages
+        self.state = state
+        self._storage = storage
+        self._window_ms = int(settings.rate_window_s * 1000)
+        self._appends = Windows(settings.append_rate, _MINUTE_MS)
+        # Rooms with something in their windows, the longest silent first, and when they last spoke.
+        self._busy: dict[Room, int] = {}
 
-def deposit(rooms: Rooms, request: Deposit, now: int) -> list[Effect]:
-    """A message for an inbox alone: nobody hears it, and the room's limit does not count it."""
-    rooms.saw(request.mono_ms)
-    return _attempt(rooms, request, now)
+    def send(self, request: Send, now: int) -> list[Effect]:
+        """A message for a room."""
+        request.at_ms = now
+        return self._attempt(request, now)
 
+    def deposit(self, request: Deposit, now: int) -> list[Effect]:
+        """A message for an inbox alone: nobody hears it, and the room's limit does not count it."""
+        return self._attempt(request, now)
 
-def _attempt(
-    rooms: Rooms, request: Send | Deposit, now: int, looked_up: bytes | None = None
-) -> list[Effect]:
-    """Accept a message, or say why not; the id `looked_up` is known not to be on disk."""
-    try:
-        if isinstance(request, Send):
-            return _send(rooms, request, now, looked_up)
-        return _deposit(rooms, request, now, looked_up)
-    except RoomError as error:
-        return [Answer(request.caller, error, request.message_id)]
+    def tick(self, mono_ms: int) -> None:
+        """Forget who has been silent: a room for its whole window, an inbox for a minute."""
+        self._appends.sweep(mono_ms)
+        silent_ms = mono_ms - self._window_ms
+        while self._busy:
+            room, spoke_ms = next(iter(self._busy.items()))
+            if spoke_ms > silent_ms:
+                return
+            del self._busy[room]
+            if room.inbox is not None and room.inbox.queue is not None:
+                # Messages of it wait for the disk, so it is not silent.
+                self._busy[room] = mono_ms
+                continue
+            room.calm_down()
+            if self.directory.rooms.get(room.name) is room:
+                self.directory.dirty.add(room)
 
+    def _attempt(
+        self, request: Send | Deposit, now: int, looked_up: bytes | None = None
+    ) -> list[Effect]:
+        """Accept a message, or say why not; the id `looked_up` is known not to be on disk."""
+        try:
+            if isinstance(request, Send):
+                return self._send(request, now, looked_up)
+            return self._deposit(request, now, looked_up)
+        except RoomError as error:
+            return [Answer(request.caller, error, request.message_id)]
 
-def _send(rooms: Rooms, request: Send, now: int, looked_up: bytes | None) -> list[Effect]:
-    claimed = bind.claim(rooms, request.room, request.inbox)
-    inbox = claimed.inbox
-    key = fingerprint(claimed.inbox_name, request.message_id)
-    if inbox is not None:
-        answer = _known(rooms, inbox, request, key, now, looked_up)
-        if answer is not None:
-            return answer
-    _check_storage(rooms)
-    windows = _check_rates(rooms, claimed.room, request)
-    _check_cap(rooms, inbox)
-    if request.type in ABOUT_PROPOSALS:
-        proposals.check(rooms, claimed.room, request, now)
-    room, inbox, effects = bind.settle(rooms, claimed, now)
-    windows = windows or _windows(rooms, room, request)
-    rooms.dirty.add(room)
-    rooms.busy.pop(room, None)
-    rooms.busy[room] = request.mono_ms
-    delivery = Delivery(rooms, inbox, room, request, key, windows)
-    # What is deposited later is kept as long.
-    inbox.retention_s = _retention_s(rooms, request.room, request.inbox)
-    effects.append(delivery.append(now, inbox.retention_s or rooms.settings.retention_s))
-    return effects
-
-
-def _deposit(rooms: Rooms, request: Deposit, now: int, looked_up: bytes | None) -> list[Effect]:
-    name = rooms.names.inbox(request.inbox)
-    key = fingerprint(name, request.message_id)
-    found = rooms.inboxes.get(name)
-    if found is not None:
-        answer = _known(rooms, found, request, key, now, looked_up)
-        if answer is not None:
-            return answer
-    _check_storage(rooms)
-    window = rooms.appends.of(name)
-    wait_ms = window.wait_ms(request.mono_ms)
-    if wait_ms:
-        raise _limited(rooms, wait_ms)
-    _check_cap(rooms, found)
-    inbox = found or rooms.inbox(name)
-    retention_s = _retention_s(rooms, "", request.inbox) or inbox.retention_s
-    delivery = Delivery(rooms, inbox, None, request, key, [window])
-    return [*rooms.marking(now), delivery.append(now, retention_s or rooms.settings.retention_s)]
-
-
-# Repeats.
-
-
-def _known(
-    rooms: Rooms,
-    inbox: Inbox,
-    request: Send | Deposit,
-    key: bytes,
-    now: int,
-    looked_up: bytes | None,
-) -> list[Effect] | None:
-    """The answer to a message that was accepted before; `None` to a fresh one."""
-    pending = inbox.pending.get(request.message_id)
-    if pending is not None:
-        pending.repeats.append(request)
-        rooms.tally.repeats += 1
-        rooms.tally.conflicts += pending.request.ciphertext != request.ciphertext
-        return []
-    ack = rooms.ids.find(key, now)
-    if ack is not None:
-        kept = inbox.recent.get(ack.seq)
-        if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
-            rooms.tally.conflicts += 1
-        return _repeat(rooms, request, ack.seq, rooms.shown(ack.at_ms))
-    if key == looked_up:
-        return None
-    seq = rooms.ids.find_unsaved(key)
-    if seq:
-        return _repeat(rooms, request, seq, None)
-    if inbox.queue is not None:
-        if len(inbox.queue) >= _QUEUE_MAX:
-            raise refusals.busy()
-        inbox.queue.append(Waiting(request, key))
-        return []
-    if not rooms.ids.may_be_on_disk(inbox.since_ms, now):
-        return None
-    inbox.queue = deque([Waiting(request, key)])
-    return [_recall(rooms, inbox, now)]
-
-
-def _repeat(
-    rooms: Rooms, request: Send | Deposit, seq: int, created_ms: int | None
-) -> list[Effect]:
-    rooms.tally.repeats += 1
-    accepted = Accepted(request.message_id, seq, True, created_ms)
-    return [Answer(request.caller, accepted, request.message_id)]
-
-
-def _recall(rooms: Rooms, inbox: Inbox, now: int) -> Recall:
-    """Look up the ids of all who wait; whoever comes meanwhile waits for the next time."""
-    assert inbox.queue
-    keys = [one.key for one in inbox.queue]
-    rooms.tally.recalls += len(keys)
-
-    def then(seqs: list[int] | None, now: int) -> list[Effect]:
-        queue, inbox.queue = inbox.queue, None
-        assert queue
-        effects: list[Effect] = []
-        for at, key in enumerate(keys):
-            request = queue.popleft().request
-            recalled = guarded(request.caller, _recalled(rooms, request, key), request.message_id)
-            effects += recalled(None if seqs is None else seqs[at], now)
-        if queue:
-            # Those who came meanwhile.
-            inbox.queue = queue
-            effects.append(_recall(rooms, inbox, now))
+    def _send(self, request: Send, now: int, looked_up: bytes | None) -> list[Effect]:
+        directory = self.directory
+        claimed = directory.claim(request.room, request.inbox)
+        inbox = claimed.inbox
+        key = fingerprint(claimed.inbox_name, request.message_id)
+        if inbox is not None:
+            answer = self._known(inbox, request, key, now, looked_up)
+            if answer is not None:
+                return answer
+        self._check_storage()
+        windows = self._check_rates(claimed.room, request)
+        self._check_cap(inbox)
+        if request.type in ABOUT_PROPOSALS:
+            self.state.check(claimed.room, request, now)
+        room, inbox, effects = directory.bind(claimed, now)
+        windows = windows or self._windows(room, request)
+        directory.dirty.add(room)
+        self._busy.pop(room, None)
+        self._busy[room] = request.mono_ms
+        delivery = Delivery(self, inbox, room, request, key, windows)
+        # What is deposited later is kept as long.
+        inbox.retention_s = self._retention_s(request.room, request.inbox)
+        effects.append(delivery.append(now, inbox.retention_s or self.settings.retention_s))
         return effects
 
-    return Recall(keys, rooms.ids.oldest_ms(now), then)
-
-
-def _recalled(
-    rooms: Rooms, request: Send | Deposit, key: bytes
-) -> Callable[[int | None, int], list[Effect]]:
-    """What to do with a message once its id was looked up."""
-
-    def then(seq: int | None, now: int) -> list[Effect]:
-        if seq is None:
-            return [Answer(request.caller, refusals.unreadable(), request.message_id)]
-        if seq:
-            return _repeat(rooms, request, seq, None)
-        return _attempt(rooms, request, now, key)
-
-    return then
-
-
-# What may refuse a fresh message.
-
-
-def _check_storage(rooms: Rooms) -> None:
-    if rooms.hub.storage.fault is not None:
-        rooms.tally.refused += 1
-        raise refusals.storage()
-
-
-def _limited(rooms: Rooms, wait_ms: int) -> RoomError:
-    rooms.tally.limited += 1
-    return refusals.limited(wait_ms)
-
-
-def _check_rates(rooms: Rooms, room: Room | None, request: Send) -> list[SlidingWindow] | None:
-    """The windows a message has to be recorded in; `None` if its room is not made yet."""
-    if room is None:
-        return None
-    windows = _windows(rooms, room, request)
-    for window in windows:
+    def _deposit(self, request: Deposit, now: int, looked_up: bytes | None) -> list[Effect]:
+        directory = self.directory
+        name = directory.names.inbox(request.inbox)
+        key = fingerprint(name, request.message_id)
+        found = directory.inboxes.get(name)
+        if found is not None:
+            answer = self._known(found, request, key, now, looked_up)
+            if answer is not None:
+                return answer
+        self._check_storage()
+        window = self._appends.of(name)
         wait_ms = window.wait_ms(request.mono_ms)
         if wait_ms:
-            raise _limited(rooms, wait_ms)
-    return windows
+            raise self._limited(wait_ms)
+        self._check_cap(found)
+        inbox = found or directory.inbox(name)
+        retention_s = self._retention_s("", request.inbox) or inbox.retention_s
+        delivery = Delivery(self, inbox, None, request, key, [window])
+        append = delivery.append(now, retention_s or self.settings.retention_s)
+        return [*directory.mark_key(now), append]
 
+    # Repeats.
 
-def _windows(rooms: Rooms, room: Room, request: Send) -> list[SlidingWindow]:
-    settings = rooms.settings
-    window_ms = int(settings.rate_window_s * 1000)
-    # Both clocks as the message found them, though it may have waited for the disk since.
-    windows = [room.window(settings.rate, window_ms, request.mono_ms, request.at_ms)]
-    if settings.pseudonym_rate and request.pseudonym:
-        if room.members is None:
-            room.members = {}
-        member = room.members.pop(request.pseudonym, None)
-        member = member or SlidingWindow(settings.pseudonym_rate, window_ms)
-        room.members[request.pseudonym] = member
-        if len(room.members) > _MEMBERS_MAX:
-            del room.members[next(iter(room.members))]
-        windows.append(member)
-    return windows
+    def _known(
+        self,
+        inbox: Inbox,
+        request: Send | Deposit,
+        key: bytes,
+        now: int,
+        looked_up: bytes | None,
+    ) -> list[Effect] | None:
+        """The answer to a message that was accepted before; `None` to a fresh one."""
+        ids = self.messages.ids
+        pending = inbox.pending.get(request.message_id)
+        if pending is not None:
+            pending.repeats.append(request)
+            self.tally.repeats += 1
+            self.tally.conflicts += pending.request.ciphertext != request.ciphertext
+            return []
+        ack = ids.find(key, now)
+        if ack is not None:
+            kept = inbox.recent.get(ack.seq)
+            if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
+                self.tally.conflicts += 1
+            return self._repeat(request, ack.seq, self.times.shown(ack.at_ms))
+        if key == looked_up:
+            return None
+        seq = ids.find_unsaved(key)
+        if seq:
+            return self._repeat(request, seq, None)
+        if inbox.queue is not None:
+            if len(inbox.queue) >= _QUEUE_MAX:
+                raise refusals.busy()
+            inbox.queue.append(Waiting(request, key))
+            return []
+        if not ids.may_be_on_disk(inbox.since_ms, now):
+            return None
+        inbox.queue = deque([Waiting(request, key)])
+        return [self._recall(inbox, now)]
 
+    def _repeat(self, request: Send | Deposit, seq: int, created_ms: int | None) -> list[Effect]:
+        self.tally.repeats += 1
+        accepted = Accepted(request.message_id, seq, True, created_ms)
+        return [Answer(request.caller, accepted, request.message_id)]
 
-def _check_cap(rooms: Rooms, inbox: Inbox | None) -> None:
-    if rooms.archived is None or inbox is None:
-        return
-    settings = rooms.settings
-    if (
-        inbox.unarchived_count >= settings.unarchived_max
-        or inbox.unarchived_bytes >= settings.unarchived_bytes_max
-    ):
-        rooms.tally.refused += 1
-        rooms.tally.over_cap += 1
-        raise refusals.over_cap()
+    def _recall(self, inbox: Inbox, now: int) -> Recall:
+        """Look up the ids of all who wait; whoever comes meanwhile waits for the next time."""
+        assert inbox.queue
+        keys = [one.key for one in inbox.queue]
+        self.tally.recalls += len(keys)
 
+        def then(seqs: list[int] | None, now: int) -> list[Effect]:
+            queue, inbox.queue = inbox.queue, None
+            assert queue
+            effects: list[Effect] = []
+            for at, key in enumerate(keys):
+                request = queue.popleft().request
+                recalled = guarded(request.caller, self._recalled(request, key), request.message_id)
+                effects += recalled(None if seqs is None else seqs[at], now)
+            if queue:
+                # Those who came meanwhile.
+                inbox.queue = queue
+                effects.append(self._recall(inbox, now))
+            return effects
 
-def _retention_s(rooms: Rooms, room_name: str, inbox_id: str | None) -> float | None:
-    """How long a message is kept, if a prefix of one of its names says so."""
-    best, found = -1, None
-    for prefix, retention_s in rooms.settings.retention.items():
-        is_match = room_name.startswith(prefix) or (inbox_id or "").startswith(prefix)
-        if is_match and len(prefix) > best:
-            best, found = len(prefix), retention_s
-    return found
+        return Recall(keys, self.messages.ids.oldest_ms(now), then)
+
+    def _recalled(
+        self, request: Send | Deposit, key: bytes
+    ) -> Callable[[int | None, int], list[Effect]]:
+        """What to do with a message once its id was looked up."""
+
+        def then(seq: int | None, now: int) -> list[Effect]:
+            if seq is None:
+                return [Answer(request.caller, refusals.unreadable(), request.message_id)]
+            if seq:
+                return self._repeat(request, seq, None)
+            return self._attempt(request, now, key)
+
+        return then
+
+    # What may refuse a fresh message.
+
+    def _check_storage(self) -> None:
+        if self._storage.fault is not None:
+            self.tally.refused += 1
+            raise refusals.storage()
+
+    def _limited(self, wait_ms: int) -> RoomError:
+        self.tally.limited += 1
+        return refusals.limited(wait_ms)
+
+    def _check_rates(self, room: Room | None, request: Send) -> list[SlidingWindow] | None:
+        """The windows a message has to be recorded in; `None` if its room is not made yet."""
+        if room is None:
+            return None
+        windows = self._windows(room, request)
+        for window in windows:
+            wait_ms = window.wait_ms(request.mono_ms)
+            if wait_ms:
+                raise self._limited(wait_ms)
+        return windows
+
+    def _windows(self, room: Room, request: Send) -> list[SlidingWindow]:
+        settings, window_ms = self.settings, self._window_ms
+        # Both clocks as the message found them, though it may have waited for the disk since.
+        windows = [room.window(settings.rate, window_ms, request.mono_ms, request.at_ms)]
+        if settings.pseudonym_rate and request.pseudonym:
+            windows.append(room.member(request.pseudonym, settings.pseudonym_rate, window_ms))
+        return windows
+
+    def _check_cap(self, inbox: Inbox | None) -> None:
+        if self.messages.archived is None or inbox is None:
+            return
+        settings = self.settings
+        if (
+            inbox.unarchived_count >= settings.unarchived_max
+            or inbox.unarchived_bytes >= settings.unarchived_bytes_max
+        ):
+            self.tally.refused += 1
+            self.tally.over_cap += 1
+            raise refusals.over_cap()
+
+    def _retention_s(self, room_name: str, inbox_id: str | None) -> float | None:
+        """How long a message is kept, if a prefix of one of its names says so."""
+        best, found = -1, None
+        for prefix, retention_s in self.settings.retention.items():
+            is_match = room_name.startswith(prefix) or (inbox_id or "").startswith(prefix)
+            if is_match and len(prefix) > best:
+                best, found = len(prefix), retention_s
+        return found
 
 
 class Delivery:
     """A message on its way to the log, and everybody who wants to know."""
 
     __slots__ = (
+        "_acceptance",
         "_began_ms",
         "_body",
         "_inbox",
         "_key",
         "_room",
-        "_rooms",
         "_windows",
         "repeats",
         "request",
@@ -282,7 +303,7 @@ class Delivery:
 
     def __init__(
         self,
-        rooms: Rooms,
+        acceptance: Acceptance,
         inbox: Inbox,
         room: Room | None,
         request: Send | Deposit,
@@ -293,7 +314,7 @@ class Delivery:
             window.record(request.mono_ms)
         self._windows = windows
         self._key = key
-        self._rooms = rooms
+        self._acceptance = acceptance
         self._inbox = inbox
         self._room = room
         self._began_ms = 0
@@ -304,16 +325,16 @@ class Delivery:
 
     def append(self, now: int, retention_s: float) -> Append:
         """The entry that makes it true."""
-        rooms, inbox, request = self._rooms, self._inbox, self.request
+        times, inbox, request = self._acceptance.times, self._inbox, self.request
         self._began_ms = now
-        at_ms = rooms.floored(now)
+        at_ms = times.floored(now)
         if not inbox.since_ms:
             inbox.since_ms = at_ms
         inbox.retention_max_s = max(inbox.retention_max_s, retention_s)
         self._body = RoomMessage(
             request.message_id,
             request.ciphertext,
-            rooms.shown(at_ms),
+            times.shown(at_ms),
             at_ms + int(retention_s * 1000),
             self._room is None,
             self._control(),
@@ -334,40 +355,40 @@ class Delivery:
         return Control(self._room.name, request.type, request.proposal, proposer)
 
     def committed(self, offset: int, now: int) -> list[Effect]:
-        rooms, inbox, body, room = self._rooms, self._inbox, self._body, self._room
+        acceptance, inbox, body, room = self._acceptance, self._inbox, self._body, self._room
+        messages, tally, times = acceptance.messages, acceptance.tally, acceptance.times
         request, seq = self.request, self.seq
         del inbox.pending[request.message_id]
-        at_ms = remember(rooms, inbox, body, self._key, seq, offset, self._began_ms)
+        at_ms = messages.remember(inbox, body, self._key, seq, offset, self._began_ms)
         alike = values.members(seq, body.message_id, body.ciphertext)
-        item = values.page_item(alike, body.created_ms, is_exact=rooms.is_exact)
-        rooms.buffer.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
+        item = values.page_item(alike, body.created_ms, is_exact=times.is_exact)
+        messages.buffer.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
         effects: list[Effect] = []
         if room is not None and isinstance(request, Send):
             if body.control is not None:
                 room.settled(body.control.proposal)
-                proposals.follow(rooms, room, body, at_ms)
-            rooms.tally.sent += 1
+                acceptance.state.follow(room, body, at_ms)
+            tally.sent += 1
             if room.guests:
                 effects.append(self._announce(room, request, alike))
         else:
-            rooms.tally.appended += 1
-        rooms.tally.accept_latency.observe((now - self._began_ms) / 1000)
-        accepted = Accepted(body.message_id, seq, False, rooms.shown(at_ms))
+            tally.appended += 1
+        tally.accept_latency.observe((now - self._began_ms) / 1000)
+        accepted = Accepted(body.message_id, seq, False, times.shown(at_ms))
         effects.append(Answer(request.caller, accepted, body.message_id))
         if self.repeats:
-            again = Accepted(body.message_id, seq, True, rooms.shown(at_ms))
+            again = Accepted(body.message_id, seq, True, times.shown(at_ms))
             effects += [Answer(one.caller, again, body.message_id) for one in self.repeats]
         return effects
 
     def _announce(self, room: Room, request: Send, alike: bytes) -> Announce:
-        rooms = self._rooms
-        but = None if rooms.settings.echo_to_sender else request.guest
-        rooms.tally.announced += len(room.guests) - (but is not None)
+        but = None if self._acceptance.settings.echo_to_sender else request.guest
+        self._acceptance.tally.announced += len(room.guests) - (but is not None)
         return Announce(tuple(room.guests), values.live_frame(alike, request), but)
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
         """It did not happen: the position is free again, and so is its place in the window."""
-        rooms, inbox, room = self._rooms, self._inbox, self._room
+        inbox, room = self._inbox, self._room
         inbox.pending.pop(self.request.message_id, None)
         inbox.take_back(self.seq)
         if inbox.head == 0 and self.seq == 1:
@@ -376,28 +397,7 @@ class Delivery:
             window.take_back()
         if room is not None and self._body.control is not None:
             room.settled(self._body.control.proposal)
-        rooms.forget_blank(inbox)
-        rooms.tally.refused += 1 + len(self.repeats)
+        self._acceptance.directory.forget_blank(inbox)
+        self._acceptance.tally.refused += 1 + len(self.repeats)
         error = refusals.storage()
         return [Answer(one.caller, error, one.message_id) for one in (self.request, *self.repeats)]
-
-
-def remember(
-    rooms: Rooms,
-    inbox: Inbox,
-    body: RoomMessage,
-    key: bytes,
-    seq: int,
-    offset: int,
-    now: int,
-) -> int:
-    """A message is on disk: its position counts and its id is known. The time of its entry."""
-    inbox.committed(seq, offset, body.expires_ms)
-    rooms.dirty.add(inbox)
-    rooms.pins.add(offset, body.expires_ms)
-    at_ms = rooms.floored(now)
-    rooms.ids.remember(key, seq, now, at_ms)
-    if rooms.archived is not None and offset >= rooms.archived:
-        inbox.count_unarchived(offset, len(body.ciphertext))
-        rooms.waiting.add(inbox)
-    return at_ms

@@ -1,4 +1,4 @@
-"""One inbox: a gap-free sequence of messages, the newest of them in memory.
+"""Inboxes: gap-free sequences of messages, and what is known of these messages.
 
 A position is assigned when a message is handed to the log and counts once it is committed; what the
 log refuses is taken back, so there is never a hole.
@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.core.messages.dedup import DELAY_MS_MIN, Ack, Dedup, Remembered
+from signalhub.core.rooms import values
+from signalhub.wire.entry import RoomMessage, Stored, decode_body
 
 if TYPE_CHECKING:
+    from signalhub.core.erasure import Erasures
     from signalhub.core.rooms.accept import Delivery, Waiting
     from signalhub.core.rooms.room import Room
+    from signalhub.settings.model import Rooms as RoomSettings
 
 # The log knows a stream by its name and an epoch; inboxes are never made again.
 STREAM_EPOCH = 1
@@ -135,6 +139,10 @@ class Inbox:
     def has_stale_oldest(self, now: int) -> bool:
         """Has its oldest message expired, or is its time unknown?"""
         return self.oldest <= self.head and self.oldest_expires_ms <= now
+
+    def seek_oldest(self) -> None:
+        """What seemed to have expired may not have: look for the oldest again."""
+        self.oldest, self.oldest_expires_ms = self.erased_to + 1, 0
 
     # What the archive does not have yet.
 
@@ -354,3 +362,88 @@ class Pins:
         pairs = zip(marks[::2], marks[1::2], strict=True)
         self._marks = deque((one[0], max(one[1], other[1])) for one, other in pairs)
         self._marks.extend(odd)
+
+
+class Messages:
+    """What is known of all messages: their ids, the newest of them, and where the others are."""
+
+    def __init__(
+        self,
+        settings: RoomSettings,
+        times: values.Times,
+        erasures: Erasures,
+        dirty: set[Room | Inbox],
+    ) -> None:
+        """Inboxes that change are added to `dirty`."""
+        self._times = times
+        self._erasures = erasures
+        self._dirty = dirty
+        repeat_ms = int(settings.repeat_s * 1000)
+        self.ids = KnownIds(repeat_ms, settings.repeat_memory_bytes, times.grid_ms)
+        self.buffer = Buffer(settings.buffer, settings.buffer_bytes)
+        self.pins = Pins()
+        # Everything before this offset is in the archive; `None` without a pipeline.
+        self.archived: int | None = None
+        # Inboxes with messages that the archive does not have yet.
+        self._waiting: set[Inbox] = set()
+
+    def remember(
+        self, inbox: Inbox, body: RoomMessage, key: bytes, seq: int, offset: int, now: int
+    ) -> int:
+        """A message is on disk: its position counts and its id is known. The time of its entry."""
+        inbox.committed(seq, offset, body.expires_ms)
+        self._dirty.add(inbox)
+        self.pins.add(offset, body.expires_ms)
+        at_ms = self._times.floored(now)
+        self.ids.remember(key, seq, now, at_ms)
+        if self.archived is not None and offset >= self.archived:
+            inbox.count_unarchived(offset, len(body.ciphertext))
+            self._waiting.add(inbox)
+        return at_ms
+
+    def await_archive(self, inbox: Inbox, batches: Iterable[Batch]) -> None:
+        """These of an inbox waited for the archive when a snapshot was taken."""
+        for batch in batches:
+            inbox.unarchived.append(batch)
+            inbox.unarchived_count += batch.count
+            inbox.unarchived_bytes += batch.bytes
+            self._waiting.add(inbox)
+
+    def archived_to(self, offset: int) -> None:
+        """The archive has everything before this offset."""
+        self.archived = offset
+        for inbox in list(self._waiting):
+            inbox.archived(offset)
+            self._dirty.add(inbox)
+            if not inbox.unarchived:
+                self._waiting.discard(inbox)
+
+    @property
+    def unarchived(self) -> int:
+        """The messages that wait for the archive in the inbox where most do."""
+        if self.archived is None:
+            return 0
+        return max((one.unarchived_count for one in self._waiting), default=0)
+
+    def erase(self, inbox: Inbox, through: int) -> None:
+        """Nothing of an inbox up to a position is read again."""
+        inbox.erase_to(through)
+        self._dirty.add(inbox)
+        for seq in inbox.recent:
+            if seq <= through:
+                self.buffer.blank(inbox, seq)
+
+    def kept_of(self, stored: Stored) -> Kept | None:
+        """A message as it was read from the log; `None` if it was erased."""
+        if stored.is_erased or self._erasures.hides(stored.offset):
+            return None
+        body = decode_body(RoomMessage, stored.body)
+        item = self.page_item(stored.seq, body.message_id, body.ciphertext, body.created_ms)
+        return Kept(stored.seq, body.message_id, body.expires_ms, item)
+
+    def page_item(
+        self, seq: int, message_id: str, ciphertext: bytes, created_ms: int | None
+    ) -> bytes:
+        """A message as a page holds it."""
+        alike = values.members(seq, message_id, ciphertext)
+        return values.page_item(alike, created_ms, is_exact=self._times.is_exact)

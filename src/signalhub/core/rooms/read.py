@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from signalhub.core.effects import Answer, Consult, Effect, Fetch, FindTime, Note
 from signalhub.core.rooms import refusals
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept
-from signalhub.core.rooms.values import Archived, Page, Read
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept, Messages
+from signalhub.core.rooms.room import Windows
+from signalhub.core.rooms.values import Archived, Page, Read, Times
 from signalhub.wire.entry import Stored
 from signalhub.wire.errors import RoomError, unworded
 
 if TYPE_CHECKING:
-    from signalhub.core.rooms.rooms import Rooms
+    from signalhub.core.rooms.directory import Directory
+    from signalhub.counters import RoomTally
+    from signalhub.settings.model import Rooms as RoomSettings
 
 T = TypeVar("T")
 Then = Callable[[T, int], list[Effect]]
@@ -43,22 +46,46 @@ _STEP_MAX: Final = 512
 _STEP_BYTES: Final = 4 * 2**20
 
 
-def read(rooms: Rooms, request: Read, now: int) -> list[Effect]:
-    """Answer with a page, at once if memory holds it."""
-    rooms.saw(request.mono_ms)
-    name = rooms.names.inbox(request.inbox)
-    wait_ms = rooms.fetches.of(name).take(request.mono_ms)
-    if wait_ms:
-        rooms.tally.limited += 1
-        return [Answer(request.caller, refusals.limited(wait_ms))]
-    rooms.tally.fetches += 1
-    inbox = rooms.inboxes.get(name)
-    if inbox is None or not inbox.head:
-        return [Answer(request.caller, Page([], request.from_seq, None))]
-    reading = Reading(rooms, inbox, request)
-    if inbox.has_stale_oldest(now):
-        return OldestSearch(rooms, inbox, reading).begin(now)
-    return reading.begin(now)
+_MINUTE_MS: Final = 60_000
+
+
+class Pages:
+    """Readers of inboxes, and what they read from."""
+
+    def __init__(
+        self,
+        settings: RoomSettings,
+        tally: RoomTally,
+        times: Times,
+        directory: Directory,
+        messages: Messages,
+    ) -> None:
+        self.settings = settings
+        self.tally = tally
+        self.times = times
+        self.directory = directory
+        self.messages = messages
+        self._fetches = Windows(settings.fetch_rate, _MINUTE_MS)
+
+    def read(self, request: Read, now: int) -> list[Effect]:
+        """Answer with a page, at once if memory holds it."""
+        name = self.directory.names.inbox(request.inbox)
+        wait_ms = self._fetches.of(name).take(request.mono_ms)
+        if wait_ms:
+            self.tally.limited += 1
+            return [Answer(request.caller, refusals.limited(wait_ms))]
+        self.tally.fetches += 1
+        inbox = self.directory.inboxes.get(name)
+        if inbox is None or not inbox.head:
+            return [Answer(request.caller, Page([], request.from_seq, None))]
+        reading = Reading(self, inbox, request)
+        if inbox.has_stale_oldest(now):
+            return OldestSearch(self, inbox, reading).begin(now)
+        return reading.begin(now)
+
+    def tick(self, mono_ms: int) -> None:
+        """Forget who has not read for a while."""
+        self._fetches.sweep(mono_ms)
 
 
 class Reading:
@@ -76,13 +103,13 @@ class Reading:
         "_high",
         "_inbox",
         "_memory_first",
+        "_pages",
         "_request",
-        "_rooms",
         "_start",
     )
 
-    def __init__(self, rooms: Rooms, inbox: Inbox, request: Read) -> None:
-        self._rooms = rooms
+    def __init__(self, pages: Pages, inbox: Inbox, request: Read) -> None:
+        self._pages = pages
         self._inbox = inbox
         self._request = request
         self._cursor = request.from_seq
@@ -98,7 +125,7 @@ class Reading:
         while True:
             if not self._take_memory():
                 return self._read_log(self._start)
-            if self._rooms.settings.always_query_store and self._start <= self._high:
+            if self._pages.settings.always_query_store and self._start <= self._high:
                 return self._consult(self._start, self._high)
             page = self._page(now)
             if page is not None:
@@ -115,23 +142,23 @@ class Reading:
 
     def _whole_from_memory(self, now: int) -> Page | None:
         """The page, if memory holds it and nothing in it has expired: most pages are such."""
-        rooms, inbox, limit = self._rooms, self._inbox, self._request.limit
+        pages, inbox, limit = self._pages, self._inbox, self._request.limit
         start, recent = max(self._cursor, inbox.oldest, 1), inbox.recent
         last = min(inbox.head, start + limit - 1)
         # An id can be there twice only if it is forgotten before its message is.
-        may_repeat = inbox.retention_max_s > rooms.settings.repeat_s
-        if start not in recent or may_repeat or rooms.settings.always_query_store:
+        may_repeat = inbox.retention_max_s > pages.settings.repeat_s
+        if start not in recent or may_repeat or pages.settings.always_query_store:
             return None
         kept = map(recent.__getitem__, range(start, last + 1))
         messages = [one.json for one in kept if one.expires_ms > now]
         if len(messages) <= last - start or sum(map(len, messages)) > self._bytes_max:
             return None
-        rooms.tally.fetched += len(messages)
+        pages.tally.fetched += len(messages)
         return Page(messages, last + 1, self._oldest())
 
     @property
     def _bytes_max(self) -> int:
-        return self._rooms.settings.page_bytes_max
+        return self._pages.settings.page_bytes_max
 
     def _take_memory(self) -> bool:
         """What memory has of the page; is it the beginning of it?"""
@@ -148,19 +175,19 @@ class Reading:
 
     def _read_log(self, from_seq: int) -> list[Effect]:
         """Read what is older than memory, until the page is full or memory is reached."""
-        rooms, inbox, memory_first = self._rooms, self._inbox, self._memory_first
-        rooms.tally.log_reads += 1
+        pages, inbox, memory_first = self._pages, self._inbox, self._memory_first
+        pages.tally.log_reads += 1
         # A page may be full before memory is reached.
         left = self._start + self._request.limit - from_seq
         count_max = min(left, memory_first - from_seq)
-        bytes_max = rooms.settings.page_bytes_max
+        bytes_max = pages.settings.page_bytes_max
 
         def then(found: list[Stored] | None, now: int) -> list[Effect]:
             if found is None:
                 return self.fail(refusals.unreadable())
             older = [one for one in found if one.seq < memory_first]
             for one in older:
-                kept = self._rooms.kept_of(one)
+                kept = self._pages.messages.kept_of(one)
                 if kept is not None:
                     self._found[one.seq] = kept
             first = older[0].seq if older else memory_first
@@ -179,7 +206,7 @@ class Reading:
     def _gone(self, first: int, last: int) -> None:
         """The log no longer holds these: the archive does, or nobody."""
         inbox = self._inbox
-        if self._rooms.archived is not None:
+        if self._pages.messages.archived is not None:
             self._gap = (first if self._gap is None else self._gap[0], last)
         elif first <= inbox.oldest <= last:
             inbox.advance_oldest(last + 1, 0)
@@ -189,15 +216,15 @@ class Reading:
 
     def _complete(self, now: int) -> list[Effect]:
         """Memory and log have been read."""
-        if self._rooms.settings.always_query_store:
+        if self._pages.settings.always_query_store:
             return self._consult(self._start, self._high)
         if self._gap is not None:
             return self._consult(*self._gap)
         return self._answer(now)
 
     def _consult(self, first: int, last: int) -> list[Effect]:
-        rooms, request = self._rooms, self._request
-        rooms.tally.archive_reads += 1
+        pages, request = self._pages, self._request
+        pages.tally.archive_reads += 1
 
         def then(found: list[Archived] | None, now: int) -> list[Effect]:
             if found is not None:
@@ -217,7 +244,9 @@ class Reading:
         mine = [one for one in self._found.values() if one.message_id not in stored]
         self._found = {one.seq: one for one in mine}
         for one in stored.values():
-            item = self._rooms.page_item(one.seq, one.message_id, one.ciphertext, one.created_ms)
+            item = self._pages.messages.page_item(
+                one.seq, one.message_id, one.ciphertext, one.created_ms
+            )
             self._found[one.seq] = Kept(one.seq, one.message_id, one.expires_ms, item)
         if len(archived) >= self._request.limit and self._gap is not None:
             # There may be more in the archive behind these.
@@ -232,8 +261,8 @@ class Reading:
 
     def _partial(self, now: int) -> list[Effect]:
         """What there is, with a cursor that stays where it was."""
-        self._rooms.tally.partial += 1
-        if self._rooms.settings.strict_store:
+        self._pages.tally.partial += 1
+        if self._pages.settings.strict_store:
             return self.fail(refusals.archive_away())
         messages, _ = self._choose(now)
         page = Page(messages, self._request.from_seq, self._oldest(), True)
@@ -247,7 +276,7 @@ class Reading:
         messages, next_seq = self._choose(now)
         if not messages and self._covered < self._high:
             return None
-        self._rooms.tally.fetched += len(messages)
+        self._pages.tally.fetched += len(messages)
         return Page(messages, next_seq, self._oldest(), False)
 
     def _choose(self, now: int) -> tuple[list[bytes], int]:
@@ -264,7 +293,7 @@ class Reading:
                 # It was erased while the page was being made.
                 continue
             size += len(one.json)
-            is_full = messages and size > self._rooms.settings.page_bytes_max
+            is_full = messages and size > self._pages.settings.page_bytes_max
             if is_full or len(messages) == self._request.limit:
                 break
             seen.add(one.message_id)
@@ -283,10 +312,10 @@ class OldestSearch:
     behind that; what is kept for a shorter time is stepped over.
     """
 
-    __slots__ = ("_high", "_inbox", "_reading", "_rooms", "_step_count")
+    __slots__ = ("_high", "_inbox", "_pages", "_reading", "_step_count")
 
-    def __init__(self, rooms: Rooms, inbox: Inbox, reading: Reading) -> None:
-        self._rooms = rooms
+    def __init__(self, pages: Pages, inbox: Inbox, reading: Reading) -> None:
+        self._pages = pages
         self._inbox = inbox
         self._reading = reading
         # Messages accepted from now on are none of this search's business.
@@ -297,13 +326,13 @@ class OldestSearch:
         inbox = self._inbox
         if inbox.recent and inbox.recent_first <= inbox.oldest:
             return self._in_memory(inbox.oldest, now)
-        expired_ms = now - inbox.retention_max_s * 1000 - self._rooms.grid_ms
+        expired_ms = now - inbox.retention_max_s * 1000 - self._pages.times.grid_ms
 
         def then(seq: int | None, now: int) -> list[Effect]:
             if seq is None:
                 return self._reading.fail(refusals.unreadable())
             first = max(seq, inbox.oldest) if seq else self._high + 1
-            if self._rooms.archived is not None and first > inbox.oldest:
+            if self._pages.messages.archived is not None and first > inbox.oldest:
                 return self._ask_archive(inbox.oldest, first - 1)
             return self._step(first, now)
 
@@ -342,12 +371,12 @@ class OldestSearch:
             if found is None:
                 return self._reading.fail(refusals.unreadable())
             first = found[0].seq if found else self._memory_first()
-            if first > from_seq and self._rooms.archived is not None:
+            if first > from_seq and self._pages.messages.archived is not None:
                 return self._ask_archive(from_seq, first - 1)
             if not found:
                 return self._in_memory(from_seq, now)
             for one in found:
-                kept = self._rooms.kept_of(one)
+                kept = self._pages.messages.kept_of(one)
                 if kept is not None and kept.expires_ms > now:
                     return self._end(one.seq, kept.expires_ms, now)
             return self._step(found[-1].seq + 1, now)
@@ -362,5 +391,5 @@ class OldestSearch:
 
     def _end(self, seq: int, expires_ms: int, now: int) -> list[Effect]:
         self._inbox.advance_oldest(seq, expires_ms)
-        self._rooms.dirty.add(self._inbox)
+        self._pages.directory.dirty.add(self._inbox)
         return self._reading.begin(now)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Append, Effect
 from signalhub.core.messages.dedup import fingerprint
-from signalhub.core.rooms import accept, blobs, proposals
-from signalhub.core.rooms.bind import bound_entry, link
+from signalhub.core.rooms.directory import bound_entry
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Batch, Inbox
 from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.state import blob_entry, proposal_entry
 from signalhub.wire.entry import (
     Body,
     Entry,
@@ -80,21 +80,22 @@ class RoomState(Body):
 
 def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
     """What changed since the last time, or all, by name; `None` for what is gone."""
-    chosen = list(rooms.every()) if is_whole else list(rooms.dirty)
-    rooms.dirty.clear()
+    directory = rooms.directory
+    chosen = list(directory.every()) if is_whole else list(directory.dirty)
+    directory.dirty.clear()
     states: dict[str, bytes | None] = {}
     for one in chosen:
         if isinstance(one, Inbox):
             if one.head:
                 states[one.name] = encode_body(_inbox_state(one))
         elif one.is_bound or one.blobs or one.proposals:
-            states[one.name] = encode_body(_room_state(rooms, one))
+            states[one.name] = encode_body(_room_state(one, rooms.times.grid_ms))
         else:
             states[one.name] = None
-    if states or is_whole or rooms.is_shared_dirty:
-        rooms.is_shared_dirty = False
-        shared = SharedState(rooms.key_mark if rooms.is_key_marked else None, rooms.pins.marks())
-        states[SHARED] = encode_body(shared)
+    if states or is_whole or directory.is_key_dirty:
+        directory.is_key_dirty = False
+        key = directory.key_mark if directory.is_key_marked else None
+        states[SHARED] = encode_body(SharedState(key, rooms.messages.pins.marks()))
     return states
 
 
@@ -111,10 +112,10 @@ def _inbox_state(inbox: Inbox) -> InboxState:
     )
 
 
-def _room_state(rooms: Rooms, room: Room) -> RoomState:
+def _room_state(room: Room, grid_ms: int) -> RoomState:
     return RoomState(
         room.inbox.name if room.is_bound and room.inbox is not None else None,
-        room.accepts_to_save(rooms.grid_ms),
+        room.accepts_to_save(grid_ms),
         list(room.blobs.values()),
         list(room.proposals.values()),
     )
@@ -132,19 +133,19 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
         else:
             found.append((name, decode_body(RoomState, state)))
     if shared is not None:
-        rooms.key_mark = shared.key
-        rooms.is_key_marked = shared.key is not None
-        rooms.pins.restore(shared.pins)
+        rooms.directory.key_mark = shared.key
+        rooms.directory.is_key_marked = shared.key is not None
+        rooms.messages.pins.restore(shared.pins)
     for name, one in found:
         if isinstance(one, InboxState):
             _restore_inbox(rooms, name, one)
         else:
             _restore_room(rooms, name, one)
-    rooms.dirty.clear()
+    rooms.directory.dirty.clear()
 
 
 def _restore_inbox(rooms: Rooms, name: str, state: InboxState) -> None:
-    inbox = _inbox(rooms, name)
+    inbox = rooms.directory.recovered_inbox(name)
     inbox.head = state.head
     inbox.next_seq = state.head + 1
     inbox.oldest = state.oldest
@@ -153,23 +154,19 @@ def _restore_inbox(rooms: Rooms, name: str, state: InboxState) -> None:
     inbox.since_ms = state.since_ms
     inbox.retention_s = state.retention_s
     inbox.retention_max_s = state.retention_max_s
-    for batch in state.unarchived:
-        inbox.unarchived.append(batch)
-        inbox.unarchived_count += batch.count
-        inbox.unarchived_bytes += batch.bytes
-        rooms.waiting.add(inbox)
+    rooms.messages.await_archive(inbox, state.unarchived)
 
 
 def _restore_room(rooms: Rooms, name: str, state: RoomState) -> None:
-    room = _room(rooms, name)
+    room = rooms.directory.recovered_room(name)
     room.saved_accepts = state.accepts
     if state.inbox is not None:
-        link(room, _inbox(rooms, state.inbox))
+        room.bind(rooms.directory.recovered_inbox(state.inbox))
         room.is_bound = True
     for blob in state.blobs:
-        blobs.keep(rooms, room, blob)
+        rooms.state.keep(room, blob)
     for proposal in state.proposals:
-        proposals.add(rooms, room, proposal)
+        rooms.state.add(room, proposal)
 
 
 # Entries.
@@ -181,38 +178,38 @@ def apply(rooms: Rooms, entry: Stored, now: int) -> None:
     if kind == Kind.ROOM_MESSAGE:
         _apply_message(rooms, entry, now)
     elif kind == Kind.INBOX_KEY:
-        rooms.key_mark = decode_body(InboxKey, entry.body)
-        rooms.is_key_marked = rooms.is_shared_dirty = True
-        rooms.key_defined_at = entry.offset
+        rooms.directory.recover_key_mark(decode_body(InboxKey, entry.body), entry.offset)
     elif kind == Kind.INBOX_STANDS:
         _apply_stand(rooms, entry)
     else:
-        room = _room(rooms, entry.stream)
-        rooms.dirty.add(room)
+        room = rooms.directory.recovered_room(entry.stream)
+        rooms.directory.dirty.add(room)
         if kind == Kind.ROOM_BOUND:
-            link(room, _inbox(rooms, decode_body(RoomBound, entry.body).inbox))
+            room.bind(rooms.directory.recovered_inbox(decode_body(RoomBound, entry.body).inbox))
             room.is_bound = True
         elif kind == Kind.ROOM_BLOB:
             blob = decode_body(RoomBlob, entry.body)
             if blob.version >= room.versions.get(blob.name, 0):
-                blobs.keep(rooms, room, blob)
+                rooms.state.keep(room, blob)
         elif kind == Kind.ROOM_PROPOSAL:
-            proposals.restore(rooms, room, decode_body(Proposal, entry.body))
+            rooms.state.restore(room, decode_body(Proposal, entry.body))
 
 
 def erase(rooms: Rooms, inbox: str, through: int) -> None:
     """The log says that an inbox was erased up to a position."""
-    rooms.erase(_inbox(rooms, inbox), through)
+    rooms.erase(rooms.directory.recovered_inbox(inbox), through)
 
 
 def finish(rooms: Rooms) -> None:
     """The log has been read: rooms whose messages were found in it have windows to be saved."""
-    found = [one.room for one in rooms.dirty if isinstance(one, Inbox) and one.saved_accepts]
-    rooms.dirty.update(room for room in found if room is not None)
+    found = [
+        one.room for one in rooms.directory.dirty if isinstance(one, Inbox) and one.saved_accepts
+    ]
+    rooms.directory.dirty.update(room for room in found if room is not None)
 
 
 def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
-    inbox = _inbox(rooms, entry.stream)
+    inbox = rooms.directory.recovered_inbox(entry.stream)
     if entry.seq <= inbox.head:
         return
     if entry.seq > inbox.head + 1:
@@ -224,28 +221,28 @@ def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
     if entry.is_erased:
         # Its place counts. What else was known of it only a snapshot still knows.
         inbox.committed(entry.seq, entry.offset, 0)
-        rooms.dirty.add(inbox)
+        rooms.directory.dirty.add(inbox)
         return
     body = decode_body(RoomMessage, entry.body)
     inbox.retention_max_s = max(inbox.retention_max_s, (body.expires_ms - entry.at_ms) / 1000)
     key = fingerprint(inbox.name, body.message_id)
-    accept.remember(rooms, inbox, body, key, entry.seq, entry.offset, entry.at_ms)
+    rooms.messages.remember(inbox, body, key, entry.seq, entry.offset, entry.at_ms)
     if body.control is not None:
-        proposals.follow(rooms, _room(rooms, body.control.room), body, entry.at_ms)
+        rooms.state.follow(rooms.directory.recovered_room(body.control.room), body, entry.at_ms)
     if not body.is_appended:
         retention_s = (body.expires_ms - entry.at_ms) / 1000
         is_default = retention_s == rooms.settings.retention_s
         inbox.retention_s = None if is_default else retention_s
         # Exactly when it came is not known; the latest it can have been lets too many in never.
-        latest_ms = min(now, entry.at_ms + rooms.grid_ms)
+        latest_ms = min(now, entry.at_ms + rooms.times.grid_ms)
         if latest_ms > now - rooms.settings.rate_window_s * 1000:
             inbox.saved_accepts.append(latest_ms)
 
 
 def _apply_stand(rooms: Rooms, entry: Stored) -> None:
     stands = decode_body(InboxStands, entry.body)
-    inbox = _inbox(rooms, entry.stream)
-    rooms.dirty.add(inbox)
+    inbox = rooms.directory.recovered_inbox(entry.stream)
+    rooms.directory.dirty.add(inbox)
     inbox.since_ms = inbox.since_ms or stands.since_ms
     inbox.retention_s = stands.retention_s
     if stands.head > inbox.head:
@@ -256,31 +253,14 @@ def _apply_stand(rooms: Rooms, entry: Stored) -> None:
     inbox.erase_to(stands.erased)
 
 
-def _room(rooms: Rooms, name: str) -> Room:
-    """Recovery knows no limit: what was accepted is kept."""
-    room = rooms.rooms.get(name)
-    if room is None:
-        room = rooms.rooms[name] = Room(name)
-        # Somewhere in the log, and nobody knows how far back.
-        room.defined_at = 0
-    return room
-
-
-def _inbox(rooms: Rooms, name: str) -> Inbox:
-    inbox = rooms.inboxes.get(name)
-    if inbox is None:
-        inbox = rooms.inboxes[name] = Inbox(name)
-    return inbox
-
-
 # The log is cut.
 
 
 def anchored(rooms: Rooms) -> int | None:
     """The log may be cut up to here; `None` if nothing about rooms is in it."""
-    offsets = [one.defined_at for one in rooms.every() if _is_durable(one)]
-    if rooms.key_mark is not None:
-        offsets.append(rooms.key_defined_at)
+    offsets = [one.defined_at for one in rooms.directory.every() if _is_durable(one)]
+    if rooms.directory.key_mark is not None:
+        offsets.append(rooms.directory.key_defined_at)
     return min(offsets, default=None)
 
 
@@ -293,15 +273,15 @@ def _is_durable(one: Room | Inbox) -> bool:
 def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
     """Write everything defined before `end` again."""
     effects: list[Effect] = []
-    if rooms.key_mark is not None and rooms.key_defined_at < end:
-        effects.append(rooms.write_key_mark(now))
-    for one in rooms.every():
+    if rooms.directory.key_mark is not None and rooms.directory.key_defined_at < end:
+        effects.append(rooms.directory.write_key_mark(now))
+    for one in rooms.directory.every():
         if one.defined_at >= end or not _is_durable(one):
             continue
         if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
             # What would be written is not the last word; there will be another occasion.
             continue
-        entries = _entries(rooms, one, rooms.floored(now))
+        entries = _entries(one, rooms.times.floored(now))
         appends = [Append(entry) for entry in entries]
         # It is anchored when the last of its entries is on disk, from the first of them on.
         appends[-1].committed = partial(_anchored, one, len(appends))
@@ -309,7 +289,7 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
     return effects
 
 
-def _entries(rooms: Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
+def _entries(one: Room | Inbox, at_ms: int) -> list[Entry]:
     if isinstance(one, Inbox):
         # What is on its way comes before this, or neither of them comes.
         head, retention_s = one.next_seq - 1, one.retention_s
@@ -319,8 +299,8 @@ def _entries(rooms: Rooms, one: Room | Inbox, at_ms: int) -> list[Entry]:
     entries = []
     if one.is_bound and one.inbox is not None:
         entries.append(bound_entry(one, one.inbox, at_ms))
-    entries += [blobs.entry(one, blob, at_ms) for blob in one.blobs.values()]
-    entries += [proposals.entry(one, proposal, at_ms) for proposal in one.proposals.values()]
+    entries += [blob_entry(one, blob, at_ms) for blob in one.blobs.values()]
+    entries += [proposal_entry(one, proposal, at_ms) for proposal in one.proposals.values()]
     return entries
 
 

@@ -6,11 +6,17 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from signalhub.core.effects import Answer, Dismiss, Effect
+from signalhub.core.rooms import refusals
+from signalhub.core.rooms.values import Guest, Welcome
 from signalhub.wire.entry import Proposal, RoomBlob
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.inbox import Inbox
-    from signalhub.core.rooms.values import Guest
+
+TRY_AGAIN_LATER: Final = 1013
+# So many pseudonyms of one room are counted; the longest silent are forgotten first.
+_MEMBERS_MAX: Final = 1_000
 
 # Who has not been seen for a window needs no record; beyond this many the longest unseen go first.
 _WINDOWS_MAX: Final = 50_000
@@ -143,6 +149,17 @@ class Room:
         """Would forgetting it lose nothing?"""
         return not (self.inbox or self.guests or self.proposals or self.blobs or self.versions)
 
+    def bind(self, inbox: Inbox) -> None:
+        """They belong together."""
+        self.inbox = inbox
+        inbox.room = self
+
+    def unbind(self) -> None:
+        """They do not after all: the log has refused it."""
+        if self.inbox is not None:
+            self.inbox.room = None
+        self.inbox = None
+
     def defined(self, offset: int) -> None:
         """Something about it was written there."""
         if self.defined_at < 0:
@@ -161,6 +178,51 @@ class Room:
     def proposals_in_flight(self) -> set[str]:
         """The proposals that something on its way is about."""
         return {what for what in self.in_flight if not what.startswith(BLOB_PREFIX)}
+
+    # Who is in it.
+
+    def enter(self, guest: Guest) -> bool:
+        """A socket comes in; is it welcome at once, or when the binding is on disk?"""
+        self.guests[guest] = None
+        if self.is_being_bound:
+            self.unwelcomed.append(guest)
+            return False
+        return True
+
+    def leave(self, guest: Guest) -> bool:
+        """A socket goes; `False` if it had before."""
+        if guest not in self.guests:
+            return False
+        del self.guests[guest]
+        return True
+
+    def let_in(self, now: int) -> list[Effect]:
+        """It is bound: those who waited for that are welcome."""
+        return [Answer(guest.link, welcome(self.inbox, now)) for guest in self._take_unwelcomed()]
+
+    def turn_away(self) -> list[Effect]:
+        """It could not be bound: those who waited for that shall try again."""
+        effects: list[Effect] = []
+        for guest in self._take_unwelcomed():
+            effects.append(Answer(guest.link, refusals.storage()))
+            effects.append(Dismiss(guest, TRY_AGAIN_LATER, "the log takes nothing"))
+        return effects
+
+    def _take_unwelcomed(self) -> list[Guest]:
+        waiting, self.unwelcomed = self.unwelcomed, []
+        return [guest for guest in waiting if guest in self.guests]
+
+    # How fast it may be filled.
+
+    def member(self, pseudonym: str, limit: int, window_ms: int) -> SlidingWindow:
+        """The limiter of one member."""
+        if self.members is None:
+            self.members = {}
+        window = self.members.pop(pseudonym, None) or SlidingWindow(limit, window_ms)
+        self.members[pseudonym] = window
+        if len(self.members) > _MEMBERS_MAX:
+            del self.members[next(iter(self.members))]
+        return window
 
     def window(self, limit: int, window_ms: int, mono_ms: int, now: int) -> SlidingWindow:
         """Its limiter, with what is remembered from before a restart."""
@@ -186,3 +248,14 @@ class Room:
     def calm_down(self) -> None:
         """Nothing was accepted for so long that nothing is in its windows."""
         self.accepts = self.members = None
+
+
+def welcome(inbox: Inbox | None, now: int) -> Welcome:
+    """Where an inbox stands, as far as it is known without reading the log."""
+    if inbox is None:
+        return Welcome(0, 1)
+    oldest = inbox.oldest
+    if inbox.has_stale_oldest(now) and inbox.recent and inbox.recent_first <= oldest:
+        alive = (seq for seq, kept in inbox.recent.items() if kept.expires_ms > now)
+        oldest = next(alive, inbox.head + 1)
+    return Welcome(inbox.head, min(oldest, inbox.head + 1))

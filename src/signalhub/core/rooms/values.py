@@ -149,6 +149,25 @@ Result = Accepted | Page | Welcome | Blob | Proposals | RoomError
 GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 
 
+class Times:
+    """Times as they may be kept and told."""
+
+    __slots__ = ("_is_told", "grid_ms", "is_exact")
+
+    def __init__(self, timestamps: str) -> None:
+        self.grid_ms = GRID_MS[timestamps]
+        self.is_exact = timestamps == "exact"
+        self._is_told = timestamps != "none"
+
+    def floored(self, now: int) -> int:
+        """The time as it may be remembered."""
+        return now - now % self.grid_ms
+
+    def shown(self, at_ms: int) -> int | None:
+        """The time as it may be told."""
+        return self.floored(at_ms) if self._is_told else None
+
+
 def members(seq: int, message_id: str, ciphertext: bytes) -> bytes:
     """What pages and frames say alike."""
     return b'"seq":%d,"messageId":"%b","ciphertext":"%b"' % (seq, message_id.encode(), ciphertext)

@@ -125,7 +125,7 @@ class Recovery:
             self._hub.replays.is_dirty = False
         recovery.restore(self._hub.rooms, rooms)
         self._hub.placements.restore(placements)
-        self._hub.rooms.ids.load(room_ids)
+        self._hub.rooms.messages.ids.load(room_ids)
         self._hub.dedup.load(remembered)
         self._noted_ms = max((one.newest_ms for one in remembered), default=0)
         self._hub.streams.next_id = next_id
@@ -470,7 +470,7 @@ def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
         subscriptions,
         hub.dedup.take_fresh(),
         recovery.take_states(hub.rooms, is_whole=is_whole),
-        hub.rooms.ids.take_fresh(offset),
+        hub.rooms.messages.ids.take_fresh(offset),
         hub.replays.take_state(is_whole=is_whole),
         hub.placements.take_rows(is_whole=is_whole),
     )

@@ -122,8 +122,8 @@ def streams(hub: Hub) -> Iterator[Topic | Mailbox]:
 
 def needed_by_rooms(hub: Hub, now: int) -> int | None:
     """The oldest offset that holds a message somebody may still fetch; `None` if none does."""
-    needed = hub.rooms.pins.needed_from(now)
-    archived = hub.rooms.archived
+    needed = hub.rooms.messages.pins.needed_from(now)
+    archived = hub.rooms.messages.archived
     return needed if needed is None or archived is None else max(needed, archived)
 
 

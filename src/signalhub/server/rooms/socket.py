@@ -13,7 +13,7 @@ import msgspec
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
 from signalhub.core.rooms import refusals
-from signalhub.core.rooms.guests import TRY_AGAIN_LATER
+from signalhub.core.rooms.room import TRY_AGAIN_LATER
 from signalhub.core.rooms.values import Accepted, Guest, Result, Send, Welcome
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS, is_retried

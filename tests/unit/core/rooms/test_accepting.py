@@ -110,7 +110,7 @@ def test_a_full_log_costs_no_position_however_often_it_is_tried() -> None:
     for _ in range(3):
         assert send(shell, "a").code == UNAVAILABLE
         assert deposit(shell, "b", inbox=SECRET).code == UNAVAILABLE
-    assert (shell.hub.rooms.rooms, shell.hub.rooms.inboxes) == ({}, {})
+    assert (shell.hub.rooms.directory.rooms, shell.hub.rooms.directory.inboxes) == ({}, {})
 
     shell.engine.is_full = False
 
@@ -288,7 +288,7 @@ def test_an_id_is_known_for_a_week(timestamps: str) -> None:
     assert send(shell, "m1").accepted.is_repeat
     shell.clock.advance(5.001)
     assert send(shell, "m1").accepted == Accepted(
-        "m1", 2, False, shell.hub.rooms.shown(shell.hub.rooms.floored(shell.now))
+        "m1", 2, False, shell.hub.rooms.times.shown(shell.hub.rooms.times.floored(shell.now))
     )
 
 
@@ -438,8 +438,10 @@ def test_memory_holds_the_newest_messages_of_an_inbox_only() -> None:
     rooms = shell.hub.rooms
 
     assert list(inbox_of(shell).recent) == list(range(3_991, 4_001))
-    assert rooms.buffer.bytes == sum(len(one.json) for one in inbox_of(shell).recent.values())
-    assert len(rooms.buffer) <= 1_100
+    assert rooms.messages.buffer.bytes == sum(
+        len(one.json) for one in inbox_of(shell).recent.values()
+    )
+    assert len(rooms.messages.buffer) <= 1_100
 
 
 def test_memory_for_all_inboxes_is_bounded_and_the_oldest_go_first() -> None:
@@ -448,8 +450,8 @@ def test_memory_for_all_inboxes_is_bounded_and_the_oldest_go_first() -> None:
         send(shell, f"x{number}", room=f"room{number % 3}")
 
     rooms = shell.hub.rooms
-    assert 0 < rooms.buffer.bytes <= 1_000
-    held = [len(one.recent) for one in rooms.inboxes.values()]
+    assert 0 < rooms.messages.buffer.bytes <= 1_000
+    held = [len(one.recent) for one in rooms.directory.inboxes.values()]
     assert max(held) - min(held) <= 1
     assert all(seqs(read(shell, inbox=one).page) == list(range(1, 11)) for one in ("cm9vbTA",))
 
@@ -458,7 +460,7 @@ def test_a_message_larger_than_all_memory_is_still_served() -> None:
     shell = room_shell(buffer_bytes=100)
     send(shell, "large", b"A" * 1_000)
 
-    assert shell.hub.rooms.buffer.bytes == 0
+    assert shell.hub.rooms.messages.buffer.bytes == 0
     assert ids(read(shell).page) == ["large"]
 
 

@@ -110,13 +110,13 @@ def test_a_room_whose_own_inbox_is_taken_needs_another_one() -> None:
 def test_a_refused_binding_leaves_nothing_behind() -> None:
     shell = room_shell()
     send(shell, "a", inbox=SECRET)
-    before = (len(shell.hub.rooms.rooms), len(shell.hub.rooms.inboxes))
+    before = (len(shell.hub.rooms.directory.rooms), len(shell.hub.rooms.directory.inboxes))
 
     send(shell, "b", room="another", inbox=SECRET)
     send(shell, "b", inbox="another")
     code_of_join(shell, "another", SECRET)
 
-    assert (len(shell.hub.rooms.rooms), len(shell.hub.rooms.inboxes)) == before
+    assert (len(shell.hub.rooms.directory.rooms), len(shell.hub.rooms.directory.inboxes)) == before
 
 
 def test_an_inbox_that_already_holds_messages_can_still_get_its_room() -> None:
@@ -168,7 +168,7 @@ def test_a_binding_the_log_refused_binds_nobody() -> None:
     shell.engine.is_prompt = True
 
     assert [caller.code for caller in callers] == [RoomCode.UNAVAILABLE] * 2
-    assert (shell.hub.rooms.rooms, shell.hub.rooms.inboxes) == ({}, {})
+    assert (shell.hub.rooms.directory.rooms, shell.hub.rooms.directory.inboxes) == ({}, {})
     assert send(shell, "a", inbox="another").seq == 1
     assert send(shell, "a", room="another", inbox=SECRET).seq == 1
 
@@ -185,7 +185,10 @@ def test_a_binding_stays_when_only_the_message_behind_it_is_refused() -> None:
     assert caller.code == RoomCode.UNAVAILABLE
     assert send(shell, "a", inbox="another").code == CONFLICT
     assert send(shell, "a").seq == 1
-    assert without_shelf(shell).hub.rooms.inboxes.keys() == shell.hub.rooms.inboxes.keys()
+    assert (
+        without_shelf(shell).hub.rooms.directory.inboxes.keys()
+        == shell.hub.rooms.directory.inboxes.keys()
+    )
 
 
 def test_a_refused_binding_leaves_the_deposits_before_it_in_order() -> None:
@@ -247,7 +250,7 @@ def test_a_socket_that_left_before_its_binding_was_on_disk_is_told_nothing() -> 
     shell.engine.refuse(refusals.storage_full())
 
     assert [(visitor.results, visitor.closed) for visitor in visitors] == [([], None)] * 2
-    assert len(shell.hub.rooms.rooms) == 1
+    assert len(shell.hub.rooms.directory.rooms) == 1
 
 
 def test_a_socket_whose_binding_was_refused_is_sent_away_for_a_while() -> None:
@@ -261,7 +264,7 @@ def test_a_socket_whose_binding_was_refused_is_sent_away_for_a_while() -> None:
     assert visitor.code == RoomCode.UNAVAILABLE
     assert visitor.closed is not None
     assert visitor.closed[0] == 1013
-    assert (shell.hub.rooms.rooms, shell.hub.rooms.inboxes) == ({}, {})
+    assert (shell.hub.rooms.directory.rooms, shell.hub.rooms.directory.inboxes) == ({}, {})
     assert join(shell, inbox=SECRET).welcome == Welcome(0, 1)
 
 
@@ -282,7 +285,7 @@ def test_a_socket_cannot_bind_while_the_log_takes_nothing() -> None:
     shell.hub.storage.fault = refusals.storage_failed()
 
     assert code_of_join(shell, inbox=SECRET) == RoomCode.UNAVAILABLE
-    assert shell.hub.rooms.rooms == {}
+    assert shell.hub.rooms.directory.rooms == {}
     assert join(shell).welcome == Welcome(0, 1)
 
 
@@ -343,7 +346,7 @@ def test_there_are_no_more_rooms_and_inboxes_than_allowed() -> None:
     deposit(shell, "d", inbox="third")
 
     assert send(shell, "a", room="another").code == RoomCode.UNAVAILABLE
-    assert len(shell.hub.rooms.rooms) + len(shell.hub.rooms.inboxes) == 3
+    assert len(shell.hub.rooms.directory.rooms) + len(shell.hub.rooms.directory.inboxes) == 3
     assert deposit(shell, "d", inbox="fourth").seq == 1
     assert deposit(shell, "d", inbox="fifth").code == RoomCode.UNAVAILABLE
     assert code_of_join(shell, "another") == RoomCode.UNAVAILABLE
@@ -356,7 +359,7 @@ def test_a_room_everybody_has_left_is_forgotten_if_it_holds_nothing() -> None:
     leave(shell, visitor)
     leave(shell, visitor)
 
-    assert shell.hub.rooms.rooms == {}
+    assert shell.hub.rooms.directory.rooms == {}
     assert (shell.hub.rooms.guests, shell.tally.rooms.left) == (0, 1)
 
 
@@ -376,7 +379,7 @@ def test_reading_an_inbox_nobody_knows_makes_none() -> None:
     page = read(shell, 5, inbox="unknown").page
 
     assert (page.messages, page.next_seq, page.oldest) == ([], 5, None)
-    assert shell.hub.rooms.inboxes == {}
+    assert shell.hub.rooms.directory.inboxes == {}
 
 
 def test_recovery_knows_no_limit() -> None:
@@ -389,7 +392,7 @@ def test_recovery_knows_no_limit() -> None:
 
     again = tight.restarted()
 
-    assert len(again.hub.rooms.rooms) == 10
+    assert len(again.hub.rooms.directory.rooms) == 10
     assert send(again, "b", room="room3").seq == 2
     assert send(again, "a", room="another").code == RoomCode.UNAVAILABLE
 

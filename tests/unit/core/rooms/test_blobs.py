@@ -88,7 +88,7 @@ def test_a_condition_that_fails_makes_no_room() -> None:
     shell = room_shell()
     put_blob(shell, b"x", 7)
 
-    assert shell.hub.rooms.rooms == {}
+    assert shell.hub.rooms.directory.rooms == {}
 
 
 # In flight.
@@ -161,7 +161,7 @@ def test_a_first_write_that_is_refused_leaves_nothing() -> None:
     refused(shell, put_blob(shell, b"one"), put_blob(shell, b"q", name="quorum"))
 
     assert missing(shell)
-    assert shell.hub.rooms.rooms == {}
+    assert shell.hub.rooms.directory.rooms == {}
     assert put_blob(shell, b"one", 0).result == Blob(1)
 
 
@@ -203,7 +203,7 @@ def test_blobs_survive_a_restart_with_their_versions(has_snapshot: bool) -> None
     assert (blob(again), blob(again, "quorum")) == (Blob(2, b"two"), Blob(1, b"q"))
     assert put_blob(again, b"three", 1).code == CHANGED
     assert put_blob(again, b"three", 2).result == Blob(3)
-    assert again.hub.rooms.state_bytes == len(b"threeq")
+    assert again.hub.rooms.state.bytes == len(b"threeq")
 
 
 def test_a_crash_keeps_what_was_on_disk_and_forgets_what_was_not() -> None:
@@ -237,7 +237,7 @@ def test_there_is_a_bound_for_all_blobs_together() -> None:
 
     assert put_blob(shell, b"x" * 500, room="another").code == RoomCode.UNAVAILABLE
     assert put_blob(shell, b"x" * 400, room="another").result == Blob(1)
-    assert shell.hub.rooms.state_bytes == 1_000
+    assert shell.hub.rooms.state.bytes == 1_000
 
 
 def test_a_blob_can_be_replaced_when_there_is_no_room_for_another() -> None:
@@ -246,4 +246,4 @@ def test_a_blob_can_be_replaced_when_there_is_no_room_for_another() -> None:
 
     assert put_blob(shell, b"y" * 1_000).result == Blob(2)
     assert put_blob(shell, b"z" * 10).result == Blob(3)
-    assert shell.hub.rooms.state_bytes == 10
+    assert shell.hub.rooms.state.bytes == 10

@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.core.effects import Recall
 from signalhub.core.messages.dedup import Dedup, fingerprint
-from signalhub.core.rooms import rooms as rooms_module
+from signalhub.core.rooms import state
 from signalhub.core.streams import recovery, retention
 from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.rooms import (
@@ -53,12 +53,12 @@ def aged(shell: MemoryShell, count: int = 200) -> None:
         assert send(shell, f"m{number}").seq == number
         shell.clock.advance(10)
     shell.save_snapshot()
-    assert shell.hub.rooms.ids.memory.is_shortened
+    assert shell.hub.rooms.messages.ids.memory.is_shortened
 
 
 def unsaved(shell: MemoryShell, message_id: str) -> int:
     """The position of an id that is known to be in no snapshot."""
-    return shell.hub.rooms.ids.find_unsaved(fingerprint(inbox_of(shell).name, message_id))
+    return shell.hub.rooms.messages.ids.find_unsaved(fingerprint(inbox_of(shell).name, message_id))
 
 
 def repeated(shell: MemoryShell, *numbers: int) -> None:
@@ -81,7 +81,7 @@ class TestWithLittleMemory:
             assert send(shell, f"m{number}").seq == number
             shell.clock.advance(1)
 
-        assert shell.hub.rooms.ids.memory.is_shortened
+        assert shell.hub.rooms.messages.ids.memory.is_shortened
         repeated(shell, *range(1, 201))
         assert deposit(shell, "m1").accepted.is_repeat
         assert len(bodies(shell)) == 200
@@ -98,7 +98,7 @@ class TestWithLittleMemory:
 
         repeated(shell, 1, 50, 100, 101, 150, 200)
         shell.shelf.save_snapshot(first, shell.engine.epoch, 0)
-        shell.hub.rooms.ids.saved(first_offset)
+        shell.hub.rooms.messages.ids.saved(first_offset)
 
         assert (unsaved(shell, "m100"), unsaved(shell, "m101")) == (0, 101)
         repeated(shell, 1, 50, 100, 101, 150, 200)
@@ -107,11 +107,11 @@ class TestWithLittleMemory:
     def test_ids_in_a_snapshot_take_no_more_memory(self) -> None:
         shell = room_shell()
         fill(shell, 200)
-        assert len(shell.hub.rooms.ids.unsaved) == 200
+        assert len(shell.hub.rooms.messages.ids.unsaved) == 200
 
         shell.save_snapshot()
 
-        assert not shell.hub.rooms.ids.unsaved
+        assert not shell.hub.rooms.messages.ids.unsaved
         assert [unsaved(shell, f"m{number}") for number in range(1, 201)] == [0] * 200
         repeated(shell, 1, 100, 200)
 
@@ -120,10 +120,10 @@ class TestWithLittleMemory:
         fill(shell, 200)
         offset = shell.engine.head
         recovery.take_snapshot(shell.hub, offset)
-        shell.hub.rooms.ids.saved(offset - 1)
+        shell.hub.rooms.messages.ids.saved(offset - 1)
         assert unsaved(shell, "m3") == 3
 
-        shell.hub.rooms.ids.saved(offset)
+        shell.hub.rooms.messages.ids.saved(offset)
 
         assert unsaved(shell, "m3") == 0
 
@@ -174,14 +174,14 @@ class TestWithLittleMemory:
 
 
 def test_alarms_of_proposals_that_are_gone_do_not_gather(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms_module, "_ALARMS_SPARE", 10)
+    monkeypatch.setattr(state, "_ALARMS_SPARE", 10)
     shell = room_shell(proposals_max=5)
     send(shell, "first", type="mls_proposal", proposal="first")
     alarms: list[int] = []
     for number in range(200):
         send(shell, f"p{number}", type="mls_proposal", proposal=f"P{number}")
         send(shell, f"c{number}", type="mls_commit", proposal=f"P{number}")
-        alarms.append(len(shell.hub.rooms.alarms))
+        alarms.append(len(shell.hub.rooms.state.alarms))
 
     assert max(alarms) <= 10 + 3 * 5
     assert len(room_of(shell).proposals) == 5
@@ -190,14 +190,14 @@ def test_alarms_of_proposals_that_are_gone_do_not_gather(monkeypatch: pytest.Mon
     assert room_of(shell).proposals["first"].status == "expired"
     shell.clock.advance(7 * 86_400)
     shell.tick()
-    assert shell.hub.rooms.alarms == []
-    assert shell.hub.rooms.proposals_count == 0
+    assert shell.hub.rooms.state.alarms == []
+    assert shell.hub.rooms.state.proposals_count == 0
 
 
 def test_one_room_remembers_no_more_than_its_share_and_the_others_go_on() -> None:
     shell = room_shell(room_state_bytes_max=1_000)
     assert put_blob(shell, b"x" * 900).results
-    before = shell.hub.rooms.state_bytes
+    before = shell.hub.rooms.state.bytes
 
     refused = [
         put_blob(shell, b"x" * 101, name="quorum"),
@@ -209,7 +209,7 @@ def test_one_room_remembers_no_more_than_its_share_and_the_others_go_on() -> Non
 
     assert [caller.code for caller in refused] == [RoomCode.UNAVAILABLE] * 5
     assert all(caller.error.retry_after_ms for caller in refused)
-    assert shell.hub.rooms.state_bytes == before
+    assert shell.hub.rooms.state.bytes == before
     assert send(shell, "m1").seq == 1
     assert send(shell, "p", room="other", type="mls_proposal", proposal="p").seq == 1
     assert not isinstance(put_blob(shell, b"x" * 500, room="third").result, RoomError)

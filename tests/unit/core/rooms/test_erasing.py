@@ -67,7 +67,7 @@ def test_memory_lets_go_of_it() -> None:
 
     erase(shell)
 
-    assert shell.hub.rooms.buffer.bytes == 0
+    assert shell.hub.rooms.messages.buffer.bytes == 0
     assert all(not kept.json for kept in inbox_of(shell).recent.values())
 
 
@@ -151,7 +151,7 @@ def test_what_the_room_made_of_its_messages_goes_too() -> None:
     erase(shell)
 
     assert room_of(shell).proposals == {}
-    assert shell.hub.rooms.state_bytes == 0
+    assert shell.hub.rooms.state.bytes == 0
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
@@ -179,7 +179,7 @@ def test_a_snapshot_remembers_how_far_it_was_erased() -> None:
     shell.save_snapshot()
 
     again = shell.restarted()
-    again.hub.rooms.pins.cut(again.engine.head)
+    again.hub.rooms.messages.pins.cut(again.engine.head)
 
     assert inbox_of(again).erased_to == 3
     assert described(without_shelf(shell)) == described(again)

@@ -386,7 +386,7 @@ def test_the_mark_of_the_key_survives_a_cut() -> None:
 
     again = without_shelf(shell)
 
-    assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark
+    assert again.hub.rooms.directory.key_mark == shell.hub.rooms.directory.names.mark
     assert sum(one.kind == Kind.INBOX_KEY for one in again.engine.entries) == 1
 
 

@@ -139,8 +139,8 @@ def test_the_log_learns_the_mark_of_the_key_once() -> None:
 
     again = without_shelf(shell).restarted()
 
-    assert marks(again) == [shell.hub.rooms.names.mark]
-    assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark
+    assert marks(again) == [shell.hub.rooms.directory.names.mark]
+    assert again.hub.rooms.directory.key_mark == shell.hub.rooms.directory.names.mark
 
 
 def test_no_message_is_on_disk_without_the_mark_of_its_key() -> None:
@@ -154,8 +154,8 @@ def test_no_message_is_on_disk_without_the_mark_of_its_key() -> None:
     again = without_shelf(shell)
 
     assert read(again).page.next_seq == 2
-    assert marks(again) == [shell.hub.rooms.names.mark]
-    assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark
+    assert marks(again) == [shell.hub.rooms.directory.names.mark]
+    assert again.hub.rooms.directory.key_mark == shell.hub.rooms.directory.names.mark
 
 
 def test_a_snapshot_knows_the_mark_of_the_key_as_soon_as_it_is_on_disk() -> None:
@@ -170,7 +170,7 @@ def test_a_snapshot_knows_the_mark_of_the_key_as_soon_as_it_is_on_disk() -> None
 
     again = shell.restarted()
 
-    assert again.hub.rooms.key_mark == shell.hub.rooms.names.mark
+    assert again.hub.rooms.directory.key_mark == shell.hub.rooms.directory.names.mark
 
 
 def test_a_snapshot_knows_a_mark_that_was_found_in_the_log() -> None:
@@ -183,4 +183,4 @@ def test_a_snapshot_knows_a_mark_that_was_found_in_the_log() -> None:
     again.engine.is_prompt = True
     deposit(again, "a")
 
-    assert again.restarted().hub.rooms.key_mark == shell.hub.rooms.names.mark
+    assert again.restarted().hub.rooms.directory.key_mark == shell.hub.rooms.directory.names.mark

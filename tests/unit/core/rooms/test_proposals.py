@@ -52,7 +52,7 @@ def status(shell: MemoryShell, name: str = "x") -> str:
 def state_bytes(shell: MemoryShell) -> int:
     """What proposals and blobs take, counted again."""
     size = 0
-    for room in shell.hub.rooms.rooms.values():
+    for room in shell.hub.rooms.directory.rooms.values():
         size += sum(len(one.data) for one in room.blobs.values())
         for one in room.proposals.values():
             size += 300 + len(one.content) + sum(map(len, one.approvals))
@@ -193,7 +193,7 @@ def test_proposals_survive_a_restart(has_snapshot: bool) -> None:
 
     assert known(again) == known(shell)
     assert [one.status for one in known(again)] == ["committed", "pending", "rejected", "pending"]
-    assert again.hub.rooms.state_bytes == shell.hub.rooms.state_bytes == state_bytes(shell)
+    assert again.hub.rooms.state.bytes == shell.hub.rooms.state.bytes == state_bytes(shell)
 
 
 # The alarm.
@@ -332,7 +332,7 @@ def test_a_finished_proposal_can_be_looked_up_for_a_week(
     shell.clock.advance(1)
     shell.tick()
 
-    assert (before, known(shell), shell.hub.rooms.state_bytes) == (1, [], 0)
+    assert (before, known(shell), shell.hub.rooms.state.bytes) == (1, [], 0)
     if has_snapshot:
         shell.save_snapshot()
     again = shell.restarted()
@@ -395,7 +395,7 @@ def test_a_proposal_that_made_room_does_not_come_back() -> None:
 
     for one in (shell, shell.restarted(), without_shelf(shell)):
         assert [case.id for case in known(one)] == ["x1", "x2", "late"]
-        assert one.hub.rooms.state_bytes == state_bytes(one)
+        assert one.hub.rooms.state.bytes == state_bytes(one)
 
 
 def test_proposals_on_their_way_count() -> None:
@@ -442,7 +442,7 @@ def test_there_is_a_bound_for_everything_rooms_remember(type: str) -> None:
 
     assert refused.code == RoomCode.UNAVAILABLE
     assert about(shell, "mls_commit", text=b"A" * 400).seq == 2
-    assert shell.hub.rooms.state_bytes == state_bytes(shell) <= 1_000
+    assert shell.hub.rooms.state.bytes == state_bytes(shell) <= 1_000
 
 
 def test_what_is_dropped_is_given_back() -> None:
@@ -452,7 +452,7 @@ def test_what_is_dropped_is_given_back() -> None:
     shell.clock.advance(WEEK_MS / 1000)
     shell.tick()
 
-    assert shell.hub.rooms.state_bytes == 0
+    assert shell.hub.rooms.state.bytes == 0
     assert propose(shell, "y", text=b"A" * 400).seq == 3
 
 

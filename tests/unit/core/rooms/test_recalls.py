@@ -143,7 +143,7 @@ def test_ids_of_a_clock_that_was_set_back_fit_their_records() -> None:
     shell.clock.advance(60)
     send(shell, "m3")
     shell.engine.commit()
-    fresh = shell.hub.rooms.ids.memory.take_fresh()
+    fresh = shell.hub.rooms.messages.ids.memory.take_fresh()
     room_ids = RoomIds(apsw.Connection(":memory:"))
     room_ids._connection.execute(schema.CREATE)
     room_ids.add(fresh.records)
@@ -205,7 +205,7 @@ class TestWithLittleMemory:
             *((1, True), (20, True), (150, True)),
             (200, True),
         ]
-        assert shell.hub.rooms.ids.memory.is_shortened
+        assert shell.hub.rooms.messages.ids.memory.is_shortened
         assert shell.tally.rooms.recalls > 0
         assert visitor.seqs == list(range(1, 201))
         assert send(shell, "fresh").seq == 201

@@ -1,0 +1,244 @@
+"""Which rooms and inboxes there are, under which names, and which belong together.
+
+Linked: the first message, or the first socket, that names both binds them, for ever and one to one.
+A message that names no inbox binds the room to the one every client can derive from its name.
+Blind: there is only one name, and the hub never learns another.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from signalhub.core.effects import Append, Effect
+from signalhub.core.rooms import refusals
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox
+from signalhub.core.rooms.room import Room
+from signalhub.wire.entry import Entry, InboxKey, Kind, RoomBound, encode_body
+from signalhub.wire.errors import RoomError
+from signalhub.wire.room_ids import Names, default_inbox
+
+if TYPE_CHECKING:
+    from signalhub.core.rooms.values import Times
+    from signalhub.core.storage import Storage
+    from signalhub.settings.model import Rooms as RoomSettings
+    from signalhub.wire.errors import Refusal
+
+
+class Claim(msgspec.Struct, gc=False):
+    """What a caller asks for: names as they are kept, and what is known under them."""
+
+    room_name: str
+    inbox_name: str
+    room: Room | None
+    inbox: Inbox | None
+
+
+class Directory:
+    """Rooms and inboxes by name, and the key that hashes what clients call them."""
+
+    def __init__(self, settings: RoomSettings, times: Times, storage: Storage) -> None:
+        self._settings = settings
+        self._times = times
+        self._storage = storage
+        # Until the key is known, nobody is served.
+        self.names = Names(b"")
+        self.rooms: dict[str, Room] = {}
+        self.inboxes: dict[str, Inbox] = {}
+        # What changed since the last snapshot.
+        self.dirty: set[Room | Inbox] = set()
+        # What the log knows of the key, and from where on.
+        self.key_mark: InboxKey | None = None
+        self.is_key_marked = False
+        self.is_key_dirty = False
+        self.key_defined_at = 0
+
+    # What there is.
+
+    def every(self) -> Iterator[Room | Inbox]:
+        """Everything that is defined somewhere in the log."""
+        yield from self.rooms.values()
+        yield from self.inboxes.values()
+
+    def room(self, name: str) -> Room:
+        """The room kept under this name, made if need be."""
+        room = self.rooms.get(name)
+        if room is None:
+            self._check_limit()
+            room = self.rooms[name] = Room(name)
+        return room
+
+    def inbox(self, name: str) -> Inbox:
+        """The inbox kept under this name, made if need be."""
+        inbox = self.inboxes.get(name)
+        if inbox is None:
+            self._check_limit()
+            inbox = self.inboxes[name] = Inbox(name)
+        return inbox
+
+    def _check_limit(self) -> None:
+        if len(self.rooms) + len(self.inboxes) >= self._settings.limit:
+            raise refusals.too_many_rooms()
+
+    def recovered_room(self, name: str) -> Room:
+        """The same for a room found in a snapshot or the log: what was accepted is kept."""
+        room = self.rooms.get(name)
+        if room is None:
+            room = self.rooms[name] = Room(name)
+            # Somewhere in the log, and nobody knows how far back.
+            room.defined_at = 0
+        return room
+
+    def recovered_inbox(self, name: str) -> Inbox:
+        """An inbox found there."""
+        inbox = self.inboxes.get(name)
+        if inbox is None:
+            inbox = self.inboxes[name] = Inbox(name)
+        return inbox
+
+    def forget_blank(self, *ones: Room | Inbox) -> None:
+        """Let go of what nothing is known about."""
+        for one in ones:
+            if not one.is_blank:
+                continue
+            if isinstance(one, Room):
+                self.rooms.pop(one.name, None)
+            else:
+                self.inboxes.pop(one.name, None)
+            self.dirty.discard(one)
+
+    # What belongs together.
+
+    def default_inbox(self, room_name: str) -> str:
+        """The name of the inbox a room has if nobody says otherwise."""
+        return self.names.inbox(self._default_inbox_id(room_name))
+
+    def claim(self, room_name: str, inbox_id: str | None) -> Claim:
+        """The room and inbox of a message, found and not made; raises `RoomError`."""
+        claimed = self._checked(room_name, inbox_id)
+        name = self.names.room(room_name)
+        room = self.rooms.get(name)
+        if room is not None and room.inbox is not None:
+            _check_fits(room, None, claimed)
+            return Claim(name, room.inbox.name, room, room.inbox)
+        inbox_name = claimed or self.default_inbox(room_name)
+        inbox = self.inboxes.get(inbox_name)
+        _check_fits(room, inbox, inbox_name)
+        return Claim(name, inbox_name, room, inbox)
+
+    def find(self, room_name: str, inbox_id: str | None) -> Room | None:
+        """The room, if it is known, for a caller that may see it; raises `RoomError`."""
+        claimed = self._checked(room_name, inbox_id)
+        room = self.rooms.get(self.names.room(room_name))
+        _check_fits(room, None if claimed is None else self.inboxes.get(claimed), claimed)
+        return room
+
+    def bind(self, claimed: Claim, now: int) -> tuple[Room, Inbox, list[Effect]]:
+        """The room and inbox of a claim, made and bound if need be; raises `RoomError`."""
+        room, inbox = claimed.room, claimed.inbox
+        if room is not None and inbox is not None and room.inbox is inbox:
+            return room, inbox, []
+        inbox = self.inbox(claimed.inbox_name)
+        try:
+            room = self.room(claimed.room_name)
+        except RoomError:
+            self.forget_blank(inbox)
+            raise
+        room.bind(inbox)
+        append = Append(
+            bound_entry(room, inbox, self._times.floored(now)),
+            partial(self._bound, room),
+            partial(self._not_bound, room, inbox),
+        )
+        return room, inbox, [*self.mark_key(now), append]
+
+    def open(self, room_name: str, inbox_id: str | None, now: int) -> tuple[Room, list[Effect]]:
+        """The room a socket enters, bound if the socket names an inbox; raises `RoomError`."""
+        claimed = self.claim(room_name, inbox_id)
+        is_bound = claimed.room is not None and claimed.room.inbox is not None
+        if inbox_id is None or is_bound:
+            return self.room(claimed.room_name), []
+        if self._storage.fault is not None:
+            raise refusals.storage()
+        room, _, effects = self.bind(claimed, now)
+        return room, effects
+
+    def _default_inbox_id(self, room_name: str) -> str:
+        is_blind = self._settings.mode == "blind" and ":" not in room_name
+        return room_name if is_blind else default_inbox(room_name)
+
+    def _checked(self, room_name: str, inbox_id: str | None) -> str | None:
+        """The inbox a caller names, as it is kept; raises `RoomError` if it may not."""
+        if inbox_id is None:
+            if self._settings.require_capability:
+                raise refusals.capability_missing()
+            return None
+        if self._settings.mode == "blind" and inbox_id != self._default_inbox_id(room_name):
+            raise refusals.not_blind()
+        return self.names.inbox(inbox_id)
+
+    def _bound(self, room: Room, offset: int, now: int) -> list[Effect]:
+        room.is_bound = True
+        room.defined(offset)
+        self.dirty.add(room)
+        return room.let_in(now)
+
+    def _not_bound(self, room: Room, inbox: Inbox, refusal: Refusal, now: int) -> list[Effect]:
+        # Whoever waited for it was refused before, so nobody was told that it holds.
+        room.unbind()
+        effects = room.turn_away()
+        self.forget_blank(room, inbox)
+        return effects
+
+    # The key.
+
+    def mark_key(self, now: int) -> list[Effect]:
+        """Before the first entry about rooms: the log remembers which key they were hashed with."""
+        if self.key_mark is not None:
+            return []
+        self.key_mark = self.names.mark
+        return [self.write_key_mark(now)]
+
+    def write_key_mark(self, now: int) -> Append:
+        """The mark of the key as an entry."""
+        assert self.key_mark is not None
+        entry = Entry(Kind.INBOX_KEY, "", 0, 0, now, encode_body(self.key_mark))
+        return Append(entry, self._key_marked, self._key_refused)
+
+    def recover_key_mark(self, mark: InboxKey, offset: int) -> None:
+        """The mark was found in the log."""
+        self.key_mark = mark
+        self.is_key_marked = self.is_key_dirty = True
+        self.key_defined_at = offset
+
+    def _key_marked(self, offset: int, now: int) -> list[Effect]:
+        """The mark of the key is on disk; whatever needs it comes behind it."""
+        self.is_key_marked = self.is_key_dirty = True
+        self.key_defined_at = offset
+        return []
+
+    def _key_refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        if not self.is_key_marked:
+            self.key_mark = None
+        return []
+
+
+def _check_fits(room: Room | None, inbox: Inbox | None, name: str | None) -> None:
+    """A room and the inbox `name` are bound to each other, or neither is to anything."""
+    if name is None:
+        return
+    if room is not None and room.inbox is not None:
+        if not hmac.compare_digest(room.inbox.name, name):
+            raise refusals.bound_elsewhere()
+    elif inbox is not None and inbox.room is not None:
+        raise refusals.bound_elsewhere()
+
+
+def bound_entry(room: Room, inbox: Inbox, at_ms: int) -> Entry:
+    """The binding as the log holds it."""
+    body = encode_body(RoomBound(inbox.name))
+    return Entry(Kind.ROOM_BOUND, room.name, STREAM_EPOCH, 0, at_ms, body)

@@ -1,0 +1,350 @@
+"""What rooms remember beside messages: proposals, and two opaque blobs each.
+
+Proposals follow the messages: one begins pending, an approval is added to it, a rejection or a
+commit finishes it, and so does its alarm. What members agreed on is theirs to know; messages about
+finished or unknown proposals pass through and change nothing. A blob has a version that a writer
+can insist on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from signalhub.core.effects import Answer, Append, Effect
+from signalhub.core.rooms import refusals
+from signalhub.core.rooms.inbox import STREAM_EPOCH
+from signalhub.core.rooms.room import BLOB_PREFIX, Room
+from signalhub.core.rooms.values import (
+    APPROVAL,
+    COMMIT,
+    COMMITTED,
+    EXPIRED,
+    PENDING,
+    PROPOSAL,
+    REJECTED,
+    REJECTION,
+    Blob,
+    PutBlob,
+    Send,
+)
+from signalhub.wire.entry import Entry, Kind, Proposal, RoomBlob, RoomMessage, encode_body
+from signalhub.wire.errors import RoomError
+
+if TYPE_CHECKING:
+    from signalhub.core.rooms.directory import Directory
+    from signalhub.core.rooms.values import Times
+    from signalhub.core.storage import Storage
+    from signalhub.counters import RoomTally
+    from signalhub.settings.model import Rooms as RoomSettings
+    from signalhub.wire.errors import Refusal
+
+# A finished proposal can be looked up for this long.
+_REMEMBERED_MS: Final = 7 * 86_400_000
+_OVERHEAD_BYTES: Final = 300
+_FINISHES: Final = {REJECTION: REJECTED, COMMIT: COMMITTED}
+_ALARMS_SPARE: Final = 1_000
+
+
+class State:
+    """The proposals and blobs of all rooms, within bounds."""
+
+    def __init__(
+        self,
+        settings: RoomSettings,
+        tally: RoomTally,
+        times: Times,
+        directory: Directory,
+        storage: Storage,
+    ) -> None:
+        self._settings = settings
+        self._tally = tally
+        self._times = times
+        self._directory = directory
+        self._storage = storage
+        # Bytes of all proposals and blobs, and how many proposals there are.
+        self.bytes = 0
+        self.proposals_count = 0
+        # Proposals by the time something happens to them: time, room, id.
+        self.alarms: list[tuple[int, str, str]] = []
+
+    def fits(self, room: Room | None, size: int) -> bool:
+        """May a room remember so many bytes more?"""
+        settings = self._settings
+        if self.bytes + size > settings.state_bytes_max:
+            return False
+        if room is None:
+            return size <= settings.room_state_bytes_max
+        held = sum(map(_size, room.proposals.values()))
+        held += sum(len(blob.data) for blob in room.blobs.values())
+        return held + size <= settings.room_state_bytes_max
+
+    # Proposals.
+
+    def check(self, room: Room | None, request: Send, now: int) -> None:
+        """Is there room to remember what this message says? Raises `RoomError`."""
+        size = len(request.ciphertext) + _OVERHEAD_BYTES
+        is_new = request.type == PROPOSAL
+        if not is_new and request.type != APPROVAL:
+            return
+        if not self.fits(room, size):
+            self._tally.refused += 1
+            raise refusals.state_full()
+        if room is None or not is_new or request.proposal in room.proposals:
+            return
+        pending = {one.id for one in every_proposal(room, now) if one.status == PENDING}
+        pending |= room.proposals_in_flight() - room.proposals.keys()
+        if len(pending) >= self._settings.proposals_max:
+            self._tally.refused += 1
+            raise refusals.state_full()
+
+    def follow(self, room: Room, body: RoomMessage, at_ms: int) -> None:
+        """A message about a proposal is on disk; the time is its entry's, after a restart, too."""
+        control = body.control
+        assert control is not None
+        proposal = room.proposals.get(control.proposal)
+        self._directory.dirty.add(room)
+        if proposal is None:
+            if control.type == PROPOSAL:
+                self._begin(room, body, at_ms)
+            return
+        if _seen(proposal, at_ms).status != PENDING:
+            return
+        if control.type == APPROVAL:
+            if len(proposal.approvals) < self._settings.proposals_max:
+                proposal.approvals.append(body.ciphertext)
+                self.bytes += len(body.ciphertext)
+        elif control.type in _FINISHES:
+            self._finish(room, proposal, _FINISHES[control.type], at_ms)
+
+    def _begin(self, room: Room, body: RoomMessage, at_ms: int) -> None:
+        control = body.control
+        assert control is not None
+        if len(room.proposals) >= self._settings.proposals_max:
+            seen = ((one, _seen(one, at_ms)) for one in room.proposals.values())
+            gone = next((one for one, as_seen in seen if as_seen.status != PENDING), None)
+            if gone is not None:
+                self.drop(room, gone)
+        # On the grid of times, so that everybody who looks sees it end at the same moment.
+        lasts_ms, grid_ms = int(self._settings.proposal_s * 1000), self._times.grid_ms
+        expires_ms = at_ms - (-lasts_ms // grid_ms) * grid_ms
+        proposal = Proposal(
+            control.proposal, control.pseudonym, body.ciphertext, PENDING, at_ms, expires_ms
+        )
+        self.add(room, proposal)
+
+    def add(self, room: Room, proposal: Proposal) -> None:
+        """Remember a proposal.
+
+        What is known of it already stays: it may have been written again while a message about it
+        was still on its way.
+        """
+        old = room.proposals.get(proposal.id)
+        if old is None:
+            self.proposals_count += 1
+        else:
+            self.bytes -= _size(old)
+            if old.status != PENDING:
+                proposal.status, proposal.changed_ms = old.status, old.changed_ms
+            if len(old.approvals) > len(proposal.approvals):
+                proposal.approvals = old.approvals
+        room.proposals[proposal.id] = proposal
+        self.bytes += _size(proposal)
+        self._set_alarm(_due_ms(proposal), room, proposal)
+
+    def restore(self, room: Room, proposal: Proposal) -> None:
+        """A proposal was found in the log; a finished one may have made room for others since."""
+        is_full = len(room.proposals) >= self._settings.proposals_max
+        if proposal.status == PENDING or proposal.id in room.proposals or not is_full:
+            self.add(room, proposal)
+
+    def drop(self, room: Room, proposal: Proposal) -> None:
+        """Forget a proposal."""
+        del room.proposals[proposal.id]
+        self.proposals_count -= 1
+        self.bytes -= _size(proposal)
+        self._directory.dirty.add(room)
+
+    def _finish(self, room: Room, proposal: Proposal, status: str, at_ms: int) -> None:
+        proposal.status = status
+        proposal.changed_ms = at_ms
+        self._directory.dirty.add(room)
+        self._set_alarm(_due_ms(proposal), room, proposal)
+
+    # Alarms.
+
+    def _set_alarm(self, at_ms: int, room: Room, proposal: Proposal) -> None:
+        """Something happens to a proposal then."""
+        heapq.heappush(self.alarms, (at_ms, room.name, proposal.id))
+        if len(self.alarms) > _ALARMS_SPARE + 3 * self.proposals_count:
+            # Proposals that were dropped or finished have left theirs behind.
+            self.alarms = [
+                (_due_ms(one), room.name, one.id)
+                for room in self._directory.rooms.values()
+                for one in room.proposals.values()
+            ]
+            heapq.heapify(self.alarms)
+
+    def tick(self, now: int) -> list[Effect]:
+        """The alarms that have gone off: what is pending expires, what is finished is forgotten."""
+        effects: list[Effect] = []
+        while self.alarms and self.alarms[0][0] <= now:
+            _, room_name, proposal_id = heapq.heappop(self.alarms)
+            room = self._directory.rooms.get(room_name)
+            proposal = None if room is None else room.proposals.get(proposal_id)
+            if room is None or proposal is None or _due_ms(proposal) > now:
+                continue
+            if proposal.status == PENDING:
+                effects.append(self._expire(room, proposal, now))
+            else:
+                self.drop(room, proposal)
+                self._directory.forget_blank(room)
+        return effects
+
+    def _expire(self, room: Room, proposal: Proposal, now: int) -> Append:
+        at_ms = self._times.floored(now)
+        expired = replace(proposal, status=EXPIRED, changed_ms=at_ms)
+        room.begun(proposal.id)
+        return Append(
+            proposal_entry(room, expired, at_ms),
+            partial(self._expired, room, proposal, at_ms),
+            partial(self._not_expired, room, proposal),
+        )
+
+    def _expired(
+        self, room: Room, proposal: Proposal, at_ms: int, offset: int, now: int
+    ) -> list[Effect]:
+        room.settled(proposal.id)
+        if proposal.status == PENDING:
+            self._tally.proposals_expired += 1
+            self._finish(room, proposal, EXPIRED, at_ms)
+        return []
+
+    def _not_expired(
+        self, room: Room, proposal: Proposal, refusal: Refusal, now: int
+    ) -> list[Effect]:
+        room.settled(proposal.id)
+        # To everybody who looks it has expired all the same; the log hears of it later.
+        self._set_alarm(now + 1_000, room, proposal)
+        return []
+
+    # Blobs.
+
+    def put(self, request: PutBlob, now: int) -> list[Effect]:
+        """Write a blob, if it is the one the writer knows."""
+        try:
+            room = self._directory.find(request.room, request.inbox)
+            version = 0 if room is None else room.versions.get(request.name, 0)
+            if request.if_version is not None and request.if_version != version:
+                raise refusals.changed(version)
+            if self._storage.fault is not None:
+                raise refusals.storage()
+            old = None if room is None else room.blobs.get(request.name)
+            grown = len(request.data) - (0 if old is None else len(old.data))
+            if not self.fits(room, grown):
+                raise refusals.state_full()
+            room, effects = self._open(room, request, now)
+        except RoomError as error:
+            return [Answer(request.caller, error)]
+        room.versions[request.name] = version + 1
+        room.begun(BLOB_PREFIX + request.name)
+        at_ms = self._times.floored(now)
+        blob = RoomBlob(request.name, version + 1, request.data, at_ms)
+        append = Append(
+            blob_entry(room, blob, at_ms),
+            partial(self._written, room, blob, request),
+            partial(self._not_written, room, blob, request),
+        )
+        return [*effects, *self._directory.mark_key(now), append]
+
+    def _open(self, room: Room | None, request: PutBlob, now: int) -> tuple[Room, list[Effect]]:
+        """The room that remembers; a writer who names its inbox binds the two, as messages do."""
+        directory = self._directory
+        if request.inbox is None or (room is not None and room.inbox is not None):
+            return room or directory.room(directory.names.room(request.room)), []
+        bound, _, effects = directory.bind(directory.claim(request.room, request.inbox), now)
+        return bound, effects
+
+    def keep(self, room: Room, blob: RoomBlob) -> None:
+        """A blob is on disk."""
+        old = room.blobs.get(blob.name)
+        self.bytes += len(blob.data) - (len(old.data) if old is not None else 0)
+        room.blobs[blob.name] = blob
+        room.versions[blob.name] = max(blob.version, room.versions.get(blob.name, 0))
+        self._directory.dirty.add(room)
+
+    def _written(
+        self, room: Room, blob: RoomBlob, request: PutBlob, offset: int, now: int
+    ) -> list[Effect]:
+        room.settled(BLOB_PREFIX + blob.name)
+        self.keep(room, blob)
+        room.defined(offset)
+        return [Answer(request.caller, Blob(blob.version))]
+
+    def _not_written(
+        self, room: Room, blob: RoomBlob, request: PutBlob, refusal: Refusal, now: int
+    ) -> list[Effect]:
+        room.settled(BLOB_PREFIX + blob.name)
+        if blob.version == 1:
+            room.versions.pop(blob.name, None)
+        else:
+            room.versions[blob.name] = blob.version - 1
+        self._directory.forget_blank(room)
+        return [Answer(request.caller, refusals.storage())]
+
+
+def every_proposal(room: Room | None, now: int) -> list[Proposal]:
+    """All of a room, oldest first."""
+    if room is None:
+        return []
+    # A restart may have found them in another order.
+    ordered = sorted(room.proposals.values(), key=lambda one: one.created_ms)
+    return [_seen(one, now) for one in ordered]
+
+
+def find_proposal(room: Room | None, proposal_id: str, now: int) -> Proposal:
+    """One of a room; raises `RoomError`."""
+    found = None if room is None else room.proposals.get(proposal_id)
+    if found is None:
+        raise refusals.no_proposal()
+    return _seen(found, now)
+
+
+def find_blob(room: Room | None, name: str) -> Blob:
+    """A blob as it is on disk; raises `RoomError`."""
+    blob = None if room is None else room.blobs.get(name)
+    if blob is None:
+        raise refusals.no_blob()
+    return Blob(blob.version, blob.data)
+
+
+def proposal_entry(room: Room, proposal: Proposal, at_ms: int) -> Entry:
+    """A proposal as the log holds it."""
+    body = encode_body(proposal)
+    return Entry(Kind.ROOM_PROPOSAL, room.name, STREAM_EPOCH, 0, at_ms, body)
+
+
+def blob_entry(room: Room, blob: RoomBlob, at_ms: int) -> Entry:
+    """A blob as the log holds it."""
+    return Entry(Kind.ROOM_BLOB, room.name, STREAM_EPOCH, 0, at_ms, encode_body(blob))
+
+
+def _seen(proposal: Proposal, now: int) -> Proposal:
+    """As it is at this moment: its alarm may be due and not yet on disk."""
+    if proposal.status == PENDING and proposal.expires_ms <= now:
+        return replace(proposal, status=EXPIRED)
+    return proposal
+
+
+def _size(proposal: Proposal) -> int:
+    return _OVERHEAD_BYTES + len(proposal.content) + sum(map(len, proposal.approvals))
+
+
+def _due_ms(proposal: Proposal) -> int:
+    """When something happens to it next."""
+    if proposal.status == PENDING:
+        return proposal.expires_ms
+    return (proposal.changed_ms or proposal.expires_ms) + _REMEMBERED_MS
