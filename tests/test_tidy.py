@@ -43,7 +43,7 @@ IMPURE = {
 }
 # What every folder may import, from the bottom up. Folders of one row do not know each other,
 # except in the first, which holds what everybody shares.
-SHARED = ("capability", "clock", "counters", "ids", "locks", "pacing", "ranges", "wire")
+SHARED = ("capability", "clock", "counters", "ids", "locks", "pacing", "ranges", "sqlite", "wire")
 CONFIGURED = (*SHARED, "auth", "settings")
 CORE = (*CONFIGURED, "core")
 MAY_IMPORT = {

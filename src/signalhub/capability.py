@@ -10,12 +10,13 @@ made, and hand it to those who join later inside an encrypted message.
 from __future__ import annotations
 
 import hmac
-from base64 import urlsafe_b64encode
 from hashlib import sha256
 from typing import Final
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from signalhub.wire.base64url import encoded
 
 KEY_BYTES: Final = 32
 INBOX_KEY_LABEL: Final = "tunnl3d-inbox-key"
@@ -29,7 +30,7 @@ _LENGTH_MAX = 255 * KEY_BYTES
 def inbox_id(inbox_key: bytes) -> str:
     """The id of the inbox that goes with a key: 43 characters that tell nothing about the key."""
     digest = hmac.digest(_checked(inbox_key), _INBOX_ID, "sha256")
-    return urlsafe_b64encode(digest).rstrip(b"=").decode()
+    return encoded(digest)
 
 
 def inbox_key(exporter_secret: bytes, room: str) -> bytes:

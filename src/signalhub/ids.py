@@ -75,6 +75,11 @@ class Ulids:
         self._prefix = _text(time_ms << 60 | self._high, 22)
 
 
+def ulid(time_ms: int, chance: int) -> str:
+    """The id made of a time and 80 random bits, whatever was made before."""
+    return _text(time_ms << 80 | chance, 26)
+
+
 def is_ulid(text: object) -> bool:
     """Only the one spelling `Ulids` writes, because ids are compared as text."""
     return isinstance(text, str) and _ULID.fullmatch(text) is not None

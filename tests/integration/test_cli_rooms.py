@@ -15,9 +15,10 @@ import signalhub
 from signalhub import Hub, capability
 from signalhub.cli.app import run
 from signalhub.cli.rooms import room as room_commands
-from signalhub.client.arguments import TYPES, decoded
+from signalhub.client.arguments import TYPES
 from signalhub.client.sealing import Sealing
 from signalhub.testing import ChaosProxy, RunningHub, run_hub
+from signalhub.wire.base64url import decoded
 from tests.support.process.command import Done, cli, line_of, started, unused_url
 from tests.support.socket.scripted_rooms import ScriptedRooms
 

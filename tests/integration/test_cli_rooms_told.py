@@ -11,9 +11,9 @@ import pytest
 import signalhub
 from signalhub import capability
 from signalhub.cli.app import run
-from signalhub.client.arguments import decoded, encoded
 from signalhub.client.sealing import Sealing, new_key
 from signalhub.testing import ChaosProxy, run_hub
+from signalhub.wire.base64url import decoded, encoded
 from tests.support.process.command import cli, line_of, started, unused_url
 from tests.support.socket.scripted_rooms import ScriptedRooms
 

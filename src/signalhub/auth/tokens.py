@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -25,6 +24,7 @@ from jwt.algorithms import HMACAlgorithm
 from signalhub.auth.permissions import Permissions
 from signalhub.settings.model import Auth, Key
 from signalhub.wire import names
+from signalhub.wire.base64url import decoded, encoded
 from signalhub.wire.errors import Code, Refusal, SettingsError
 
 TOKEN_CHARS_MAX = 8_192
@@ -242,15 +242,13 @@ class SessionTokens:
     def _write(self, session_id: str, issued_at_ms: int, expires_at_ms: int) -> str:
         statement = f"{session_id}:{issued_at_ms}:{expires_at_ms}"
         seal = hmac.new(self._secret, statement.encode(), hashlib.sha256).hexdigest()
-        wrapped = urlsafe_b64encode(f"{statement}:{seal}".encode()).rstrip(b"=")
-        return SESSION_TOKEN_PREFIX + wrapped.decode()
+        return SESSION_TOKEN_PREFIX + encoded(f"{statement}:{seal}".encode())
 
 
 def _unwrap(token: str) -> str:
     if not token.startswith(SESSION_TOKEN_PREFIX) or len(token) > TOKEN_CHARS_MAX:
         raise ValueError("no session token")
-    wrapped = token.removeprefix(SESSION_TOKEN_PREFIX)
-    return urlsafe_b64decode(wrapped + "=" * (-len(wrapped) % 4)).decode()
+    return decoded(token.removeprefix(SESSION_TOKEN_PREFIX)).decode()
 
 
 def _bare(token: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode
 from typing import Any
 
 import msgspec
 
 from signalhub.wire import names
+from signalhub.wire.base64url import decoded
 
 
 def contents(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -28,6 +28,4 @@ def actor_of(token: str) -> str | None:
 
 
 def _part(text: str) -> dict[str, Any]:
-    return msgspec.json.decode(
-        urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=dict[str, Any]
-    )
+    return msgspec.json.decode(decoded(text), type=dict[str, Any])

@@ -24,15 +24,14 @@ import msgspec
 
 from signalhub.core.messages.dedup import Remembered
 from signalhub.core.streams.recovery import Snapshot
+from signalhub.sqlite import open_file
 from signalhub.state import schema
 from signalhub.state.schema import RoomIds
-from signalhub.wire.errors import SettingsError
 
 log = logging.getLogger("signalhub.state")
 
 # How long notes gather before they are written. At most this much is lost when the hub is killed.
 GATHER_S = 0.05
-BUSY_MS = 5_000
 
 Result = TypeVar("Result")
 
@@ -86,7 +85,9 @@ class Store:
         """Open or create the file; raises `SettingsError` if it cannot be used."""
         self._path = os.fspath(path)
         self._errors = 0
-        self._connection = _open(self._path)
+        self._connection = open_file(
+            self._path, schema.SCHEMA, lambda opened: opened.execute(schema.OPEN).fetchall()
+        )
         self._notes: dict[str, RegistrationRow | None] = {}
         self._jobs: list[Callable[[], object]] = []
         # The last snapshot could not be written, so the next one has to be whole.
@@ -127,7 +128,7 @@ class Store:
         try:
             return self._wait_for(read)
         except (apsw.Error, ValueError) as error:
-            raise _unusable(self._path, str(error)) from error
+            raise schema.SCHEMA.unusable(self._path, str(error)) from error
 
     def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window) -> None:
         """Write what changed, soon. Where it fails the older one stays, and the log fills in."""
@@ -167,7 +168,7 @@ class Store:
         try:
             return self._wait_for(read)
         except apsw.Error as error:
-            raise _unusable(self._path, str(error)) from error
+            raise schema.SCHEMA.unusable(self._path, str(error)) from error
         except msgspec.MsgspecError:
             log.warning("the snapshot cannot be read and is made again from the log")
             self.forget_snapshot()
@@ -362,54 +363,6 @@ class Store:
 
     def _clean(self, now_ms: int) -> None:
         self._connection.execute(schema.CLEAN, (now_ms,))
-
-
-def _open(path: str) -> apsw.Connection:
-    try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        connection = apsw.Connection(path)
-    except (apsw.Error, OSError) as error:
-        raise _unusable(path, str(error)) from error
-    try:
-        connection.set_busy_timeout(BUSY_MS)
-        _check(connection, path)
-        connection.execute(schema.OPEN).fetchall()
-    except apsw.Error as error:
-        connection.close()
-        raise _unusable(path, str(error)) from error
-    except SettingsError:
-        connection.close()
-        raise
-    return connection
-
-
-def _check(connection: apsw.Connection, path: str) -> None:
-    """Make sure the file is ours and whole, or make it ours if it is new."""
-    if connection.execute(schema.IS_EMPTY).get:
-        with connection:
-            connection.execute(schema.CREATE)
-        return
-    if connection.pragma("application_id") != schema.APPLICATION_ID:
-        raise _unusable(path, "it is a database of another program")
-    version = connection.pragma("user_version")
-    if version > schema.VERSION:
-        raise _unusable(
-            path, f"its schema version is {version}, this hub knows {schema.VERSION} at most"
-        )
-    while version in schema.MIGRATIONS:
-        with connection:
-            connection.execute(schema.MIGRATIONS[version])
-        version = connection.pragma("user_version")
-    fault = connection.execute(schema.CHECK).get
-    if fault != "ok":
-        raise _unusable(path, f"it is damaged: {fault}")
-
-
-def _unusable(path: str, reason: str) -> SettingsError:
-    return SettingsError(
-        f"{path} cannot be used: {reason}. It was left as it is; move it away to start with an "
-        "empty registry, or choose another data folder"
-    )
 
 
 def _place(actor: str, host: str, token: int, offset: int) -> tuple[str, str, int, int]:

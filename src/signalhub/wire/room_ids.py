@@ -8,11 +8,11 @@ the name.
 from __future__ import annotations
 
 import hmac
-from base64 import urlsafe_b64encode
 from functools import lru_cache
 from string import ascii_letters, digits
 from typing import Final
 
+from signalhub.wire.base64url import encoded
 from signalhub.wire.entry import InboxKey
 
 KEY_VERSION: Final = 1
@@ -83,9 +83,9 @@ class Names:
 
     def _hash(self, domain: bytes, text: str) -> str:
         digest = hmac.digest(self._secret, domain + b"\0" + text.encode(), "sha256")
-        return urlsafe_b64encode(digest[:_HASH_BYTES]).rstrip(b"=").decode()
+        return encoded(digest[:_HASH_BYTES])
 
 
 def default_inbox(room_name: str) -> str:
     """The inbox of a room that nobody bound to another one. It is no secret."""
-    return urlsafe_b64encode(room_name.encode()).rstrip(b"=").decode()
+    return encoded(room_name.encode())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from signalhub.client.arguments import encoded
 from signalhub.client.protocol.effects import Failed, Send
 from signalhub.client.rooms.answers import InboxPage, RoomMessage
 from signalhub.client.rooms.protocol import Effect, Fetch, RoomProtocol
+from signalhub.wire.base64url import encoded
 from signalhub.wire.errors import ClientError, Unavailable
 
 E = TypeVar("E", bound=Effect)

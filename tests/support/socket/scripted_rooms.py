@@ -10,8 +10,8 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
-from signalhub.client.arguments import encoded
 from signalhub.server.port.http import Reader, Request
+from signalhub.wire.base64url import encoded
 from signalhub.wire.frames import close_frame, text_header
 
 PATIENCE_S = 10.0

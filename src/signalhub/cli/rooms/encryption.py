@@ -78,7 +78,7 @@ class TextCodec:
         With a key, decrypted bytes that are not text are `plaintext`; `sealed` is true if
         decryption failed.
         """
-        from signalhub.client.arguments import encoded
+        from signalhub.wire.base64url import encoded
 
         content = self._content(message)
         text = self._text(content)
@@ -98,7 +98,7 @@ class TextCodec:
 
     def text(self, message: RoomMessage) -> tuple[str, str]:
         """A message for people, with its style."""
-        from signalhub.client.arguments import encoded
+        from signalhub.wire.base64url import encoded
 
         content = self._content(message)
         if content is None:
@@ -162,7 +162,7 @@ def read_key(path: Path | None, option: str = "--key") -> bytes | None:
 
 def write_key(path: Path, key: bytes) -> None:
     """Write a key to a new file that only its owner can read."""
-    from signalhub.client.arguments import encoded
+    from signalhub.wire.base64url import encoded
 
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -207,7 +207,7 @@ def _key_of(content: bytes) -> bytes | None:
 
 
 def _decoded(text: str) -> bytes:
-    from signalhub.client.arguments import decoded
+    from signalhub.wire.base64url import decoded
 
     try:
         content = decoded(text.strip())

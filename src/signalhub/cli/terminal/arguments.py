@@ -62,7 +62,7 @@ def address(text: str) -> str:
 
 def check_no_option(kind: object, text: str | None) -> None:
     """An id may begin with a dash, but not look like a mistyped option; raises `ValueError`."""
-    from signalhub.client.arguments import CAPABILITY_CHARS
+    from signalhub.wire.room_ids import CAPABILITY_CHARS
 
     if text is None or not text.startswith("-") or text in _verbatim.get():
         return

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from signalhub.client.arguments import decoded
 from signalhub.client.transport.http import Answer
+from signalhub.wire.base64url import decoded
 from signalhub.wire.errors import ClientError, OutcomeUnknown, Refused, RoomCode, Unavailable
 
 IDS_MAX = 10_000

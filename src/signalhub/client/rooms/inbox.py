@@ -17,7 +17,6 @@ from signalhub.client.arguments import (
     checked_inbox,
     checked_room_message_id,
     checked_seq,
-    encoded,
 )
 from signalhub.client.rooms.answers import (
     InboxPage,
@@ -33,6 +32,7 @@ from signalhub.client.rooms.answers import (
 )
 from signalhub.client.transport.http import Answer, HttpClient
 from signalhub.pacing import Attempts, log_wait, retry_wait_s
+from signalhub.wire.base64url import encoded
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
 
 T = TypeVar("T")

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from signalhub.client.arguments import decoded
 from signalhub.client.protocol.effects import Drop, Failed, Send, Stop, Warned
 from signalhub.client.protocol.incoming import Heartbeat
 from signalhub.client.rooms.answers import (
@@ -31,6 +30,7 @@ from signalhub.client.rooms.answers import (
 )
 from signalhub.client.rooms.outbox import Outbox, Outgoing
 from signalhub.pacing import retry_wait_s
+from signalhub.wire.base64url import decoded
 from signalhub.wire.errors import (
     ClientError,
     GaveUp,

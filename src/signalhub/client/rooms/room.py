@@ -15,8 +15,6 @@ from signalhub.client.arguments import (
     checked_pseudonym,
     checked_room_message_id,
     checked_seq,
-    default_inbox,
-    encoded,
     room_name,
 )
 from signalhub.client.lifecycle import Closing, Opening
@@ -28,7 +26,9 @@ from signalhub.client.transport.http import HttpClient, Origin
 from signalhub.client.transport.link import SOCKET_PATH
 from signalhub.clock import SystemClock
 from signalhub.pacing import Backoff, Reconnect
+from signalhub.wire.base64url import encoded
 from signalhub.wire.errors import Unavailable
+from signalhub.wire.room_ids import default_inbox
 
 TIMEOUT_S = 30.0
 

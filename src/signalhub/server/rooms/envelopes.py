@@ -15,6 +15,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from signalhub.core.rooms.values import ABOUT_PROPOSALS, APP, TYPES
+from signalhub.ids import ulid
 from signalhub.wire.errors import RoomCode, RoomError
 from signalhub.wire.room_ids import (
     CAPABILITY_CHARS,
@@ -209,15 +210,9 @@ def proposal_id(text: str) -> str:
     return text
 
 
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = tuple(high + low for high in _CROCKFORD for low in _CROCKFORD)
-_SHIFTS = tuple(range(120, -1, -10))
-
-
 def new_message_id() -> str:
-    """A ULID, for messages whose sender gave them no id: 48 bits of time, 80 of chance."""
-    number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
-    return "".join([_PAIRS[number >> shift & 0x3FF] for shift in _SHIFTS])
+    """A ULID, for messages whose sender gave them no id."""
+    return ulid(time.time_ns() // 1_000_000, secrets.randbits(80))
 
 
 def _bad(member: str, right: str) -> RoomError:

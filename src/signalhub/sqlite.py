@@ -1,0 +1,113 @@
+"""Opening SQLite files of ours.
+
+A file is ours if its `application_id` says so. Its `user_version` counts versions of the schema:
+older ones are migrated, newer ones refused. A file that cannot be used is left unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from urllib.parse import quote
+
+import apsw
+
+from signalhub.wire.errors import SettingsError
+
+BUSY_MS = 5_000
+
+
+class Schema(NamedTuple):
+    """What is in a file, and how it is recognised."""
+
+    application_id: int
+    version: int
+    create: str  # Also sets the two numbers.
+    advice: str  # What to do about a file that cannot be used.
+    migrations: Mapping[int, str] = {}
+    is_checked: bool = False  # Look for damage before it is used.
+
+    def unusable(self, path: str, reason: str) -> SettingsError:
+        return SettingsError(
+            f"{path} cannot be used: {reason}. It was left unchanged; {self.advice}"
+        )
+
+
+def open_file(
+    path: str,
+    schema: Schema,
+    prepare: Callable[[apsw.Connection], object],
+    *,
+    statements: int = 100,
+) -> apsw.Connection:
+    """Open a file, or make it; `prepare` says how it is used, `statements` are cached."""
+
+    def ready(connection: apsw.Connection) -> None:
+        if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+            _check(connection, path, schema)
+            _migrate(connection, path, schema)
+        else:
+            with connection:
+                connection.execute(schema.create)
+        prepare(connection)
+
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    except OSError as error:
+        raise schema.unusable(path, str(error)) from error
+    return _opened(
+        path, schema, lambda: apsw.Connection(path, statementcachesize=statements), ready
+    )
+
+
+def open_read_only(path: str, schema: Schema) -> apsw.Connection:
+    """Open a file only to look at it, whether somebody else uses it or not."""
+    # Without a write-ahead log no process has it open; then leave no new files beside it.
+    options = "mode=ro" if os.path.exists(f"{path}-wal") else "immutable=1"
+    name = f"file:{quote(os.path.abspath(path))}?{options}"
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return _opened(
+        path,
+        schema,
+        lambda: apsw.Connection(name, flags=flags),
+        lambda connection: _check(connection, path, schema),
+    )
+
+
+def _opened(
+    path: str,
+    schema: Schema,
+    connect: Callable[[], apsw.Connection],
+    ready: Callable[[apsw.Connection], None],
+) -> apsw.Connection:
+    try:
+        connection = connect()
+        try:
+            connection.set_busy_timeout(BUSY_MS)
+            ready(connection)
+        except BaseException:
+            connection.close()
+            raise
+    except apsw.Error as error:
+        raise schema.unusable(path, str(error)) from error
+    return connection
+
+
+def _check(connection: apsw.Connection, path: str, schema: Schema) -> None:
+    if connection.pragma("application_id") != schema.application_id:
+        raise schema.unusable(path, "it is a database of another program")
+    version = connection.pragma("user_version")
+    if version > schema.version:
+        reason = f"its version is {version}, this program knows {schema.version} at most"
+        raise schema.unusable(path, reason)
+
+
+def _migrate(connection: apsw.Connection, path: str, schema: Schema) -> None:
+    while (version := connection.pragma("user_version")) in schema.migrations:
+        with connection:
+            connection.execute(schema.migrations[version])
+    if schema.is_checked:
+        fault = connection.execute("PRAGMA integrity_check(1)").get
+        if fault != "ok":
+            raise schema.unusable(path, f"it is damaged: {fault}")

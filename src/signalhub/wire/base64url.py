@@ -1,0 +1,18 @@
+"""Base64url without padding: how everything binary travels in texts."""
+
+from __future__ import annotations
+
+from base64 import b64decode, urlsafe_b64encode
+
+
+def encoded(data: bytes) -> str:
+    """The text that stands for the bytes."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decoded(text: str) -> bytes:
+    """The bytes of a base64 text in either alphabet, padded or not; `ValueError` if it is none."""
+    bare = text.rstrip("=")
+    if not text.isascii() or len(text) - len(bare) > 2:
+        raise ValueError("invalid base64")
+    return b64decode(bare + "=" * (-len(bare) % 4), b"-_", validate=True)
