@@ -111,7 +111,7 @@ async def test_a_move_waits_for_a_host_that_is_away(tmp_path: Path) -> None:
         await packed(hub.url, one)
         async with ActorHub(hub.url) as outside:
             asked = asyncio.create_task(outside.ask("mover/a", op(Mover.note, 1)))
-            with pytest.raises(ValueError, match="on its way already"):
+            with pytest.raises(ValueError, match="already moving"):
                 await outside.command(one.address, "move", {"actor": "mover/a", "to": "@(x/y)"})
             assert not asked.done()
 
@@ -160,7 +160,7 @@ async def test_an_actor_that_was_lost_at_its_arrival_is_sent_again_on_demand(
     async with run_hub(**UNLIMITED) as hub, hosting(hub.url, tmp_path, "one", Mover) as one:
         await ask(hub.url, "mover/a", op(Mover.note, 0))
         async with spawn_host(Mover, url=hub.url, name="two", config=QUICK) as lost_host:
-            with pytest.raises(ValueError, match="nothing to repeat"):
+            with pytest.raises(ValueError, match="nothing to send again"):
                 await command(
                     hub.url, one, "move", actor="mover/a", to=lost_host.address, again=True
                 )
@@ -190,7 +190,7 @@ async def test_a_move_nobody_can_take_leaves_the_actor_as_it_was(tmp_path: Path)
         assert await ask(hub.url, "mover/a", op(Mover.note, 1)) == 1
         with pytest.raises(ValueError, match="does not live in"):
             await command(hub.url, one, "move", actor="mover/b", to=adders.address)
-        with pytest.raises(ValueError, match=r"lives in .* already"):
+        with pytest.raises(ValueError, match="already lives in"):
             await command(hub.url, one, "move", actor="mover/a", to=one.address)
 
 

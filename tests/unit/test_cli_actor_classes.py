@@ -83,7 +83,7 @@ def test_classes_are_found_in_the_current_folder() -> None:
         ("faulty_syntax:Order", "faulty_syntax.py, line 1)", ""),
         ("faulty_import:Order", "No module named 'not_there_at_all'", "correct it there"),
         ("faulty_exit:Order", "SystemExit: 3", "correct it there"),
-        ("faulty_kind:Order", "no kind can be made of the class name '_1'", "correct it there"),
+        ("faulty_kind:Order", "cannot derive a kind from the class name '_1'", "correct it there"),
     ],
 )
 def test_what_is_wrong_is_said_with_where(text: str, message: str, resolution: str) -> None:

@@ -236,7 +236,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["room", "send", "general", "x", "--inbox", "--jsno"], "--inbox"),
         (["actors", "call", "order/17"], "METHOD"),
         (["actors", "call", "order", "checkout"], "invalid actor 'order' — write it as kind"),
-        (["actors", "call", "Order/17", "checkout"], "'Order' is no kind"),
+        (["actors", "call", "Order/17", "checkout"], "invalid kind 'Order'"),
         (["actors", "call", "order/17", "checkout", "blue-mug"], "'\"blue-mug\"'"),
         (["actors", "call", "order/17", "checkout", "1", "it's"], "argument 2"),
         (["actors", "call", "order/17", "checkout", "--sku"], "unknown option"),

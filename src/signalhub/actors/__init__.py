@@ -1,6 +1,6 @@
 """Durable actors: calls, continuations and alarms that survive crashes.
 
-`Host` and `ActorHub` talk to a hub; they, and the client they need, are loaded when first used.
+`Host` and `ActorHub` talk to a hub; they and the client they need are imported on first use.
 """
 
 from importlib import import_module
@@ -62,7 +62,7 @@ __all__ = [
 
 _SHELL = {"ActorHub": "signalhub.actors.host.caller", "Host": "signalhub.actors.host.host"}
 
-# A type checker knows the names from above, and should go on complaining about others.
+# Type checkers see the imports above and must still report unknown names.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

@@ -1,6 +1,6 @@
-"""What hosts send each other: messages between actors, several in one batch.
+"""Messages between hosts: messages of actors, several in one batch.
 
-A message is stored in the form in which it travels, so that sending a batch is joining bytes.
+A message is stored as it is sent, so that building a batch is joining bytes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import msgspec
 
 from signalhub.wire.errors import SignalHubError
 
-# Types of messages on the hub.
+# Message types on the hub.
 BATCH: Final = "actors:batch"  # From a host: messages of its actors.
-CALL: Final = "actors:call"  # From outside: one request.
-RESULT: Final = "actors:result"  # To somebody outside: the outcome.
-MARK: Final = "actors:mark"  # To oneself: everything before it has arrived.
-MOVE: Final = "actors:move"  # Between hosts: parts of an actor, and that it has arrived.
-CONTROL: Final = "actors:control"  # From outside: look at or mend a host.
-ANSWER: Final = "actors:answer"  # To somebody outside: what came of that.
+CALL: Final = "actors:call"  # From an outside caller: one request.
+RESULT: Final = "actors:result"  # To an outside caller: the outcome.
+MARK: Final = "actors:mark"  # To itself: everything before it has arrived.
+MOVE: Final = (
+    "actors:move"  # Between hosts: parts of an actor, and the confirmation of its arrival.
+)
+CONTROL: Final = "actors:control"  # From an operator: inspect or repair a host.
+ANSWER: Final = "actors:answer"  # To the operator: the result.
 
-# The addresses of hosts begin like this; nobody else speaks for actors.
+# The prefix of host addresses; only hosts send on behalf of actors.
 HOST_PREFIX: Final = "@(actors/"
 
 ENVELOPE_VERSION: Final = 1
@@ -31,7 +33,7 @@ Kind = Literal["request", "result"]
 
 
 class NotReadable(SignalHubError):
-    """A message of another version or shape."""
+    """A message of an unknown version or structure."""
 
     code = "malformed_message"
 
@@ -39,7 +41,7 @@ class NotReadable(SignalHubError):
 class Message(msgspec.Struct, omit_defaults=True, rename={"sender": "from"}, gc=False):
     """One message from actor to actor; `sender` is empty for calls from outside.
 
-    `body` is the operation of a request, the outcome of a result. `wants` says whether anybody
+    `body` is the operation of a request or the outcome of a result. `wants` says whether the caller
     waits for the result.
     """
 
@@ -58,7 +60,7 @@ class Batch(msgspec.Struct):
 
 
 class Outline(msgspec.Struct, rename={"sender": "from"}):
-    """What is read of a message that cannot be read."""
+    """The fields read from a message that cannot be decoded as a whole."""
 
     kind: str = ""
     call: str = ""
@@ -94,16 +96,16 @@ def split(data: bytes) -> list[tuple[Message, bytes]]:
         version = _decode_version(data).v
         if version != ENVELOPE_VERSION:
             raise NotReadable(
-                f"a batch of version {version}; this host reads version {ENVELOPE_VERSION}"
+                f"batch of version {version}; this host reads version {ENVELOPE_VERSION}"
             )
         raws = [bytes(raw) for raw in _decode_batch(data).messages]
         return [(decode(raw), raw) for raw in raws]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NotReadable(f"a batch that cannot be read: {error}") from error
+        raise NotReadable(f"unreadable batch: {error}") from error
 
 
 def outlines(data: bytes) -> list[Outline]:
-    """What can be made out of a batch of another version; nothing, if it is no batch at all."""
+    """The readable fields of a batch of another version; empty if it is not a batch."""
     try:
         return [one for one in _decode_outlines(data).messages if one.call and one.to]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -265,7 +265,7 @@ def test_an_alarm_whose_method_is_gone_is_skipped_at_once_and_says_why(tmp_path:
 
     (alarm,) = local.kernel.alarms.of("failing/1")
     assert (alarm.status, alarm.attempts) == ("skipped", 0)
-    assert "Renamed has no method ring; give the one it has become @alias('ring')" in str(
+    assert "Renamed has no method ring; if it was renamed, add @alias('ring')" in str(
         alarm.last_error
     )
     local.restart(Found)
@@ -291,9 +291,9 @@ def test_a_recurring_alarm_whose_method_is_gone_is_skipped_instead_of_filling_th
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (Spec(AlarmType.CRON, cron="* * * * *", tz="Mars/Olympus").encode(), "no zone"),
-        (Spec(AlarmType.CRON, cron="not a cron", tz="UTC").encode(), "no cron expression"),
-        ("{", "is not the spec of an alarm"),
+        (Spec(AlarmType.CRON, cron="* * * * *", tz="Mars/Olympus").encode(), "unknown time zone"),
+        (Spec(AlarmType.CRON, cron="not a cron", tz="UTC").encode(), "invalid cron expression"),
+        ("{", "invalid schedule of an alarm"),
     ],
 )
 def test_a_stored_alarm_whose_next_time_cannot_be_found_runs_and_is_set_aside(

@@ -175,7 +175,7 @@ def test_a_continuation_whose_method_is_gone_is_a_letter_at_the_start(
     local.run()
 
     (letter,) = letters(local)
-    assert letter.error == "Renamed has no method on_done any more"
+    assert letter.error == "Renamed no longer has a method on_done"
     assert "is set aside" in caplog.text
     assert local.kernel.store.execute("SELECT count(*) FROM pending").get == 0
 
@@ -226,7 +226,7 @@ def test_a_continuation_whose_method_is_gone_when_its_outcome_is_there_is_not_tr
     local.advance(2)
 
     (letter,) = letters(local)
-    assert "Renamed has no method on_done; give the one it has become @alias" in letter.error
+    assert "Renamed has no method on_done; if it was renamed, add @alias" in letter.error
     local.restart(Found, Echo)
     assert local.call("asker/1", "try_again") == [True]
     assert local.state("asker/1").get("found") == 7
@@ -235,7 +235,7 @@ def test_a_continuation_whose_method_is_gone_when_its_outcome_is_there_is_not_tr
 
 @pytest.mark.parametrize(
     ("column", "expected"),
-    [('"then"', "no payload"), ("context", "the context of the call cannot be read")],
+    [('"then"', "invalid payload"), ("context", "the context of the call cannot be read")],
 )
 def test_what_is_stored_and_cannot_be_read_is_a_letter_and_not_a_crash(
     tmp_path: Any, column: str, expected: str
@@ -271,7 +271,7 @@ def test_a_gone_catch_is_a_letter_at_the_start_as_well(tmp_path: Any) -> None:
     local.restart(Bold, Echo)
     local.run()
 
-    assert "no method on_error" in local.kernel.letters.of("catching/1")[0].error
+    assert "no longer has a method on_error" in local.kernel.letters.of("catching/1")[0].error
 
 
 def test_calls_of_a_kind_that_is_not_served_any_more_are_left_alone(tmp_path: Any) -> None:

@@ -166,18 +166,18 @@ def test_a_call_can_be_resolved_in_the_handler_that_deferred_it(local: LocalActo
 def test_a_deferred_call_whose_token_is_not_returned_is_an_error(local: LocalActors) -> None:
     local.call("asker/1", "ask", "forget_the_token")
 
-    assert "a method returns the token that self.defer() gave it" in got(local)[0]
+    assert "a method that defers must return the token from self.defer()" in got(local)[0]
     assert local.kernel.store.execute("SELECT count(*) FROM deferred").get == 0
 
 
 def test_a_token_that_was_not_given_by_defer_is_an_error(local: LocalActors) -> None:
     local.call("asker/1", "ask", "return_another")
 
-    assert "a method returns the token that self.defer() gave it" in got(local)[0]
+    assert "a method that defers must return the token from self.defer()" in got(local)[0]
 
 
 def test_only_tokens_can_be_resolved(local: LocalActors) -> None:
-    with pytest.raises(TypeError, match="answered by its token"):
+    with pytest.raises(TypeError, match="answered with its token"):
         local.call("clerk/1", "finish_nonsense")
 
 
@@ -209,7 +209,7 @@ def test_there_is_nothing_to_defer_in_an_alarm_or_a_continuation() -> None:
     local.call("late/1", "go")
 
     (alarm,) = local.kernel.alarms.of("late/1")
-    assert "there is none here" in str(alarm.last_error)
+    assert "only possible while handling a call" in str(alarm.last_error)
 
 
 def test_another_actor_cannot_resolve_a_token() -> None:

@@ -160,7 +160,7 @@ def test_an_error_of_a_send_is_logged_and_counted(caplog: pytest.LogCaptureFixtu
     local = LocalActors(Sender, Target)
     local.call("sender/1", "tell")
 
-    assert "nobody waits for it" in caplog.text
+    assert "no caller waits for it" in caplog.text
     assert "only 2 of mug left" in caplog.text
     assert local.kernel.counters.request_errors == 1
 

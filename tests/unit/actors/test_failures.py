@@ -438,7 +438,7 @@ def test_a_remote_error_can_be_made_by_hand() -> None:
 
 def test_a_name_belongs_to_one_class() -> None:
     assert register_error(OutOfStock) is OutOfStock
-    with pytest.raises(ValueError, match="'OutOfStock' is registered already"):
+    with pytest.raises(ValueError, match="'OutOfStock' is already registered"):
         register_error(type("OutOfStock", (Exception,), {}))
 
 

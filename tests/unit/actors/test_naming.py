@@ -43,7 +43,7 @@ def test_what_can_be_made_can_be_written_and_read(kind: str, key: str) -> None:
 
 @pytest.mark.parametrize("kind", ["", "Stock", "1a", "-a", "a/b", "a b", "ä", "a" * 65, "a\n"])
 def test_a_kind_is_a_short_lower_case_name(kind: str) -> None:
-    with pytest.raises(ValueError, match="with a letter first"):
+    with pytest.raises(ValueError, match="starting with a letter"):
         ref(kind, "x")
 
 

@@ -111,7 +111,7 @@ class TestOperations:
 
     @pytest.mark.parametrize("name", ["", "_private", "__init__", "a.b", "a b", "1a"])
     def test_a_name_that_nobody_may_call_is_refused(self, name: str) -> None:
-        with pytest.raises(ValueError, match="no name of a remote method"):
+        with pytest.raises(ValueError, match="invalid method name"):
             op(name)
 
     @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ class TestContinuations:
         ids=lambda value: type(value).__name__,
     )
     def test_what_is_no_method_is_refused_with_advice(self, value: Any) -> None:
-        with pytest.raises(TypeError, match=r"write self\.on_done"):
+        with pytest.raises(TypeError, match=r"self\.on_done"):
             continuation_of(value, Calculator())
-        with pytest.raises(TypeError, match=r"write self\.on_done"):
+        with pytest.raises(TypeError, match=r"self\.on_done"):
             cont(partial(value) if callable(value) else value)
 
     def test_a_method_of_another_object_is_refused(self) -> None:
@@ -234,7 +234,7 @@ class TestContinuations:
     def test_a_function_the_name_does_not_lead_to_is_refused(self) -> None:
         better = Better()
 
-        with pytest.raises(TypeError, match=r"another function .* write self\.on_sum"):
+        with pytest.raises(TypeError, match=r"different function .* use self\.on_sum"):
             continuation_of(better.parents(), better)
         with pytest.raises(TypeError, match="no method '<lambda>'"):
             continuation_of(better.on_lambda, better)
@@ -334,7 +334,7 @@ class TestStoring:
             (op("m", 1, sku=[object()]), "argument sku: [0]: object"),
             (op("m", op("n", 1, object())), "argument 1: n[1]: object"),
             (op("m", op("n", k=object())), "argument 1: n.k: object"),
-            (op("m", "x" * 2**20), "the arguments of m: this takes more than 1048576 bytes"),
+            (op("m", "x" * 2**20), "the arguments of m: the value takes more than 1048576 bytes"),
         ],
     )
     def test_an_argument_that_cannot_be_sent_is_named(self, operation: Any, text: str) -> None:
@@ -347,7 +347,7 @@ class TestStoring:
         encode_operation(op("m", *range(99), k=1))
         encode_continuation(cont("m", *range(3)), max_args=3)
         for operation in [op("m", *range(100), k=1), op("m", [op("n", *range(101))])]:
-            with pytest.raises(PayloadError, match="is given 101 arguments, and 100 is the most"):
+            with pytest.raises(PayloadError, match="gets 101 arguments, the limit is 100"):
                 encode_operation(operation)
         with pytest.raises(PayloadError, match="pass a list"):
             encode_continuation(cont("m", *range(4)), max_args=3)
@@ -362,7 +362,7 @@ class TestStoring:
         [op("m", RESULT), op("m", k=RESULT), op("m", [{"a": (RESULT,)}]), op("m", op("n", RESULT))],
     )
     def test_the_sentinel_has_no_meaning_in_an_operation(self, operation: Operation) -> None:
-        with pytest.raises(PayloadError, match="RESULT belongs into a continuation"):
+        with pytest.raises(PayloadError, match="RESULT is only for continuations"):
             encode_operation(operation)
 
     def test_it_has_one_in_a_continuation_the_operation_carries(self) -> None:

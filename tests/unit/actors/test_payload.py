@@ -303,10 +303,10 @@ class SubItem(Item):
         (Pair(1, 2), "Pair cannot be sent; turn it into tuple"),
         (OrderedDict(), "OrderedDict cannot be sent; turn it into dict"),
         (bytearray(), "turn it into bytes"),
-        (lambda: 1, "name a method instead"),
-        (Lonely, "name a method instead"),
-        (ValueError("x"), "ValueError is an error and no value"),
-        (Ref("No Kind", "x"), "is no kind"),
+        (lambda: 1, "name of a method instead"),
+        (Lonely, "name of a method instead"),
+        (ValueError("x"), "ValueError is an error, not a value"),
+        (Ref("No Kind", "x"), "invalid kind"),
         (time(1, tzinfo=timezone(timedelta(microseconds=1))), "whole seconds"),
         ("\ud800", "lone surrogates"),
         ({"\ud800": 1}, "lone surrogates"),
@@ -396,7 +396,7 @@ def test_values_are_as_large_as_allowed_and_no_larger(value: Any) -> None:
     size = len(encode(value))
 
     assert encode(value, max_bytes=size)
-    with pytest.raises(PayloadError, match=f"^this takes more than {size - 1} bytes"):
+    with pytest.raises(PayloadError, match=f"^the value takes more than {size - 1} bytes"):
         encode(value, max_bytes=size - 1)
 
 
@@ -496,7 +496,7 @@ def test_a_name_belongs_to_one_class_and_a_class_has_one_name() -> None:
     class Other:
         pass
 
-    with pytest.raises(ValueError, match=r"Item is registered as 'test.Item' already"):
+    with pytest.raises(ValueError, match=r"Item is already registered as 'test.Item'"):
         payload.register("test.Item")(Other)
     with pytest.raises(ValueError, match="under another name"):
         payload.register(Item)
@@ -507,7 +507,7 @@ def test_a_name_belongs_to_one_class_and_a_class_has_one_name() -> None:
     [
         (Lonely, "put @register_payload above @dataclass"),
         (SubItem, "put @register_payload above @dataclass"),
-        (int, "is no dataclass"),
+        (int, "is not a dataclass"),
         (KeyError, "use @register_error"),
     ],
 )

@@ -142,7 +142,7 @@ def test_an_interrupt_ends_the_turn() -> None:
 def test_no_statement_takes_the_turn_back(tmp_path: Path, statement: str) -> None:
     local = LocalActors(Fragile, path=tmp_path / "host.db")
 
-    with pytest.raises(ValueError, match="a conflict cannot roll it back"):
+    with pytest.raises(ValueError, match="a conflict cannot roll back"):
         local.call("fragile/1", "sql", CREATE, INSERT, statement)
     assert local.call("fragile/1", "work") == "done"
 

@@ -187,7 +187,7 @@ class TestRefusals:
         "when", [True, False, None, b"0 0 * * *", date(2026, 7, 1), Decimal(1), [1], object()]
     )
     def test_what_is_no_time_is_refused_with_what_to_give_instead(self, when: object) -> None:
-        with pytest.raises(TypeError, match=r"give a datetime, a cron expression, a timedelta or"):
+        with pytest.raises(TypeError, match=r"use a datetime, a cron expression, a timedelta or"):
             spec_of(when, NOW_MS)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("when", [math.nan, math.inf, -math.inf])
@@ -215,7 +215,7 @@ class TestRefusals:
     def test_a_time_outside_the_calendar_is_refused(
         self, when: datetime | timedelta | float
     ) -> None:
-        with pytest.raises(ScheduleError, match=r"years 1 to 9999: give .* in seconds") as refusal:
+        with pytest.raises(ScheduleError, match=r"years 1 to 9999: use .* in seconds") as refusal:
             spec_of(when, NOW_MS)
         assert len(str(refusal.value)) < 300
 
@@ -241,7 +241,7 @@ class TestRefusals:
         assert repr(tz) in str(refusal.value)
 
     def test_a_zone_is_given_by_name(self) -> None:
-        with pytest.raises(TypeError, match="write a name such as 'Europe/Berlin'"):
+        with pytest.raises(TypeError, match="use a name such as 'Europe/Berlin'"):
             spec_of(60, NOW_MS, tz=ZoneInfo(BERLIN))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ class TestRefusals:
         ],
     )
     def test_what_is_no_cron_expression_of_five_fields_is_refused(self, expression: str) -> None:
-        with pytest.raises(ScheduleError, match="write five fields") as refusal:
+        with pytest.raises(ScheduleError, match="use five fields") as refusal:
             cron(expression)
         assert len(str(refusal.value)) < 500
 
@@ -283,7 +283,7 @@ class TestRefusals:
     )
     @pytest.mark.parametrize("tz", ["UTC", BERLIN])
     def test_a_cron_expression_that_never_occurs_is_refused(self, expression: str, tz: str) -> None:
-        with pytest.raises(ScheduleError, match="write five fields"):
+        with pytest.raises(ScheduleError, match="use five fields"):
             cron(expression, tz=tz)
 
 
@@ -348,7 +348,7 @@ class TestCron:
     def test_a_zone_that_is_no_longer_known_is_an_error_and_not_another_time(self) -> None:
         spec = Spec(AlarmType.CRON, cron="0 0 * * *", tz="Atlantis/Capital")
 
-        with pytest.raises(ScheduleError, match=r"no zone 'Atlantis/Capital' here.*tzdata"):
+        with pytest.raises(ScheduleError, match=r"unknown time zone 'Atlantis/Capital'.*tzdata"):
             next_due(spec, NOW_MS, NOW_MS)
 
     def test_an_expression_that_is_no_longer_understood_is_an_error(self) -> None:
@@ -545,17 +545,17 @@ class TestIntervals:
 
     @pytest.mark.parametrize("seconds", [0, 0.0, -1, -0.0001, timedelta(0), timedelta(days=-1)])
     def test_an_interval_without_length_is_refused(self, seconds: float | timedelta) -> None:
-        with pytest.raises(ScheduleError, match=r"give at least 0\.001 seconds"):
+        with pytest.raises(ScheduleError, match=r"use at least 0\.001 seconds"):
             interval(seconds, NOW_MS)
 
     @pytest.mark.parametrize("seconds", [True, None, "60", "* * * * *", datetime(2026, 7, 1)])
     def test_an_interval_is_a_length_of_time(self, seconds: object) -> None:
-        with pytest.raises(TypeError, match="give a timedelta or a number of seconds"):
+        with pytest.raises(TypeError, match="use a timedelta or a number of seconds"):
             interval(seconds, NOW_MS)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("first", [True, "60", "* * * * *", date(2026, 7, 1)])
     def test_the_first_time_is_a_time_or_a_delay(self, first: object) -> None:
-        with pytest.raises(TypeError, match="give a datetime, a timedelta or a number of seconds"):
+        with pytest.raises(TypeError, match="use a datetime, a timedelta or a number of seconds"):
             interval(60, NOW_MS, first)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e300, 10**400, timedelta.max])
@@ -663,7 +663,7 @@ class TestStoring:
         ],
     )
     def test_what_is_no_spec_is_an_error(self, text: str) -> None:
-        with pytest.raises(ScheduleError, match="is not the spec of an alarm"):
+        with pytest.raises(ScheduleError, match="invalid schedule of an alarm"):
             Spec.decode(text)
 
     def test_a_spec_that_could_not_come_round_cannot_be_made(self) -> None:

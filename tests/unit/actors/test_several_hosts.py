@@ -252,7 +252,7 @@ def test_a_request_too_large_for_the_hub_ends_its_call_and_others_go_on(hosts: H
     assert hosts.state("target/1").get("seen") == ["a", "b"]
     (error,) = [one for one in outcomes(hosts) if isinstance(one, list)]
     assert error[0] == "CallUndeliverable"
-    assert "larger than the hub takes" in error[1]
+    assert "larger than the hub accepts" in error[1]
     (letter,) = hosts.sides[0].kernel.letters.of("caller/1")
     assert letter.origin == "send"
 
@@ -267,7 +267,7 @@ def test_a_result_too_large_for_the_hub_is_an_error_of_the_call(hosts: Hosts) ->
     hosts.call("caller/1", "ask", "target/1", "note", 7)
     hosts.advance(10)
 
-    too_large = ["TooLarge", "the result is larger than the hub takes"]
+    too_large = ["TooLarge", "the result is larger than the hub accepts"]
     assert sorted(outcomes(hosts), key=str) == [7, too_large]
 
 

@@ -112,7 +112,7 @@ def test_actors_do_not_see_each_others_values(local: LocalActors) -> None:
 
 
 def test_a_key_is_a_text(local: LocalActors) -> None:
-    with pytest.raises(TypeError, match="keys of the state are texts, not int"):
+    with pytest.raises(TypeError, match="keys of the state must be strings, not int"):
         local.call("keeper/1", "put", 7, 1)
 
 
@@ -222,7 +222,7 @@ def test_sql_cannot_leave_the_transaction_or_the_actor(local: LocalActors, state
 
     text = local.call("keeper/1", "try_sql", statement)
 
-    assert "it cannot begin, end or leave it" in text or "others are not its own" in text
+    assert "cannot begin, end or leave it" in text or "others are not accessible" in text
     assert local.call("keeper/1", "sql", "SELECT * FROM {items}") == []
 
 
@@ -262,7 +262,7 @@ def test_sql_cannot_name_what_sqlite_keeps_of_all_actors(
 
     text = local.call("keeper/1", "try_sql", statement)
 
-    assert "state.sql cannot name it: name tables of the actor in braces" in text
+    assert "write the actor's tables in braces" in text
     for key in ("1", "2"):
         again = add.replace("mug", "cup")
         assert local.call(f"keeper/{key}", "sql", again, "SELECT max(id) FROM {items}") == [(2,)]
@@ -334,4 +334,4 @@ def test_no_actor_can_name_a_table_of_one_whose_key_begins_like_its_own() -> Non
     local.call("keeper/x:y", "sql", CREATE)
     name = table_of("keeper/x:y", "items")
 
-    assert "not its own" in local.call("keeper/x", "try_sql", f'SELECT * FROM "{name}"')
+    assert "not accessible" in local.call("keeper/x", "try_sql", f'SELECT * FROM "{name}"')

@@ -1,4 +1,4 @@
-"""What users derive their actors from."""
+"""`Actor`, the base class of durable actors, and the decorators of its methods."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALIASES = "__signalhub_aliases__"
 
 
 class RemoteMethod(msgspec.Struct, frozen=True):
-    """That a method may be called by others, and who decides about it."""
+    """Marks a method as callable by other actors, with its guard."""
 
     guard: Guard | None = None
 
@@ -41,13 +41,13 @@ def remote(function: F | None = None, *, guard: Guard | None = None) -> F | Call
     """Let other actors call a method.
 
     Args:
-        guard: Called with the actor and the call's context before the method. If it raises, that
-            reaches the caller, and if it returns `False`, a `PermissionError` does; either way the
-            method is not run.
+        guard: Called with the actor and the call's context before the method. If it raises, the
+            caller gets the error; if it returns `False`, the caller gets a `PermissionError`. In
+            both cases the method does not run.
     """
 
     if is_async(guard):
-        raise TypeError("a guard is a plain function: an async one would let everybody pass")
+        raise TypeError("a guard must be a plain function: an async one would let every call pass")
 
     def mark(function: F) -> F:
         setattr(function, _MARK, RemoteMethod(guard))
@@ -57,7 +57,7 @@ def remote(function: F | None = None, *, guard: Guard | None = None) -> F | Call
 
 
 def alias(*names: str) -> Callable[[F], F]:
-    """Names a method had before, so that what was stored under them still finds it."""
+    """Former names of a method, so that stored calls and continuations still find it."""
 
     def mark(function: F) -> F:
         setattr(function, _ALIASES, (*getattr(function, _ALIASES, ()), *names))
@@ -67,11 +67,11 @@ def alias(*names: str) -> Callable[[F], F]:
 
 
 class Actor:
-    """A single-threaded object with an address and a durable state.
+    """A single-threaded object with an address and durable state.
 
     Methods are ordinary functions: they read and write `self.state`, make calls, set alarms, and
-    return. Everything a method did is committed together, or has not happened. Attributes of the
-    object itself are a cache at most: they are gone when the host restarts or a method raises.
+    return. Everything a method does is committed as a whole or not at all. Attributes of the object
+    itself are only a cache: they are lost when the host restarts or a method raises.
     """
 
     kind: ClassVar[str] = ""
@@ -86,7 +86,7 @@ class Actor:
         super().__init_subclass__(**options)
         if not cls.__dict__.get("kind"):
             cls.kind = kind_of(cls.__name__)
-        ref(cls.kind, "any")  # Says what is wrong with the kind.
+        ref(cls.kind, "any")  # Raises for an invalid kind.
         cls.config = config_of(cls)
         methods: dict[str, str] = {}
         marked: dict[str, RemoteMethod] = {}
@@ -112,39 +112,39 @@ class Actor:
 
     @property
     def ref(self) -> Ref:
-        """This actor, as others call it."""
+        """The address of this actor."""
         return self._ref
 
     @property
     def key(self) -> str:
-        """What tells it from others of its kind."""
+        """The key, unique within the kind."""
         return self._ref.key
 
     @property
     def context(self) -> CallContext:
-        """Who called, through whom, with which rights and what beside it."""
+        """The context of the present call: its chain of callers, their rights, and shared state."""
         return self._now_running.context
 
     @property
     def now_ms(self) -> int:
-        """The time of this turn, milliseconds since the epoch."""
+        """The time of this turn in milliseconds since the Unix epoch."""
         return self._now_running.now_ms
 
     @property
     def state(self) -> State:
-        """What survives: keys and values, and SQL."""
+        """The durable state: keys and values, and SQL."""
         return self._now_running.state
 
     @property
     def alarms(self) -> Alarms:
-        """What is to happen later."""
+        """The alarms of this actor."""
         return self._now_running.alarms
 
     def on_start(self) -> None:
-        """Called before anything else when the actor is loaded, in a transaction of its own."""
+        """Called first when the actor is loaded, in its own transaction."""
 
     def on_before_call(self, context: CallContext) -> None:
-        """Called before every call from another actor; what it raises reaches the caller."""
+        """Called before every call from another actor; the caller gets what it raises."""
 
     def call(
         self,
@@ -164,15 +164,15 @@ class Actor:
         Args:
             target: `ref(kind, key)` or `"kind/key"`.
             operation: `op(Stock.reserve, 1)`, or a method or its name followed by its arguments.
-            then: A method of this actor for the outcome: the value, or, without `catch`, the error.
-                `partial(self.method, …)` adds arguments in front; `cont(self.method, RESULT, …)`
-                puts the outcome where `RESULT` stands.
-            catch: A method for errors, so that `then` gets values only.
-            timeout: Seconds from now until the continuation gets `CallTimeout`; `None` for never.
-            key: Calls with the same key are made once within a day: the first one's id is returned.
-            ordered: `False` may overtake earlier calls to the same target.
-            errors_only: The continuation hears of errors only.
-            new_chain: Start a context of its own instead of passing this one's on.
+            then: A method of this actor that gets the outcome: the value or, without `catch`, the
+                error. `partial(self.method, …)` adds arguments in front;
+                `cont(self.method, RESULT, …)` passes the outcome in place of `RESULT`.
+            catch: A method that gets errors, so that `then` gets only values.
+            timeout: Seconds until the continuation gets `CallTimeout`; `None` for no timeout.
+            key: Calls with the same key within a day are made once; returns the id of the first.
+            ordered: With `False` the call may overtake earlier calls to the same target.
+            errors_only: Run the continuation only for errors.
+            new_chain: Start a new context instead of passing on the present one.
 
         Returns:
             The id, for `cancel_call`.
@@ -196,11 +196,11 @@ class Actor:
     def send(
         self, target: Ref | str, operation: Operation | Callable[..., Any] | str, *args: Any
     ) -> CallId:
-        """Store a call whose outcome nobody waits for."""
+        """Store a call without a continuation."""
         return self._now_running.send(target, operation, args)
 
     def cancel_call(self, call_id: str) -> CancelOutcome:
-        """Give a call up: it is withdrawn if it has not left, else only its continuation is."""
+        """Cancel a call: withdraw it if it was not sent, otherwise only drop its continuation."""
         return self._now_running.cancel_call(call_id)
 
     def pending_calls(self) -> list[PendingCall]:
@@ -208,23 +208,23 @@ class Actor:
         return self._now_running.pending_calls()
 
     def dead_letters(self) -> list[DeadLetter]:
-        """What this actor has given up."""
+        """The dead letters of this actor."""
         return self._now_running.dead_letters()
 
     def redrive(self, dead_id: str) -> bool:
-        """Try a dead letter again; `False` if there is none of that id."""
+        """Retry a dead letter; `False` if no dead letter has that id."""
         return self._now_running.redrive(dead_id)
 
     def defer(self) -> Token:
-        """Answer the present call later: return the token, `resolve` or `reject` it one day."""
+        """Answer the present call later: return the token, then `resolve` or `reject` it."""
         return self._now_running.defer()
 
     def resolve(self, token: Token, value: Any = None) -> bool:
-        """Answer a deferred call; `False` if it was answered already."""
+        """Answer a deferred call; `False` if it is already answered."""
         return self._now_running.resolve(token, value)
 
     def reject(self, token: Token, error: BaseException) -> bool:
-        """Answer a deferred call with an error; `False` if it was answered already."""
+        """Answer a deferred call with an error; `False` if it is already answered."""
         return self._now_running.reject(token, error)
 
     def offload(
@@ -235,9 +235,9 @@ class Actor:
         catch: Then | None = None,
         timeout: float | timedelta | None = None,
     ) -> CallId:
-        """Run an async function of a module outside the actor; its outcome comes as a message.
+        """Run an async function of a module outside the actor; its outcome arrives as a message.
 
-        It is run at least once: again after a crash that came before its outcome was stored.
+        It runs at least once: again if the host crashes before the outcome is stored.
         """
         return self._now_running.offload(function, args, then=then, catch=catch, timeout=timeout)
 
@@ -245,8 +245,8 @@ class Actor:
     def _now_running(self) -> Running:
         if self._running is None:
             raise RuntimeError(
-                f"{self!r} can do this only while one of its methods is called by its host; "
-                "an actor without a host has no address to call from"
+                f"{self!r} can do this only while its host runs one of its methods; "
+                "create actors through a host, not directly"
             )
         return self._running
 
@@ -256,15 +256,15 @@ def _check_method(cls: type[Actor], name: str, function: Callable[..., Any]) -> 
     is_called = mark is not None or name in ("on_start", "on_before_call")
     if is_called and is_async(function):
         raise TypeError(
-            f"{cls.__name__}.{name} is async: handlers are plain functions; use self.offload for "
-            "what has to wait"
+            f"{cls.__name__}.{name} is async: handlers must be plain functions; use self.offload "
+            "for work that waits"
         )
     if mark is not None and name.startswith("_"):
         raise TypeError(f"{cls.__name__}.{name}: a name with an underscore is never remote")
 
 
 def method_of(cls: type[Actor], name: str) -> str | None:
-    """The present name of a method stored under this one."""
+    """The present name of a method stored under a former one."""
     return cls._methods.get(name)
 
 

@@ -1,4 +1,4 @@
-"""How durable actors behave: defaults, what classes override, and what fits together."""
+"""Configuration of durable actors: defaults, overrides per class, and consistency checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from signalhub.actors.api.payload import DEPTH_MAX, PayloadError
 
 Durability = Literal["power", "process"]
 
-BATCH_MAX: Final = 1_000  # Each message may need two fences, and hubs take 2000 with a batch.
+BATCH_MAX: Final = 1_000  # Two fences per message; a hub accepts 2000 per batch.
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +25,20 @@ class DurableConfig:
     """Every setting of an actor class; all numbers are positive integers."""
 
     outbound_batch_size: int = 100
-    outbound_timeout_ms: int = 5_000  # Without a receipt for so long, a message is sent again.
+    outbound_timeout_ms: int = 5_000  # Send again if there is no receipt by then.
     inbound_batch_size: int = 100
-    call_timeout_ms: int = 30_000  # For calls that name no timeout.
+    call_timeout_ms: int = 30_000  # For calls without a `timeout`.
     sweep_interval_ms: int = 5_000
     retry_base_ms: int = 1_000
     retry_cap_ms: int = 10_000
-    max_request_age_ms: int = 1_800_000  # How long calls without a timeout are tried.
+    max_request_age_ms: int = 1_800_000  # How long to retry calls with timeout=None.
     handler_max_attempts: int = 5
     max_args: int = 100
     max_depth: int = 50
     max_payload_bytes: int = 1_048_576
-    tombstone_ttl_ms: int = 86_400_000  # How long a call's id is remembered once it has run.
+    tombstone_ttl_ms: int = 86_400_000  # How long to remember the id of an executed call.
     durability: Durability = "power"
-    idempotency_ttl_ms: int = 86_400_000  # How long a `key` stands for the call it was given to.
+    idempotency_ttl_ms: int = 86_400_000  # How long a `key` refers to the same call.
     handler_warn_ms: int = 1_000
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class DurableConfig:
 
 
 _KEYS = [field.name for field in fields(DurableConfig)]
-# For how long a request may be repeated.
+# How long a request may be repeated.
 _TRIED: Final = ("call_timeout_ms", "max_request_age_ms")
 
 
@@ -54,7 +54,7 @@ def _safest(values: Iterable[Durability]) -> Durability:
     return "power" if "power" in values else "process"
 
 
-# Keys that hold for a host as a whole, and which of several values does.
+# Keys with one value for the whole host, and how it is chosen from the values of its classes.
 _OF_HOSTS: Final[dict[str, Callable[[Iterable[Any]], Any]]] = {
     "outbound_batch_size": min,
     "outbound_timeout_ms": max,
@@ -69,18 +69,18 @@ _OF_HOSTS: Final[dict[str, Callable[[Iterable[Any]], Any]]] = {
 
 
 def merged(base: DurableConfig, overrides: Mapping[str, Any], *, where: str) -> DurableConfig:
-    """The base with some keys changed.
+    """The base configuration with overrides.
 
     Args:
-        where: Who overrides, for the error: a class or a file.
+        where: The class or file that overrides, for error messages.
 
     Raises:
         TypeError: Unknown key or wrong type.
-        ValueError: A value that cannot be used, or not together with the others.
+        ValueError: Invalid value, alone or in combination with others.
     """
     if not isinstance(overrides, Mapping):
         raise TypeError(
-            f"{where}: config_overrides is a mapping of keys to values, "
+            f"{where}: config_overrides must be a mapping of keys to values, "
             f"not {type(overrides).__name__}"
         )
     _check({key: getattr(base, key) for key in _KEYS} | dict(overrides), where)
@@ -88,7 +88,7 @@ def merged(base: DurableConfig, overrides: Mapping[str, Any], *, where: str) -> 
 
 
 def config_of(cls: type, base: DurableConfig | None = None) -> DurableConfig:
-    """What holds for a class: its own overrides before its parents' before the base."""
+    """The configuration of a class: its own overrides, then its parents', then the base."""
     config = DEFAULTS if base is None else base
     for one in reversed(cls.__mro__):
         if "config_overrides" in one.__dict__:
@@ -97,14 +97,14 @@ def config_of(cls: type, base: DurableConfig | None = None) -> DurableConfig:
 
 
 def for_host(base: DurableConfig, classes: Iterable[type]) -> DurableConfig:
-    """What holds for a host as a whole, whose own configuration is the base.
+    """The configuration of a host as a whole, starting from its own, the base.
 
-    A key that is not a matter of one actor has one value for all of them: of its classes the one
-    that is most patient and takes the least at a time. Ids are remembered for at least as long as
-    the base says, because other hosts rely on it.
+    Some keys have one value for the whole host: the most patient value among its classes, and the
+    smallest batch. Ids are remembered at least as long as the base says, because other hosts rely
+    on it.
 
     Raises:
-        ValueError: A class tries calls for longer than hosts remember them.
+        ValueError: A class retries calls for longer than hosts remember them.
     """
     configs = {cls: config_of(cls, base) for cls in classes}
     for cls, config in configs.items():
@@ -113,7 +113,7 @@ def for_host(base: DurableConfig, classes: Iterable[type]) -> DurableConfig:
                 raise ValueError(
                     f"{cls.__name__}: {key} = {getattr(config, key)} must be below "
                     f"tombstone_ttl_ms = {base.tombstone_ttl_ms} of the host's own configuration: "
-                    "other hosts remember ids of calls for no longer, and a repeated request "
+                    "other hosts forget call ids after that time, and a repeated request "
                     "could run twice"
                 )
     if not configs:
@@ -127,33 +127,31 @@ def for_host(base: DurableConfig, classes: Iterable[type]) -> DurableConfig:
 
 
 def in_host(cls: type, base: DurableConfig, host: DurableConfig) -> DurableConfig:
-    """What holds for a class in a host: see `for_host`.
+    """The configuration of a class in a host: see `for_host`.
 
-    Its timeouts have to be shorter than what every host remembers, which is what the base says.
+    Its timeouts must be shorter than the time every host remembers ids, which the base defines.
     """
     values = {key: getattr(host, key) for key in _OF_HOSTS}
     return replace(config_of(cls, base), **values | {"tombstone_ttl_ms": base.tombstone_ttl_ms})
 
 
 def check_timeout(config: DurableConfig, timeout_s: float | timedelta | None) -> int | None:
-    """A call's timeout in milliseconds; `None` means that the call never times out."""
+    """A call's timeout in milliseconds; `None`: the call never times out."""
     if timeout_s is None:
         return None
     if isinstance(timeout_s, timedelta):
         timeout_s = timeout_s.total_seconds()
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(
-            f"timeout is a number of seconds, a timedelta or None, not {timeout_s!r:.100}"
+            f"timeout must be a number of seconds, a timedelta or None, not {timeout_s!r:.100}"
         )
-    # Written so that NaN, which compares as false, is refused as well.
+    # Written so that NaN, for which comparisons are false, is refused too.
     if not timeout_s > 0 or timeout_s == math.inf:
-        raise ValueError(
-            f"timeout is {timeout_s} s; use a number above 0, or None for a call without a timeout"
-        )
+        raise ValueError(f"timeout is {timeout_s} s; use a number above 0, or None for no timeout")
     if timeout_s * 1000 >= config.tombstone_ttl_ms:
         raise ValueError(
-            f"timeout is {timeout_s} s, but ids of calls are remembered for tombstone_ttl_ms = "
-            f"{config.tombstone_ttl_ms} only, so that a repeat could run twice; use a shorter "
+            f"timeout is {timeout_s} s, but call ids are only remembered for tombstone_ttl_ms = "
+            f"{config.tombstone_ttl_ms}, so a repeat could run twice; use a shorter "
             "timeout, or None"
         )
     return max(1, round(timeout_s * 1000))
@@ -181,7 +179,9 @@ def _check_value(key: object, value: object, where: str) -> None:
         if value not in get_args(Durability):
             raise _wrong_durability(value, where)
     elif type(value) is not int:
-        raise TypeError(f"{where}: {key} is an int, not {type(value).__name__} ({value!r:.100})")
+        raise TypeError(
+            f"{where}: {key} must be an int, not {type(value).__name__} ({value!r:.100})"
+        )
     elif value <= 0:
         raise ValueError(f"{where}: {key} is {value}; use a number above 0")
     elif key == "max_depth" and value > DEPTH_MAX:
@@ -191,7 +191,7 @@ def _check_value(key: object, value: object, where: str) -> None:
 
 
 def _wrong_durability(value: object, where: str) -> Exception:
-    text = f"{where}: durability is 'power' or 'process', not {value!r:.100}"
+    text = f"{where}: durability must be 'power' or 'process', not {value!r:.100}"
     return ValueError(text) if isinstance(value, str) else TypeError(text)
 
 
@@ -206,9 +206,9 @@ _CONTEXT_KEYS: Final = frozenset(("auth", "call", "caller", "chain", "state"))
 class CallContext(msgspec.Struct, frozen=True):
     """The context of the call being handled.
 
-    `call_chain` is the actors from the first to the one that called. `auth` cannot be changed on
-    the way; `state` can, and what is changed reaches the calls made afterwards. It is captured with
-    each call by copy, and the continuation gets it as it was then.
+    `call_chain` lists the actors from the first caller to the direct one. `auth` cannot be changed;
+    `state` can, and changes apply to calls made afterwards. Each call captures a copy, which its
+    continuation gets.
     """
 
     call_chain: tuple[str, ...] = ()
@@ -221,15 +221,15 @@ class CallContext(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "auth", _frozen(self.auth))
 
     def child(self, address: str, *, call_id: str = "") -> CallContext:
-        """The context of a call the actor of that address makes: a copy, with it in the chain."""
+        """The context of a call made by that actor: a copy with the actor added to the chain."""
         chain = (*self.call_chain, address)
         if len(chain) > CHAIN_MAX:
-            # Two actors may call each other for ever. Where it began and where it is matter most.
+            # Two actors may call each other endlessly. Keep the start and the end of the chain.
             chain = (chain[0], *chain[2:])
         return CallContext(chain, self.auth, _copied(self.state), call_id, address)
 
     def encode(self, *, max_depth: int = 50, max_bytes: int = 2**20) -> bytes:
-        """The stored form; raises `PayloadError` naming what cannot be stored."""
+        """The stored form; raises `PayloadError` naming the value that cannot be stored."""
         content: dict[str, Any] = {}
         if self.call_chain:
             content["chain"] = list(self.call_chain)
@@ -248,7 +248,7 @@ class CallContext(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> CallContext:
-        """What `encode` wrote; `null` is a fresh one. Raises `PayloadError` for anything else."""
+        """Read what `encode` wrote; `null` is a fresh context. Raises `PayloadError`."""
         content = payload.decode(data)
         if content is None:
             return cls()
@@ -259,16 +259,16 @@ class CallContext(msgspec.Struct, frozen=True):
             is_right = type(chain) is list and type(state) is dict
             if is_right and all(type(one) is str for one in (*chain, *texts)):
                 return cls(tuple(chain), content.get("auth"), state, call_id, caller)
-        raise PayloadError("this is no call context")
+        raise PayloadError("invalid call context")
 
 
 def fresh() -> CallContext:
-    """The context of what nobody called, such as an alarm."""
+    """The context of a run without a caller, such as an alarm."""
     return CallContext()
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    # What cannot be sent cannot be copied either, and is better refused at once.
+    # Values that cannot be sent cannot be copied either; refuse them at once.
     return payload.decode(payload.encode(state)) if state else {}
 
 

@@ -1,4 +1,4 @@
-"""Answers that come later: `defer`, `resolve`, `reject`."""
+"""Deferred answers: `defer`, `resolve`, `reject`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from signalhub.actors.store.store import Store
 
 
 class Token(msgspec.Struct, frozen=True):
-    """Stands for a call that is not answered yet. It may be stored, and bound to continuations."""
+    """A call that has not been answered yet. It can be stored and bound to continuations."""
 
     id: str
 
@@ -31,7 +31,7 @@ class Deferred:
         )
 
     def take(self, actor: str, token_id: str) -> tuple[str, str] | None:
-        """Who asked, and the call; only once."""
+        """Remove and return the caller and the call id; `None` if already answered."""
         found: tuple[str, str] | None = self._execute(
             "DELETE FROM deferred WHERE actor = ? AND token = ? RETURNING caller, call_id",
             (actor, token_id),

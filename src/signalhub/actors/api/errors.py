@@ -1,8 +1,8 @@
-"""Errors on their way: what a failed call tells its caller, and how it is told.
+"""Errors of calls: how an exception is described, sent to the caller and rebuilt there.
 
-An error is described by plain values and rebuilt as a `CallError`. If its class, or one it derives
-from, is known here, the rebuilt one is an instance of that as well, so both `isinstance` and
-`except` work as they would without a network. It is made without running code of the class.
+An error is described by plain values and rebuilt as a `CallError`. If its class or one of its base
+classes is known here, the rebuilt error is also an instance of that class, so `isinstance` and
+`except` work as they do locally. No code of the class runs while it is rebuilt.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from signalhub.actors.api import payload
 CAUSES_MAX: Final = 10
 TRACEBACK_BYTES_MAX: Final = 16 * 1024
 MESSAGE_CHARS_MAX: Final = 4096
-ATTRS_BYTES_MAX: Final = 64 * 1024  # All attributes of an error and its causes together.
+ATTRS_BYTES_MAX: Final = 64 * 1024  # Total for an error and its causes.
 ATTR_DEPTH_MAX: Final = 20
 _REPR_CHARS_MAX = 500
 _NAME_CHARS_MAX = 100
 _ATTRS_MAX = 50
 _ARGS_MAX = 20
-_HEAP_TYPE = 1 << 9  # Of `type.__flags__`: a class made by a class statement.
+_HEAP_TYPE = 1 << 9  # Bit of `type.__flags__`: made by a class statement.
 
 E = TypeVar("E", bound=type[BaseException])
 
@@ -34,14 +34,14 @@ class CallError(Exception):
     """Any outcome of a call that is not a value.
 
     Attributes:
-        name: The name of the error's class where it was raised.
-        message: Its text.
-        attrs: Its attributes; what could not be sent is here as its `repr`.
-        traceback_text: Where it was raised, for people.
+        name: The name of the error's class.
+        message: The text of the error.
+        attrs: Its attributes; values that cannot be sent are replaced by their `repr`.
+        traceback_text: The traceback, for people.
         call_id: The call that failed.
     """
 
-    # As values of the class, so that properties of other bases do not take their place.
+    # Class attributes, so that properties of other bases do not shadow them.
     name: str = ""
     message: str = ""
     attrs: dict[str, Any] = {}  # noqa: RUF012
@@ -58,7 +58,7 @@ class CallError(Exception):
         traceback_text: str = "",
         call_id: str | None = None,
     ) -> None:
-        # Not `super()`: a known class comes next there, and its code is not to run.
+        # Not `super()`: that could be a known class, whose code must not run.
         BaseException.__init__(self, message)
         self.name = name or type(self).__name__
         self.message = message
@@ -71,7 +71,7 @@ class CallError(Exception):
 
 
 class RemoteError(CallError):
-    """What the other actor raised; match by `name` where its class is not known here."""
+    """An exception raised by the other actor; match on `name` if its class is not known here."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RemoteError(CallError):
             call_id=call_id,
         )
 
-    # Those of a known class may need what its constructor would have made.
+    # The `__repr__` of a known class may need attributes set by its constructor.
     __eq__ = BaseException.__eq__
     __hash__ = BaseException.__hash__
     __setattr__ = BaseException.__setattr__
@@ -100,12 +100,12 @@ class RemoteError(CallError):
         return f"<RemoteError {self.name}: {self.message!r}>"
 
     def __reduce__(self) -> Any:
-        # Copying must not call the constructor of a class this is an instance of, too.
+        # Copying must not call the constructor of the known class.
         return rebuild, (describe(self),)
 
 
 class CallTimeout(CallError):
-    """No outcome in time. `executed` is "no" if the call never left, otherwise "unknown"."""
+    """No outcome in time. `executed` is "no" if the call was never sent, otherwise "unknown"."""
 
     executed: Literal["no", "unknown"]
 
@@ -121,7 +121,7 @@ class CallTimeout(CallError):
 
 
 class CallUndeliverable(CallError):
-    """The call was given up: its target could not be reached for too long, or there is none."""
+    """The call was given up: its target does not exist or was unreachable for too long."""
 
     def __init__(
         self, message: str = "the call could not be delivered", *, call_id: str | None = None
@@ -130,7 +130,7 @@ class CallUndeliverable(CallError):
 
 
 class Retry(Exception):
-    """Raised by a handler: nothing of it happened; try the same message again `after` seconds."""
+    """Raised by a handler: undo its changes and run it again after `after` seconds."""
 
     def __init__(self, after: float | timedelta = 1.0) -> None:
         if isinstance(after, timedelta):
@@ -150,7 +150,7 @@ class Retry(Exception):
 _KNOWN: dict[str, type[BaseException]] = {}
 _REBUILT: dict[type[BaseException], type[RemoteError]] = {}
 _OWN_NAMES = frozenset((*CallError.__annotations__, *dir(BaseException)))
-# Kept by the interpreter outside `__dict__`.
+# The interpreter stores these outside `__dict__`.
 _BUILT_IN_ATTRS = {
     OSError: ("errno", "strerror", "filename", "filename2"),
     ImportError: ("name", "path"),
@@ -161,17 +161,17 @@ _BUILT_IN_ATTRS = {
 
 
 def register_error(cls: E) -> E:
-    """Let errors of this class be rebuilt as such where their calls came from.
+    """Register an exception class, so that callers get an instance of it.
 
     Raises:
-        TypeError: It is no class of errors, or nothing can be derived from it.
-        ValueError: Another class has its name.
+        TypeError: It is not an exception class, or it cannot be subclassed.
+        ValueError: Another class has the same name.
     """
     if not isinstance(cls, type) or not issubclass(cls, Exception):
         raise TypeError(f"@register_error takes a class derived from Exception, not {cls!r:.100}")
     name = cls.__name__
     if _KNOWN.get(name, cls) is not cls:
-        raise ValueError(f"an error named {name!r} is registered already; rename one of them")
+        raise ValueError(f"an error named {name!r} is already registered; rename one of them")
     if issubclass(cls, RemoteError):
         _REBUILT[cls] = cls
     else:
@@ -182,7 +182,7 @@ def register_error(cls: E) -> E:
 
 
 def describe(error: object) -> dict[str, Any]:
-    """An error as values `payload.encode` takes, within its default limits. Never raises."""
+    """An error as values that `payload.encode` accepts, within its default limits. Never raises."""
     if not isinstance(error, BaseException):
         shown = error if isinstance(error, str) else _repr(error)
         return {"name": "RemoteError", "message": _text(shown, MESSAGE_CHARS_MAX)}
@@ -199,16 +199,16 @@ def describe(error: object) -> dict[str, Any]:
 
 
 def rebuild(data: object) -> CallError:
-    """The error described; of what makes no sense, whatever can be read. Never raises."""
+    """The error from its description, as far as that is readable. Never raises."""
     if not isinstance(data, dict):
-        return RemoteError("Unreadable", f"no description of an error: {_repr(data)}")
+        return RemoteError("Unreadable", f"invalid description of an error: {_repr(data)}")
     error = outer = _rebuilt(data)
     error.traceback_text = _str(data.get("traceback"))
     error.call_id = _str(data.get("call_id")) or None
     causes = data.get("causes")
     for cause in causes[:CAUSES_MAX] if isinstance(causes, list) else ():
         if isinstance(cause, dict):
-            inner = _rebuilt(cause | {"own": None})  # A cause is never this call's own timeout.
+            inner = _rebuilt(cause | {"own": None})  # A cause is never the timeout of this call.
             outer.__cause__ = inner
             outer = inner
     error._is_delivered = True
@@ -216,18 +216,18 @@ def rebuild(data: object) -> CallError:
 
 
 class _Budget:
-    """How much the attributes may still take."""
+    """The bytes left for attributes."""
 
     def __init__(self) -> None:
         self._left = ATTRS_BYTES_MAX
 
     def fit(self, value: object) -> Any:
-        """The value, if it can be sent and is small enough; otherwise what it looks like."""
+        """The value if it can be sent and is small enough, otherwise its `repr`."""
         for one in (value, _repr(value)):
             try:
                 data = payload.encode(one, max_depth=ATTR_DEPTH_MAX, max_bytes=max(self._left, 0))
             except Exception:  # noqa: S112
-                # Too large, no plain value, or a property that fails: not worth losing the error.
+                # Too large, not a plain value, or a failing property: still send the error.
                 continue
             self._left -= len(data)
             return one
@@ -246,15 +246,15 @@ def _described(error: BaseException, budget: _Budget) -> dict[str, Any]:
         data["args"] = [budget.fit(one) for one in error.args[:_ARGS_MAX]]
         data["attrs"] = {key: budget.fit(value) for key, value in _attributes(error)}
     except Exception as fault:
-        # Errors may have any code; a description without some parts is better than none.
+        # The error's code may fail; a partial description is better than none.
         data.setdefault("message", f"(the text of the error raised {type(fault).__name__})")
     return data
 
 
 def _is_new(error: CallError) -> bool:
-    """Is it the outcome of this call? One that has come or was raised is news of another.
+    """Is it the outcome of this call? One that was received or raised belongs to another call.
 
-    The caller must not take that for its own call having timed out.
+    The caller must not mistake that for a timeout of its own call.
     """
     return error.__traceback__ is None and not error._is_delivered
 
@@ -310,7 +310,7 @@ def _traceback(error: BaseException) -> str:
     data = "\n".join(filter(None, parts)).encode("utf-8", "backslashreplace")
     if len(data) <= TRACEBACK_BYTES_MAX:
         return data.decode()
-    # The end says what happened.
+    # The end of a traceback says what happened.
     return "…" + data[3 - TRACEBACK_BYTES_MAX :].decode("utf-8", "ignore")
 
 
@@ -336,7 +336,7 @@ def _rebuilt(data: dict[Any, Any]) -> CallError:
 
 
 def _blank(cls: type[RemoteError]) -> RemoteError:
-    """An instance for which no code of the class has run; it could want any arguments."""
+    """An instance made without running the class's code, whose arguments are unknown."""
     made_by: Any = cls
     while made_by.__flags__ & _HEAP_TYPE:
         made_by = made_by.__base__
@@ -351,7 +351,7 @@ def _set(error: CallError, key: str, value: object) -> None:
         if not callable(getattr(type(error), key, None)):
             setattr(error, key, value)
     except Exception:  # noqa: S110
-        pass  # A read-only property, or a type the interpreter does not want there.
+        pass  # A read-only property, or a type the interpreter rejects.
 
 
 def _str(value: object) -> str:
@@ -366,13 +366,13 @@ def _repr(value: object) -> str:
 
 
 def _text(text: str, chars_max: int) -> str:
-    """A text that can be sent, and is not too long."""
+    """The text, made encodable and shortened."""
     fit = text[:chars_max].encode("utf-8", "backslashreplace").decode()
     return fit if len(text) <= chars_max else f"{fit}…"
 
 
 for _one in vars(builtins).values():
-    # Stop signals mean something to the generator or task that meets them; groups hold errors.
+    # Stop signals affect the generator or task that receives them; groups hold other errors.
     if (
         isinstance(_one, type)
         and issubclass(_one, Exception)

@@ -1,4 +1,4 @@
-"""The kinds of actors a host serves, and those it knows of."""
+"""The kinds of actors a host serves, and the foreign kinds it may call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from signalhub.actors.api.operation import Operation
 
 
 class Kinds:
-    """Classes by kind, with the configuration each one has in this host."""
+    """Classes by kind, each with its configuration in this host."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Kinds:
         self._foreign = frozenset(foreign)
         for cls in classes:
             if not (isinstance(cls, type) and issubclass(cls, Actor)) or cls is Actor:
-                raise TypeError(f"{cls!r} is no class derived from Actor")
+                raise TypeError(f"{cls!r} is not a subclass of Actor")
             other = self._classes.get(cls.kind)
             if other is not None and other is not cls:
                 raise TypeError(
@@ -30,7 +30,7 @@ class Kinds:
                     "give one of them another `kind`"
                 )
             self._classes[cls.kind] = cls
-        # What holds for the host as a whole.
+        # The configuration of the host as a whole.
         self.host_config = for_host(base, self._classes.values())
         self._configs = {
             kind: in_host(cls, base, self.host_config) for kind, cls in self._classes.items()
@@ -50,21 +50,21 @@ class Kinds:
         return self._configs[kind]
 
     def check(self, kind: str, wanted: Operation) -> None:
-        """Can this be called? Raises `ValueError` or `TypeError` that says why not."""
+        """Raise `ValueError` or `TypeError` if this cannot be called."""
         cls = self._classes.get(kind)
         if cls is None and wanted.owner is not None and issubclass(wanted.owner, Actor):
             if wanted.owner.kind != kind:
                 raise ValueError(
-                    f"{wanted.owner.__name__}.{wanted.method} is of the kind "
-                    f"{wanted.owner.kind}, the target is a {kind}"
+                    f"{wanted.owner.__name__}.{wanted.method} belongs to the kind "
+                    f"{wanted.owner.kind}, but the target is a {kind}"
                 )
             cls = wanted.owner
         if cls is None:
             if kind in self._foreign:
                 return
             raise ValueError(
-                f"no kind of actor is called {kind}; known are {', '.join(self.names) or 'none'}. "
-                "Use op(Class.method, …), or name kinds of other hosts as foreign"
+                f"unknown kind {kind}; known kinds: {', '.join(self.names) or 'none'}. "
+                "Use op(Class.method, …), or list kinds of other hosts in `foreign`"
             )
         self._check_method(cls, wanted)
 
@@ -72,7 +72,7 @@ class Kinds:
         owner = wanted.owner
         if owner is not None and not (issubclass(cls, owner) or issubclass(owner, cls)):
             raise ValueError(
-                f"{owner.__name__}.{wanted.method} is no method of {cls.__name__}, the target"
+                f"{owner.__name__}.{wanted.method} is not a method of the target {cls.__name__}"
             )
         if remote_method(cls, wanted.method) is None:
             if hasattr(cls, wanted.method):

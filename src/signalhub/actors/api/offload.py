@@ -1,4 +1,4 @@
-"""Work outside actors: async functions, found by name and run at least once."""
+"""Work outside actors: async functions, stored by name and run at least once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES_MAX: Final = 2**20
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What an async function is stored by; raises `TypeError` if it could not be found again."""
+    """The name an async function is stored under; raises `TypeError` if it has none."""
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"offload runs async functions, not {function!r}")
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
@@ -24,7 +24,7 @@ def name_of(function: Callable[..., Any]) -> str:
         is_found = False
     if not is_found:
         raise TypeError(
-            f"{function!r} could not be found again after a crash: offload functions of a module"
+            f"{function!r} cannot be found by name after a crash: use a function of a module"
         )
     return name
 
@@ -37,14 +37,14 @@ def find(name: str) -> Callable[..., Any]:
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise LookupError(f"there is no function {name} any more: {error}") from error
+        raise LookupError(f"function {name} no longer exists: {error}") from error
     if not inspect.iscoroutinefunction(found):
-        raise LookupError(f"{name} is no async function any more")
+        raise LookupError(f"{name} is no longer an async function")
     return found  # type: ignore[no-any-return]
 
 
 async def run_offloaded(name: str, arguments: bytes) -> bytes:
-    """Run it; whatever it returns or raises is its outcome."""
+    """Run the function; what it returns or raises is its outcome."""
     try:
         value = await find(name)(*payload.decode(arguments))
         return outcome.of_value(value, max_depth=_DEPTH_MAX, max_bytes=_BYTES_MAX)

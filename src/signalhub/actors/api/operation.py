@@ -1,6 +1,6 @@
-"""What to do at another actor, and what to do here with the outcome.
+"""Operations, which run at another actor, and continuations, which get the outcome here.
 
-Both are references, a method's name and arguments, so they can be stored, read and migrated.
+Both are a method's name and arguments, so they can be stored, read and migrated.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Result:
         return "RESULT"
 
     def __reduce__(self) -> str:
-        # Copies are the same object, because it is found by identity.
+        # Copies are the same object, because it is compared by identity.
         return "RESULT"
 
 
-RESULT: Final = Result()  # Stands in a continuation where the outcome is to go.
+RESULT: Final = Result()  # Placeholder for the outcome in a continuation.
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A method of another actor with its arguments; among these may be operations, which run first.
+    """A method of another actor with its arguments; arguments that are operations run first.
 
-    `owner` is the class the method was taken from, if it can be found. It is not stored.
+    `owner` is the class of the method, if it can be found. It is not stored.
     """
 
     method: str
@@ -62,9 +62,9 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """A method of this actor with its arguments, to be called with an outcome.
+    """A method of this actor with its arguments, called with an outcome.
 
-    `owner` is the object the method was bound to, if it was. It is not stored.
+    `owner` is the object the method was bound to, if any. It is not stored.
     """
 
     method: str
@@ -89,14 +89,14 @@ def op(
     function: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs
 ) -> Operation: ...
 def op(function: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> Operation:
-    """An operation: `op(Stock.reserve, 1)`, or `op("reserve", 1)` if the class is not at hand."""
+    """An operation: `op(Stock.reserve, 1)`, or `op("reserve", 1)` without the class."""
     if isinstance(function, str):
         if not function.isidentifier() or function.startswith("_"):
-            raise ValueError(f"{function!r:.100} is no name of a remote method")
+            raise ValueError(f"invalid method name {function!r:.100}")
         return Operation(function, args, kwargs)
     if not isinstance(function, FunctionType) or not _is_in_class(function):
         raise TypeError(
-            f"an operation is a method of a class, not {_named(function)}; "
+            f"an operation must be a method of a class, not {_named(function)}; "
             'write op(Stock.reserve, …) or op("reserve", …)'
         )
     return Operation(function.__name__, args, kwargs, _owner(function))
@@ -109,7 +109,7 @@ def _is_in_class(function: FunctionType) -> bool:
 
 @lru_cache(maxsize=1024)
 def _owner(function: FunctionType) -> type | None:
-    """The class a function stands in; classes within functions cannot be found by name."""
+    """The class that defines a function; classes inside functions cannot be found by name."""
     found: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split(".")[:-1]:
         found = getattr(found, name, None)
@@ -122,7 +122,7 @@ def cont(
 ) -> Continuation:
     """A continuation: `cont(self.on_reserved, sku)`, a `partial` of a method, or a method's name.
 
-    The outcome is the last argument, or stands where `RESULT` is.
+    The outcome is passed as the last argument, or in place of `RESULT`.
     """
     if isinstance(function, Continuation):
         merged = {**function.kwargs, **kwargs}
@@ -133,33 +133,33 @@ def cont(
         return Continuation(function, args, kwargs)
     if not isinstance(function, MethodType):
         raise TypeError(
-            f"a continuation is a method of the actor, not {_named(function)}; "
+            f"a continuation must be a method of the actor, not {_named(function)}; "
             "write self.on_done, partial(self.on_done, …) or cont(self.on_done, …)"
         )
     return Continuation(function.__name__, args, kwargs, function.__self__)
 
 
 def continuation_of(value: Callable[..., Any] | Continuation | str, owner: object) -> Continuation:
-    """The value as a continuation that can be stored for `owner`; raises `TypeError` if none."""
+    """The value as a continuation of `owner`; raises `TypeError` if it cannot be one."""
     found = cont(value)
     cls = type(owner)
     name = found.method
     if found.owner is not None and found.owner is not owner:
         raise TypeError(
-            f"{name} is bound to {_named(found.owner)}; a continuation runs in the actor that "
-            f"makes the call: write self.{name}"
+            f"{name} is bound to {_named(found.owner)}, but a continuation runs in the actor that "
+            f"makes the call: use self.{name}"
         )
     method = None if name.startswith("__") else getattr(cls, name, None)
     if not callable(method) or isinstance(method, type):
         raise TypeError(
-            f"{cls.__name__} has no method {name!r:.100}; write self.on_done with a method defined "
+            f"{cls.__name__} has no method {name!r:.100}; use self.on_done with a method defined "
             "in the class"
         )
     bound = _function(value)
     if bound is not None and bound is not method:
         raise TypeError(
-            f"self.{name} of {cls.__name__} is another function than the one given, and would be "
-            f"run instead; write self.{name}"
+            f"self.{name} of {cls.__name__} is a different function than the one given and would "
+            f"run instead; use self.{name}"
         )
     return Continuation(name, found.args, found.kwargs)
 
@@ -176,7 +176,7 @@ def _named(value: object) -> str:
 
 
 def place(continuation: Continuation, outcome: object) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments to continue with: the outcome where `RESULT` stands, otherwise at the end."""
+    """The arguments with the outcome in place of `RESULT`, or at the end."""
 
     def filled(value: Any) -> Any:
         return outcome if value is RESULT else _mapped(value, filled, into_operations=True)
@@ -188,7 +188,7 @@ def place(continuation: Continuation, outcome: object) -> tuple[list[Any], dict[
 
 
 def run(operation: Operation, resolve: Callable[[str], Callable[..., Any]]) -> Any:
-    """Call the method, after the operations among its arguments, which run from left to right."""
+    """Call the method, after running the operations among its arguments from left to right."""
 
     def evaluated(value: Any) -> Any:
         return run(value, resolve) if type(value) is Operation else _mapped(value, evaluated)
@@ -198,7 +198,7 @@ def run(operation: Operation, resolve: Callable[[str], Callable[..., Any]]) -> A
 
 
 def _mapped(value: Any, function: Callable[[Any], Any], *, into_operations: bool = False) -> Any:
-    """The value with its parts replaced, or the same object if none was."""
+    """The value with its parts replaced, or the same object if nothing changed."""
     kind = type(value)
     if kind is list or kind is tuple:
         is_same = True
@@ -212,7 +212,7 @@ def _mapped(value: Any, function: Callable[[Any], Any], *, into_operations: bool
         old_parts = [*value.values()]
         new_parts = _mapped(old_parts, function)
         return value if new_parts is old_parts else dict(zip(value, new_parts, strict=True))
-    # Continuations are left alone: a RESULT in them is the outcome of another call.
+    # Skip continuations: a RESULT in them is the outcome of another call.
     if into_operations and kind is Operation:
         args, kwargs = _mapped(value.args, function), _mapped(value.kwargs, function)
         is_same = args is value.args and kwargs is value.kwargs
@@ -257,14 +257,14 @@ def _encode(one: Operation | Continuation, max_args: int, max_depth: int, max_by
     _check_count(one, max_args)
     content = {"m": one.method, "a": list(one.args), "k": one.kwargs}
     try:
-        # The limit is one for values; the object and the list around them are ours.
+        # The limit applies to the arguments; the object and the list around them do not count.
         return payload.encode(content, max_depth=max_depth + 2, max_bytes=max_bytes)
     except PayloadError as error:
         raise _about_argument(error, one.method) from None
 
 
 def _about_argument(error: PayloadError, method: str) -> PayloadError:
-    """The error as one about an argument, counted from one, instead of the stored form."""
+    """The error restated for an argument, counted from one, instead of the stored form."""
     if len(error.steps) < 2:
         return PayloadError(error.reason, where=f"the arguments of {method}")
     *steps, which, _ = error.steps
@@ -277,14 +277,14 @@ def _check_count(one: Operation | Continuation, max_args: int) -> None:
     count = len(one.args) + len(one.kwargs)
     if count > max_args:
         raise PayloadError(
-            f"{one.method} is given {count} arguments, and {max_args} is the most; pass a list"
+            f"{one.method} gets {count} arguments, the limit is {max_args}; pass a list"
         )
 
 
 def _inspect(value: Any, max_args: int) -> None:
-    """Look for what only tagged values can have wrong: `RESULT`, and operations among them."""
+    """Check tagged values: refuse `RESULT`, and check nested operations."""
     if value is RESULT:
-        raise PayloadError("RESULT belongs into a continuation: then=cont(self.on_done, RESULT)")
+        raise PayloadError("RESULT is only for continuations: then=cont(self.on_done, RESULT)")
     if isinstance(value, Operation):
         _check_count(value, max_args)
         value = [*value.args, *value.kwargs.values()]
@@ -302,7 +302,7 @@ def _decoded(content: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         is_right = type(method) is str and type(args) is list and type(kwargs) is dict
         if is_right and method.isidentifier() and all(type(key) is str for key in kwargs):
             return method, tuple(args), kwargs
-    raise PayloadError("this is no stored operation or continuation")
+    raise PayloadError("invalid stored operation or continuation")
 
 
 def _write(one: Operation | Continuation, packer: Packer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What became of a call: a value or an error, as it travels and is stored."""
+"""The outcome of a call, a value or an error, as it is sent and stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _decode = msgspec.json.Decoder(_Outcome).decode
 
 
 def of_value(value: Any, *, max_depth: int, max_bytes: int) -> bytes:
-    """Raises `PayloadError` for what cannot be sent."""
+    """Raises `PayloadError` if the value cannot be sent."""
     return b'{"ok":%b}' % payload.encode(value, max_depth=max_depth, max_bytes=max_bytes)
 
 
@@ -28,7 +28,7 @@ def of_error(error: BaseException) -> bytes:
 
 
 def read(data: bytes, call_id: str) -> Any:
-    """The value, or a `CallError`; what cannot be read is an error, too."""
+    """The value, or a `CallError`; also one if the outcome is unreadable."""
     try:
         outcome = _decode(data)
         value, fault = bytes(outcome.ok), bytes(outcome.error)

@@ -1,8 +1,8 @@
-"""Values as they are stored and sent: JSON, with tags for what JSON has no form for.
+"""Values as they are stored and sent: JSON, with tags for types that JSON does not have.
 
 A tagged value is an object of exactly two keys: `{"$": "tuple", "v": [1, 2]}`. Plain values stay
-plain, so what is stored can be read without this package. Objects are copied by value. Classes are
-found in a table only, never imported, because what is read may come from strangers.
+plain, so stored values can be read without this package. Objects are copied by value. Classes are
+looked up in a table, never imported, because the input may not be trusted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from signalhub.actors.api.names import Ref, parse_ref, ref
 from signalhub.wire.errors import SignalHubError
 
 VERSION: Final = 1
-DEPTH_MAX: Final = 100  # Whatever a caller allows: deeper than this the stack is in danger.
+DEPTH_MAX: Final = 100  # Hard limit; deeper values could overflow the stack.
 
 _TAG = "$"
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
-_JSON_DEPTH_MAX = 5 * DEPTH_MAX  # A level of ours is up to four of JSON.
+_JSON_DEPTH_MAX = 5 * DEPTH_MAX  # One level of a value is up to four levels of JSON.
 _STEPS_SHOWN = 12
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ _from_json = msgspec.json.Decoder().decode
 
 
 class PayloadError(SignalHubError, TypeError, ValueError):
-    """A value cannot be sent, or bytes are no payload; the text says where and what to do."""
+    """A value cannot be sent, or bytes are not a payload; the text says where and what to do."""
 
     code = "payload"
 
@@ -48,12 +48,12 @@ class PayloadError(SignalHubError, TypeError, ValueError):
         super().__init__(reason)
         self.reason = reason
         self.where = where
-        # Innermost first, because that is the order in which they become known.
+        # Innermost first, the order in which they are added.
         self.steps = list(steps)
 
     @property
     def path(self) -> str:
-        """Where in the value, such as `items[3].price`."""
+        """The path within the value, such as `items[3].price`."""
         steps = self.steps[::-1]
         if len(steps) > _STEPS_SHOWN:
             steps = [*steps[: _STEPS_SHOWN - 1], "…", steps[-1]]
@@ -64,7 +64,7 @@ class PayloadError(SignalHubError, TypeError, ValueError):
 
 
 class Packer:
-    """Turns one value into plain JSON values; made anew for each."""
+    """Turns one value into plain JSON values; used once."""
 
     __slots__ = ("_budget", "_depth", "_inside")
 
@@ -74,7 +74,7 @@ class Packer:
         self._inside: set[int] = set()
 
     def pack(self, value: object, step: object = None) -> Any:
-        """The JSON form of a value; `step` leads to it: an index, a key, a field, `...` if none."""
+        """The JSON form of a value at `step`: an index, a key or a field; `...` for no step."""
         try:
             return self._pack(value)
         except PayloadError as error:
@@ -99,7 +99,7 @@ class Packer:
         if value is None or kind is bool:
             return value
         if kind is int:
-            # Few programs read greater numbers; and hexadecimal takes no time that grows.
+            # Few programs read larger numbers, and hexadecimal converts in linear time.
             return value if _INT_MIN <= value <= _INT_MAX else self.tagged("int", hex(value))
         if kind is float:
             return value if math.isfinite(value) else self.tagged("float", repr(value))
@@ -124,15 +124,15 @@ class Packer:
         return {_TAG: tag, "v": content}
 
     def _spend(self, size: int) -> None:
-        # A lower bound of the bytes to come: aliases could multiply without end before they are
-        # counted as bytes.
+        # A lower bound of the encoded size: aliases could multiply without limit before the bytes
+        # are counted.
         self._budget -= size
         if self._budget < 0:
             raise _TooLarge
 
 
 class _TooLarge(Exception):
-    """Not a `PayloadError` yet: it is the whole that is too large, wherever that was noticed."""
+    """Raised wherever the limit is reached; it is the whole value that is too large."""
 
 
 def _shown(step: object) -> str:
@@ -148,23 +148,25 @@ _NAMED: dict[str, tuple[type, Callable[[Any, Read], Any]]] = {}
 
 
 def encode(value: object, *, max_depth: int = 50, max_bytes: int = 2**20) -> bytes:
-    """The bytes of a value; raises `PayloadError` for what cannot be sent."""
+    """The bytes of a value; raises `PayloadError` if it cannot be sent."""
     max_depth = min(max_depth, DEPTH_MAX)
     try:
         is_plain = _spare(value, max_depth, max_bytes) >= 0
         data = _to_json(value if is_plain else Packer(max_depth, max_bytes).pack(value))
     except UnicodeEncodeError:
-        Packer(max_depth, max_bytes).pack(value)  # Says where.
+        Packer(max_depth, max_bytes).pack(value)  # Raises with the path.
         raise
     except _TooLarge:
         data = b""
     if not 0 < len(data) <= max_bytes:
-        raise PayloadError(f"this takes more than {max_bytes} bytes; send less, or a reference")
+        raise PayloadError(
+            f"the value takes more than {max_bytes} bytes; send less, or a reference"
+        )
     return data
 
 
 def _spare(value: Any, depth: int, budget: int) -> int:
-    """What a plain value leaves of its bytes at most; -1 if only a `Packer` can tell."""
+    """The remaining budget after a plain value; -1 if it needs a `Packer`."""
     kind = type(value)
     values: Any
     if kind is list:
@@ -205,18 +207,18 @@ def _spare(value: Any, depth: int, budget: int) -> int:
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """What `encode` was given; raises `PayloadError` for whatever it did not write."""
+    """The value that `encode` wrote; raises `PayloadError` for invalid bytes."""
     data = bytes(data)
     try:
         raw = _from_json(data)
         if data.count(b"[") + data.count(b"{") > _JSON_DEPTH_MAX:
             _check_depth(raw)
-        # Without this key, however it is spelled, nothing is tagged.
+        # Without this key, in any spelling, nothing is tagged.
         if b'"$"' not in data and b"\\u0024" not in data:
             return raw
         return _read(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PayloadError(f"these bytes are no payload: {error}") from error
+        raise PayloadError(f"invalid payload: {error}") from error
     except RecursionError:
         raise PayloadError("the value is nested too deeply") from None
 
@@ -241,7 +243,7 @@ def _read(raw: Any) -> Any:
     tag = raw[_TAG]
     reader = _READERS.get(tag) if type(tag) is str else None
     if reader is None or len(raw) != 2 or "v" not in raw:
-        raise PayloadError(f"a value with the unknown tag {tag!r:.100}; is this version too old?")
+        raise PayloadError(f"unknown tag {tag!r:.100}; is this version too old?")
     try:
         return reader(raw["v"], _read)
     except (PayloadError, RecursionError):
@@ -254,7 +256,7 @@ def _read(raw: Any) -> Any:
 def extend(
     tag: str, cls: type, write: Callable[[Any, Packer], Any], read: Callable[[Any, Read], Any]
 ) -> None:
-    """Teach one more type: `write` packs what a value holds, `read` makes the value of it."""
+    """Add a type: `write` packs the content of a value, `read` builds a value from it."""
     assert tag not in _READERS, tag
     _CONTAINERS[cls] = lambda value, packer: packer.tagged(tag, write(value, packer))
     _READERS[tag] = read
@@ -269,32 +271,32 @@ def register(
 def register(target: Any = None, /, *, name: str | None = None) -> Any:
     """Let a dataclass, a msgspec Struct or an Enum be sent.
 
-    Imported as `register_payload`, it is put above a class, with a name or without. The name is
-    stored instead of the class, so it must stay when the class is renamed or moved.
+    Imported as `register_payload` and used as a class decorator, with or without a name. The name
+    is stored instead of the class, so it must stay when the class is renamed or moved.
 
     Raises:
         TypeError: The class is none of these.
-        ValueError: The name belongs to another class.
+        ValueError: Another class has the name.
     """
     if not isinstance(target, type):
         return lambda cls: register(cls, name=target or name)
     name = name or target.__name__
     if _NAMED.get(name, (target,))[0] is not target:
         raise ValueError(
-            f"{_NAMED[name][0].__qualname__} is registered as {name!r} already; "
+            f"{_NAMED[name][0].__qualname__} is already registered as {name!r}; "
             'use @register_payload("another name")'
         )
     if target not in _LEAVES and target not in _CONTAINERS:
         _NAMED[name] = (target, _teach(target, name))
     elif name not in _NAMED:
-        raise ValueError(f"{target.__qualname__} is registered under another name already")
+        raise ValueError(f"{target.__qualname__} is already registered under another name")
     return target
 
 
 def _teach(cls: type, name: str) -> Callable[[Any, Read], Any]:
-    """Enter a class into the tables; returns what reads it."""
+    """Add a class to the tables; returns its reader."""
     if issubclass(cls, enum.Enum):
-        # Flags can be combined, and what is combined has no name.
+        # Combined flags have no name.
         key = "value" if issubclass(cls, enum.Flag) else "name"
         _LEAVES[cls] = ("class", lambda member: [name, getattr(member, key)])
         return lambda content, _: cls(content) if key == "value" else cls[content]
@@ -307,7 +309,7 @@ def _teach(cls: type, name: str) -> Callable[[Any, Read], Any]:
         names, late = list(cls.__struct_fields__), set()
     else:
         raise TypeError(
-            f"{cls.__qualname__} is no dataclass, Struct or Enum; "
+            f"{cls.__qualname__} is not a dataclass, Struct or Enum; "
             "make it one, and put @register_payload above @dataclass"
         )
 
@@ -340,7 +342,7 @@ def _refusal(value: object) -> str:
     kind = type(value)
     name = kind.__qualname__
     if isinstance(value, BaseException):
-        return f"{name} is an error and no value; raise it, or send its text"
+        return f"{name} is an error, not a value; raise it, or send its text"
     if dataclasses.is_dataclass(kind) or isinstance(value, msgspec.Struct | enum.Enum):
         return f"{name} cannot be sent; put @register_payload above the class"
     for known in (int, float, str, bytes, dates.datetime, dates.date, tuple, *_CONTAINERS):
@@ -349,7 +351,7 @@ def _refusal(value: object) -> str:
     if isinstance(value, bytearray | memoryview):
         return f"{name} cannot be sent; turn it into bytes"
     if callable(value):
-        return f"{name} cannot be sent; code stays where it is, name a method instead"
+        return f"{name} cannot be sent, because it is code; send the name of a method instead"
     return f"{name} cannot be sent; turn it into plain values or a registered dataclass"
 
 
@@ -365,7 +367,7 @@ def _write_dict(value: Mapping[Any, Any], packer: Packer) -> dict[str, Any]:
 
 
 def _write_set(value: Iterable[Any], packer: Packer) -> list[Any]:
-    # In one order in every process, so that equal values are equal bytes.
+    # In the same order in every process, so that equal values have equal bytes.
     return sorted((packer.pack(item, ...) for item in value), key=_to_json)
 
 
@@ -374,8 +376,8 @@ def _write_moment(value: Any) -> list[Any]:
     if isinstance(zone, ZoneInfo) and zone.key is None:
         raise PayloadError("a ZoneInfo without a key cannot be sent; use ZoneInfo('Area/City')")
     if zone is not None and (value.utcoffset() or dates.timedelta()).microseconds:
-        # `fromisoformat` takes an offset below a second for none.
-        raise PayloadError("an offset from UTC is whole seconds; use another timezone")
+        # `fromisoformat` ignores an offset below a second.
+        raise PayloadError("an offset from UTC must be whole seconds; use another timezone")
     return [value.isoformat(), zone.key if isinstance(zone, ZoneInfo) else None, value.fold]
 
 
@@ -388,7 +390,7 @@ def _read_moment(kind: type[dates.datetime] | type[dates.time]) -> Callable[[Any
         local = moment.replace(tzinfo=ZoneInfo(zone), fold=fold)
         if moment.utcoffset() in (None, local.utcoffset()):
             return local
-        # The rules of the zone are others here than there; the instant is what was meant.
+        # The zone has different rules here; keep the instant.
         return moment.astimezone(local.tzinfo)
 
     return read
@@ -406,7 +408,7 @@ def _many(kind: type) -> tuple[Callable[[Any, Packer], Any], Callable[[Any, Read
     return write, lambda content, read: kind(read(item) for item in content)
 
 
-# The rights of a call are such a view, so that nobody changes them; a copy is a dict.
+# The rights of a call are such a read-only view; a copy is a dict.
 _CONTAINERS |= {list: _write_list, dict: _write_dict, MappingProxyType: _write_dict}
 for _kind in (tuple, set, frozenset):
     extend(_kind.__name__, _kind, *_many(_kind))

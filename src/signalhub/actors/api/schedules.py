@@ -1,12 +1,12 @@
-"""When alarms are due: arithmetic on milliseconds since the epoch, without a clock.
+"""When alarms are due: arithmetic on milliseconds since the Unix epoch, without a clock.
 
 Cron follows Debian's cron. Five fields, names (`MON`, `JAN`), `L` and `LW` as the day of the month,
-`5L` and `MON#2` as weekdays; seconds and `@daily` are refused. Where clocks change:
+`5L` and `MON#2` as weekdays; seconds and `@daily` are refused. When clocks change:
 
-- Minute and hour both given (`30 2 * * *`): once a day. A time that is skipped happens when the
-  gap ends, and a time that occurs twice happens the first time.
-- Minute or hour beginning with `*` (`*/15 * * * *`): as time passes. What falls into the gap is
-  left out, what is repeated happens twice; so hourly stays hourly.
+- Minute and hour both given (`30 2 * * *`): once a day. A skipped time is due when the gap
+  ends; a time that occurs twice is due the first time.
+- Minute or hour starting with `*` (`*/15 * * * *`): in real time. Times in the gap are left
+  out, repeated times are due twice; so hourly stays hourly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cronsim import CronSim, CronSimError
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
-# Whatever is due can be shown as a `datetime`.
+# Every due time can be represented as a `datetime`.
 DUE_MS_MIN = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 DUE_MS_MAX = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 SECONDS_MAX = (DUE_MS_MAX - DUE_MS_MIN) // 1000
@@ -35,11 +35,11 @@ SHOWN_CHARS = 100
 
 
 class ScheduleError(ValueError):
-    """A time that cannot be understood or never comes."""
+    """An invalid schedule, or one that never occurs."""
 
 
 class AlarmType(StrEnum):
-    """What an alarm was made from, and so what becomes of it after it has run."""
+    """How an alarm was defined, which decides what happens after it has run."""
 
     SCHEDULED = "scheduled"
     DELAYED = "delayed"
@@ -48,7 +48,7 @@ class AlarmType(StrEnum):
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an alarm comes round by; a one-shot has nothing but its type."""
+    """The schedule of an alarm; a one-shot alarm has only a type."""
 
     type: AlarmType
     cron: str | None = None
@@ -69,20 +69,20 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def decode(cls, text: str) -> Spec:
-        """Read what `encode` wrote; zones are not looked up, so rows can be listed without."""
+        """Read what `encode` wrote, without looking up the time zone."""
         try:
             return msgspec.json.decode(text, type=Spec)
         except msgspec.DecodeError as error:
-            raise ScheduleError(f"{_shown(text)} is not the spec of an alarm: {error}") from None
+            raise ScheduleError(f"invalid schedule of an alarm {_shown(text)}: {error}") from None
 
 
 def spec_of(
     when: datetime | timedelta | int | float | str, now_ms: int, *, tz: str = "UTC"
 ) -> tuple[Spec, int]:
-    """What `when` means, and the first time it is due.
+    """The schedule that `when` describes, and its first due time.
 
-    A naive `datetime` is a time in `tz`: where it occurs twice its `fold` decides, where it is
-    skipped it moves on by the length of the gap. Fractions of a millisecond are rounded up, so
+    A naive `datetime` is a time in `tz`: if it occurs twice its `fold` decides, if it is skipped
+    it moves forward by the length of the gap. Fractions of a millisecond are rounded up, so that
     nothing is early.
     """
     zone = _zone(tz)
@@ -100,10 +100,10 @@ def spec_of(
 def interval(
     seconds: float | timedelta, now_ms: int, first: datetime | timedelta | float | None = None
 ) -> tuple[Spec, int]:
-    """Every so many seconds of real time, whatever clocks show; a naive `first` is in UTC."""
+    """Every N seconds of real time, independent of clock changes; a naive `first` is in UTC."""
     every_ms = _length_ms(seconds)
     if every_ms < 1:
-        raise ScheduleError(f"an interval cannot be {seconds!r}: give at least 0.001 seconds")
+        raise ScheduleError(f"invalid interval {seconds!r}: use at least 0.001 seconds")
     spec = Spec(AlarmType.INTERVAL, every_ms=every_ms)
     if isinstance(first, datetime):
         return spec, _instant_ms(first, UTC)
@@ -111,11 +111,11 @@ def interval(
 
 
 def next_due(spec: Spec, due_ms: int, now_ms: int) -> int | None:
-    """The next time after the occurrence of `due_ms` is done with; `None` if there is none.
+    """The next due time after the occurrence at `due_ms`; `None` if there is none.
 
-    What was missed is left out. A clock set back repeats nothing: the result is after both times.
-    Raises `ScheduleError` where no next time can be found, such as in a zone this machine does
-    not know: the alarm has to be set aside then, as another attempt would end the same.
+    Missed occurrences are left out. A clock that was set back repeats nothing: the result is after
+    both times. Raises `ScheduleError` if no next time can be found, such as in a time zone unknown
+    to this machine: the alarm is then skipped, because another attempt would fail the same way.
     """
     match spec.type:
         case AlarmType.CRON:
@@ -131,9 +131,11 @@ def next_due(spec: Spec, due_ms: int, now_ms: int) -> int | None:
 
 
 def retry_due(attempts: int, now_ms: int) -> int:
-    """When to try again what has failed `attempts` times: 2, 4, 8, … seconds, at most an hour."""
+    """When to retry after `attempts` failures: 2, 4, 8, … seconds later, at most an hour."""
     if attempts < 1:
-        raise ValueError(f"{attempts} attempts: there is nothing to repeat before the first")
+        raise ValueError(
+            f"attempts is {attempts}; there is nothing to retry before the first attempt"
+        )
     doublings = min(attempts, RETRY_SECONDS_MAX.bit_length())
     return now_ms + 1000 * min(1 << doublings, RETRY_SECONDS_MAX)
 
@@ -141,13 +143,13 @@ def retry_due(attempts: int, now_ms: int) -> int:
 def _occurrence_after(expression: str, zone: tzinfo, after_ms: int) -> int:
     """The first occurrence strictly after a time."""
     if len(expression.split()) != CRON_FIELDS:
-        # A sixth field would be taken for seconds.
+        # The library would read a sixth field as seconds.
         raise _not_cron(expression, f"it has {len(expression.split())} fields")
     try:
         start = (EPOCH + after_ms * MILLISECOND).astimezone(zone)
         for occurrence in CronSim(expression, start):
             due_ms = (occurrence - EPOCH) // MILLISECOND
-            # In the second pass of a repeated hour the library offers the times of the first.
+            # In the second pass of a repeated hour the library returns times of the first.
             if after_ms < due_ms <= DUE_MS_MAX:
                 return due_ms
     except (CronSimError, ValueError) as error:
@@ -159,9 +161,9 @@ def _occurrence_after(expression: str, zone: tzinfo, after_ms: int) -> int:
 
 def _not_cron(expression: str, reason: str) -> ScheduleError:
     return ScheduleError(
-        f"{_shown(expression)} is no cron expression to go by ({reason}): write five fields, "
+        f"invalid cron expression {_shown(expression)} ({reason}): use five fields, "
         "minute, hour, day, month and weekday, such as '30 9 * * MON-FRI', "
-        "or give a datetime or a number of seconds"
+        "or pass a datetime or a number of seconds"
     )
 
 
@@ -177,21 +179,21 @@ def _after(now_ms: int, delay: object, *alternatives: str) -> int:
 
 
 def _length_ms(length: object, *alternatives: str) -> int:
-    """A length of time, rounded up to whole milliseconds."""
+    """A duration, rounded up to whole milliseconds."""
     if isinstance(length, timedelta):
         whole, rest = divmod(length, MILLISECOND)
         return whole + bool(rest)
     if isinstance(length, bool) or not isinstance(length, int | float):
         wanted = ", ".join((*alternatives, "a timedelta"))
-        raise TypeError(f"{_shown(length)} is no time: give {wanted} or a number of seconds")
+        raise TypeError(f"invalid time {_shown(length)}: use {wanted} or a number of seconds")
     if isinstance(length, float) and not isfinite(length):
-        raise ScheduleError(f"{length} is no time: give a finite number of seconds")
+        raise ScheduleError(f"invalid time {length}: use a finite number of seconds")
     if abs(length) > SECONDS_MAX:
         raise _unreachable(length)
     if isinstance(length, int):
         return length * 1000
-    # As it is written, so that 16.1 is 16100 ms. What is less than a nanosecond is noise, as in
-    # 0.1 + 0.2, and must not cost a millisecond.
+    # Decimal, so that 16.1 is 16100 ms. Less than a nanosecond is rounding noise, as in 0.1 + 0.2,
+    # and must not add a millisecond.
     return ceil(round(Decimal(float.__repr__(length)) * 1000, 6))
 
 
@@ -203,23 +205,23 @@ def _reachable(due_ms: int, when: object) -> int:
 
 def _unreachable(when: object) -> ScheduleError:
     return ScheduleError(
-        f"{_shown(when)} leads out of the years 1 to 9999: "
-        "give a time that comes, and numbers in seconds, not in milliseconds"
+        f"{_shown(when)} is outside the years 1 to 9999: "
+        "use numbers in seconds, not in milliseconds"
     )
 
 
 @lru_cache(maxsize=64)
 def _zone(name: str) -> tzinfo:
     if not isinstance(name, str):
-        raise TypeError(f"tz cannot be {_shown(name)}: write a name such as 'Europe/Berlin'")
+        raise TypeError(f"invalid tz {_shown(name)}: use a name such as 'Europe/Berlin'")
     if name == "UTC":
-        return UTC  # Much quicker than the zone of that name.
+        return UTC  # Much faster than ZoneInfo("UTC").
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        # The name of a folder of zones ends in an OSError.
+        # The name of a folder of time zones raises OSError.
         raise ScheduleError(
-            f"there is no zone {_shown(name)} here: write a name such as 'Europe/Berlin', "
+            f"unknown time zone {_shown(name)}: use a name such as 'Europe/Berlin', "
             "or update the package tzdata"
         ) from None
 

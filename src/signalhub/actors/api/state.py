@@ -1,4 +1,4 @@
-"""An actor's state: keys and values, and SQL on tables of its own."""
+"""An actor's state: keys and values, and SQL on its own tables."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from signalhub.actors.api import payload
 from signalhub.actors.store.store import Store
 
 _TABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
-# Statements that would reach beyond the transaction of the handler.
+# Statements that would affect the transaction around the handler.
 _FORBIDDEN = re.compile(
     r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|PRAGMA|VACUUM|ANALYZE|REINDEX)\b",
     re.IGNORECASE,
 )
-# So would this in case of a conflict, and without an error that ends the turn for good.
+# On a conflict this would, too, and without an error that ends the turn.
 _ROLLS_BACK = re.compile(r"\b(OR|CONFLICT)\s+ROLLBACK\b", re.IGNORECASE)
 _QUOTED_OR_COMMENT = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
 )
 
-# SQLite reads and writes these tables itself when a table is made or dropped, and the authorizer
-# cannot tell that from an access of the statement; so it is the text that must not name them. Not
-# even within quotes or comments: a name may be quoted in any way, and what is a comment is not
-# certain without a tokenizer.
+# SQLite accesses these tables itself when a table is created or dropped, and the authorizer cannot
+# tell that from an access by the statement; so the text must not name them. Not even in quotes or
+# comments: a name may be quoted in several ways, and finding comments would need a tokenizer.
 _OF_SQLITE = re.compile(r"\bsqlite_", re.IGNORECASE)
 
 _SPECIAL = re.compile("[A-Z:^]")
@@ -41,9 +40,9 @@ def table_of(actor: str, name: str) -> str:
 
 
 def table_prefix(actor: str) -> str:
-    """How the names of an actor's tables begin, and of no other's.
+    """The prefix of the names of an actor's tables, unique to this actor.
 
-    SQLite does not tell upper from lower case in names, but keys of actors do; and a key may hold
+    Names in SQLite are case-insensitive, keys of actors are case-sensitive; and a key may contain
     a colon.
     """
     return f"state:{_SPECIAL.sub(lambda found: f'^{found[0].lower()}', actor)}:"
@@ -66,19 +65,19 @@ class State:
         return default if found is None else payload.decode(found[0])
 
     def put(self, key: str, value: Any) -> None:
-        """Store a value by copy; what `payload` cannot encode raises and stores nothing."""
+        """Store a copy of a value; raises `PayloadError` if it cannot be encoded."""
         if not isinstance(key, str):
-            raise TypeError(f"keys of the state are texts, not {type(key).__name__}")
+            raise TypeError(f"keys of the state must be strings, not {type(key).__name__}")
         data = payload.encode(value, max_depth=self._max_depth, max_bytes=self._max_bytes)
         self._execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (self._actor, key, data))
 
     def delete(self, key: str) -> bool:
-        """Was there something to delete?"""
+        """Delete a key; returns whether it existed."""
         self._execute("DELETE FROM state WHERE actor = ? AND key = ?", (self._actor, key))
         return bool(self._store.connection.changes())
 
     def list(self, prefix: str = "", *, limit: int | None = None) -> dict[str, Any]:
-        """Keys that begin like this, in order, and their values."""
+        """Keys with this prefix, in order, and their values."""
         rows = self._execute(
             "SELECT key, value FROM state WHERE actor = ? AND key >= ? ORDER BY key",
             (self._actor, prefix),
@@ -91,9 +90,9 @@ class State:
         return found
 
     def sql(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> Rows:
-        """Run one statement on tables of this actor, named in braces: `SELECT * FROM {items}`.
+        """Run one statement on tables of this actor, written in braces: `SELECT * FROM {items}`.
 
-        Returns the rows, if it has any.
+        Returns the rows, if any.
         """
         _check(statement)
         text = _TABLE.sub(lambda found: f'"{self._quoted(found[1])}"', statement)
@@ -107,12 +106,12 @@ class State:
             )
         except apsw.AuthError as error:
             raise ValueError(
-                f"{error}: name tables of the actor in braces, such as {{items}}; others are not "
-                "its own"
+                f"{error}: write the actor's own tables in braces, such as {{items}}; others are "
+                "not accessible"
             ) from error
         except apsw.NoMemError as error:
-            # The turn would run the same statement again, for ever.
-            raise MemoryError("the statement needs more memory than there is") from error
+            # As a storage failure, the turn would run the same statement again and again.
+            raise MemoryError("not enough memory for the statement") from error
         finally:
             connection.authorizer = None
 
@@ -127,10 +126,10 @@ class State:
         database: str | None,
         trigger: str | None,
     ) -> int:
-        """Tables, and indexes on them, must be the actor's own; or SQLite's, see `_OF_SQLITE`."""
+        """Allow the actor's own tables and indexes, and SQLite's, see `_OF_SQLITE`."""
         if operation in _ON_TABLES:
             prefix = table_prefix(self._actor)
-            # The name of an index is one of the file, too.
+            # Index names share one namespace in the file, too.
             names = [first, second] if operation in _ON_INDEXES else [first]
             for name in names:
                 if name and not name.startswith((prefix, "sqlite_")):
@@ -141,20 +140,20 @@ class State:
 
 
 def _check(statement: str) -> None:
-    """Refuse what the authorizer is not asked about, or not in time."""
+    """Refuse what the authorizer is not asked about, or asked too late."""
     if _FORBIDDEN.match(statement):
         raise ValueError(
-            "state.sql is part of the handler's transaction: it cannot begin, end or leave it"
+            "state.sql runs in the handler's transaction and cannot begin, end or leave it"
         )
     if _ROLLS_BACK.search(_QUOTED_OR_COMMENT.sub(" ", statement)):
         raise ValueError(
-            "state.sql is part of the handler's transaction: a conflict cannot roll it back; "
+            "state.sql runs in the handler's transaction, which a conflict cannot roll back; "
             "use ABORT, which raises, instead of ROLLBACK"
         )
     if _OF_SQLITE.search(_TABLE.sub(" ", statement)):
         raise ValueError(
-            "what begins with sqlite_ is of all actors of the host, and state.sql cannot name it: "
-            "name tables of the actor in braces, such as {items}, and pass texts as parameters"
+            "state.sql cannot use names that begin with sqlite_, shared by all actors of the host: "
+            "write the actor's tables in braces, such as {items}, and pass strings as parameters"
         )
 
 

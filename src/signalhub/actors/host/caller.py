@@ -1,7 +1,7 @@
 """Calling actors from outside: HTTP handlers, scripts, tests.
 
-Whoever waits here waits in memory: the call itself is as durable as any, but if the waiting process
-dies, nobody hears the outcome.
+The caller waits in memory: the call itself is durable, but if the calling process dies, its outcome
+is lost.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _RETRIED: Final = frozenset({Code.STALE_PLACEMENT, Code.QUEUE_FULL, Code.STORAGE
 
 
 class ActorHub:
-    """Asks actors through a hub. Use it as `async with ActorHub(url) as hub:`."""
+    """Calls actors through a hub. Use it as `async with ActorHub(url) as hub:`."""
 
     def __init__(self, url: str, *, address: str | None = None, token: Token = None) -> None:
-        """`address` is where outcomes are sent; one is made up for every process."""
+        """`address` receives the outcomes; by default one is generated per process."""
         self._url = url
         self._address = address or f"@(callers/{uuid4().hex})"
         self._token = token
@@ -40,7 +40,7 @@ class ActorHub:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
     async def __aenter__(self) -> Self:
-        # Somebody waits for an answer, so it comes back sooner than clients do in general.
+        # A caller waits, so reconnect sooner than clients usually do.
         again = Reconnect(first_jitter_s=1.0)
         self._client = await connect(self._url, self._address, token=self._token, reconnect=again)
         self._client.on(wire.RESULT, self._answered)
@@ -66,9 +66,9 @@ class ActorHub:
         """Call a method of an actor and wait for what it returns.
 
         Raises:
-            CallError: What it raised; `CallTimeout` if no outcome came in time, `CallUndeliverable`
-                if no host serves the actor's kind.
-            ClientError: The hub could not be asked.
+            CallError: What the method raised; `CallTimeout` if there was no outcome in time,
+                `CallUndeliverable` if no host serves the actor's kind.
+            ClientError: The hub could not be reached.
         """
         to = str(parse_ref(target) if isinstance(target, str) else target)
         wanted = operation if isinstance(operation, Operation) else op(operation, *args)
@@ -93,7 +93,7 @@ class ActorHub:
     async def _send(
         self, to: str, data: bytes, call_id: str, ttl_ms: float, progress: _Progress
     ) -> None:
-        """Find the actor's host and hand the call to its mailbox, again while that can help."""
+        """Find the actor's host and send the call to its mailbox; retry temporary failures."""
         while True:
             try:
                 found = await self.client.place([to])
@@ -137,8 +137,8 @@ class ActorHub:
         """Ask a running host to show or do something.
 
         Raises:
-            ValueError: The host refuses; the text says why.
-            TimeoutError: It does not answer.
+            ValueError: The host refused; the text says why.
+            TimeoutError: The host did not answer.
         """
         request_id = uuid4().hex
         future = asyncio.get_running_loop().create_future()
@@ -165,7 +165,7 @@ class ActorHub:
 
 
 class _Progress:
-    """How far a call has come, for whoever gives up waiting."""
+    """The progress of a call, for the error after a timeout."""
 
     def __init__(self) -> None:
         self.is_sent = False

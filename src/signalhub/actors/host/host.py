@@ -1,7 +1,7 @@
-"""A host: the process in which durable actors live, between its store and the hub.
+"""A host: the process in which durable actors live, with a store and a connection to the hub.
 
-The kernel's thread decides; this, on the event loop, moves bytes: deliveries in, effects out. While
-there is no hub, actors of the host work on; what is for others waits in the outbox.
+The kernel's thread makes the decisions; the host, on the event loop, moves bytes: deliveries in,
+effects out. Without a hub, actors of the host keep working; messages to others wait in the outbox.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _PROBE_S: Final = 2.0
 _MOVE_FINAL: Final = frozenset(
     {Code.STALE_PLACEMENT, Code.NO_HOST, Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE}
 )
-# What somebody outside may not be told is not tried again: nobody else waits for it.
+# Refusals to an outside caller are final: nobody else waits for the message.
 _TELL_FINAL: Final = frozenset({Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE})
 
 
 def host_address(name: str) -> str:
-    """What the hub knows a host by."""
+    """The address of a host in the hub."""
     return f"{wire.HOST_PREFIX}{name})"
 
 
@@ -90,19 +90,19 @@ class Host:
         replaces: bool = False,
         reached: Callable[[str], None] | None = None,
     ) -> None:
-        """Open the store; nothing runs before the host is entered.
+        """Open the store; nothing runs before `async with`.
 
         Args:
             classes: The kinds of actors to serve.
             data: The folder of this host; no other process may use it at the same time.
             url: The hub, such as `ws://127.0.0.1:8787/ws`.
-            name: What the hub knows this host by. It stays with the folder: give it once, or never,
-                and one is made up.
-            config: What holds for all kinds unless they override it.
+            name: The name of this host in the hub. It is stored in the folder; by default one is
+                generated.
+            config: The configuration of all kinds, unless they override it.
             foreign: Kinds of other hosts that may be called by name, without their classes.
-            token: For hubs that want one, as for `connect`.
-            replaces: Take a name whose folder is lost: its actors begin anew here.
-            reached: For tests: called at points of a turn.
+            token: For hubs that require one, as for `connect`.
+            replaces: Take the name of a host whose folder is lost; its actors start empty here.
+            reached: For tests: called at certain points of a turn.
         """
         self.config = config or DurableConfig()
         self._url = url
@@ -113,7 +113,7 @@ class Host:
             durability = for_host(self.config, classes).durability
             store = Store(self._folder.path / FILE, durability=durability)
             self.name, self._instance = _identity(store, name)
-            # Has the hub known this folder by its name before?
+            # Has the hub already known this folder by its name?
             self._is_name_ours = store.get_meta(NAME_KEPT) is not None
             self.address = host_address(self.name)
             self.kernel = Kernel(
@@ -153,13 +153,13 @@ class Host:
         self._loop.call_soon_threadsafe(self._ended.set)
 
     async def run(self) -> None:
-        """Wait until the host ends; raises what ended it, if that was not `close`."""
+        """Wait until the host stops; raises the error that stopped it, unless it was closed."""
         await self._ended.wait()
         if self._turning.fault is not None:
             raise self._turning.fault
 
     async def close(self) -> None:
-        """Finish the running turn and leave. Everything else goes on with the next start."""
+        """Finish the running turn and stop. The rest continues at the next start."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -176,7 +176,7 @@ class Host:
     # From the hub.
 
     async def _serve(self) -> None:
-        """Connect, however long it takes, and pass on what comes."""
+        """Connect, however long it takes, and pass on deliveries."""
         try:
             self._client = client = await self._connected()
             self._notice_session(client)
@@ -187,7 +187,7 @@ class Host:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # A host that hears nothing any more must not look as if it lived.
+            # A host that no longer receives anything must not appear to be running.
             log.error("the hub does not serve this host: %s", error)
             self._turning.fault = error
             self._ended.set()
@@ -220,7 +220,7 @@ class Host:
             attempts += 1
 
     async def _check_name(self) -> None:
-        """Whose is the name? A second folder under it would be a second life of its actors.
+        """Check that no other folder has this name, or its actors would exist twice.
 
         Raises `HubRefused` with `duplicate_host`.
         """
@@ -230,10 +230,10 @@ class Host:
                 found = await probe.client.discover(pattern, include_away=True)
                 known = [one for one in found if one.address == self.address]
                 if known and not known[0].away and await _answers(probe, self.address):
-                    raise _duplicate(f"a host {self.name} is running", "stop it first")
+                    raise _duplicate(f"a host {self.name} is already running", "stop it first")
                 if known and not self._is_name_ours and not self._replaces:
                     raise _duplicate(
-                        f"the hub knows a host {self.name} already, whose actors live in another "
+                        f"the hub already knows a host {self.name}, whose actors live in another "
                         "folder",
                         "start that one, or choose another name; only if its folder is lost, "
                         "replace it",
@@ -241,7 +241,7 @@ class Host:
         except HubRefused as error:
             if error.code == Code.DUPLICATE_HOST:
                 raise
-            # Who may not look has to do without; the hub still refuses another instance.
+            # Without permission to look, skip the check; the hub still refuses another instance.
             log.debug("the name could not be checked: %s", error)
         if not self._is_name_ours:
             kept: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -256,7 +256,7 @@ class Host:
                 self._notice_session(self._client)
 
     def _notice_session(self, client: Client) -> None:
-        """The client reconnects by itself; the kernel wants to know that it did."""
+        """The client reconnects automatically; tell the kernel that it did."""
         if client.session_id and client.session_id != self._session_id:
             self._session_id = client.session_id
             self.kernel_events([Connected()])
@@ -283,7 +283,7 @@ class Host:
     # To the hub.
 
     def _committed(self, effects: list[Effect]) -> None:
-        """On the kernel's thread: the effects of a turn are real now."""
+        """On the kernel's thread: perform the effects of a committed turn."""
         self._loop.call_soon_threadsafe(self._perform, effects)
 
     def _perform(self, effects: list[Effect]) -> None:
@@ -315,7 +315,7 @@ class Host:
 
     async def _sent(self, effect: Send) -> Receipted | Refused:
         if self._client is None:
-            return Refused(effect.batch, "there is no connection to the hub yet")
+            return Refused(effect.batch, "not connected to the hub yet")
         self._notice_session(self._client)
         try:
             await self._client.ask(
@@ -342,7 +342,7 @@ class Host:
     async def _locate(self, effect: Locate) -> None:
         claims = effect.claims
         strangers = [one for one in effect.actors if one not in claims]
-        # Each answer is passed on at once: held back, it could be overtaken by what it is about.
+        # Pass each answer on at once, so that no related message overtakes it.
         if strangers:
             self.kernel_events([await self._placed(strangers, {})])
         if claims:
@@ -351,20 +351,20 @@ class Host:
     async def _placed(self, actors: list[str], claims: dict[str, int]) -> Placed | PlacingFailed:
         try:
             if self._client is None:
-                raise Unavailable("there is no connection to the hub yet")
+                raise Unavailable("not connected to the hub yet")
             host = self.address if claims else None
             found = await self._client.place(actors, host=host, tokens=claims or None)
         except ClientError as error:
-            log.debug("places are not known: %s", error)
+            log.debug("could not ask for places: %s", error)
             return PlacingFailed(actors)
         except Exception:
-            log.exception("places cannot be asked for")
+            log.exception("error while asking for places")
             return PlacingFailed(actors)
         places = [Place(one.actor, one.host, one.token) for one in found.places]
         return Placed(places, {one.actor: one.message for one in found.unplaced})
 
     async def _give_away(self, effect: GiveAway) -> None:
-        moved = Moved(effect.actor, None, "there is no connection to the hub yet")
+        moved = Moved(effect.actor, None, "not connected to the hub yet")
         if self._client is not None:
             try:
                 place = await self._client.move(effect.actor, effect.token, effect.to)
@@ -378,7 +378,7 @@ class Host:
     async def _offload(self, effect: Offload) -> None:
         work = (effect.actor, effect.call_id)
         if work in self._offloaded:
-            return  # After a failed turn the kernel no longer knows what is under way.
+            return  # After a failed turn the kernel asks again for work already in flight.
         self._offloaded.add(work)
         body = await run_offloaded(effect.function, effect.arguments)
         self._offloaded.discard(work)
@@ -399,7 +399,7 @@ class Host:
 
 
 async def _answers(probe: ActorHub, address: str) -> bool:
-    """Does somebody live under the address, rather than a connection nobody has closed yet?"""
+    """Does a running host use the address, rather than a stale connection?"""
     try:
         await probe.command(address, "stats", timeout_s=_PROBE_S)
     except TimeoutError:
@@ -417,7 +417,7 @@ async def _settle(messages: list[Message]) -> None:
             try:
                 await message.ack()
             except ClientError as error:
-                # It comes again, and is known by then.
+                # It is redelivered, and then recognized as a copy.
                 log.debug("a delivery could not be settled: %s", error)
                 return
 
@@ -444,15 +444,15 @@ def _commanded(message: Message) -> Commanded:
 
 
 def _identity(store: Store, name: str | None) -> tuple[str, str]:
-    """The name and the instance of a host stay with its folder, once the hub has known it."""
+    """The name and instance of a host, stored in its folder."""
     with store.transaction():
         known, instance = store.get_meta("host"), store.get_meta("instance")
         if store.get_meta(NAME_KEPT) is None:
             known = name or known
         if known is not None and name is not None and known != name:
             raise ValueError(
-                f"{store.path} belongs to the host {known}; its mailbox and its actors are known "
-                "by that name. Leave the name out, or choose another data folder"
+                f"{store.path} belongs to the host {known}, and the hub knows its actors by that "
+                "name. Omit the name, or choose another data folder"
             )
         known = known or f"host-{secrets.token_hex(4)}"
         instance = instance or secrets.token_hex(16)

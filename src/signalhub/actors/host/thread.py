@@ -1,7 +1,7 @@
-"""The thread that owns a kernel: it turns whenever something has happened or is due.
+"""The thread that owns a kernel: it runs a turn whenever there are events or something is due.
 
-Events that come while a turn is being committed gather for the next one, so the more there is to
-do, the more shares one fsync.
+Events that arrive during a commit are collected for the next turn, so under load more work shares
+one fsync.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from signalhub.clock import Clock
 
 log = logging.getLogger("signalhub.actors")
 
-# The wall clock may be set while the thread waits for it; so it never waits for longer.
+# The longest wait, because the wall clock may be changed meanwhile.
 _WAIT_S_MAX: Final = 60.0
-# How long after a turn that the disk refused the next is tried.
+# The pause after a turn that failed because of the disk.
 _FAILED_S: Final = 1.0
 
 
@@ -37,7 +37,7 @@ class Turning:
         self._events: list[Event] = []
         self._changed = threading.Condition()
         self._is_stopping = False
-        # A fault of the program rather than of the disk: the host ends with it.
+        # An error of the program, not of the disk: it stops the host.
         self.fault: BaseException | None = None
         self.on_fault: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="signalhub-actors", daemon=True)
@@ -51,7 +51,7 @@ class Turning:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Finish the running turn and end; what has not been taken stays with the hub."""
+        """Finish the running turn and stop; unprocessed deliveries stay in the hub."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -68,7 +68,7 @@ class Turning:
                     events, self._events = self._events, []
                 self._turn(events)
         except BaseException as fault:
-            log.exception("the host cannot go on")
+            log.exception("the host stops because of an internal error")
             self.fault = fault
             self.on_fault()
 
@@ -81,7 +81,7 @@ class Turning:
         try:
             due_ms = self._kernel.next_due_ms()
         except STORAGE_ERRORS:
-            return _FAILED_S  # The turn that follows says so.
+            return _FAILED_S  # The next turn reports the failure.
         if due_ms is None:
             return _WAIT_S_MAX
         return min(_WAIT_S_MAX, max(0, due_ms - self._clock.now_ms()) / 1000)
@@ -90,8 +90,8 @@ class Turning:
         try:
             effects = self._kernel.turn(events, self._clock.now_ms())
         except StorageFailed as failure:
-            # None of it has happened. What was delivered must not be overtaken by what comes next.
-            log.error("%s; trying again in %.0f s", failure, _FAILED_S)
+            # Rolled back. Keep the events first, so that later deliveries do not overtake them.
+            log.error("%s; retrying in %.0f s", failure, _FAILED_S)
             with self._changed:
                 self._events[:0] = events
                 self._changed.wait_for(lambda: self._is_stopping, _FAILED_S)

@@ -1,1 +1,1 @@
-"""The core of a host: turn(events, now) → effects, no I/O but its tables."""
+"""The core of a host: turn(events, now) → effects; no I/O except its tables."""

@@ -1,7 +1,7 @@
-"""Alarms: what is to happen at a time, after a delay, by cron, or every so often.
+"""Alarms: calls at a time, after a delay, by cron, or at an interval.
 
-A due alarm runs like a message, alone and in a savepoint of its own. After it has run, its row is
-deleted or gets its next time only if the handler did not set or cancel the same alarm meanwhile.
+A due alarm runs like a message, alone and in its own savepoint. After it has run, its row is
+deleted or gets its next time, unless the handler has set or cancelled the same alarm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS = (
     " generation, last_error"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Of what a turn can do, alarms that are due take at most this part, so that messages go on, too.
+# The largest share of a turn for due alarms, so that messages are not held up.
 _SHARE = 2
 
 
@@ -46,12 +46,12 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def due(self) -> datetime:
-        """When it is to run next."""
+        """When it runs next."""
         return _EPOCH + timedelta(milliseconds=self.due_ms)
 
 
 class AlarmRow(msgspec.Struct):
-    """A row of the table `alarms`; `occurrence_ms` is the time it is meant for, tries aside."""
+    """A row of the table `alarms`; `occurrence_ms` is the scheduled time, without retries."""
 
     actor: str
     id: str
@@ -110,7 +110,7 @@ class AlarmTable:
         self._execute("DELETE FROM alarms WHERE actor = ? AND id = ?", (actor, alarm_id))
 
     def due(self, now_ms: int, limit: int) -> list[AlarmRow]:
-        """The next alarms to run, of actors that are here."""
+        """The next alarms to run, of actors placed here."""
         rows = self._execute(
             f"SELECT {_COLUMNS} FROM alarms WHERE status = 'pending' AND due_ms <= ?"  # noqa: S608
             " AND NOT EXISTS"
@@ -132,24 +132,24 @@ class AlarmTable:
     def share(self, limit: int) -> int:
         return max(1, limit // _SHARE)
 
-    # What became of a run.
+    # The result of a run.
 
     def ran(self, row: AlarmRow, now_ms: int) -> None:
-        """It succeeded; unless its handler has changed it, it goes on or ends."""
+        """The run succeeded; reschedule or delete the alarm unless its handler has changed it."""
         current = self._unchanged(row)
         if current is not None:
             current.last_error = None
             self._go_on(current, now_ms)
 
     def postpone(self, row: AlarmRow, due_ms: int) -> None:
-        """It could not be tried, or does not want to be yet; that is no failure."""
+        """It could not run, or asked to run later; that does not count as a failure."""
         current = self._unchanged(row)
         if current is not None:
             current.due_ms = due_ms
             self.put(current)
 
     def failed(self, row: AlarmRow, error: str, now_ms: int) -> None:
-        """It is tried again after a pause, or set aside."""
+        """The run failed: retry after a pause, or skip the alarm."""
         current = self._unchanged(row)
         if current is None:
             return
@@ -169,7 +169,7 @@ class AlarmTable:
         self.set_aside(row, error)
 
     def set_aside(self, row: AlarmRow, error: str) -> None:
-        """It is kept as evidence and runs no more."""
+        """Keep the alarm for inspection; it does not run again."""
         self._kernel.counters.skipped += 1
         log.error("alarm %s of %s is skipped: %s", row.id, row.actor, error)
         row.status, row.last_error = "skipped", error
@@ -190,12 +190,12 @@ class AlarmTable:
         self.put(row)
 
     def _unchanged(self, row: AlarmRow) -> AlarmRow | None:
-        """The row as it is now, unless another alarm was set in its place, or none is left."""
+        """The present row, unless the alarm was replaced or deleted."""
         now = self.find(row.actor, row.id)
         return None if now is None or now.generation != row.generation else now
 
     def redrive(self, actor: str, data: bytes, now_ms: int) -> None:
-        """An occurrence that was given up runs once more, beside those to come."""
+        """Run a skipped occurrence once more, in addition to later ones."""
         row = msgspec.msgpack.decode(data, type=AlarmRow)
         again = AlarmRow(
             actor,
@@ -213,7 +213,7 @@ class AlarmTable:
         self.put(again)
 
     def retry_skipped(self, actor: str, alarm_id: str, now_ms: int) -> bool:
-        """Run an alarm that was set aside."""
+        """Run an alarm that was skipped."""
         row = self.find(actor, alarm_id)
         if row is None or row.status != "skipped":
             return False
@@ -224,7 +224,7 @@ class AlarmTable:
 
 
 class Alarms:
-    """`self.alarms`: what one actor can do with its alarms, within its handler's transaction."""
+    """`self.alarms`: the alarms of one actor, changed within its handler's transaction."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -239,18 +239,18 @@ class Alarms:
         tz: str = "UTC",
         max_attempts: int | None = None,
     ) -> Schedule:
-        """Have a method of this actor called later.
+        """Call a method of this actor later.
 
-        Set again with the same id, cron expression and zone, a recurring one goes on as it was.
+        A recurring alarm set again with the same id, expression and time zone keeps its schedule.
 
         Args:
-            when: A time, seconds or a timedelta from now (0 and less: as soon as this is
+            when: A time, seconds or a timedelta from now (0 or less: as soon as this is
                 committed), or a cron expression of five fields.
             continuation: A method of this actor, `partial(self.method, …)` or `cont(…)`.
-            args: Its arguments, if it is a plain method.
-            id: Replaces the alarm of that id, if there is one.
-            tz: The zone of cron expressions and of times without one.
-            max_attempts: How often it is tried if it raises; 5 unless configured otherwise.
+            args: Arguments for a plain method.
+            id: Replaces an existing alarm with that id.
+            tz: The time zone of cron expressions and of naive times.
+            max_attempts: How often to try if it raises; 5 unless configured otherwise.
         """
         spec, due_ms = schedules.spec_of(when, self._running.now_ms, tz=tz)
         return self._put(spec, due_ms, continuation, args, id, max_attempts)
@@ -264,9 +264,9 @@ class Alarms:
         first: datetime | timedelta | float | None = None,
         max_attempts: int | None = None,
     ) -> Schedule:
-        """Have a method called at a fixed interval; times that were missed are one call.
+        """Call a method at a fixed interval; missed times are combined into one call.
 
-        Set again with the same id and interval, as in `on_start`, it goes on as it was.
+        Set again with the same id and interval, as in `on_start`, it keeps its schedule.
         """
         spec, due_ms = schedules.interval(seconds, self._running.now_ms, first)
         return self._put(spec, due_ms, continuation, args, id, max_attempts)
@@ -283,7 +283,7 @@ class Alarms:
         start: datetime | None = None,
         end: datetime | None = None,
     ) -> list[Schedule]:
-        """Alarms by due time; `start` and `end` are included."""
+        """Alarms by due time, from `start` to `end` inclusive."""
         wanted = None if type is None else AlarmType(type)
         return [
             row.shown()
@@ -295,7 +295,7 @@ class Alarms:
         ]
 
     def cancel(self, id: str) -> Schedule | None:
-        """Take an alarm away; whoever gets it back is the only one."""
+        """Remove and return an alarm; `None` if it does not exist."""
         row = self._table.find(self._running.address, id)
         if row is None:
             return None
@@ -303,9 +303,9 @@ class Alarms:
         return row.shown()
 
     def trigger(self, count: int | None = None) -> int:
-        """For tests: have so many of the earliest alarms run next, due or not; else the overdue.
+        """For tests: run the `count` earliest alarms next, due or not; without it the overdue ones.
 
-        Returns how many that are.
+        Returns their number.
         """
         now_ms = self._running.now_ms
         rows = [row for row in self._table.of(self._running.address) if row.status == "pending"]
@@ -317,7 +317,7 @@ class Alarms:
         return len(rows[:count])
 
     def redrive(self, id: str) -> bool:
-        """Try an alarm again that was skipped."""
+        """Retry an alarm that was skipped."""
         return self._table.retry_skipped(self._running.address, id, self._running.now_ms)
 
     def _put(
@@ -332,17 +332,17 @@ class Alarms:
         running = self._running
         config = running.config
         if max_attempts is not None and (isinstance(max_attempts, bool) or max_attempts < 1):
-            raise ValueError("max_attempts is a number from 1 on")
+            raise ValueError("max_attempts must be an integer of 1 or more")
         if alarm_id is not None and not (isinstance(alarm_id, str) and 0 < len(alarm_id) <= 256):
-            raise ValueError("the id of an alarm is a text of 1 to 256 characters")
+            raise ValueError("the id of an alarm must be a string of 1 to 256 characters")
         data = running.stored(cont(continuation, *args), has_outcome=False)
         tries = max_attempts or config.handler_max_attempts
         alarm_id = alarm_id or running.kernel.new_id()
         row = self._table.find(running.address, alarm_id)
         is_recurring = spec.type in (AlarmType.CRON, AlarmType.INTERVAL)
         if row is not None and is_recurring and _is_same(row, spec):
-            # Registered again, as `on_start` does: its rhythm stays, and so does what is known
-            # about the occurrence that may be running; only what it does may have changed.
+            # Set again, as in `on_start`: keep its schedule and what is known about the present
+            # occurrence; only its continuation may have changed.
             row.continuation, row.max_attempts = data, tries
             self._table.put(row)
             return row.shown()

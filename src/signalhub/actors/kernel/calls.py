@@ -1,4 +1,4 @@
-"""Calls of actors of this host: waiting, ended by a result or a timeout, cancelled, given up."""
+"""Calls made by actors of this host, and how they end: result, timeout, cancelled, given up."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _COLUMNS = 'call_id, dest, method, "then", catch, errors_only, context, deadline
 
 
 class CancelOutcome(Enum):
-    """What became of a call that was cancelled."""
+    """The result of cancelling a call."""
 
-    WITHDRAWN = "withdrawn"  # It never left and will not be executed.
+    WITHDRAWN = "withdrawn"  # It was never sent and will not be executed.
     SUPPRESSED = "suppressed"  # It may be executed; its continuation will not run.
-    NOT_FOUND = "not_found"  # It ended before, was cancelled before, or never was.
+    NOT_FOUND = "not_found"  # It has already ended or was cancelled, or it never existed.
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Calls:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._execute = kernel.store.execute
-        # Deadlines of calls, some of which may have ended; the table decides.
+        # Deadlines of calls, some of which may have ended; the table is authoritative.
         self._deadlines: list[tuple[int, str, str]] = []
 
     def load(self) -> None:
@@ -104,7 +104,7 @@ class Calls:
         if row is None:
             return None
         waiting = Waiting(*row)
-        # SQLite has no truth values, and a letter that holds a number cannot be read again.
+        # SQLite has no booleans, and a dead letter with a number in this field cannot be decoded.
         waiting.errors_only = bool(waiting.errors_only)
         return waiting
 
@@ -120,10 +120,10 @@ class Calls:
         )
         return [PendingCall(*columns) for columns in rows]
 
-    # Keys of the application.
+    # Idempotency keys.
 
     def made_before(self, actor: str, key: str, now_ms: int) -> CallId | None:
-        """The call that was made with this key lately."""
+        """The recent call that was made with this key."""
         found = self._execute(
             "SELECT call_id, until_ms FROM keys WHERE actor = ? AND idem_key = ?", (actor, key)
         ).fetchone()
@@ -148,7 +148,7 @@ class Calls:
         )
         return self._kernel.store.connection.changes()
 
-    # Ends of calls other than by a result.
+    # Calls that end without a result.
 
     def cancel(self, actor: str, call_id: str) -> CancelOutcome:
         waiting = self.find(actor, call_id)
@@ -161,12 +161,12 @@ class Calls:
             )
         if self.withdraw(actor, waiting):
             return CancelOutcome.WITHDRAWN
-        # An outcome that has arrived is not delivered any more.
+        # An outcome that has arrived is no longer delivered.
         self._kernel.inbox.withdraw(actor, "result", call_id)
         return CancelOutcome.SUPPRESSED
 
     def withdraw(self, actor: str, waiting: Waiting) -> bool:
-        """Take the request back; was it certainly never executed?"""
+        """Withdraw the request; returns whether it certainly was not executed."""
         if not waiting.dest:
             self._execute(
                 "DELETE FROM offloads WHERE actor = ? AND call_id = ?", (actor, waiting.call_id)
@@ -178,7 +178,7 @@ class Calls:
         return was_unsent
 
     def expire(self, now_ms: int) -> None:
-        """End the calls whose time has passed, in the order of their deadlines."""
+        """End the calls that have timed out, in the order of their deadlines."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, call_id, actor = heapq.heappop(self._deadlines)
             waiting = self.find(actor, call_id)
@@ -188,7 +188,7 @@ class Calls:
                 heapq.heappush(self._deadlines, (waiting.deadline_ms, call_id, actor))
                 continue
             if not self._kernel.places.is_here(actor):
-                continue  # Its new host has the deadline, too.
+                continue  # Its new host has the deadline.
             self._kernel.reached("timeout")
             self._time_out(actor, waiting, now_ms)
 
@@ -198,24 +198,24 @@ class Calls:
             (actor, waiting.call_id),
         )
         if self._kernel.inbox.has(actor, "result", waiting.call_id):
-            return  # The result was first, and only waits for its turn.
+            return  # The result arrived first and waits in the inbox.
         executed: Literal["no", "unknown"] = "no" if self.withdraw(actor, waiting) else "unknown"
         self._kernel.counters.timeouts += 1
         error = CallTimeout(
-            f"{waiting.method} of {waiting.dest or 'offloaded work'} did not end in time",
+            f"{waiting.method} of {waiting.dest or 'offloaded work'} timed out",
             executed=executed,
         )
         self.end(actor, waiting.call_id, error, now_ms)
 
     def end(self, actor: str, call_id: str, error: BaseException, now_ms: int) -> None:
-        """The call ends on this side; its continuation hears of it like of any result."""
+        """End the call on this side; its continuation gets the error like any result."""
         self.ended(actor, call_id, outcome.of_error(error), now_ms)
 
     def ended(self, actor: str, call_id: str, body: bytes, now_ms: int) -> None:
         self._kernel.inbox.put(_result(actor, call_id, body), now_ms)
 
     def undeliverable(self, row: Row, reason: str) -> None:
-        """A request found no receiver; its call ends, or it becomes a dead letter."""
+        """A request could not be delivered; end its call, or store it as a dead letter."""
         kernel = self._kernel
         kernel.outbox.remove([row])
         if self.find(row.actor, row.call_id) is not None:
@@ -225,15 +225,15 @@ class Calls:
         self._bury(row, reason)
 
     def too_large(self, row: Row) -> None:
-        """The hub does not take a message of that size."""
+        """The hub refused a message because of its size."""
         kernel = self._kernel
         if row.kind == "request":
-            self.undeliverable(row, "the message is larger than the hub takes")
+            self.undeliverable(row, "the message is larger than the hub accepts")
             return
         kernel.outbox.remove([row])
-        log.error("a result of %s for %s is larger than the hub takes", row.actor, row.dest)
-        error = RemoteError("TooLarge", "the result is larger than the hub takes")
-        # Outside, the id is known without the address that was put before it here.
+        log.error("a result of %s for %s is larger than the hub accepts", row.actor, row.dest)
+        error = RemoteError("TooLarge", "the result is larger than the hub accepts")
+        # An outside caller knows the id without the address prefixed to it here.
         call_id = row.call_id.removeprefix(f"{row.dest}#")
         message = Message(
             "result", call_id, row.dest, msgspec.Raw(outcome.of_error(error)), row.actor
@@ -244,14 +244,14 @@ class Calls:
 
     def _bury(self, row: Row, reason: str) -> None:
         kernel = self._kernel
-        log.error("%s gives up a request to %s: %s", row.actor, row.dest, reason)
+        log.error("%s gave up a request to %s: %s", row.actor, row.dest, reason)
         evidence = dead_letters.encode(dead_letters.Message(row.dest, row.kind, row.payload))
         kernel.letters.bury(
             row.actor, "send", row.call_id, evidence, reason, row.attempts, kernel.now_ms
         )
 
     def restore(self, actor: str, call_id: str, evidence: Evidence) -> Item | None:
-        """A dead letter is tried again: its outcome, without which the call waits as before."""
+        """Retry a dead letter: deliver its outcome, or wait for it again if it has none."""
         waiting = Waiting(
             call_id,
             evidence.dest,

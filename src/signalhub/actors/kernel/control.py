@@ -1,6 +1,6 @@
-"""What people ask of a running host: to show something, to redrive, to move an actor.
+"""Commands of operators to a running host: show something, redrive, move an actor.
 
-Anybody may ask who may send to the host, and whatever they send, the host goes on.
+Anyone who may send to the host may send commands; no command, however malformed, stops the host.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("signalhub.actors")
 
-# An answer is one message, and hubs take up to a mebibyte unless set otherwise.
+# An answer is one message, and by default hubs accept up to one mebibyte.
 ANSWER_BYTES_MAX: Final = 256 * 1024
 CUT_CHARS: Final = 1_000
 
-# In the table `meta`: this folder has had its name in the hub.
+# In the table `meta`: the hub has known this folder by its name.
 NAME_KEPT: Final = "name_kept"
 
 Arguments = dict[str, Any]
@@ -35,11 +35,11 @@ Rows = list[views.View]
 
 
 class BadCommand(ValueError):
-    """A command that is not known or has a wrong argument."""
+    """An unknown command or a wrong argument."""
 
 
 def obey(kernel: Kernel, event: Commanded) -> None:
-    """Carry a command out within the turn, and answer when that is committed."""
+    """Execute a command within the turn, and answer after the commit."""
     try:
         result = {"result": _carried_out(kernel, event.name, event.arguments)}
     except (BadCommand, CannotMove) as refusal:
@@ -57,18 +57,18 @@ def _carried_out(kernel: Kernel, name: str, arguments: Arguments) -> Any:
 
 
 def look(store: Store, name: str, arguments: Arguments) -> Any:
-    """What only needs to be read; raises `BadCommand`."""
+    """The answer to a read-only command; raises `BadCommand`."""
     view = LOOKS.get(name)
     if view is None:
         known = ", ".join(sorted([*LOOKS, *COMMANDS]))
-        raise BadCommand(f"no command {name!r:.100}; there are {known}")
+        raise BadCommand(f"unknown command {name!r:.100}; use one of {known}")
     return view(store, arguments)
 
 
 def _text(arguments: Arguments, name: str, *, may_be_empty: bool = False) -> str:
     value = arguments.get(name)
     if not isinstance(value, str) or not (value or may_be_empty):
-        raise BadCommand(f"the argument {name!r} is missing, or no text")
+        raise BadCommand(f"the argument {name!r} is missing or not a string")
     return value
 
 
@@ -76,12 +76,12 @@ def _optional(arguments: Arguments, *wanted: str) -> Arguments:
     given = {name: arguments[name] for name in wanted if arguments.get(name) is not None}
     for name, value in given.items():
         if type(value) is not (int if name in ("limit", "offset") else str):
-            raise BadCommand(f"the argument {name!r} is of the wrong type")
+            raise BadCommand(f"the argument {name!r} has the wrong type")
     return given
 
 
 def _fitting(rows: Rows, bytes_max: int = ANSWER_BYTES_MAX) -> Rows:
-    """As many as one answer holds; whoever wants more asks again, with an offset."""
+    """As many rows as fit into one answer; ask again with an offset for more."""
     size = 0
     for index, row in enumerate(rows):
         size += len(msgspec.json.encode(row))
@@ -138,15 +138,17 @@ def _redrive(kernel: Kernel, arguments: Arguments) -> Any:
     """A dead letter, or an alarm that was skipped."""
     actor, one = _text(arguments, "actor"), _text(arguments, "id")
     if not kernel.places.is_here(actor):
-        # Its rows are packed, or elsewhere.
-        raise BadCommand(f"{actor} does not live here now; try again where it is, or when it is")
+        # Its rows are packed or on another host.
+        raise BadCommand(
+            f"{actor} is not on this host now; retry on its host, or once it has arrived"
+        )
     return kernel.letters.redrive(actor, one, kernel.now_ms) or kernel.alarms.retry_skipped(
         actor, one, kernel.now_ms
     )
 
 
 def _purge(kernel: Kernel, arguments: Arguments) -> Any:
-    """A dead letter; those of no actor are such that could not be read."""
+    """A dead letter; those without an actor are messages that could not be read."""
     actor = _text(arguments, "actor", may_be_empty=True)
     return kernel.letters.purge(actor, _text(arguments, "id"))
 
@@ -154,13 +156,13 @@ def _purge(kernel: Kernel, arguments: Arguments) -> Any:
 def _move(kernel: Kernel, arguments: Arguments) -> Any:
     actor, to = _text(arguments, "actor"), _text(arguments, "to")
     if not names.is_address(to):
-        raise CannotMove(f"{to!r:.100} is no address of a host")
+        raise CannotMove(f"{to!r:.100} is not the address of a host")
     step = kernel.moving.send_again if arguments.get("again") is True else kernel.moving.begin
     return msgspec.structs.asdict(step(actor, to))
 
 
 def _keep_name(kernel: Kernel, arguments: Arguments) -> Any:
-    """The hub knows this folder by its name from now on."""
+    """Record that the hub knows this folder by its name."""
     kernel.store.put_meta(NAME_KEPT, 1)
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: what an actor has given up, kept as evidence and to be tried again."""
+"""Dead letters: messages an actor has given up, kept for inspection and retry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Origin = Literal["continuation", "alarm", "send", "stranded", "unreadable"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Something an actor gave up, and why."""
+    """A message an actor gave up, and why."""
 
     id: str
     actor: str
@@ -30,7 +30,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct):
-    """What is needed to try again: a continuation and its outcome, if that is known."""
+    """What a retry needs: a continuation and, if known, its outcome."""
 
     then: bytes | None
     catch: bytes | None
@@ -42,7 +42,7 @@ class Evidence(msgspec.Struct):
 
     @classmethod
     def of(cls, waiting: Waiting, outcome: bytes | None = None) -> Evidence:
-        """What a call that waits leaves behind."""
+        """The dead letter of a pending call."""
         return cls(
             waiting.then,
             waiting.catch,
@@ -59,7 +59,7 @@ _decode = msgspec.msgpack.Decoder(Evidence).decode
 
 
 class Message(msgspec.Struct):
-    """A message that was never sent."""
+    """The dead letter of a message that was never sent."""
 
     dest: str
     kind: str
@@ -103,7 +103,7 @@ class Letters:
         return [DeadLetter(*columns) for columns in rows]
 
     def add_outcome(self, actor: str, call_id: str, outcome: bytes) -> bool:
-        """A letter waits for this outcome: its continuation was gone before the call ended."""
+        """Store an outcome with its dead letter, whose continuation no longer existed."""
         found = self._execute(
             "SELECT dead_id, payload FROM dead"
             " WHERE actor = ? AND call_id = ? AND origin = 'continuation'",
@@ -128,9 +128,9 @@ class Letters:
         now_ms: int,
         deliver: Callable[[Item], None] | None = None,
     ) -> bool:
-        """Try it again; `False` if there is no such letter, or nothing to try it with.
+        """Retry it; `False` if there is no such letter, or it has nothing to retry.
 
-        `deliver` takes what is for an actor here; a run that may still fail holds it back.
+        `deliver` gets messages for actors of this host; a run that may still fail holds them back.
         """
         found = self._execute(
             "SELECT origin, call_id, payload FROM dead WHERE actor = ? AND dead_id = ?",
@@ -167,13 +167,13 @@ class Letters:
         return True
 
     def purge(self, actor: str, dead_id: str) -> bool:
-        """Throw a letter away for good."""
+        """Delete a letter permanently."""
         self._execute("DELETE FROM dead WHERE actor = ? AND dead_id = ?", (actor, dead_id))
         return bool(self._kernel.store.connection.changes())
 
 
 def contents(store: Store, actor: str, dead_id: str) -> dict[str, Any] | None:
-    """A letter as people read it; `None` if there is no such letter."""
+    """A letter in readable form; `None` if there is no such letter."""
     found = store.execute(
         "SELECT origin, payload FROM dead WHERE actor = ? AND dead_id = ?", (actor, dead_id)
     ).fetchone()

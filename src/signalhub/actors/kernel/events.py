@@ -1,4 +1,4 @@
-"""What can happen to a host, as values."""
+"""Events of a host, and the effects it asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where an actor lives, as the hub says."""
+    """Where an actor lives, according to the hub."""
 
     actor: str
     host: str
@@ -16,7 +16,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Arrived(msgspec.Struct, gc=False):
-    """The hub delivered something from this host's mailbox; `delivery` is what settles it."""
+    """The hub delivered a message from this host's mailbox; `delivery` is used to settle it."""
 
     type: str
     data: bytes
@@ -26,7 +26,7 @@ class Arrived(msgspec.Struct, gc=False):
 
 
 class Receipted(msgspec.Struct):
-    """The hub has a batch on disk."""
+    """The hub has stored a batch on disk."""
 
     batch: str
 
@@ -34,8 +34,8 @@ class Receipted(msgspec.Struct):
 class Refused(msgspec.Struct):
     """A batch was not accepted, or no receipt came in time.
 
-    `stale` names actors that live elsewhere by now. `is_final` means that the recipient, somebody
-    outside, is gone, or may not be told.
+    `stale` names actors that have moved. `is_final` means that the recipient, an outside caller, is
+    gone or may not be sent to.
     """
 
     batch: str
@@ -46,7 +46,7 @@ class Refused(msgspec.Struct):
 
 
 class Placed(msgspec.Struct):
-    """The hub's answer about places; `unplaced` have none for now, and why."""
+    """The hub's answer about places; `unplaced` maps actors without one to the reason."""
 
     places: list[Place]
     unplaced: dict[str, str] = {}
@@ -59,7 +59,7 @@ class PlacingFailed(msgspec.Struct):
 
 
 class Ended(msgspec.Struct):
-    """Work outside an actor has ended; `outcome` is encoded like that of a call."""
+    """Offloaded work has ended; `outcome` is encoded like that of a call."""
 
     actor: str
     call_id: str
@@ -67,7 +67,7 @@ class Ended(msgspec.Struct):
 
 
 class Moved(msgspec.Struct):
-    """The hub's answer to giving a place away; without a token it said no, or nothing."""
+    """The hub's answer to `Move`; without a token it refused or did not answer."""
 
     actor: str
     token: int | None
@@ -76,11 +76,11 @@ class Moved(msgspec.Struct):
 
 
 class Connected(msgspec.Struct):
-    """The hub is there, for the first time or again."""
+    """Connected to the hub, for the first time or again."""
 
 
 class Commanded(msgspec.Struct):
-    """Somebody looks at the host or mends something; `answer` is for the effect that answers."""
+    """An operator's command; `answer` is passed to the effect that answers."""
 
     name: str
     arguments: dict[str, Any]
@@ -93,7 +93,7 @@ Event = (
 
 
 class Send(msgspec.Struct):
-    """Ask the hub to take a batch; answered by `Receipted` or `Refused` with the same id."""
+    """Send a batch to the hub; answered by `Receipted` or `Refused` with the same id."""
 
     batch: str
     to: str
@@ -104,7 +104,7 @@ class Send(msgspec.Struct):
 
 
 class Settle(msgspec.Struct):
-    """What was delivered is in the store."""
+    """Settle a delivery, which is now in the store."""
 
     delivery: Any
 
@@ -112,7 +112,7 @@ class Settle(msgspec.Struct):
 class Locate(msgspec.Struct):
     """Ask the hub where actors live; answered by `Placed` or `PlacingFailed`.
 
-    `claims` are the tokens of those this host takes for its own.
+    `claims` are the tokens of the actors this host holds.
     """
 
     actors: list[str]
@@ -129,7 +129,7 @@ class Offload(msgspec.Struct):
 
 
 class GiveAway(msgspec.Struct):
-    """Have the hub move the place of an actor; answered by `Moved`."""
+    """Ask the hub to change the place of an actor; answered by `Moved`."""
 
     actor: str
     token: int

@@ -1,8 +1,7 @@
-"""Running what has arrived: requests, outcomes of calls, alarms. Each in a savepoint of its own.
+"""Running requests, outcomes of calls, and alarms, each in its own savepoint.
 
 A request that raises is rolled back and answered with the error. A continuation or alarm that
-raises is rolled back and tried again later, and in the end set aside. Errors of the disk are
-neither: they end the turn.
+raises is rolled back and retried later, and finally set aside. Disk errors end the turn.
 """
 
 from __future__ import annotations
@@ -43,29 +42,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("signalhub.actors")
 
 _INSTANCES_MAX: Final = 10_000
-# How long an actor that cannot be started, or is of no kind known here, is left alone.
+# The pause before an actor that cannot be started, or whose kind is unknown, is tried again.
 UNSTARTED_MS: Final = 10_000
 
 
 class NotStarted(Exception):
-    """The actor refuses work."""
+    """The actor could not be started."""
 
 
 class NotCallable(Exception):
-    """There is no such method for others."""
+    """No remote method has that name."""
 
 
 class Unrunnable(Exception):
-    """What is stored cannot be run, however often it is tried."""
+    """Stored work that can never run."""
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Has a method merely failed with it? An actor that exits ends no more than its own run."""
+    """Is it a failure of the method only? `SystemExit` in an actor ends only its own run."""
     if isinstance(error, StorageFailed) or is_of_disk(error):
         return False
     if isinstance(error, Exception | SystemExit | GeneratorExit):
         return True
-    # Known by name, because loops are the business of the shell.
+    # By name, because the kernel does not import asyncio.
     return any(
         (one.__module__, one.__name__) == ("asyncio.exceptions", "CancelledError")
         for one in type(error).__mro__
@@ -73,7 +72,7 @@ def _is_fault(error: BaseException) -> bool:
 
 
 class Instances:
-    """Actors that are loaded. They can always be made anew: what counts is in the store."""
+    """Actors in memory. They can be loaded again at any time: their state is in the store."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -96,7 +95,7 @@ class Instances:
             return actor
         inbox, now_ms = self._kernel.inbox, self._kernel.now_ms
         if inbox.refused_until_ms(address) > now_ms:
-            raise NotStarted(f"{address} is tried again later")
+            raise NotStarted(f"{address} will be retried later")
         try:
             actor = self._start(address)
         except NotStarted as fault:
@@ -133,7 +132,7 @@ class Executor:
         self._monotonic = monotonic
 
     def item(self, item: Item) -> None:
-        """Whatever has arrived for an actor."""
+        """Run a message that arrived for an actor."""
         try:
             if item.kind == "request":
                 self._request(item)
@@ -153,7 +152,7 @@ class Executor:
         finish: Callable[[Running, Any], object] | None = None,
         request: tuple[str, str] | None = None,
     ) -> Any:
-        """Run a method in a savepoint; what it raises is raised once its effects are taken back."""
+        """Run a method in a savepoint; if it raises, roll back and raise the same error."""
         kernel = self._kernel
         running = Running(kernel, actor, kernel.kinds.config(actor.kind), context, kernel.now_ms)
         running.request = request
@@ -180,7 +179,7 @@ class Executor:
         return value
 
     def _undo(self, actor: Actor, error: BaseException) -> None:
-        """The run has not happened; the object may remember otherwise and is made anew."""
+        """Roll the run back and unload the object, whose attributes may have changed."""
         kernel = self._kernel
         if is_of_disk(error):
             raise StorageFailed(f"{kernel.store.path}: {error}") from error
@@ -195,7 +194,9 @@ class Executor:
         if took_ms >= config.handler_warn_ms:
             self._kernel.counters.slow += 1
             name = getattr(method, "__name__", "a method")
-            log.warning("%r.%s took %.0f ms; all actors of the host waited", actor, name, took_ms)
+            log.warning(
+                "%r.%s took %.0f ms and blocked all actors of the host", actor, name, took_ms
+            )
 
     # Requests.
 
@@ -210,8 +211,8 @@ class Executor:
 
             def finish(running: Running, value: Any) -> None:
                 if value != running.deferred and (running.deferred or isinstance(value, Token)):
-                    # It would be answered twice, or never.
-                    raise TypeError("a method returns the token that self.defer() gave it")
+                    # The call would be answered twice or never.
+                    raise TypeError("a method that defers must return the token from self.defer()")
                 if not isinstance(value, Token):
                     config = running.config
                     running.answer(
@@ -242,7 +243,7 @@ class Executor:
         kernel.inbox.done(item)
 
     def _remote(self, actor: Actor, name: str, context: CallContext) -> Callable[..., Any]:
-        """A method that others may call, after whoever decides about it has agreed."""
+        """A remote method, after its guard has agreed."""
         cls = type(actor)
         mark = remote_method(cls, name)
         present = method_of(cls, name)
@@ -250,7 +251,7 @@ class Executor:
             raise NotCallable(f"{cls.__name__} has no remote method {name}")
         actor.on_before_call(context)
         if mark.guard is not None and mark.guard(actor, context) is False:
-            raise PermissionError(f"{cls.__name__}.{name} is not for this caller")
+            raise PermissionError(f"this caller may not call {cls.__name__}.{name}")
         return bound(actor, present)
 
     def _answer_error(
@@ -260,7 +261,7 @@ class Executor:
         kernel.counters.request_errors += 1
         if not caller:
             log.error(
-                "%r: %s from %s raised, and nobody waits for it",
+                "%r: %s from %s raised, and no caller waits for it",
                 actor,
                 message.call,
                 message.sender or "outside",
@@ -276,7 +277,7 @@ class Executor:
     # Outcomes.
 
     def _result(self, item: Item) -> None:
-        """An outcome, if somebody still waits for it."""
+        """Run the continuation of an outcome, if the call is still pending."""
         kernel = self._kernel
         body = bytes(wire.decode(item.payload).body)
         waiting = kernel.calls.find(item.actor, item.call_id)
@@ -356,13 +357,13 @@ class Executor:
     # Alarms.
 
     def alarm(self, found: AlarmRow) -> None:
-        """Run an alarm that was found to be due, unless something before it has changed that."""
+        """Run a due alarm, unless it has changed since it was selected."""
         kernel = self._kernel
         alarms, now_ms = kernel.alarms, kernel.now_ms
         try:
             actor = kernel.instances.get(found.actor)
         except NotStarted:
-            # Not the alarm's fault.
+            # Not a failure of the alarm.
             alarms.postpone(found, now_ms + UNSTARTED_MS)
             return
         row = alarms.find(found.actor, found.id)
@@ -392,7 +393,7 @@ class Executor:
 
 
 def _stored_method(actor: Actor, stored: bytes) -> tuple[Continuation, Callable[..., Any]]:
-    """What is to be run, and the method of the actor that does it; raises `Unrunnable`."""
+    """The continuation and its method; raises `Unrunnable`."""
     try:
         continuation = decode_continuation(stored)
     except PayloadError as error:
@@ -400,8 +401,8 @@ def _stored_method(actor: Actor, stored: bytes) -> tuple[Continuation, Callable[
     name = method_of(type(actor), continuation.method)
     if name is None:
         raise Unrunnable(
-            f"{type(actor).__name__} has no method {continuation.method}; give the one it has "
-            f"become @alias({continuation.method!r}) and redrive"
+            f"{type(actor).__name__} has no method {continuation.method}; if it was renamed, add "
+            f"@alias({continuation.method!r}) to the new one and redrive"
         )
     return continuation, bound(actor, name)
 

@@ -1,8 +1,8 @@
-"""What has arrived for the actors of this host.
+"""Messages that have arrived for the actors of this host.
 
-A message that can be done in the turn it arrives in is never written: it stands in `fresh` until
-then. What is left when the turn ends goes into the table, in order, and so does everything for an
-actor that has rows there already. Nothing is settled with its sender before the turn is committed.
+A message that runs in the turn it arrives in is never written: it waits in `fresh`. Messages left
+when the turn ends are written to the table, in order, and so is every message for an actor that
+already has rows there. Nothing is settled before the turn is committed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from signalhub.actors.store.schema import HELD_MS
 from signalhub.actors.store.store import Store
 from signalhub.ids import Ulids
 
-# So many messages that come again after a failure may go before the others of a turn.
+# How many retried messages may run before the others in one turn.
 _DELAYED_MAX = 20
-# Rows of actors that could not be started. They become ready, all at once, when theirs is.
+# Rows of actors that could not be started. They become ready together when the actor starts.
 _UNSTARTED_MS = HELD_MS + 1
 
 
 class Item(msgspec.Struct, gc=False):
-    """One message for one actor; without an `arrival_id` it is not in the table."""
+    """One message for one actor; not in the table if it has no `arrival_id`."""
 
     actor: str
     kind: str
@@ -42,24 +42,24 @@ class Inbox:
         self._execute = store.execute
         self._ids = ids
         self.fresh: deque[Item] = deque()
-        # How many rows of an actor are ready, so that nothing overtakes them.
+        # Ready rows per actor, so that nothing overtakes them.
         self._ready: dict[str, int] = {}
-        # What stood in `fresh` before the running handler took something back.
+        # `fresh` as it was before the running handler withdrew something.
         self._before: list[Item] | None = None
         self._is_running = False
-        # Actors that refuse work, and when they are to be started again.
+        # Actors that could not be started, and when to try again.
         self._refusing: dict[str, int] = {}
         self._withdrawals = 0
 
     def load(self) -> None:
-        """Forget what is not in the table."""
+        """Drop messages that are not in the table."""
         self.fresh.clear()
         self._before, self._is_running = None, False
         self._refusing.clear()
         self.reread()
 
     def reread(self) -> None:
-        """Which actors refuse work, and what is ready, as the table has it."""
+        """Read from the table which actors could not be started, and what is ready."""
         for (actor,) in self._execute(
             "SELECT DISTINCT actor FROM inbox WHERE not_before_ms = ?", (_UNSTARTED_MS,)
         ):
@@ -67,15 +67,15 @@ class Inbox:
         self.recount()
 
     def begin(self) -> None:
-        """A handler runs from now on, which may fail."""
+        """A handler starts, which may fail."""
         self._is_running = True
 
     def keep(self) -> None:
-        """What the running handler took back stays away."""
+        """Keep what the running handler withdrew."""
         self._before, self._is_running = None, False
 
     def undo(self) -> None:
-        """The running handler's changes are rolled back, also here."""
+        """Undo what the running handler withdrew."""
         self._is_running = False
         if self._before is not None:
             self.fresh, self._before = deque(self._before), None
@@ -93,7 +93,7 @@ class Inbox:
         return bool(self.fresh or self._ready)
 
     def put(self, item: Item, now_ms: int) -> None:
-        """It is done in this turn if nothing of its actor waits before it."""
+        """Add a message; it runs in this turn if nothing waits for the same actor."""
         if item.actor in self._refusing:
             self.store(item, now_ms, _UNSTARTED_MS)
         elif self._ready.get(item.actor):
@@ -102,13 +102,13 @@ class Inbox:
             self.fresh.append(item)
 
     def flush(self, now_ms: int) -> None:
-        """What the turn did not get to is kept for the next."""
+        """Write the messages that did not run in this turn."""
         while self.fresh:
             item = self.fresh.popleft()
             self.store(item, now_ms, _UNSTARTED_MS if item.actor in self._refusing else 0)
 
     def store(self, item: Item, now_ms: int, not_before_ms: int = 0) -> bool:
-        """Write it behind everything that has arrived; `False` if it is there already."""
+        """Append a row; `False` if the message is already in the table."""
         self._execute(
             "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -128,7 +128,7 @@ class Inbox:
         return is_new
 
     def take(self, now_ms: int, limit: int) -> Iterator[Item]:
-        """The next rows to be done, in order, without what is taken back meanwhile."""
+        """The next rows to run, in order, except those withdrawn meanwhile."""
         rows: list[Item] = []
         if limit > 0:
             rows += self._select(
@@ -152,7 +152,7 @@ class Inbox:
         ]
 
     def done(self, item: Item) -> None:
-        """It has been dealt with."""
+        """Remove a message that has run."""
         if not item.arrival_id:
             return
         found = self._execute(
@@ -165,7 +165,7 @@ class Inbox:
     def later(
         self, item: Item, now_ms: int, not_before_ms: int, *, is_attempt: bool = True
     ) -> None:
-        """It could not be done now; others need not wait for it."""
+        """Retry a message later; others need not wait for it."""
         item.attempts += is_attempt
         if not item.arrival_id:
             self.store(item, now_ms, not_before_ms)
@@ -182,28 +182,28 @@ class Inbox:
             self._count_down(item.actor)
 
     def not_started(self, actor: str, until_ms: int) -> None:
-        """The actor refuses work; what comes for it waits behind what is there."""
+        """The actor could not be started; its messages wait in order."""
         self._refusing[actor] = until_ms
 
     def refuse(self, item: Item, now_ms: int) -> None:
-        """It waits until its actor could be started."""
+        """Let a message wait until its actor has started."""
         self.later(item, now_ms, _UNSTARTED_MS, is_attempt=False)
 
     def refused_until_ms(self, actor: str) -> int:
-        """When the actor is to be started again; 0 if it does not refuse work."""
+        """When to start the actor again; 0 if it does not wait for that."""
         return self._refusing.get(actor, 0)
 
     def to_start(self, now_ms: int) -> list[str]:
-        """Actors that refused work and are to be tried again."""
+        """Actors that are due to be started again."""
         return [actor for actor, until_ms in self._refusing.items() if until_ms <= now_ms]
 
     def started(self, actor: str) -> None:
-        """What has come while the actor refused work is ready, in the order it came in."""
+        """The actor has started: its messages are ready, in the order of arrival."""
         if self._refusing.pop(actor, None) is not None:
             self._make_ready(actor, _UNSTARTED_MS)
 
     def hold(self, actor: str) -> None:
-        """Nothing of this actor is to be done for now; order and pauses stay."""
+        """Run nothing of this actor for now; keep order and pauses."""
         self._execute(
             "UPDATE inbox SET not_before_ms ="
             " iif(not_before_ms > 0 AND not_before_ms < ?, -not_before_ms, ?)"
@@ -214,7 +214,7 @@ class Inbox:
         self._refusing.pop(actor, None)
 
     def release(self, actor: str) -> None:
-        """What was held is ready, in the order it arrived in, or when its pause ends."""
+        """Held messages are ready, in the order of arrival, or when their pause ends."""
         self._execute(
             "UPDATE inbox SET not_before_ms = -not_before_ms WHERE actor = ? AND not_before_ms < 0",
             (actor,),
@@ -233,7 +233,7 @@ class Inbox:
             self._ready[actor] = count
 
     def withdraw(self, actor: str, kind: str, call_id: str) -> bool:
-        """Take back what has not been done; `False` if it is not here, or has been tried."""
+        """Withdraw a message that has not run; `False` if it is not here or was tried."""
         if self._is_running and self._before is None:
             self._before = list(self.fresh)
         for item in self.fresh:
@@ -266,7 +266,7 @@ class Inbox:
         )
 
     def next_due_ms(self) -> int | None:
-        """When the next delayed message, or an actor that refused work, is to be tried again."""
+        """When to retry the next delayed message or actor that could not be started."""
         found: int | None = self._execute(
             "SELECT min(not_before_ms) FROM inbox WHERE not_before_ms > 0 AND not_before_ms < ?",
             (HELD_MS,),

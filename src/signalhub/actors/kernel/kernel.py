@@ -1,10 +1,9 @@
-"""The core of a host: `turn(events, now)` takes what has happened and returns what is to be done.
+"""The core of a host: `turn(events, now)` takes events and returns effects.
 
-One turn is one transaction. It takes the events, ends calls whose time has passed, runs what is
-ready up to a limit, and chooses what to send; then it commits, and only then do its effects exist.
-There is no work that only memory knows of: a kernel that is made anew from its tables goes on where
-the last commit was. `StorageFailed` means that the turn has not happened, and the kernel has
-already done that.
+One turn is one transaction. It takes the events, ends calls that have timed out, runs what is ready
+up to a limit, and chooses what to send; then it commits and returns its effects. No work exists
+only in memory: a kernel loaded from its tables continues after the last commit. `StorageFailed`
+means that the turn was rolled back and the kernel has reloaded its tables.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ log = logging.getLogger("signalhub.actors")
 
 
 class Counters(msgspec.Struct):
-    """What has happened since the host was started."""
+    """Counters since the start of the host."""
 
     requests: int = 0
     request_errors: int = 0
@@ -76,11 +75,11 @@ class Counters(msgspec.Struct):
 
 
 def _nothing(point: str) -> None:
-    """Nobody watches how far a turn has come."""
+    """Default for `reached`: ignore the points of a turn."""
 
 
 class Kernel:
-    """One host's actors. Not thread-safe; one thread owns it."""
+    """The actors of one host. Not thread-safe; one thread owns it."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class Kernel:
         jitter: Callable[[], float] = random.random,
         reached: Callable[[str], None] = _nothing,
     ) -> None:
-        """`reached` is called at the points of a turn where tests want to end the process."""
+        """`reached` is called at points of a turn where tests may kill the process."""
         self.store = store
         self.kinds = Kinds(classes, config or DurableConfig(), foreign)
         self.config = self.kinds.host_config
@@ -103,7 +102,7 @@ class Kernel:
         self.reached = reached
         self.now_ms = 0
         self.effects: list[Effect] = []
-        # Does memory still stand for a turn that has not happened?
+        # Does memory still reflect a turn that was rolled back?
         self._is_unread = False
         self.places = Places(store, host)
         self.inbox = Inbox(store, self.ids)
@@ -129,7 +128,7 @@ class Kernel:
             self._load()
 
     def _load_again(self) -> None:
-        """After a turn that has not happened; a disk that fails here, too, is tried again later."""
+        """Reload after a turn was rolled back; if the disk fails again, retry later."""
         self._is_unread = True
         with self.store.transaction():
             self._load()
@@ -147,7 +146,7 @@ class Kernel:
         self.dispatch.load()
 
     def turn(self, events: Iterable[Event], now_ms: int) -> list[Effect]:
-        """Everything that can be done now; the effects are to be performed by the caller."""
+        """Do everything that can be done now; the caller performs the effects."""
         self.now_ms = now_ms
         self.effects = []
         self.counters.turns += 1
@@ -162,7 +161,7 @@ class Kernel:
                 self._work(now_ms)
                 self.moving.run(now_ms)
                 self.dispatch.run(now_ms)
-                # Last, because what comes home or could not be sent goes into the mailbox, too.
+                # Last, because returned and undeliverable messages also go into the inbox.
                 self.inbox.flush(now_ms)
                 self.arriving.write()
                 self.recovery.end_turn()
@@ -202,16 +201,16 @@ class Kernel:
                 control.obey(self, event)
 
     def _deliver(self, event: Arrived) -> None:
-        """One delivery must not end the host, or it would come again and end it for ever."""
+        """A delivery must not stop the host, because it would be redelivered and stop it again."""
         fault = self.attempt(lambda: self.arriving.arrived(event, self.now_ms))
         if fault is not None:
             log.error("a delivery from %s is set aside", event.sender, exc_info=fault)
             self.arriving.set_aside(event, repr(fault), self.now_ms)
 
     def attempt(self, work: Callable[[], None]) -> Exception | None:
-        """Do something that may fail; then it has not happened, and the turn goes on.
+        """Run an action that may fail; if it does, roll it back and continue the turn.
 
-        Faults of the disk end the turn, as everywhere.
+        Disk errors end the turn, as everywhere.
         """
         waiting = len(self.inbox.fresh)
         self.store.begin()
@@ -232,7 +231,7 @@ class Kernel:
 
     def _offload_ended(self, event: Ended) -> None:
         if not self.places.is_here(event.actor):
-            return  # It is on its way, perhaps packed already, and does the work anew.
+            return  # It is moving, perhaps packed already; its new host does the work again.
         self.store.execute(
             "DELETE FROM offloads WHERE actor = ? AND call_id = ?", (event.actor, event.call_id)
         )
@@ -240,7 +239,7 @@ class Kernel:
             self.calls.ended(event.actor, event.call_id, event.outcome, self.now_ms)
 
     def _work(self, now_ms: int) -> None:
-        """What was stored first, what this turn has brought, and alarms; each has its share."""
+        """Run stored messages, then new ones, then alarms; each gets its share."""
         budget = self.config.inbound_batch_size
         due = self.alarms.due(now_ms, self.alarms.share(budget))
         budget = max(1, budget - len(due))
@@ -260,11 +259,11 @@ class Kernel:
 
     @property
     def has_work(self) -> bool:
-        """Is there something that need not wait for an event or a time?"""
+        """Is there work that does not wait for an event or a time?"""
         return self.inbox.is_ready or self.recovery.is_unfinished
 
     def next_due_ms(self) -> int | None:
-        """When `turn` has to be called if nothing happens; `None` for never."""
+        """When to call `turn` if nothing happens; `None` for never."""
         times = (
             self.calls.next_due_ms(),
             self.inbox.next_due_ms(),
@@ -274,10 +273,10 @@ class Kernel:
         )
         return min((one for one in times if one is not None), default=None)
 
-    # What its parts need of each other.
+    # Used by the parts of the kernel.
 
     def adopted(self, actor: str) -> None:
-        """An actor has come from another host, with calls and work of its own."""
+        """An actor has arrived from another host, with its calls and offloaded work."""
         self.calls.load()
         self.recovery.adopt(actor)
         self.dispatch.wake_nowhere()
@@ -302,10 +301,10 @@ class Kernel:
         is_ordered: bool = True,
         is_held_back: bool = False,
     ) -> Item | None:
-        """Put a message on its way: into the mailbox of an actor here, else into the outbox.
+        """Send a message: into the inbox for an actor here, otherwise into the outbox.
 
-        With `is_held_back` what is for an actor here is returned instead, because the run it comes
-        from may still fail.
+        With `is_held_back` a message for an actor here is returned instead, because its run may
+        still fail.
         """
         if self.places.is_here(dest) and not self.outbox.has_for(actor, dest):
             item = Item(dest, kind, call_id, actor, payload)
@@ -318,7 +317,7 @@ class Kernel:
         return None
 
     def post_row(self, row: Row, *, is_ordered: bool) -> None:
-        # Behind what waits already, even if its destination is known to live elsewhere by now.
+        # After what already waits, even if the destination is known to have moved.
         lane = self.outbox.lane_of(row.actor, row.dest, is_ordered=is_ordered)
         if lane is None:
             lane = self.dispatch.lane_for(row.dest, is_ordered=is_ordered)
@@ -326,5 +325,5 @@ class Kernel:
         self.dispatch.wake(lane)
 
     def take_back(self, dest: str, call_id: str) -> bool:
-        """Take a request back that waits in the mailbox of an actor here and was not tried."""
+        """Withdraw a request that waits in the inbox of this host and was not tried."""
         return self.places.is_here(dest) and self.inbox.withdraw(dest, "request", call_id)

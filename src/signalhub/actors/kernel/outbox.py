@@ -1,4 +1,4 @@
-"""What is to be sent to other hosts, as it is stored."""
+"""The outbox: messages to be sent to other hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from signalhub.actors.store.store import Store
 
-# The lane of rows whose destination's host is not known.
+# The lane of rows whose destination has no known host.
 NOWHERE = ""
 # The lane of rows whose sender is moving.
 FROZEN = "!"
@@ -29,26 +29,26 @@ class Row(msgspec.Struct, gc=False):
 
     @property
     def is_ending(self) -> bool:
-        """Does nobody want it after some time?"""
+        """Does the message expire?"""
         return self.expires_ms is not None
 
 
 Lane = tuple[str, bool]
-"""A host, and whether the order matters."""
+"""A host, and whether order matters."""
 
 
 class Outbox:
-    """The table `outbox`, and how far its lanes were sent."""
+    """The table `outbox`, and how far each lane was sent."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._execute = store.execute
-        # Actors something was ever stored for: only for them order with local messages matters.
+        # Every actor with stored messages: only for these does order with local messages matter.
         self._dests: set[str] = set()
         self._sent_to: dict[Lane, str] = {}
 
     def load(self) -> list[Lane]:
-        """Read what is kept in memory; returns the lanes that have rows."""
+        """Load from the tables; returns the lanes that have rows."""
         self._dests = {dest for (dest,) in self._execute("SELECT DISTINCT dest FROM outbox")}
         self._sent_to = {
             (host, bool(is_ordered)): sent_to
@@ -77,7 +77,7 @@ class Outbox:
         )
 
     def has_for(self, actor: str, dest: str) -> bool:
-        """Does something from one to the other wait to be sent?"""
+        """Does a message from one actor to the other wait to be sent?"""
         if dest not in self._dests:
             return False
         return (
@@ -88,7 +88,7 @@ class Outbox:
         )
 
     def lane_of(self, actor: str, dest: str, *, is_ordered: bool) -> Lane | None:
-        """The lane in which the newest message from one to the other waits, if there is any."""
+        """The lane of the newest waiting message from one actor to the other, if any."""
         if dest not in self._dests:
             return None
         host: str | None = self._execute(
@@ -108,14 +108,14 @@ class Outbox:
         return [Row(*columns) for columns in rows]
 
     def dests(self, host: str, limit: int) -> list[str]:
-        """Whom the rows of a host are for."""
+        """The destinations of the rows of a host."""
         rows = self._execute(
             "SELECT DISTINCT dest FROM outbox WHERE host = ? LIMIT ?", (host, limit)
         )
         return [dest for (dest,) in rows]
 
     def sending(self, lane: Lane, rows: list[Row]) -> None:
-        """Remember, before it happens, that rows leave the host; only requests are taken back."""
+        """Record that rows are about to be sent; only requests can be withdrawn."""
         last = max((row.msg_id for row in rows if row.kind == "request"), default="")
         if last > self._sent_to.get(lane, ""):
             self._sent_to[lane] = last
@@ -128,7 +128,7 @@ class Outbox:
         )
 
     def withdraw(self, actor: str, dest: str, msg_id: str) -> bool | None:
-        """Take a row away. Was it never sent? `None` if it is not there."""
+        """Delete a row; returns whether it was never sent, `None` if it does not exist."""
         found = self._execute(
             "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?"
             " RETURNING host, is_ordered, attempts",
@@ -140,7 +140,7 @@ class Outbox:
         return not attempts and msg_id > self._sent_to.get((host, bool(is_ordered)), "")
 
     def freeze(self, actor: str) -> None:
-        """Nothing more of this actor leaves."""
+        """Stop sending messages of this actor."""
         rows: list[Any] = self._execute(
             "SELECT dest, msg_id, host, is_ordered, attempts FROM outbox WHERE actor = ?", (actor,)
         ).fetchall()
@@ -153,7 +153,7 @@ class Outbox:
             )
 
     def thaw(self, actor: str) -> set[Lane]:
-        """The actor stays, or has come here: its rows go on from the lanes that are returned."""
+        """The actor stays or has arrived here: send its rows again, from the returned lanes."""
         rows: list[Any] = self._execute(
             "UPDATE outbox SET host = iif(substr(dest, 1, 1) = '@', dest, ?)"
             " WHERE actor = ? AND host = ? RETURNING dest, host, is_ordered",
@@ -163,7 +163,7 @@ class Outbox:
         return {(host, bool(is_ordered)) for _, host, is_ordered in rows}
 
     def rehost(self, before: str, hosts: Mapping[str, str]) -> set[Lane]:
-        """Destinations live elsewhere than was thought; returns the lanes that have rows now."""
+        """Destinations have moved; returns the lanes that have rows now."""
         rows: list[Any] = self._execute(
             "SELECT actor, dest, msg_id, is_ordered, attempts FROM outbox WHERE host = ?", (before,)
         ).fetchall()

@@ -1,9 +1,8 @@
-"""What the hub delivers: taken once, put into the mailbox of its actor, or held for now.
+"""Deliveries from the hub: accepted once, and put into the inbox or held.
 
-A request is remembered by its call id together with the time the hub accepted the copy it came in.
-The memory of it ends when the host has seen a delivery that the hub accepted a whole
-`tombstone_ttl` later: mailboxes are read in order, so no repeat can come any more
-(docs/decisions/0011).
+A request is remembered by its call id and the time at which the hub accepted it. It is forgotten
+once the host has seen a delivery that the hub accepted `tombstone_ttl` later: mailboxes are read in
+order, so no copy can arrive after that (docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("signalhub.actors")
 
-# An actor placed with this token has never lived anywhere.
+# An actor placed with this token is new.
 FIRST_TOKEN: Final = 1
 _PURGE_MAX: Final = 1_000
 _UNREADABLE_MAX: Final = 1_000
@@ -39,13 +38,13 @@ _SEEN: Final = "seen_ms"
 
 
 class Arriving:
-    """The way in."""
+    """Takes deliveries into the store."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._seen_ms = 0
         self._written_ms = 0
-        # Actors here of which the hub has said once that they live elsewhere.
+        # Actors here that the hub has once reported to live elsewhere.
         self._contested: set[str] = set()
 
     def load(self) -> None:
@@ -53,13 +52,13 @@ class Arriving:
         self._seen_ms = self._written_ms = self._kernel.store.get_meta(_SEEN) or 0
 
     def arrived(self, event: Arrived, now_ms: int) -> None:
-        """A batch of another host, or a call from outside."""
+        """A batch from another host, or a call from outside."""
         kernel = self._kernel
         try:
             if event.type == wire.CALL:
                 self._from_outside(event, now_ms)
             elif not event.sender.startswith(wire.HOST_PREFIX):
-                raise NotReadable(f"{event.sender} is no host, and sent {event.type!r:.100}")
+                raise NotReadable(f"{event.sender} is not a host, but sent {event.type!r:.100}")
             elif event.type == wire.MOVE:
                 kernel.moving.part_arrived(event)
             elif event.type == wire.MARK:
@@ -71,7 +70,7 @@ class Arriving:
                 for message, raw in batch:
                     self._message(message, raw, event.accepted_ms, now_ms)
         except NotReadable as fault:
-            # Whoever sent it speaks another version, or is nobody we listen to.
+            # The sender uses another version or may not send this.
             log.error("from %s: %s", event.sender, fault)
             self._refuse(event, fault)
             self.set_aside(event, str(fault), now_ms)
@@ -79,10 +78,10 @@ class Arriving:
         self._settle(event)
 
     def set_aside(self, event: Arrived, fault: str, now_ms: int) -> None:
-        """What cannot be taken in is kept as evidence, and does not come again."""
+        """Store an unreadable delivery for inspection, so that it is not redelivered."""
         self._kernel.counters.unreadable += 1
         self._kernel.letters.bury("", "unreadable", "", event.data, fault, 1, now_ms)
-        # Anybody may send such, so not all of it can be kept.
+        # Anyone may send these, so their number is limited.
         self._kernel.store.execute(
             "DELETE FROM dead WHERE actor = '' AND dead_id <= (SELECT dead_id FROM dead"
             " WHERE actor = '' ORDER BY dead_id DESC LIMIT 1 OFFSET ?)",
@@ -95,12 +94,12 @@ class Arriving:
         self._kernel.effects.append(Settle(event.delivery))
 
     def _refuse(self, event: Arrived, fault: NotReadable) -> None:
-        """Whoever waits for what cannot be read is told so, as far as that can be made out."""
+        """Send an error to the callers of unreadable requests, as far as they are known."""
         kernel = self._kernel
         error = RemoteError("Unreadable", str(fault))
         is_outside = event.type == wire.CALL
         if not (is_outside or event.sender.startswith(wire.HOST_PREFIX)):
-            return  # Whoever is neither speaks for nobody.
+            return  # The sender may not send on behalf of actors.
         for outline in wire.outlines(event.data):
             caller = event.sender if is_outside else outline.sender
             if outline.kind != "request" or not _is_somebody(caller):
@@ -115,15 +114,15 @@ class Arriving:
         self.take(item, accepted_ms, now_ms)
 
     def _from_outside(self, event: Arrived, now_ms: int) -> None:
-        """Whoever is outside is answered at the address it really has, under ids of its own."""
+        """A call from outside: answered at its real address, with its own ids."""
         batch = [message for message, _ in wire.split(event.data)]
         if any(message.kind != "request" for message in batch):
-            raise NotReadable(f"{event.sender} is no actor and can only make requests")
+            raise NotReadable(f"{event.sender} is not an actor and can only make requests")
         for message in batch:
             _check_names(message)
         for message in batch:
             call_id = f"{event.sender}#{message.call}"
-            # The hub vouches for the address, and it stays with all calls that follow from this.
+            # The hub has verified the address, and it is passed on to all further calls.
             rights = {"address": event.sender}
             context = CallContext(auth=rights, call_id=call_id, caller=event.sender).encode()
             trusted = Message(
@@ -138,9 +137,9 @@ class Arriving:
             self._message(trusted, wire.encode(trusted), event.accepted_ms, now_ms)
 
     def take(self, item: Item, accepted_ms: int, now_ms: int) -> None:
-        """Put it where it belongs, unless it has been here before.
+        """Accept a message unless it is a copy.
 
-        `accepted_ms` is 0 for what never left this host, and so cannot be repeated.
+        `accepted_ms` is 0 for messages within this host, which cannot be repeated.
         """
         kernel = self._kernel
         if kernel.moving.is_packed(item.actor):
@@ -166,16 +165,16 @@ class Arriving:
         return bool(store.connection.changes())
 
     def _wonder(self, address: str) -> None:
-        """Something is here for an actor that may live elsewhere."""
+        """A message has arrived for an actor that may live elsewhere."""
         own = self._kernel.places.own(address)
-        # The token it had here tells late parts and answers from new ones.
+        # Its former token distinguishes late parts and answers from new ones.
         self._kernel.places.put(address, 0 if own is None else own.token, Status.UNPLACED)
         self._kernel.dispatch.doubt(address)
 
-    # What the hub says about places.
+    # Answers of the hub about places.
 
     def lives_here(self, place: Place, now_ms: int) -> None:
-        """The hub places an actor here: a new one starts, one that has lived is on its way."""
+        """The hub places an actor here: a new actor starts, an existing one is arriving."""
         kernel = self._kernel
         own = kernel.places.own(place.actor)
         status = None if own is None else own.status
@@ -187,8 +186,8 @@ class Arriving:
         kernel.places.forget(place.actor)
         if own is not None and status is not Status.HERE and own.token >= place.token:
             log.error(
-                "the hub places %s here as if it had not left for another host; what comes for it "
-                "is kept until the hub knows better",
+                "the hub places %s here although it has moved to another host; its messages are "
+                "held until the hub's answer changes",
                 place.actor,
             )
             kernel.places.put(place.actor, own.token, Status.GONE)
@@ -202,29 +201,29 @@ class Arriving:
         kernel.inbox.release(place.actor)
 
     def lives_elsewhere(self, place: Place, now_ms: int) -> None:
-        """Send on what came here for it. If it lived here, it does no longer: it stands still."""
+        """Forward its messages to its new host. If it lived here, it no longer runs."""
         kernel = self._kernel
         own = kernel.places.own(place.actor)
         if own is None or own.status is Status.LEAVING:
             return
         if own.status is Status.ARRIVING:
             if place.token <= own.token:
-                # Asked before the move; what has arrived since waits for another answer.
+                # Asked before the move; later messages wait for another answer.
                 kernel.dispatch.doubt_later(place.actor, now_ms)
                 return
-            # It was on its way here and is somewhere else by now.
+            # It was moving here and has been moved elsewhere.
             kernel.taking_over.give_up(place.actor)
         if own.status is Status.HERE:
             if place.token < own.token and place.actor not in self._contested:
-                # The answer may be older than what is known here: ask once more.
+                # The answer may be outdated: ask once more.
                 self._contested.add(place.actor)
                 kernel.dispatch.doubt_later(place.actor, now_ms)
                 return
             self._contested.discard(place.actor)
-            log.error("%s lives in %s by now; its rows here stand still", place.actor, place.host)
-            # Its next move has the token after this one, whatever a hub knew that lost its memory.
+            log.error("%s now lives in %s; its rows here are inactive", place.actor, place.host)
+            # Its next move has the token after this one, even if the hub has lost its data.
             kernel.places.put(place.actor, place.token, Status.GONE)
-            # What this turn has brought for it must not run any more, either.
+            # Messages that arrived in this turn must not run either.
             kernel.inbox.flush(now_ms)
             kernel.inbox.hold(place.actor)
             kernel.outbox.freeze(place.actor)
@@ -235,32 +234,32 @@ class Arriving:
             "DELETE FROM inbox WHERE actor = ? RETURNING arrival_id, kind, call_id, payload",
             (place.actor,),
         ).fetchall()
-        # It was not taken here: if the actor comes, what was sent on must not count as a copy.
+        # Not accepted here: if the actor arrives later, forwarded ones must not count as copies.
         kernel.store.execute("DELETE FROM done WHERE actor = ?", (place.actor,))
         found: list[Any] = sorted(rows)
         for _, kind, call_id, payload in found:
             self._send_on(place.actor, kind, call_id, payload)
 
     def _send_on(self, actor: str, kind: str, call_id: str, payload: bytes) -> None:
-        """To where the actor lives by now; whether it is a copy is known there.
+        """Forward a message to the actor's host, which knows whether it is a copy.
 
-        It goes in the name of the host: whoever sent it may leave, with all rows in its own name.
+        The host is its sender, because the original sender may move with all its rows.
         """
         kernel = self._kernel
-        # It counts as sent, because copies of it may come however it goes on.
+        # It counts as sent, because copies of it may arrive in any case.
         row = Row(kernel.places.host, actor, kernel.new_id(), kind, call_id, payload, attempts=1)
         kernel.post_row(row, is_ordered=True)
 
     # Tombstones.
 
     def write(self) -> None:
-        """At the end of a turn: how far the mailbox was read."""
+        """Record, at the end of a turn, how far the mailbox was read."""
         if self._seen_ms > self._written_ms:
             self._kernel.store.put_meta(_SEEN, self._seen_ms)
             self._written_ms = self._seen_ms
 
     def purge(self) -> int:
-        """Forget requests no copy of which can come any more; returns how many."""
+        """Forget requests whose copies can no longer arrive; returns how many."""
         store = self._kernel.store
         oldest_ms = self._seen_ms - self._kernel.config.tombstone_ttl_ms
         store.execute(
@@ -272,17 +271,17 @@ class Arriving:
 
 
 def _check_names(message: Message) -> None:
-    """Messages go from somebody, who may be answered, to an actor; raises `NotReadable`."""
+    """Check sender and target of a message; raises `NotReadable`."""
     try:
         parse_ref(message.to)
     except ValueError as error:
-        raise NotReadable(f"a message to nobody: {error}") from error
+        raise NotReadable(f"invalid target: {error}") from error
     if message.sender and not _is_somebody(message.sender):
-        raise NotReadable(f"a message from nobody: {message.sender!r:.100} is no address")
+        raise NotReadable(f"invalid sender {message.sender!r:.100}")
 
 
 def _is_somebody(address: str) -> bool:
-    """Can an answer be sent there?"""
+    """Can an answer be sent to this address?"""
     if address.startswith("@"):
         return names.is_address(address)
     try:

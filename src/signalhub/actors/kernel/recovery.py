@@ -1,10 +1,9 @@
-"""What a host does when it is started, before and beside new work.
+"""Recovery at the start of a host, alongside new work.
 
-The rows are the work, so little has to be recovered: ids go on after the last, what was under way
-is sent again because it is still in the outbox, offloaded work is started again, actors with
-anything waiting are loaded, and what can never run is set aside loudly. All of it goes in steps of
-a hundred, one a turn, so that a large store does not hold up what is new; a crash in between starts
-it over.
+All work is in rows, so little has to be recovered: ids continue after the last one, messages still
+in the outbox are sent again, offloaded work is started again, actors with waiting messages are
+loaded, and work that can never run is set aside with an error in the log. This happens in steps of
+a hundred per turn, so that a large store does not delay new work; after a crash it starts over.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ log = logging.getLogger("signalhub.actors")
 
 _LAST_ID: Final = "last_ulid"
 _PURGE_TURNS: Final = 50
-# How much is forgotten in one turn at most: so many times so many keys, or tombstones.
+# Limits per turn: rounds, and keys or tombstones deleted in each.
 _PURGE_TIMES: Final = 10
 _PURGE_KEYS: Final = 1_000
 
 
 class Recovery:
-    """Starting up, and what has to be cleared away now and then."""
+    """Startup, and the periodic cleanup of expired rows."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -53,7 +52,7 @@ class Recovery:
         return bool(self._to_wake or self._to_check or self._to_offload)
 
     def begin(self, now_ms: int) -> None:
-        """Ids go on after the last one ever made here, even if the clock was set back."""
+        """Continue ids after the last one made here, even if the clock was set back."""
         kernel = self._kernel
         execute = kernel.store.execute
         last = kernel.store.get_meta(_LAST_ID)
@@ -67,7 +66,7 @@ class Recovery:
         self.again()
 
     def again(self) -> None:
-        """What has to be looked at after a start, or after a turn that failed."""
+        """List what to check after a start or a failed turn."""
         execute = self._kernel.store.execute
         self._to_wake = deque(
             address
@@ -81,7 +80,7 @@ class Recovery:
         self._to_offload = deque(execute("SELECT actor, call_id FROM offloads"))
 
     def adopt(self, actor: str) -> None:
-        """An actor has come here: its work outside is started anew, and it is woken."""
+        """An actor has arrived: start its offloaded work again and load it."""
         self._to_wake.append(actor)
         rows = self._kernel.store.execute(
             "SELECT actor, call_id FROM offloads WHERE actor = ?", (actor,)
@@ -89,7 +88,7 @@ class Recovery:
         self._to_offload.extend(rows)
 
     def step(self, now_ms: int) -> None:
-        """A hundred of each, in a turn."""
+        """Process a hundred of each per turn."""
         self._kernel.reached("recovery")
         limit = self._kernel.config.inbound_batch_size
         for address in self._kernel.inbox.to_start(now_ms):
@@ -102,16 +101,16 @@ class Recovery:
             self._offload(*self._to_offload.popleft())
 
     def _wake(self, address: str) -> None:
-        """Load an actor that has something waiting, so that it can set its alarms and the like."""
+        """Load an actor with waiting work, so that `on_start` can set its alarms."""
         kernel = self._kernel
         if not kernel.places.is_here(address):
             return
-        # Why it cannot be started is in the log by then, and it is tried again.
+        # The reason is logged, and the actor is tried again later.
         with suppress(NotStarted):
             kernel.instances.get(address)
 
     def _check(self, actor: str, call_id: str, now_ms: int) -> None:
-        """A call whose continuation is gone becomes a dead letter, which waits for the outcome."""
+        """A call whose continuation no longer exists becomes a dead letter awaiting the outcome."""
         kernel = self._kernel
         waiting = kernel.calls.find(actor, call_id)
         cls = kernel.kinds.find(parse_ref(actor).kind)
@@ -125,7 +124,7 @@ class Recovery:
             except PayloadError as fault:
                 name, fault_text = "", str(fault)
             else:
-                fault_text = f"{cls.__name__} has no method {name} any more"
+                fault_text = f"{cls.__name__} no longer has a method {name}"
             if name and method_of(cls, name) is not None:
                 continue
             log.error("%s: the continuation of %s is set aside: %s", actor, call_id, fault_text)
@@ -136,7 +135,7 @@ class Recovery:
 
     def _offload(self, actor: str, call_id: str) -> None:
         if not self._kernel.places.is_here(actor):
-            return  # Whoever has it by now does the work; if it comes back, it is adopted.
+            return  # Its present host does the work; if it comes back, it is adopted again.
         found = self._kernel.store.execute(
             "SELECT function, arguments FROM offloads WHERE actor = ? AND call_id = ?",
             (actor, call_id),
@@ -145,7 +144,7 @@ class Recovery:
             self._kernel.effects.append(Offload(actor, call_id, *found))
 
     def end_turn(self) -> None:
-        """Remember the newest id, and now and then forget what has had its time."""
+        """Store the newest id, and periodically delete expired rows."""
         kernel = self._kernel
         if kernel.ids.last != self._last_id:
             self._last_id = kernel.ids.last
@@ -154,9 +153,9 @@ class Recovery:
         if self._is_purging or self._turns % _PURGE_TURNS == 0:
             tombstones = self._purge(kernel.arriving.purge)
             keys = self._purge(lambda: kernel.calls.purge_keys(kernel.now_ms, _PURGE_KEYS))
-            # What is left over goes in the next turn, whenever that is.
+            # The rest is deleted in the next turn.
             self._is_purging = not (tombstones and keys)
 
     def _purge(self, purge: Callable[[], int]) -> bool:
-        """Was all forgotten that can be?"""
+        """Delete expired rows; returns whether nothing is left to delete."""
         return not all(purge() for _ in range(_PURGE_TIMES))

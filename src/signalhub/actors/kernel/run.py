@@ -1,7 +1,7 @@
-"""One run of a method: what an actor can do in it, and what becomes of that.
+"""One run of a method: what an actor can do in it, and its effects.
 
-Rows are written at once, within the run's savepoint. What is not a row (messages to actors of the
-same host, work to be offloaded) gathers here and is passed on when the run has succeeded.
+Rows are written at once, within the run's savepoint. Messages to actors of the same host and
+offloaded work are collected here and passed on when the run has succeeded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Unset(Enum):
-    """An argument that was not given."""
+    """Marks an omitted argument."""
 
     UNSET = "unset"
 
@@ -52,7 +52,7 @@ UNSET: Final = Unset.UNSET
 
 @lru_cache(maxsize=1_024)
 def is_async(function: object) -> bool:
-    """Would calling it run nothing of it?"""
+    """Would a call only create a coroutine or generator?"""
     return (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)
@@ -74,7 +74,7 @@ class Running:
         self.now_ms = now_ms
         self.posted: list[Item] = []
         self.effects: list[Effect] = []
-        # The request that is being answered, for `defer`.
+        # The request being handled, for `defer`.
         self.request: tuple[str, str] | None = None
         self.deferred: Token | None = None
 
@@ -109,7 +109,7 @@ class Running:
         body = self._encoded(wanted)
         if key is not None:
             if not isinstance(key, str) or not key:
-                raise ValueError("the key of a call is a text that is not empty")
+                raise ValueError("the key of a call must be a non-empty string")
             before = self.kernel.calls.made_before(self.address, key, self.now_ms)
             if before is not None:
                 return before
@@ -126,7 +126,7 @@ class Running:
             deadline_ms,
             key,
         )
-        # Nothing is stored before the last thing that can be wrong with the call.
+        # Nothing is stored before all checks have passed.
         context = self._context(call_id, is_new_chain=is_new_chain)
         message = Message("request", call_id, dest, body, self.address, context)
         self.kernel.calls.put(self.address, waiting)
@@ -157,16 +157,16 @@ class Running:
         args: tuple[Any, ...],
     ) -> tuple[str, Operation]:
         if not isinstance(target, (Ref, str)):
-            raise TypeError(f"a target is ref(kind, key) or 'kind/key', not {target!r}")
+            raise TypeError(f"a target must be ref(kind, key) or 'kind/key', not {target!r}")
         to = parse_ref(target) if isinstance(target, str) else target
         if isinstance(operation, Operation):
             if args:
-                raise TypeError("arguments belong into op(…), or follow a method, not both")
+                raise TypeError("pass arguments either in op(…) or after a method, not both")
             wanted = operation
         elif callable(operation) or isinstance(operation, str):
             wanted = op(operation, *args)
         else:
-            raise TypeError(f"an operation is op(…), a method or its name, not {operation!r}")
+            raise TypeError(f"an operation must be op(…), a method or its name, not {operation!r}")
         self.kernel.kinds.check(to.kind, wanted)
         return str(to), wanted
 
@@ -191,21 +191,21 @@ class Running:
         self, then: Then | None, catch: Then | None, *, errors_only: bool
     ) -> tuple[bytes | None, bytes | None]:
         if errors_only and then is None and catch is None:
-            raise TypeError("errors_only needs a continuation that hears of the errors")
+            raise TypeError("errors_only needs a continuation, which gets the errors")
         return (
             None if then is None else self.stored(then),
             None if catch is None else self.stored(catch),
         )
 
     def stored(self, given: Then, *, has_outcome: bool = True) -> bytes:
-        """A continuation of this actor as it is kept; raises `TypeError` for what is none."""
+        """A continuation of this actor in stored form; raises `TypeError` if it is invalid."""
         config = self.config
         continuation = continuation_of(given, self.actor)
         method = getattr(type(self.actor), continuation.method)
         if is_async(method):
             raise TypeError(
-                f"{continuation.method} is async and would never be run: continuations are plain "
-                "functions; use self.offload for what has to wait"
+                f"{continuation.method} is async and would never run: continuations must be plain "
+                "functions; use self.offload for work that waits"
             )
         if not has_outcome and len(place(continuation, None)[0]) == len(continuation.args):
             raise TypeError("RESULT stands for the outcome of a call; an alarm has none")
@@ -239,7 +239,7 @@ class Running:
         found = self.kernel.calls.cancel(self.address, call_id)
         if found is not CancelOutcome.SUPPRESSED:
             return found
-        # It may have been made in this very run, and so never have left it.
+        # It may have been made in this run, and so not have been passed on.
         posted = [item for item in self.posted if (item.kind, item.call_id) != ("request", call_id)]
         effects = [one for one in self.effects if getattr(one, "call_id", None) != call_id]
         is_withdrawn = len(posted) < len(self.posted) or len(effects) < len(self.effects)
@@ -255,11 +255,11 @@ class Running:
     def redrive(self, dead_id: str) -> bool:
         return self.kernel.letters.redrive(self.address, dead_id, self.now_ms, self.posted.append)
 
-    # Answers that come later.
+    # Deferred answers.
 
     def defer(self) -> Token:
         if self.request is None:
-            raise RuntimeError("defer answers a call of another actor later; there is none here")
+            raise RuntimeError("defer is only possible while handling a call")
         if self.deferred is None:
             self.deferred = Token(self.kernel.new_id())
             self.kernel.deferred.put(self.address, self.deferred, *self.request)
@@ -267,7 +267,7 @@ class Running:
 
     def resolve(self, token: Token, value: Any) -> bool:
         if isinstance(value, BaseException):
-            # As a continuation, `partial(self.resolve, token)` gets errors as well.
+            # As a continuation, `partial(self.resolve, token)` also gets errors.
             return self.reject(token, value)
         config = self.config
         body = outcome.of_value(
@@ -280,7 +280,7 @@ class Running:
 
     def _answer(self, token: Token, body: bytes) -> bool:
         if not isinstance(token, Token):
-            raise TypeError(f"a deferred call is answered by its token, not {token!r}")
+            raise TypeError(f"a deferred call is answered with its token, not {token!r}")
         found = self.kernel.deferred.take(self.address, token.id)
         if found is None:
             return False
@@ -288,12 +288,12 @@ class Running:
         return True
 
     def answer(self, caller: str, call_id: str, body: bytes) -> None:
-        """Send an outcome to whoever called; nobody waits if there is no caller."""
+        """Send an outcome to the caller, if there is one."""
         if not caller:
             return
         message = Message("result", call_id, caller, msgspec.Raw(body), self.address)
         if caller.startswith("@"):
-            # Outside, the id is known without the address that was put before it here.
+            # An outside caller knows the id without the address prefixed to it here.
             message.call = call_id.removeprefix(f"{caller}#")
         item = self.kernel.post(
             self.address,
@@ -307,7 +307,7 @@ class Running:
         if item is not None:
             self.posted.append(item)
 
-    # Work outside the actor.
+    # Offloaded work.
 
     def offload(
         self,

@@ -1,8 +1,8 @@
-"""Sending what is in the outbox: one batch of each lane under way, in the order of the rows.
+"""Sending the outbox: one batch per lane in flight, in the order of the rows.
 
 A lane waits for the receipt of its batch. Without one it sends the same rows again after a pause
-that doubles; rows whose time has passed leave the lane. Rows whose destination has no known host
-wait in the lane `NOWHERE` until the hub has said where it lives.
+that doubles; expired rows leave the lane. Rows whose destination has no known host wait in the lane
+`NOWHERE` until the hub has said where it lives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("signalhub.actors")
 
-# What one batch may hold; the hub takes a mebibyte, envelope included.
+# The limit of one batch; the hub accepts a mebibyte, envelope included.
 BATCH_BYTES_MAX: Final = 512 * 1024
 LOCATE_MAX: Final = 1_000
 _ASKED_MAX: Final = 4 * LOCATE_MAX
@@ -45,7 +45,7 @@ _JITTER: Final = 0.2
 
 
 class Trip(msgspec.Struct):
-    """A batch on its way."""
+    """A batch in flight."""
 
     lane: Lane
     rows: list[Row]
@@ -53,7 +53,7 @@ class Trip(msgspec.Struct):
 
 
 class Pause(msgspec.Struct):
-    """A lane, or the asking for places, after a failure."""
+    """The back-off of a lane, or of asking for places, after a failure."""
 
     attempts: int = 0
     until_ms: int = 0
@@ -62,7 +62,7 @@ class Pause(msgspec.Struct):
 
 
 class Dispatch:
-    """What is under way from this host."""
+    """The batches in flight from this host, and its questions about places."""
 
     def __init__(self, kernel: Kernel, jitter: Callable[[], float]) -> None:
         self._kernel = kernel
@@ -71,18 +71,18 @@ class Dispatch:
         self._busy: set[Lane] = set()
         self._awake: set[Lane] = set()
         self._pauses: dict[Lane, Pause] = {}
-        # Actors the hub has been asked about, and those it has to be asked about again.
+        # Actors the hub has been asked about, and those to ask about again.
         self._asked: dict[str, int] = {}
-        # In order, because every run of the same events must ask the same.
+        # Ordered, because the same events must always ask the same questions.
         self._doubted: dict[str, None] = {}
         self._asking = Pause()
-        # Is there anybody the hub has not been asked about? And whom nobody serves for now.
+        # Is there an actor the hub has not been asked about? And the actors nobody serves for now.
         self._is_unlocated = False
         self._unplaced: dict[str, Pause] = {}
         self._swept_ms = 0
 
     def load(self) -> None:
-        """Forget what was under way: all of it is still in the table."""
+        """Forget batches in flight: their rows are still in the table."""
         self._trips.clear()
         self._busy.clear()
         self._pauses.clear()
@@ -91,7 +91,7 @@ class Dispatch:
         self._is_unlocated = True
         self._unplaced.clear()
         self._awake = set(self._kernel.outbox.load())
-        # What is arriving may be complete, and only wait for the hub's word.
+        # Arriving actors may be complete and wait only for the hub's confirmation.
         self._doubted = dict.fromkeys(
             address
             for status in (Status.UNPLACED, Status.ARRIVING)
@@ -100,9 +100,9 @@ class Dispatch:
         self._swept_ms = 0
 
     def connected(self) -> None:
-        """The hub is there (again): no reason to wait any longer.
+        """Connected to the hub: end all pauses.
 
-        It may be one that has lost its memory, so it is told which actors live here.
+        The hub may have lost its data, so it is told which actors live here.
         """
         for pause in self._pauses.values():
             pause.until_ms = 0
@@ -118,7 +118,7 @@ class Dispatch:
             self._is_unlocated = True
 
     def wake_nowhere(self) -> None:
-        """Rows have come whose destinations have to be looked up."""
+        """There are new rows whose destinations must be looked up."""
         self.wake((NOWHERE, True))
         self.wake((NOWHERE, False))
 
@@ -129,12 +129,12 @@ class Dispatch:
         self._is_unlocated = True
 
     def doubt_later(self, address: str, now_ms: int) -> None:
-        """Ask again, after a pause that grows with every such answer."""
+        """Ask again after a pause that grows each time."""
         self._doubted[address] = None
         self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
 
     def lane_for(self, dest: str, *, is_ordered: bool) -> Lane:
-        """By which lane a message to an actor goes, as far as is known."""
+        """The lane for messages to an actor; `NOWHERE` if its host is unknown."""
         if dest.startswith("@"):
             return dest, is_ordered
         own = self._kernel.places.own(dest)
@@ -145,7 +145,7 @@ class Dispatch:
 
     def next_due_ms(self) -> int | None:
         """When a pause ends."""
-        # A lane whose first rows were not sent after all goes on at once.
+        # A lane whose first rows were not sent continues at once.
         times = [
             self._pauses[lane].until_ms if lane in self._pauses else 0
             for lane in self._awake - self._busy
@@ -175,7 +175,7 @@ class Dispatch:
         self._locate(now_ms)
 
     def _sweep(self, now_ms: int) -> None:
-        """A net under the net: what got no answer of any kind counts as refused."""
+        """A safety net: a batch without any answer counts as refused."""
         config = self._kernel.config
         if abs(now_ms - self._swept_ms) < config.sweep_interval_ms:
             return
@@ -183,14 +183,14 @@ class Dispatch:
         oldest_ms = now_ms - 2 * config.outbound_timeout_ms - config.sweep_interval_ms
         for batch, trip in list(self._trips.items()):
             if not oldest_ms <= trip.sent_ms <= now_ms:
-                log.warning("a batch for %s got no answer at all", trip.lane[0])
+                log.warning("a batch for %s got no answer", trip.lane[0])
                 self.refused(Refused(batch, "no answer"), now_ms)
         for address, asked_ms in list(self._asked.items()):
             if not oldest_ms <= asked_ms <= now_ms:
                 del self._asked[address]
                 self._is_unlocated = True
         for is_ordered in (True, False):
-            # Nobody sends these, so nobody else notices that they are too old.
+            # These are not sent, so their expiry is checked here.
             for row in self._kernel.outbox.head((NOWHERE, is_ordered), config.outbound_batch_size):
                 self._is_over(row, now_ms)
 
@@ -213,7 +213,7 @@ class Dispatch:
         unknown: dict[str, str] = {}
         for row in rows:
             size += len(row.payload) + 1
-            # What has all the time there is must not be in a batch that the hub drops one day.
+            # Rows that never expire must not be in a batch that the hub drops at its expiry.
             if chosen and (size > BATCH_BYTES_MAX or row.is_ending != chosen[0].is_ending):
                 break
             if not self._fence(row, lane, fences):
@@ -244,7 +244,7 @@ class Dispatch:
         return Send(batch, lane[0], type, data, fences, ttl_ms)
 
     def _fence(self, row: Row, lane: Lane, fences: dict[str, int]) -> bool:
-        """Add what the hub has to check; `False` if the place of the destination is not known."""
+        """Add the fences the hub must check; `False` if the destination's place is unknown."""
         places = self._kernel.places
         sender = places.token_of(row.actor)
         if sender is not None:
@@ -258,9 +258,9 @@ class Dispatch:
         return True
 
     def _is_over(self, row: Row, now_ms: int) -> bool:
-        """Has the row no more time? Its call then ends; a result has all the time there is."""
+        """Has the row expired? Its call then ends; results never expire."""
         if row.kind != "request" or row.actor == self._kernel.places.host:
-            # Who sent what is only passed on has its receipt.
+            # The sender of a forwarded message already has its receipt.
             return False
         age_max = self._kernel.config.max_request_age_ms
         if row.expires_ms is None and time_of(row.msg_id) + age_max <= now_ms:
@@ -268,20 +268,20 @@ class Dispatch:
             return True
         if row.expires_ms is None or row.expires_ms > now_ms:
             return False
-        # Its call has ended, by a timeout or by a result that came before the receipt.
+        # Its call has ended, by a timeout or by a result that arrived before the receipt.
         self._kernel.outbox.remove([row])
         return True
 
     def _come_home(self, rows: list[Row], now_ms: int) -> None:
-        """Their destination lives here by now."""
+        """The destination of these rows now lives here."""
         kernel = self._kernel
         kernel.outbox.remove(rows)
         for row in rows:
             item = Item(row.dest, row.kind, row.call_id, row.actor, row.payload)
-            # A copy that was sent before may still come through the hub.
+            # A copy sent earlier may still arrive through the hub.
             kernel.arriving.take(item, now_ms if row.attempts else 0, now_ms)
 
-    # What the hub says.
+    # Answers of the hub.
 
     def receipted(self, event: Receipted) -> None:
         trip = self._end(event.batch)
@@ -325,7 +325,7 @@ class Dispatch:
         (row,) = trip.rows
         own = self._kernel.places.own(row.actor)
         if own is not None and own.status in (Status.LEAVING, Status.GONE):
-            # The row goes along, and is refused there, too; here nothing of the actor runs.
+            # The row moves along and is refused there, too; nothing of the actor runs here.
             self._lengthen(self._pauses.setdefault(trip.lane, Pause()), now_ms)
         else:
             self._kernel.calls.too_large(row)
@@ -345,7 +345,7 @@ class Dispatch:
     # Places.
 
     def _locate(self, now_ms: int) -> None:
-        """Ask the hub about actors, a thousand at a time; those nobody serves wait alone."""
+        """Ask the hub about actors, a thousand at a time; those nobody serves are asked later."""
         if self._asking.until_ms > now_ms or len(self._asked) >= _ASKED_MAX:
             return
         again = [one for one, pause in self._unplaced.items() if pause.until_ms <= now_ms]
@@ -358,7 +358,7 @@ class Dispatch:
             dests = self._kernel.outbox.dests(NOWHERE, LOCATE_MAX + known)
             wanted |= dict.fromkeys(one for one in dests if self._is_wanted(one, now_ms))
             if not dests:
-                # The handler that made the call has failed, or the call was withdrawn.
+                # The handler that made the call failed, or the call was withdrawn.
                 self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
         for one in again:
             if one not in wanted and one not in self._asked:
@@ -376,11 +376,11 @@ class Dispatch:
         return address not in self._asked and (pause is None or pause.until_ms <= now_ms)
 
     def _claim(self, address: str) -> int | None:
-        """The token under which an actor is at home here, also if the hub should not know it."""
+        """The token of an actor that lives here, even if the hub does not know it."""
         own = self._kernel.places.own(address)
         if own is None or own.status not in (Status.HERE, Status.ARRIVING):
             return None
-        # Parts are sent when the hub has given the place away, so it once knew this token.
+        # Parts are sent after the hub has changed the place, so it once knew this token.
         is_home = own.status is Status.HERE or self._kernel.taking_over.is_complete(address)
         return own.token if is_home else None
 
@@ -400,8 +400,8 @@ class Dispatch:
             if place.host != kernel.places.host:
                 self._elsewhere(place, now_ms)
             elif kernel.moving.is_packed(place.actor):
-                # It is to come back before it has arrived elsewhere: until then nothing is for it
-                # here, and what waits for it stays in the names of its senders, in their order.
+                # It will come back before it has arrived elsewhere: until then nothing is delivered
+                # here, and waiting messages keep their senders and their order.
                 self.doubt_later(place.actor, now_ms)
                 continue
             else:
@@ -420,7 +420,7 @@ class Dispatch:
             self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
         if new:
             others = f" and {len(new) - 1} more" if len(new) > 1 else ""
-            log.warning("%s%s must wait: %s", new[0], others, event.unplaced[new[0]])
+            log.warning("no place for %s%s yet: %s", new[0], others, event.unplaced[new[0]])
 
     def _elsewhere(self, place: Place, now_ms: int) -> None:
         self._kernel.places.learn(place.actor, place.host, place.token)
@@ -428,6 +428,6 @@ class Dispatch:
 
 
 def _batch_id(rows: list[Row]) -> str:
-    """The same for the same rows, so that the hub knows a batch it has; no other rows have it."""
+    """The id of a batch: equal only for equal rows, so that the hub recognizes a repeat."""
     digest = blake2b("".join(row.msg_id for row in rows).encode(), digest_size=8).hexdigest()
     return f"{rows[0].msg_id}-{len(rows)}-{digest}"

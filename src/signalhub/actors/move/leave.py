@@ -1,12 +1,12 @@
 """Moving an actor from one host to another, with everything it has.
 
-The old host: `asked` (the actor stands still, the hub is to give its place away) → `placed`
-(nothing more is accepted for it here; a mark is sent through the own mailbox) → `drained` (the
-mark came back, so all that was accepted before is here; the rows go in parts) → the new host says
-that it has arrived, and the rows are deleted. What the new host does is in `taking_over`.
+The old host: `asked` (the actor is stopped, the hub is asked to change its place) → `placed` (the
+hub accepts nothing more for it here; the host sends a mark to its own mailbox) → `drained` (the
+mark came back, so everything accepted before is here; the rows are sent in parts) → the new host
+confirms the arrival, and the rows are deleted. The new host's side is in `take_over`.
 
-Every step is a row of `moves`; what it takes to get on is derived from that row, so a crash only
-repeats it.
+Every step is stored in a row of `moves`, from which the next action is derived; after a crash the
+step is repeated.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _PAUSE_MS: Final = 2_000
 
 
 class CannotMove(ValueError):
-    """The move was not begun; the text says why."""
+    """The move was not started; the text says why."""
 
 
 class Trip(msgspec.Struct):
-    """A step of a move that the hub has been asked to take."""
+    """A step of a move that waits for the hub's answer."""
 
     actor: str
     move_id: str
     step: Step
-    # Is it from an earlier connection? Then its success is none that counts.
+    # Sent over an earlier connection? Then its success does not count.
     is_outdated: bool = False
 
     def is_of(self, move: Move) -> bool:
@@ -59,29 +59,29 @@ class Trip(msgspec.Struct):
 
 
 class Moving:
-    """What hosts do to get moves on, and all that the old host does."""
+    """Advances moves, and does the old host's part of them."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._moves = kernel.moves
-        # By the batch, or what stands for one.
+        # By the id of the batch or request.
         self._trips: dict[str, Trip] = {}
         self._next_part: dict[str, int] = {}
         self._paused_until_ms: dict[str, int] = {}
-        # Moves whose mark the hub has: it comes by itself.
+        # Moves whose mark the hub has stored: it will be delivered.
         self._marked: set[str] = set()
 
     def load(self) -> None:
-        """Forget what was under way."""
+        """Forget steps in flight."""
         self._trips.clear()
         self._next_part.clear()
         self._paused_until_ms.clear()
         self._marked.clear()
 
     def connected(self) -> None:
-        """The hub may have lost what it was sent: all steps are taken again.
+        """The hub may have lost what it was sent: repeat all steps.
 
-        What is under way is answered in any case; the same may not be sent before.
+        Steps in flight get an answer in any case; they may not be sent again before that.
         """
         for trip in self._trips.values():
             trip.is_outdated = True
@@ -106,19 +106,19 @@ class Moving:
         kernel = self._kernel
         token = kernel.places.token_of(actor)
         if self._moves.find(actor) is not None:
-            raise CannotMove(f"{actor} is on its way already")
+            raise CannotMove(f"{actor} is already moving")
         if token is None:
             raise CannotMove(f"{actor} does not live in {kernel.places.host}")
         if to == kernel.places.host:
-            raise CannotMove(f"{actor} lives in {to} already")
+            raise CannotMove(f"{actor} already lives in {to}")
         try:
             pack(Parcel.collect(kernel.store, actor, kernel.ids.last))
         except (ValueError, TypeError, msgspec.MsgspecError) as error:
-            # Better now than when its place is given away.
-            raise CannotMove(f"what {actor} has stored cannot be sent: {error}") from error
+            # Fail now rather than after its place has changed.
+            raise CannotMove(f"the rows of {actor} cannot be sent: {error}") from error
         self._moves.failures.pop(actor, None)
         kernel.places.put(actor, token, Status.LEAVING)
-        # What this turn has brought for it must not run any more, either.
+        # Messages that arrived in this turn must not run either.
         kernel.inbox.flush(kernel.now_ms)
         kernel.inbox.hold(actor)
         kernel.outbox.freeze(actor)
@@ -128,15 +128,15 @@ class Moving:
         return move
 
     def send_again(self, actor: str, to: str) -> Move:
-        """Whoever replaces a host that is lost has not got what that one took; `CannotMove`."""
+        """Send the parts again, to a host that replaces a lost one; raises `CannotMove`."""
         move = self._moves.find(actor)
         if move is None or not self.is_packed(actor) or move.peer != to:
-            raise CannotMove(f"{actor} has not been sent to {to} yet; there is nothing to repeat")
+            raise CannotMove(f"{actor} has not been sent to {to}; there is nothing to send again")
         self._cut_anew(move, self._moves.bodies(move))
         return move
 
     def moved(self, event: Moved, now_ms: int) -> None:
-        """The hub's answer to giving the place away."""
+        """The hub's answer to the change of place."""
         move = self._moves.find(event.actor)
         self._trips.pop(_giving(event.actor), None)
         if move is None or move.step != "asked":
@@ -150,45 +150,45 @@ class Moving:
             self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
     def _stay(self, move: Move, reason: str) -> None:
-        """The hub does not give the place away: the actor goes on here."""
+        """The hub refused to change the place: the actor continues here."""
         kernel = self._kernel
-        log.error("%s stays here: %s", move.actor, reason)
+        log.error("%s is not moved: %s", move.actor, reason)
         self._moves.failures[move.actor] = reason
         kernel.places.put(move.actor, move.token, Status.HERE)
         kernel.inbox.release(move.actor)
         self.thaw(move.actor)
         kernel.calls.load()
         kernel.recovery.adopt(move.actor)
-        # What the hub refused may mean that it sees the place otherwise.
+        # The refusal may mean that the hub has another place for it.
         kernel.dispatch.doubt(move.actor)
         self._end(move)
 
     def thaw(self, actor: str) -> None:
-        """The rows of an actor that lives here may leave again."""
+        """Send the rows of an actor that lives here again."""
         for lane in self._kernel.outbox.thaw(actor):
             self._kernel.dispatch.wake(lane)
 
     def marked(self, event: Arrived) -> None:
-        """The mark came out of the mailbox: everything before it is here."""
+        """The mark was delivered: everything before it is here."""
         move_id = read_mark(event.data)
         if event.sender != self._kernel.places.host:
-            raise NotReadable(f"{event.sender} sent a mark; only a host itself does")
+            raise NotReadable(f"{event.sender} sent a mark; only the host itself may")
         for move in self._moves.all():
             if move.move_id == move_id and move.step == "placed":
                 move.step = "drained"
                 self._moves.put(move)
-                # Once: what is sent again after a crash has to be the same.
+                # Once, because after a crash the same bytes must be sent again.
                 data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
                 self._moves.cut(move, data, PART_BYTES)
                 return
 
     def is_packed(self, actor: str) -> bool:
-        """Is it too late for a message to go along with an actor that leaves?"""
+        """Is it too late for a message to move along with a leaving actor?"""
         move = self._moves.find(actor)
         return move is not None and move.direction == "leaving" and move.step == "drained"
 
     def _cut_smaller(self, move: Move) -> bool:
-        """The hub takes less than was thought: can there be smaller parts, and are there now?"""
+        """The hub's limit is lower than expected: make smaller parts; returns whether it could."""
         bodies = self._moves.bodies(move)
         part_bytes = len(bodies[0]) // 2
         if part_bytes < _PART_BYTES_MIN:
@@ -197,7 +197,7 @@ class Moving:
         return True
 
     def _cut_anew(self, move: Move, bodies: list[bytes], part_bytes: int | None = None) -> None:
-        """Under another id: neither the hub nor the new host may take these for the old parts."""
+        """Cut into parts under a new id, so that they are not mistaken for the old ones."""
         self._moves.drop_parts(move.actor)
         self._next_part.pop(move.actor, None)
         move.move_id = self._kernel.new_id()
@@ -205,7 +205,7 @@ class Moving:
         self._moves.cut(move, b"".join(bodies), part_bytes or len(bodies[0]))
 
     def part_arrived(self, event: Arrived) -> None:
-        """A part of an actor, or word that one has arrived; raises `NotReadable`."""
+        """A part of an actor, or the confirmation of an arrival; raises `NotReadable`."""
         part, body = read_part(event.data)
         if part.count:
             self._kernel.taking_over.take_in(part, body, event.sender)
@@ -217,7 +217,7 @@ class Moving:
         move = self._moves.find(part.actor)
         if move is None or not self.is_packed(part.actor):
             return
-        # Not by its id: the parcel may have been cut anew since.
+        # Not by its id: the parcel may have been cut again.
         if move.token != part.token or move.peer != sender:
             return
         kernel = self._kernel
@@ -228,10 +228,10 @@ class Moving:
         kernel.dispatch.doubt(move.actor)
         self._end(move)
 
-    # Getting on.
+    # Progress.
 
     def run(self, now_ms: int) -> None:
-        """Take the next step of every move that is not waiting for an answer."""
+        """Take the next step of every move that does not wait for an answer."""
         for move in self._moves.all():
             if self._paused_until_ms.get(move.actor, 0) <= now_ms and not self._is_under_way(move):
                 self._step(move)
@@ -251,7 +251,7 @@ class Moving:
             case "drained":
                 number = self._next_part.get(move.actor, 0)
                 part = self._moves.encoded_part(move, number)
-                # Without one, all are with the hub; the new host will say when it has them.
+                # Without one, the hub has all parts; the new host confirms when it has them.
                 if part is not None:
                     batch = f"part-{move.move_id}-{number}"
                     self._send(move, batch, move.peer, wire.MOVE, part)
@@ -264,7 +264,7 @@ class Moving:
         self._kernel.effects.append(Send(batch, to, type, data, {}))
 
     def receipted(self, batch: str) -> None:
-        """The hub has something; if that was a step of a move, the next may follow."""
+        """The hub has stored a batch; if it was a step of a move, continue the move."""
         move, trip = self._back(batch)
         if move is None or trip is None or trip.is_outdated:
             return
@@ -277,7 +277,7 @@ class Moving:
             self._end(move)
 
     def refused(self, event: Refused, now_ms: int) -> None:
-        """The hub does not take something; if that was a step of a move, it is tried again."""
+        """The hub refused a batch; if it was a step of a move, retry it."""
         move, _ = self._back(event.batch)
         if move is None:
             return
@@ -289,7 +289,7 @@ class Moving:
         self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
     def _back(self, batch: str) -> tuple[Move | None, Trip | None]:
-        """The trip of a batch, and its move, if that has not got on meanwhile."""
+        """The trip of a batch and its move, unless the move has advanced meanwhile."""
         trip = self._trips.pop(batch, None)
         move = None if trip is None else self._moves.find(trip.actor)
         return (move if move is not None and trip is not None and trip.is_of(move) else None), trip
@@ -302,5 +302,5 @@ class Moving:
 
 
 def _giving(actor: str) -> str:
-    """What stands for a batch while the hub is asked to give a place away."""
+    """The id used for a request to change a place."""
     return f"give-{actor}"

@@ -1,4 +1,4 @@
-"""The tables of moves: how far each is, parts of actors on their way, and what hosts tell."""
+"""The tables of moves: the step of each, parts of moving actors, and the messages of hosts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Move(msgspec.Struct):
 
 
 class Part(msgspec.Struct):
-    """A piece of an actor on its way, or, without a body, word that it has arrived."""
+    """A part of a moving actor or, without a body, the confirmation of its arrival."""
 
     v: int
     move: str
@@ -41,7 +41,7 @@ class Part(msgspec.Struct):
 
 
 class Mark(msgspec.Struct):
-    """What a host sends itself."""
+    """The message a host sends to itself."""
 
     move: str
 
@@ -51,15 +51,15 @@ _decode_mark = msgspec.json.Decoder(Mark).decode
 
 
 def read_part(data: bytes) -> tuple[Part, bytes]:
-    """A part and the piece in it; raises `NotReadable`."""
+    """A part and its body; raises `NotReadable`."""
     try:
         part = _decode_part(data)
         if part.v != wire.ENVELOPE_VERSION:
-            raise NotReadable(f"a move of version {part.v}")
+            raise NotReadable(f"unknown version {part.v} of a move")
         parse_ref(part.actor)
         return part, b64decode(part.body, validate=True)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise NotReadable(f"a part of a move that cannot be read: {error}") from error
+        raise NotReadable(f"unreadable part of a move: {error}") from error
 
 
 def read_mark(data: bytes) -> str:
@@ -67,7 +67,7 @@ def read_mark(data: bytes) -> str:
     try:
         return _decode_mark(data).move
     except msgspec.MsgspecError as error:
-        raise NotReadable(f"a mark that cannot be read: {error}") from error
+        raise NotReadable(f"unreadable mark: {error}") from error
 
 
 def encoded_mark(move: Move) -> bytes:
@@ -75,7 +75,7 @@ def encoded_mark(move: Move) -> bytes:
 
 
 def encoded_arrival(move_id: str, actor: str, token: int) -> bytes:
-    """Word that an actor has arrived."""
+    """The confirmation that an actor has arrived."""
     return msgspec.json.encode(Part(wire.ENVELOPE_VERSION, move_id, actor, token))
 
 
@@ -85,7 +85,7 @@ class Moves:
     def __init__(self, store: Store) -> None:
         self._execute = store.execute
         self._moves: dict[str, Move] = {}
-        # Why moves did not happen, for whoever asks.
+        # Why moves failed, for operators.
         self.failures: dict[str, str] = {}
 
     def load(self) -> None:
@@ -105,7 +105,7 @@ class Moves:
         )
 
     def end(self, actor: str) -> None:
-        """The move of this actor is over, however it went."""
+        """Delete the move of this actor."""
         self._moves.pop(actor, None)
         self._execute("DELETE FROM moves WHERE actor = ?", (actor,))
         self.drop_parts(actor)
@@ -126,7 +126,7 @@ class Moves:
         self._execute("DELETE FROM parts WHERE actor = ?", (actor,))
 
     def bodies(self, move: Move) -> list[bytes]:
-        """The parts that are here, in order."""
+        """The parts received so far, in order."""
         rows: Iterable[tuple[Any, ...]] = self._execute(
             "SELECT body FROM parts WHERE actor = ? AND move_id = ? ORDER BY number",
             (move.actor, move.move_id),
@@ -140,7 +140,7 @@ class Moves:
         return found
 
     def encoded_part(self, move: Move, number: int) -> bytes | None:
-        """A part as it is sent; `None` if there are not so many."""
+        """A part as it is sent; `None` after the last one."""
         body = self._execute(
             "SELECT body FROM parts WHERE actor = ? AND move_id = ? AND number = ?",
             (move.actor, move.move_id, number),
@@ -159,5 +159,5 @@ class Moves:
         return msgspec.json.encode(part)
 
     def shown(self) -> list[dict[str, Any]]:
-        """Moves as people read them."""
+        """Moves in readable form."""
         return [msgspec.structs.asdict(move) for move in self._moves.values()]

@@ -1,4 +1,4 @@
-"""All rows of one actor: taken out of one store, put into another."""
+"""All rows of one actor: read from one store and written to another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from signalhub.actors.kernel.outbox import FROZEN
 from signalhub.actors.store.schema import HELD_MS, VERSION
 from signalhub.actors.store.store import Store
 
-# Tables with a column `actor` whose rows go along as they are.
+# Tables with a column `actor` whose rows are moved unchanged.
 _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
-# Names of the id that rows have, unless their table is WITHOUT ROWID.
+# Names of the row id, unless the table is WITHOUT ROWID.
 _ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
 
@@ -26,10 +26,10 @@ class Table(msgspec.Struct):
 
     statements: list[str]
     name: str
-    # What can be inserted: no generated columns, but the id of the row, if it has one.
+    # The columns to insert: the row id if there is one, but no generated columns.
     columns: list[str]
     rows: list[Columns]
-    # The greatest id AUTOINCREMENT has given, if that is used.
+    # The highest id given by AUTOINCREMENT, if used.
     sequence: int | None = None
 
 
@@ -43,12 +43,12 @@ class Parcel(msgspec.Struct):
     outbox: list[Columns]
     done: list[Columns]
     tables: list[Table]
-    # Rows go along as they are, so both hosts must have the same tables.
+    # Rows are moved unchanged, so both hosts must have the same tables.
     version: int = VERSION
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing that anybody would miss?"""
+        """Does it contain nothing worth keeping?"""
         rows = any(rows for table, rows in self.plain.items() if table != "keys")
         return not (rows or self.outbox or self.inbox or self.tables)
 
@@ -91,7 +91,7 @@ class Parcel(msgspec.Struct):
 
     @staticmethod
     def delete(store: Store, actor: str) -> None:
-        """Everything but what the host knows about the place of the actor."""
+        """Delete everything of the actor except what the host knows about its place."""
         for name in _EVERY:
             store.execute(f"DELETE FROM {name} WHERE actor = ?", (actor,))  # noqa: S608
         for table in _tables(store, actor, with_rows=False):
@@ -99,14 +99,14 @@ class Parcel(msgspec.Struct):
 
     @staticmethod
     def take_inbox(store: Store, actor: str) -> list[Columns]:
-        """What came for the actor while it was on its way, taken out, in order."""
+        """Remove and return, in order, the messages that came while the actor was moving."""
         rows = _rows(store, "inbox", actor, "arrival_id")
         store.execute("DELETE FROM inbox WHERE actor = ?", (actor,))
         return rows
 
     @staticmethod
     def done_of(store: Store, actor: str) -> list[Columns]:
-        """Which requests the actor has taken."""
+        """The requests the actor has accepted."""
         rows = store.execute(
             "SELECT actor, call_id, accepted_ms FROM done WHERE actor = ?", (actor,)
         )
@@ -121,7 +121,7 @@ class Parcel(msgspec.Struct):
 
     @staticmethod
     def put_inbox(store: Store, row: Columns, arrival_id: str) -> None:
-        """Behind everything that is there, and held; what came twice stays once."""
+        """Append held messages; duplicates are ignored."""
         actor, _, kind, call_id, sender, payload, attempts, not_before_ms = row
         held = not_before_ms if not_before_ms < 0 else HELD_MS
         store.execute(
@@ -162,7 +162,7 @@ def _columns(store: Store, table: str) -> list[str]:
     columns = [str(name) for name, hidden in found if not hidden]
     if store.execute("SELECT wr FROM pragma_table_list WHERE name = ?", (table,)).get:
         return columns
-    # A column may have taken a name of the row's id away; one that has taken all hides it for good.
+    # A column may shadow a name of the row id; if all names are shadowed, it is inaccessible.
     taken = {str(name).lower() for name, _ in found}
     return [*[name for name in _ROW_IDS if name not in taken][:1], *columns]
 
@@ -180,7 +180,7 @@ def _fill(store: Store, table: Table) -> None:
 
 
 def _has_sequences(store: Store) -> bool:
-    """The table exists from the first use of AUTOINCREMENT on."""
+    """The table exists after the first use of AUTOINCREMENT."""
     return bool(store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence'").get)
 
 

@@ -1,6 +1,6 @@
-"""Where actors live: those of this host, for certain; others, as the hub last said.
+"""Where actors live: those of this host, for certain; others, as last reported by the hub.
 
-An actor is *here* once the hub has said so. Before that, and while it moves, what comes for it is
+An actor is *here* once the hub has confirmed it. Before that, and while it moves, its messages are
 held.
 """
 
@@ -17,13 +17,13 @@ _REMEMBERED_MAX = 100_000
 
 
 class Status(StrEnum):
-    """How this host stands to an actor."""
+    """What this host knows about the place of an actor."""
 
     HERE = "here"
-    UNPLACED = "unplaced"  # Something came for it, and the hub has not said where it lives.
+    UNPLACED = "unplaced"  # A message arrived for it, and the hub has not said where it lives.
     LEAVING = "leaving"
     ARRIVING = "arriving"
-    GONE = "gone"  # It lived here and lives elsewhere.
+    GONE = "gone"  # It has moved to another host.
 
 
 class Own(msgspec.Struct, gc=False):
@@ -82,7 +82,7 @@ class Places:
         return own.token if own is not None and own.status is Status.HERE else None
 
     def find(self, address: str) -> Elsewhere | None:
-        """Where an actor of another host lives, if that is known."""
+        """The host of an actor that lives elsewhere, if known."""
         found = self._elsewhere.get(address)
         if found is not None:
             self._elsewhere.move_to_end(address)

@@ -1,7 +1,7 @@
-"""The new host of an actor that moves: parts gather, then all rows are taken over at once.
+"""The new host of a moving actor: collect its parts, then take over all rows at once.
 
-That happens when they are complete and the hub has confirmed the place, in one transaction, and
-before whatever came for the actor meanwhile. A parcel that cannot be taken over is kept.
+That happens in one transaction, when the parts are complete and the hub has confirmed the place,
+before messages that arrived for the actor meanwhile. A parcel that cannot be taken over is kept.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class TakingOver:
         self._kernel = kernel
 
     def take_in(self, part: Part, body: bytes, peer: str) -> None:
-        """A part of an actor that is to live here."""
+        """A part of an actor that moves here."""
         kernel = self._kernel
         own = kernel.places.own(part.actor)
         if self._has_ended(part):
-            # Whoever sent the part has not heard of it.
+            # The sender of the part has not got the confirmation.
             self._tell_again(part, peer)
             return
         known = (Status.HERE, Status.GONE, Status.UNPLACED)
         if own is not None and own.status in known and own.token >= part.token:
             return  # A late copy from an earlier move.
         if own is not None and own.status is Status.HERE:
-            # Only the hub's word ends the life of an actor here.
+            # Only the hub decides that an actor no longer lives here.
             kernel.dispatch.doubt(part.actor)
             return
         if own is not None and own.status is Status.ARRIVING and own.token > part.token:
@@ -51,7 +51,7 @@ class TakingOver:
         if move is not None and (move.direction == "leaving" or move.step == "arrived"):
             return
         if move is not None and move.token == part.token and move.move_id > part.move:
-            return  # Its parcel has been cut anew since.
+            return  # Its parcel has been cut again since.
         if move is None or move.move_id != part.move:
             kernel.moves.put(Move(part.actor, "arriving", peer, "parts", part.token, part.move))
             kernel.moves.drop_parts(part.actor)
@@ -60,24 +60,24 @@ class TakingOver:
             kernel.inbox.hold(part.actor)
         kernel.moves.put_part(part.actor, part.move, part.number, body)
         if kernel.moves.count(part.actor, part.move) == part.count:
-            # Only the hub's word makes an actor live here.
+            # Only the hub decides that an actor lives here.
             kernel.dispatch.doubt(part.actor)
 
     def _has_ended(self, part: Part) -> bool:
-        """Only this very move: its sender deletes the actor when it hears so."""
+        """Has exactly this move ended? Its sender deletes the actor when told so."""
         found = self._kernel.store.execute(
             "SELECT 1 FROM done WHERE actor = ? AND call_id = ?", (part.actor, _memory(part.move))
         )
         return found.get is not None
 
     def _tell_again(self, part: Part, peer: str) -> None:
-        """Should that get lost, the next copy of a part makes up for it."""
+        """Confirm again; if this is lost, the next copy of a part repeats it."""
         data = encoded_arrival(part.move, part.actor, part.token)
         send = Send(f"told-{self._kernel.new_id()}", peer, wire.MOVE, data, {})
         self._kernel.effects.append(send)
 
     def is_complete(self, actor: str) -> bool:
-        """Is everything here of an actor that is arriving?"""
+        """Are all parts of an arriving actor here?"""
         move = self._kernel.moves.find(actor)
         if move is None or move.step != "parts":
             return False
@@ -88,35 +88,35 @@ class TakingOver:
         return True
 
     def give_up(self, actor: str) -> None:
-        """An actor that was on its way here has gone elsewhere."""
+        """An actor that was moving here was moved elsewhere."""
         self._kernel.moves.end(actor)
 
     def confirmed(self, place: Place, now_ms: int) -> None:
-        """The hub says that an arriving actor lives here: take it over if it is complete."""
+        """The hub confirms that an arriving actor lives here: take it over if complete."""
         move = self._kernel.moves.find(place.actor)
         if move is None or move.step != "parts" or place.token != move.token:
             if move is not None and place.token < move.token:
-                # The question was asked before the move, and its answer must not be the last.
+                # The question was asked before the move; ask again.
                 self._kernel.dispatch.doubt_later(place.actor, now_ms)
             return
         try:
             parcel = unpack(b"".join(self._kernel.moves.bodies(move)))
         except msgspec.ValidationError as error:
-            self._failed(move, f"it cannot be read here: {error}")
+            self._failed(move, f"its rows cannot be read: {error}")
             return
         except msgspec.DecodeError:
             return  # Not complete.
         if parcel.actor != move.actor or parcel.version != VERSION:
-            text = f"it is {parcel.actor} as of version {parcel.version} of the tables"
-            self._failed(move, f"{text}; here they have version {VERSION}")
+            text = f"the parcel is {parcel.actor} with version {parcel.version} of the tables"
+            self._failed(move, f"{text}; this host has version {VERSION}")
             return
         fault = self._kernel.attempt(lambda: self._take_over(move, parcel, now_ms))
         if fault is not None:
             self._failed(move, repr(fault))
 
     def _failed(self, move: Move, reason: str) -> None:
-        """Its parts are kept: it may be the host that has to be mended. A restart tries again."""
-        log.error("%s has arrived and cannot live here: %s", move.actor, reason)
+        """Keep the parts: the fault may be in this host. A restart tries again."""
+        log.error("%s has arrived but cannot be taken over: %s", move.actor, reason)
         self._kernel.moves.failures[move.actor] = reason
 
     def _take_over(self, move: Move, parcel: Parcel, now_ms: int) -> None:
@@ -127,7 +127,7 @@ class TakingOver:
         remembered = Parcel.done_of(kernel.store, move.actor)
         Parcel.delete(kernel.store, move.actor)
         parcel.insert(kernel.store, kernel.new_id)
-        # What came here meanwhile may be a copy of what the actor has taken before.
+        # Messages that arrived meanwhile may be copies of ones the actor accepted before.
         taken = {call_id for _, call_id, _ in parcel.done}
         for row in held:
             if row[2] != "request" or row[3] not in taken:
@@ -143,16 +143,16 @@ class TakingOver:
         move.step = "arrived"
         kernel.moves.put(move)
         kernel.moves.failures.pop(move.actor, None)
-        log.info("%s lives here now", move.actor)
+        log.info("%s now lives here", move.actor)
 
     def _keep_stranded(self, stranded: Parcel, now_ms: int) -> None:
-        """Rows of an earlier life here, which ended without a move, are kept as evidence."""
+        """Keep rows from an earlier stay, which ended without a move, as a dead letter."""
         if not stranded.is_empty:
-            text = "what the actor had here when it was made anew in another host"
+            text = "rows left here when the actor was created again in another host"
             data = pack(stranded)
             self._kernel.letters.bury(stranded.actor, "stranded", "", data, text, 0, now_ms)
 
 
 def _memory(move_id: str) -> str:
-    """Under which id a move is remembered that has ended here; no call has such a one."""
+    """The id under which a finished move is remembered; no call has such an id."""
     return f"move {move_id}"

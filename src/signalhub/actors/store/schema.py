@@ -1,4 +1,4 @@
-"""The tables of one host, and what each row means."""
+"""The tables of one host, and the meaning of their rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 APPLICATION_ID: Final = 0x5348_4143
 VERSION: Final = 1
 
-# Rows whose turn is not known yet: their actor is on its way, leaving, or has no known place.
+# Held rows: their actor is arriving, leaving, or has no known place.
 HELD_MS: Final = 1 << 62
 
 CREATE: Final = f"""
@@ -17,14 +17,14 @@ PRAGMA user_version = {VERSION};
 -- `host`, `instance`, `last_ulid`, `seen_ms`: the newest time of acceptance among deliveries.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
--- Where actors live that this host has, had, or is getting. `status` is one of `Status`.
+-- Actors this host has, had, or is receiving. `status` is one of `Status`.
 CREATE TABLE actors (
     address TEXT PRIMARY KEY,
     token INTEGER NOT NULL,
     status TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- What is to be sent, in the order of `msg_id`; for a request this is its call id.
+-- Messages to send, in the order of `msg_id`; for a request this is its call id.
 CREATE TABLE outbox (
     actor TEXT NOT NULL,
     dest TEXT NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE outbox (
 ) WITHOUT ROWID;
 CREATE INDEX outbox_lane ON outbox (host, is_ordered, msg_id);
 
--- How far each lane was ever sent, receipt or not: what lies beyond has never left this host.
+-- How far each lane was ever sent, receipt or not: rows beyond that were never sent.
 CREATE TABLE lanes (
     host TEXT NOT NULL,
     is_ordered INTEGER NOT NULL,
@@ -48,8 +48,8 @@ CREATE TABLE lanes (
     PRIMARY KEY (host, is_ordered)
 ) WITHOUT ROWID;
 
--- What has arrived and was not done in the same turn, in the order of `arrival_id`. `not_before_ms`
--- is 0 for what is ready, and negative for what is held and has a pause to end, too.
+-- Messages that arrived and did not run in the same turn, in the order of `arrival_id`.
+-- `not_before_ms` is 0 for ready rows, and negative for held rows that also have a pause.
 CREATE TABLE inbox (
     actor TEXT NOT NULL,
     arrival_id TEXT NOT NULL,
@@ -64,7 +64,7 @@ CREATE TABLE inbox (
 CREATE UNIQUE INDEX inbox_once ON inbox (actor, kind, call_id);
 CREATE INDEX inbox_ready ON inbox (not_before_ms, arrival_id);
 
--- Calls whose outcome is awaited; `dest` is '' for work outside the actor.
+-- Calls whose outcome is awaited; `dest` is '' for offloaded work.
 CREATE TABLE pending (
     actor TEXT NOT NULL,
     call_id TEXT NOT NULL,
@@ -79,7 +79,7 @@ CREATE TABLE pending (
     PRIMARY KEY (actor, call_id)
 ) WITHOUT ROWID;
 
--- Keys of the application that stand for a call that was made.
+-- Idempotency keys and the calls made with them.
 CREATE TABLE keys (
     actor TEXT NOT NULL,
     idem_key TEXT NOT NULL,
@@ -89,7 +89,7 @@ CREATE TABLE keys (
 ) WITHOUT ROWID;
 CREATE INDEX keys_until ON keys (until_ms);
 
--- Tombstones of requests that came from another host. Rows are added in the order of time.
+-- Tombstones of requests from other hosts, added in the order of time.
 CREATE TABLE done (
     row_id INTEGER PRIMARY KEY,
     actor TEXT NOT NULL,
@@ -98,7 +98,7 @@ CREATE TABLE done (
     UNIQUE (actor, call_id)
 );
 
--- Requests whose answer comes later.
+-- Requests with a deferred answer.
 CREATE TABLE deferred (
     actor TEXT NOT NULL,
     token TEXT NOT NULL,
@@ -107,7 +107,7 @@ CREATE TABLE deferred (
     PRIMARY KEY (actor, token)
 ) WITHOUT ROWID;
 
--- Work outside the actor that has not ended.
+-- Offloaded work that has not ended.
 CREATE TABLE offloads (
     actor TEXT NOT NULL,
     call_id TEXT NOT NULL,
@@ -153,7 +153,7 @@ CREATE TABLE state (
     PRIMARY KEY (actor, key)
 ) WITHOUT ROWID;
 
--- Actors on their way from here (`leaving`) or to here (`arriving`), and how far that is.
+-- Actors that are moving from here (`leaving`) or to here (`arriving`), and the present step.
 CREATE TABLE moves (
     actor TEXT PRIMARY KEY,
     direction TEXT NOT NULL,

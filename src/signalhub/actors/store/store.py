@@ -1,7 +1,7 @@
-"""One host's SQLite file: opening it, transactions, and the few facts about the host itself.
+"""One host's SQLite file: opening it, transactions, and a few facts about the host itself.
 
-One thread uses it. A turn is one transaction; a message in it is a savepoint. `StorageFailed` means
-that the transaction as a whole has not happened.
+One thread uses it. A turn is one transaction; each message in it has a savepoint. `StorageFailed`
+means that the whole transaction was rolled back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import apsw
 from signalhub.actors.store import schema
 from signalhub.wire.errors import SettingsError, SignalHubError
 
-# These end a turn; anything else SQLite says is a fault of the statement that was run.
+# These end a turn; any other SQLite error is caused by the statement.
 STORAGE_ERRORS = (
     apsw.FullError,
     apsw.IOError,
@@ -37,19 +37,19 @@ Durability = Literal["power", "process"]
 
 
 class StorageFailed(SignalHubError):
-    """The disk did not take a transaction; nothing of it has happened."""
+    """The disk failed during a transaction; all of it was rolled back."""
 
     code = "storage_failed"
 
 
 class Store:
-    """The open file. `path` may be `:memory:` for tests that need no crash."""
+    """The open file. `path` may be `:memory:` for tests without crashes."""
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "power") -> None:
         self.path = os.fspath(path)
         self.connection = _open(self.path, durability)
-        # After a failure that rolled a transaction back, SQLite would commit every statement by
-        # itself; a handler that took no notice of the failure must not get that far.
+        # After a failure that rolled back the transaction, SQLite would commit every statement
+        # by itself; a handler that ignored the failure must not get that far.
         self._is_commit_refused = False
         self.connection.set_commit_hook(lambda: self._is_commit_refused)
         self.execute = self.connection.execute
@@ -57,7 +57,7 @@ class Store:
 
     @classmethod
     def read_only(cls, path: str | os.PathLike[str]) -> Self:
-        """The file of a host that runs or is stopped, only to be looked at."""
+        """Open the file of a running or stopped host read-only."""
         store = cls.__new__(cls)
         store.path = os.fspath(path)
         store.connection = _open_read_only(store.path)
@@ -70,7 +70,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing; raises `StorageFailed` if the disk says no."""
+        """A transaction; raises `StorageFailed` if the disk fails."""
         try:
             self.execute("BEGIN IMMEDIATE")
         except STORAGE_ERRORS as error:
@@ -89,7 +89,7 @@ class Store:
             self._is_commit_refused = False
 
     def _roll_back(self) -> None:
-        # Some failures, such as a full disk, have rolled back already.
+        # Some failures, such as a full disk, have already rolled back.
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
@@ -98,20 +98,20 @@ class Store:
         self.execute("SAVEPOINT message")
 
     def keep(self) -> None:
-        """The message's changes are part of the turn."""
+        """Keep the message's changes."""
         self._check_transaction()
         self.execute("RELEASE message")
 
     def undo(self) -> None:
-        """Take the message's changes back."""
+        """Roll the message's changes back."""
         self._check_transaction()
         self.execute("ROLLBACK TO message")
         self.execute("RELEASE message")
 
     def _check_transaction(self) -> None:
-        """A failure may have rolled the whole transaction back, and the savepoint with it.
+        """Check that no failure has rolled back the whole transaction, with the savepoint.
 
-        Then the turn is over, even if the handler that met the failure took no notice.
+        If so, the turn ends, even if the handler ignored the failure.
         """
         if not self.connection.in_transaction:
             raise StorageFailed(f"{self.path}: the transaction was rolled back")
@@ -124,15 +124,15 @@ class Store:
 
 
 def is_of_disk(error: BaseException) -> bool:
-    """Has the host's own file failed? A method may have a database of its own that fails."""
+    """Has the host's own file failed, rather than a database used by a method?"""
     return isinstance(error, STORAGE_ERRORS) and _is_raised_here(error)
 
 
 def _is_raised_here(error: BaseException) -> bool:
-    """Was it this package that called SQLite, or the code of an actor?"""
+    """Was SQLite called by this package, not by the code of an actor?"""
     module = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        # APSW adds frames of its C code, which have no module.
+        # APSW adds frames for its C code, which have no module.
         module = frame.f_globals.get("__name__", module)
     return module.partition(".")[0] == __name__.partition(".")[0]
 
@@ -150,7 +150,7 @@ def _open(path: str, durability: Durability) -> apsw.Connection:
         connection.pragma("synchronous", "FULL" if durability == "power" else "NORMAL")
         connection.pragma("temp_store", "MEMORY")
         connection.pragma("cache_size", -_CACHE_KIB)
-        # Plans must not depend on the values that are bound, or every statement is compiled anew.
+        # Plans must not depend on bound values, or every statement is compiled again.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     except apsw.Error as error:
         connection.close()
@@ -162,7 +162,7 @@ def _open(path: str, durability: Durability) -> apsw.Connection:
 
 
 def _open_read_only(path: str) -> apsw.Connection:
-    # Without a write-ahead log nobody has it open. Then nothing may be left beside it, either.
+    # Without a write-ahead log no process has it open; then leave no new files beside it.
     is_at_rest = not os.path.exists(f"{path}-wal")
     options = "immutable=1" if is_at_rest else "mode=ro"
     try:
@@ -185,7 +185,7 @@ def _open_read_only(path: str) -> apsw.Connection:
 
 
 def _check(connection: apsw.Connection, path: str) -> None:
-    """Make sure the file is ours, or make it ours if it is new."""
+    """Check that the file is a host's store; create the tables if it is new."""
     if not connection.execute("SELECT count(*) FROM sqlite_schema").get:
         with connection:
             connection.execute(schema.CREATE)
@@ -203,5 +203,5 @@ def _check_owner(connection: apsw.Connection, path: str) -> None:
 
 def _unusable(path: str, reason: str) -> SettingsError:
     return SettingsError(
-        f"{path} cannot be used: {reason}. It was left as it is; choose another data folder"
+        f"{path} cannot be used: {reason}. It was left unchanged; choose another data folder"
     )

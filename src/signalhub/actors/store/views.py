@@ -1,6 +1,6 @@
-"""Looking into a host's store: what `signalhub actors ls`, `show`, `calls`, `alarms`, `dead` print.
+"""Views of a host's store: what `signalhub actors ls`, `show`, `calls`, `alarms`, `dead` print.
 
-Everything here only reads, so it works on the file of a host that is running, too.
+Everything here only reads, so it also works on the file of a running host.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from signalhub.actors.store.schema import HELD_MS
 from signalhub.actors.store.store import Store
 
 LIMIT_MAX: Final = 10_000
-# Of each list that is part of the view of one actor.
+# Rows of each list in the view of one actor.
 PART_MAX: Final = 100
-# Of the requests that have run, the newest, among which one is looked for.
+# How many of the newest executed requests are searched.
 SEARCHED_MAX: Final = 100_000
 View = dict[str, Any]
 
@@ -34,7 +34,7 @@ def actors(
 
 
 def actor(store: Store, address: str) -> View | None:
-    """One actor with everything that is known about it."""
+    """Everything known about one actor."""
     found = store.execute(
         "SELECT token, status FROM actors WHERE address = ?", (address,)
     ).fetchone()
@@ -63,7 +63,7 @@ def actor(store: Store, address: str) -> View | None:
 
 
 def move(store: Store, address: str) -> View | None:
-    """How far an actor is on its way from or to this host; `None` if it is not moving."""
+    """The state of an actor's move from or to this host; `None` if it is not moving."""
     found = store.execute(
         "SELECT direction, peer, step, token, move_id FROM moves WHERE actor = ?", (address,)
     ).fetchone()
@@ -91,7 +91,7 @@ def calls(
     limit: int = 1_000,
     offset: int = 0,
 ) -> list[View]:
-    """Calls that have not ended, as their caller's host sees them."""
+    """Pending calls, as seen by the caller's host."""
     where, values = _where({"actor": address, "call_id": id})
     rows = store.execute(
         f"SELECT actor, call_id, dest, method, deadline_ms, idem_key FROM pending {where}"  # noqa: S608
@@ -113,7 +113,7 @@ def calls(
 
 
 def _state_of(store: Store, caller: str, dest: str, call_id: str) -> str:
-    """How far a call has come: stored, sent, accepted, executing here, or its outcome is here."""
+    """The progress of a call: stored, sent, accepted, executing here, or outcome received."""
     result = store.execute(
         "SELECT attempts FROM inbox WHERE actor = ? AND kind = 'result' AND call_id = ?",
         (caller, call_id),
@@ -139,7 +139,7 @@ def _state_of(store: Store, caller: str, dest: str, call_id: str) -> str:
 
 
 def call(store: Store, call_id: str) -> View | None:
-    """What this host knows about one call, on either side of it; `None` if nothing."""
+    """What this host knows about one call, as caller or target; `None` if nothing."""
     known: View = {}
     caller = next(iter(calls(store, id=call_id, limit=1)), None) or _sent(store, call_id)
     target = None
@@ -173,7 +173,7 @@ def call(store: Store, call_id: str) -> View | None:
 
 
 def _sent(store: Store, call_id: str) -> View | None:
-    """A call whose outcome nobody awaits is known only until it has left."""
+    """A call without a continuation is known only until it was sent."""
     found = store.execute(
         "SELECT actor, dest FROM outbox WHERE kind = 'request' AND call_id = ?", (call_id,)
     ).fetchone()
@@ -185,7 +185,7 @@ def _sent(store: Store, call_id: str) -> View | None:
 
 
 def _executed(store: Store, call_id: str, target: str | None) -> View | None:
-    """A request that has run. Of one that never left this host no more than its answer is known."""
+    """A request that has run. For one from the same host only its answer is known."""
     for state, query in (
         ("deferred", "SELECT actor FROM deferred WHERE call_id = ?"),
         ("answering", "SELECT actor FROM outbox WHERE kind = 'result' AND call_id = ?"),
@@ -197,7 +197,7 @@ def _executed(store: Store, call_id: str, target: str | None) -> View | None:
         query = "SELECT actor FROM done WHERE actor = ? AND call_id = ?"
         actor = store.execute(query, (target, call_id)).get
     else:
-        # There may be millions, found by their actor only, and the host waits meanwhile.
+        # There may be millions, indexed by actor only, and the host is blocked meanwhile.
         query = (
             "SELECT actor FROM done"
             " WHERE row_id > (SELECT max(row_id) FROM done) - ? AND call_id = ?"
@@ -266,14 +266,14 @@ def dead(
 
 
 def _where(wanted: dict[str, str | None]) -> tuple[str, list[str]]:
-    """The condition that these columns, which are ours, have these values."""
+    """A condition that compares the given columns; their names are trusted."""
     given = {column: value for column, value in wanted.items() if value is not None}
     text = " AND ".join(f"{column} = ?" for column in given)
     return f"WHERE {text}" if text else "", list(given.values())
 
 
 def _range(kind: str | None) -> tuple[str, str]:
-    """All addresses of a kind; the character after the slash ends them."""
+    """The range of all addresses of a kind; it ends at the character after the slash."""
     return ("", "\U0010ffff") if kind is None else (f"{kind}/", f"{kind}0")
 
 
