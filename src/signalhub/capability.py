@@ -1,10 +1,10 @@
-"""Capabilities: what the members of a group derive from a secret the hub never sees.
+"""Capabilities: ids that members of a group derive from a secret the hub never sees.
 
-Whoever knows an inbox id may read and write that inbox. Members derive it from the exporter secret
-of their MLS group, so nobody has to be told it, and the hub cannot get back from it to the group.
-The exporter is that of RFC 9420 §8.5 for the cipher suites whose hash is SHA-256. An exporter
-secret changes with every epoch of a group, an inbox id must not: derive it once, when the group is
-made, and hand it to those who join later inside an encrypted message.
+Anyone who knows an inbox id may read and write that inbox. Members derive it from the exporter
+secret of their MLS group, so it need not be distributed, and the hub cannot derive the group from
+it. The exporter is that of RFC 9420 §8.5 for the cipher suites with SHA-256. An exporter secret
+changes with every epoch of a group, an inbox id must not: derive it once, when the group is
+created, and send it to later members inside an encrypted message.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _LENGTH_MAX = 255 * KEY_BYTES
 
 
 def inbox_id(inbox_key: bytes) -> str:
-    """The id of the inbox that goes with a key: 43 characters that tell nothing about the key."""
+    """The inbox id for a key: 43 characters that reveal nothing about the key."""
     digest = hmac.digest(_checked(inbox_key), _INBOX_ID, "sha256")
     return encoded(digest)
 
 
 def inbox_key(exporter_secret: bytes, room: str) -> bytes:
-    """The key of a room's inbox, from the exporter secret of the group that meets there."""
+    """The key of a room's inbox, from the exporter secret of its group."""
     return exporter(exporter_secret, INBOX_KEY_LABEL, room.encode(), KEY_BYTES)
 
 
 def exporter(secret: bytes, label: str, context: bytes, length: int) -> bytes:
-    """`MLS-Exporter` on top of an exporter secret: other labels or contexts, unrelated bytes."""
+    """`MLS-Exporter` of an exporter secret: other labels or contexts give unrelated bytes."""
     if not 0 < length <= _LENGTH_MAX:
-        raise ValueError(f"between 1 and {_LENGTH_MAX} bytes can be exported")
+        raise ValueError(f"length must be between 1 and {_LENGTH_MAX} bytes")
     derived = _expand_with_label(_checked(secret), label.encode(), b"", KEY_BYTES)
     return _expand_with_label(derived, _EXPORTED, sha256(context).digest(), length)
 
@@ -53,7 +53,7 @@ def _expand_with_label(secret: bytes, label: bytes, context: bytes, length: int)
 
 
 def _vector(content: bytes) -> bytes:
-    """`opaque<V>` of RFC 9420 §2.1.2: the two upper bits say how long the length is."""
+    """`opaque<V>` of RFC 9420 §2.1.2: the two upper bits give the size of the length field."""
     size = len(content)
     if size < 2**6:
         return size.to_bytes(1, "big") + content
@@ -61,10 +61,10 @@ def _vector(content: bytes) -> bytes:
         return (size | 1 << 14).to_bytes(2, "big") + content
     if size < 2**30:
         return (size | 2 << 30).to_bytes(4, "big") + content
-    raise ValueError("a label has less than 2^30 bytes")
+    raise ValueError("a label must have less than 2^30 bytes")
 
 
 def _checked(secret: bytes) -> bytes:
     if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
-        raise ValueError(f"a key or exporter secret has {KEY_BYTES} bytes")
+        raise ValueError(f"a key or exporter secret must have {KEY_BYTES} bytes")
     return secret

@@ -1,4 +1,4 @@
-"""Time and identity from outside, so that the core can be run with neither.
+"""Time and ids, passed in from outside so that the core needs neither.
 
 The hub stamps messages with wall time in milliseconds and measures intervals with the same clock;
 only the real classes here read the machine.
@@ -14,10 +14,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of time."""
 
     def now_ms(self) -> int:
-        """Wall time, milliseconds since the epoch."""
+        """Wall time in milliseconds since the Unix epoch."""
 
     def mono_s(self) -> float:
         """Monotonic seconds, for intervals that must survive clock jumps."""
@@ -40,7 +40,7 @@ class Ids:
     """Unique ids in the form of UUID v4, a hundred nanoseconds each.
 
     The first half is random once per process, the last twelve digits count. Uniqueness is what
-    messages need; whoever needs an unguessable value calls `secret`.
+    messages need; for an unguessable value call `secret`.
     """
 
     next: Callable[[], bytes]
@@ -49,7 +49,7 @@ class Ids:
     def __init__(self, prefix: str | None = None) -> None:
         digits = prefix or secrets.token_hex(10)
         head = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-".encode()
-        # Every message takes an id, so the last three digits come from a table, in C.
+        # Every message needs an id, so the last three digits come from a table, in C.
         blocks = (head + b"%09x" % block for block in count())
         self.next = chain.from_iterable(map(block.__add__, _ENDINGS) for block in blocks).__next__
 

@@ -1,7 +1,7 @@
-"""What the core counts: plain integers and bucketed durations.
+"""The counters of the core: plain integers and bucketed durations.
 
-Counting costs one addition, so nothing that is refused, repeated or dropped has an excuse to go
-uncounted. Nothing here is ever reset; whoever wants a rate compares two readings.
+Counting costs one addition, so everything that is refused, repeated or dropped is counted. Nothing
+here is ever reset; for a rate, compare two readings.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DELIVERY_BOUNDS_S = (
     5.0,
 )
 ASK_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.2, 1.0, 5.0, 30.0)
-# A broadcast is allowed minutes, and the alert on it fires at 120 s.
+# A broadcast may take minutes, and its alert fires at 120 s.
 BROADCAST_BOUNDS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-# From memory that calls itself a disk to a spinning one that struggles; the alert fires at 0.25 s.
+# From a disk in memory to a slow spinning one; the alert fires at 0.25 s.
 SYNC_BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
     *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
@@ -38,7 +38,7 @@ SYNC_BOUNDS_S = (
 
 
 class Histogram:
-    """How often something took how long.
+    """A histogram of durations.
 
     Invariant: `counts[i]` holds the durations of at most `bounds_s[i]` and above the bound before
     it; the last count holds everything longer.
@@ -53,7 +53,7 @@ class Histogram:
         self.sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one duration; a clock that jumped back makes it zero, not negative."""
+        """Count one duration; if the clock was set back it is zero, not negative."""
         if seconds < 0.0:
             seconds = 0.0
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
@@ -68,7 +68,7 @@ class Histogram:
 class SubscriptionTally:
     """What happened to the messages of one subscription since the process started.
 
-    All mailboxes share one: they are many, and their addresses are nobody's business.
+    All mailboxes share one: there are many, and their addresses are private.
     """
 
     delivered: int = 0
@@ -85,25 +85,25 @@ class SubscriptionTally:
 
     wake_polls: int = 0
     heartbeat_polls: int = 0
-    recovered_wakes: int = 0  # Heartbeat polls that found what a wake should have brought.
+    recovered_wakes: int = 0  # Heartbeat polls that found work a wake should have reported.
     empty_reads: int = 0
     restarts: int = 0
     cursors: int = 0  # Cursors that reached the log.
 
     def add(self, other: SubscriptionTally) -> None:
-        """Count everything the other one has counted, too."""
+        """Add the counts of another one."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
 class LogTally:
-    """What the log has done since the process opened it; written by the thread that commits."""
+    """The log since the process opened it; written by the commit thread."""
 
     batches: int = 0
     bytes: int = 0
     read_errors: int = 0
-    # What opening it found: at most one of each.
+    # Found when it was opened: at most one of each.
     torn_tails: int = 0
     epoch_changes: int = 0
     sync_latency: Histogram = field(default_factory=lambda: Histogram(SYNC_BOUNDS_S))
@@ -111,15 +111,15 @@ class LogTally:
 
 @dataclass(slots=True)
 class RoomTally:
-    """What rooms and inboxes have done."""
+    """Rooms and inboxes."""
 
     sent: int = 0  # Messages accepted for a room.
-    appended: int = 0  # Messages accepted for an inbox alone.
+    appended: int = 0  # Messages accepted for an inbox directly.
     repeats: int = 0
     conflicts: int = 0  # Repeats with another ciphertext.
     limited: int = 0
     refused: int = 0  # By the log, or because something is full.
-    over_cap: int = 0  # Of these: too much waits for the archive.
+    over_cap: int = 0  # Of these: too much waits for the lake.
     announced: int = 0  # Copies queued on sockets.
     slow_closed: int = 0
     joined: int = 0
@@ -136,11 +136,11 @@ class RoomTally:
 
 @dataclass(slots=True)
 class LakeTally:
-    """What the hub has asked of the lake, and what the pipeline says it has done since it began."""
+    """The hub's requests to the lake, and the pipeline's own counts since its start."""
 
     consults: int = 0
-    failures: int = 0  # Questions the lake did not answer.
-    restarts: int = 0  # Of the pipeline beside the hub.
+    failures: int = 0  # Requests the lake did not answer.
+    restarts: int = 0  # Of the pipeline started by the hub.
     batches: int = 0
     rows: int = 0
     bytes: int = 0
@@ -157,7 +157,7 @@ class Tally:
     connections_opened: int = 0
     connections_closed: int = 0
     connections_refused: int = 0
-    reconnections: int = 0  # Connects from an address that was known before.
+    reconnections: int = 0  # Connects with an address that was already known.
 
     registrations: int = 0
     registry_refused: int = 0
@@ -180,10 +180,10 @@ class Tally:
 
     queued_asks: int = 0  # Answered as waiting in a mailbox.
     mailbox_full: int = 0
-    mailbox_dropped: int = 0  # Messages that went with their mailbox.
+    mailbox_dropped: int = 0  # Messages deleted with their mailbox.
     actors_placed: int = 0  # Durable actors that got their first place.
     actors_moved: int = 0
-    stale_fences: int = 0  # Messages refused for them.
+    stale_fences: int = 0  # Messages refused because of them.
     lost: int = 0  # Removed by retention before they were settled.
     loss_events: int = 0
     appended: int = 0  # Entries committed to the log.

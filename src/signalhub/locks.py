@@ -1,7 +1,7 @@
 """Locks on files: who may use a data folder, run its pipeline, rewrite its tables.
 
-The kernel holds a lock for as long as the process lives, however that ends. The file itself means
-nothing and stays.
+The kernel releases a lock when the process ends, however it ends. The file itself has no meaning
+and stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POLL_S: Final = 0.25
 
 
 class Locked(Exception):
-    """Somebody else holds the lock; `pid` is the process, if it said so."""
+    """Another process holds the lock; `pid` is its id, if known."""
 
     def __init__(self, pid: str) -> None:
         super().__init__(pid)
@@ -28,10 +28,10 @@ class Locked(Exception):
 
 
 class FileLock:
-    """Held from its making to `close`, or to the end of the process."""
+    """Held from its creation until `close` or the end of the process."""
 
     def __init__(self, path: str | Path, wait_s: float = 0.0) -> None:
-        """Raises `Locked` if nobody lets go of it within `wait_s`."""
+        """Raises `Locked` if it is not released within `wait_s`."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._take(wait_s)
@@ -42,7 +42,7 @@ class FileLock:
             raise
 
     def _take(self, wait_s: float) -> None:
-        # `is_locked` holds a lock for a moment, so one short wait comes before giving up.
+        # `is_locked` holds a lock for a moment, so wait briefly before giving up.
         until = time.monotonic() + max(wait_s, _PROBE_S)
         while True:
             try:
@@ -55,12 +55,12 @@ class FileLock:
                 time.sleep(min(left_s, _POLL_S))
 
     def close(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 def is_locked(path: str | Path) -> bool:
-    """Is somebody holding this lock now?"""
+    """Is the lock held now?"""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def is_hub_running(data: str | Path) -> bool:
 class LockedFolder:
     """A data folder for one process at a time, created if it is missing.
 
-    Two hubs on one folder would overwrite what the other knows.
+    Two hubs on one folder would overwrite each other's data.
     """
 
     def __init__(self, path: str, *, lock_name: str = HUB_LOCK, owner: str = "hub") -> None:
@@ -93,8 +93,7 @@ class LockedFolder:
             self._lock = FileLock(self.path / lock_name)
         except OSError as error:
             raise SettingsError(
-                f"the data folder {path} cannot be used: {error.strerror}; choose another with"
-                " --data"
+                f"the data folder {path} cannot be used: {error.strerror}; choose another with --data"
             ) from error
         except Locked:
             raise SettingsError(
@@ -103,5 +102,5 @@ class LockedFolder:
             ) from None
 
     def close(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         self._lock.close()

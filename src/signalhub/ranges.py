@@ -9,7 +9,7 @@ from signalhub.wire.entry import Range
 
 
 class Ranges:
-    """Positions that are mostly added in order; a million neighbours cost as much as one.
+    """Positions that are mostly added in order; a million adjacent ones cost as much as one.
 
     Invariant: ranges are sorted, disjoint and not adjacent.
     """
@@ -36,7 +36,7 @@ class Ranges:
         return self.count > 0
 
     def add(self, position: int) -> bool:
-        """`False` if it was there already."""
+        """Add a position; `False` if it was already present."""
         firsts, lasts = self._firsts, self._lasts
         at = bisect_right(firsts, position)
         if at and position <= lasts[at - 1]:
@@ -67,21 +67,21 @@ class Ranges:
         self.__init__(kept)  # type: ignore[misc]
 
     def count_within(self, first: int, last: int) -> int:
-        """How many of its positions lie from first to last."""
+        """How many of its positions are from first to last."""
         begin = bisect_left(self._lasts, first)
         end = bisect_right(self._firsts, last)
         pairs = zip(self._firsts[begin:end], self._lasts[begin:end], strict=True)
         return sum(min(high, last) - max(low, first) + 1 for low, high in pairs)
 
     def end_from(self, position: int) -> int:
-        """The last position of the range that holds `position`, or the one before it if none."""
+        """The last position of the range with `position`, or the one before it if there is none."""
         at = bisect_right(self._firsts, position) - 1
         if at >= 0 and position <= self._lasts[at]:
             return self._lasts[at]
         return position - 1
 
     def drop_through(self, position: int) -> None:
-        """Forget everything up to a position."""
+        """Remove everything up to a position."""
         while self._firsts and self._lasts[0] <= position:
             self.count -= self._lasts[0] - self._firsts[0] + 1
             del self._firsts[0], self._lasts[0]

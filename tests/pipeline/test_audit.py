@@ -320,7 +320,7 @@ class TestFaultsInTheLog:
 
         assert findings.verdict == "wrong"
         assert (
-            f"the log: {following}: it should begin at {int(footer.split('.')[0])}"
+            f"the log: {following}: it should start at {int(footer.split('.')[0])}"
             in exceptions(findings)
         )
 

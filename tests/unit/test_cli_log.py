@@ -270,7 +270,7 @@ def test_view_says_from_where_on_entries_are_kept(
     gone = capsys.readouterr().err
     found = rows(capsys, "view", "--data", str(tmp_path), "--limit", "1")
 
-    assert f"below offset {first} are gone" in gone
+    assert f"before offset {first} were deleted" in gone
     assert found[0]["offset"] == first
 
 

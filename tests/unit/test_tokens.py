@@ -153,8 +153,8 @@ def test_missing_permissions_allow_nothing() -> None:
 
 
 ATTACKS = {
-    "nothing": ("", "no token"),
-    "only a prefix": ("bearer ", "no token"),
+    "nothing": ("", "token is missing"),
+    "only a prefix": ("bearer ", "token is missing"),
     "garbage": ("garbage", "not a JWT"),
     "two parts": ("a.b", "not a JWT"),
     "not ASCII": (hmac_token(GOOD) + "é", "not a JWT"),
@@ -189,8 +189,8 @@ ATTACKS = {
     "empty secret": (hmac_token(GOOD, ""), "signature or algorithm"),
     "kid of another key": (hmac_token(GOOD, SECRET, kid="shared"), "signature or algorithm"),
     "secret of another key": (hmac_token(GOOD, OTHER_SECRET), "signature or algorithm"),
-    "unknown kid": (hmac_token(GOOD, kid="../../dev/null"), "names no key"),
-    "empty kid": (hmac_token(GOOD, kid=""), "names no key"),
+    "unknown kid": (hmac_token(GOOD, kid="../../dev/null"), "is not a key"),
+    "empty kid": (hmac_token(GOOD, kid=""), "is not a key"),
     "kid is a number": (hmac_token(GOOD, kid=7), "not a JWT"),
     "critical extension": (hmac_token(GOOD, crit=["exp"], exp=1), "not a JWT"),
     "signature missing": (hmac_token(GOOD).rpartition(".")[0] + ".", "signature or algorithm"),
@@ -350,7 +350,7 @@ def test_refreshing_an_eddsa_token_confirms_it_with_its_own_expiry() -> None:
         (hmac_token(with_claims(actorId="browser/ui-8")), "another actor"),
         (hmac_token(with_claims(exp=1)), "expired"),
         (hmac_token(GOOD, "guess"), "signature"),
-        ("", "no token"),
+        ("", "token is missing"),
     ],
 )
 def test_refreshing_fails_with_invalid_token(token: str, reason: str) -> None:

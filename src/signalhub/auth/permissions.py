@@ -1,13 +1,13 @@
 """What a token allows: seven verbs, each with glob patterns over names.
 
-Deny by default: a verb without patterns is refused. Permissions only ever add up, so a longer list
-never takes anything away.
+Deny by default: a verb without patterns is refused. Patterns only grant, so a longer list never
+takes anything away.
 
 Subscribing with a topic wildcard is allowed only if the patterns cover every topic it can match.
-`+` may stand for any level and `#` for the topic before it and any path below, so each is checked
-as a name holding a character no pattern contains: only a `*` can match that, and what matches it
-matches everything in its place. Hence `prices/*` covers `prices/+` and `prices/eu/#`, but not
-`prices/#`, which would also hear `prices` itself; grant `prices` and `prices/*` for that.
+`+` matches any level and `#` the topic before it and any path below, so each is checked as a name
+with a character that no pattern contains: only a `*` can match it, and then matches everything in
+its place. Hence `prices/*` covers `prices/+` and `prices/eu/#`, but not `prices/#`, which also
+matches `prices` itself; grant `prices` and `prices/*` for that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from signalhub.wire import names
 from signalhub.wire.names import Pattern
 
-# Stands for whatever a topic wildcard may match.
+# Represents anything a topic wildcard may match.
 _ANYTHING = "\0"
 
 
@@ -61,7 +61,7 @@ class Allowance:
         return _covers(self._send, address)
 
     def may_broadcast(self, capability: str | None) -> bool:
-        """Patterns are over the capability aimed at; everybody at once needs `*`."""
+        """Patterns match the capability; a broadcast to everybody needs `*`."""
         if not capability:
             return any(pattern.matches_all for pattern in self._broadcast)
         return _covers(self._broadcast, capability)
@@ -70,25 +70,25 @@ class Allowance:
         return _covers(self._publish, topic)
 
     def may_create(self, topic: str) -> bool:
-        """Make, change and delete durable topics."""
+        """Create, change and delete durable topics."""
         return _covers(self._create, topic)
 
     def may_administer(self, operation: str) -> bool:
-        """Patterns are over operations on what is stored: `republish`, `erase`."""
+        """Patterns match operations on stored data: `republish`, `erase`."""
         return _covers(self._admin, operation)
 
     def may_subscribe(self, topic: str) -> bool:
-        """For a wildcard: may every topic it can match be heard?"""
+        """For a wildcard: are all topics it can match allowed?"""
         if not names.has_wildcard(topic):
             return _covers(self._subscribe, topic)
         return all(_covers(self._subscribe, name) for name in _representatives(topic))
 
     def may_register(self, address: str) -> bool:
-        """One's own identity always; others by pattern."""
+        """The session's own identity always; others by pattern."""
         return address == self.identity or _covers(self._register, address)
 
     def may_speak_as(self, address: str) -> bool:
-        """May it be the `from` of a message? What the session registered, the caller knows."""
+        """May it be the `from` of a message? The caller checks the session's registrations."""
         return self.may_register(address)
 
 
@@ -101,7 +101,7 @@ def _covers(patterns: tuple[Pattern, ...], name: str) -> bool:
 
 
 def _representatives(wildcard: str) -> list[str]:
-    """Names that are all covered exactly when everything the wildcard matches is."""
+    """Names that are all covered exactly if everything the wildcard matches is covered."""
     *parents, last = (
         _ANYTHING if level == names.ONE_LEVEL else level for level in wildcard.split("/")
     )

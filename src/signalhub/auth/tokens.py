@@ -1,12 +1,12 @@
 """Tokens: who a client is, and what it may do.
 
-With authentication on a client presents a JWT. The key is chosen by the token's `kid` and brings
-its algorithm with it, so a token cannot choose how it is checked. Only the signature is left to
-PyJWT; times are compared with the time the caller gives, without tolerance. Refusals name the
-check that failed and never repeat a part of the token.
+With authentication on, a client presents a JWT. The key is chosen by the token's `kid` and
+determines the algorithm, so a token cannot choose how it is checked. PyJWT checks only the
+signature; times are compared with the caller's time, without tolerance. Refusals name the failed
+check and never repeat a part of the token.
 
-With authentication off the hub hands out session tokens, which prove nothing but that the hub gave
-this one to this session.
+With authentication off, the hub issues session tokens, which prove only that the hub gave this one
+to this session.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Claims(msgspec.Struct, frozen=True):
     capabilities: tuple[str, ...]
     permissions: Permissions
     issued_at_s: float
-    expires_at_s: float  # The earlier of its `exp` and the greatest age the hub accepts.
+    expires_at_s: float  # The earlier of its `exp` and the end of the age the hub accepts.
     kid: str | None
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The claims as they travel; unknown ones are ignored."""
+    """The claims on the wire; unknown ones are ignored."""
 
     iss: str
     sub: str
@@ -61,7 +61,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _ConfiguredHs256(HMACAlgorithm):
-    """HS256 without PyJWT's own opinion on short secrets: the settings have theirs."""
+    """HS256 without PyJWT's check for short secrets: the settings have their own."""
 
     def __init__(self) -> None:
         super().__init__(HMACAlgorithm.SHA256)
@@ -86,7 +86,7 @@ class _VerifyingKey(msgspec.Struct, frozen=True):
 
 
 class Authenticator:
-    """Turns tokens into claims, by the keys of the settings."""
+    """Verifies tokens with the keys of the settings."""
 
     def __init__(self, auth: Auth) -> None:
         self._issuer = auth.issuer
@@ -101,10 +101,12 @@ class Authenticator:
         elif len(self._keys) == 1:
             (self._key_without_kid,) = self._keys.values()
         if not self._keys and not self._key_without_kid:
-            raise SettingsError("auth: there is no key; set auth.secret or add one to auth.keys")
+            raise SettingsError(
+                "auth: no key is configured; set auth.secret or add one to auth.keys"
+            )
 
     def verify(self, token: str, now_s: float) -> Claims:
-        """The claims of a good token; raises `Refusal` with `unauthorized` for any other."""
+        """The claims of a valid token; raises `Refusal` with `unauthorized` for any other."""
         token = _bare(token)
         kid, key = self._key_of(token)
         body = self._checked(_signed_body(token, key), now_s)
@@ -120,9 +122,9 @@ class Authenticator:
         )
 
     def refresh(self, token: str, session: Claims, now_s: float) -> tuple[str, int]:
-        """The token to use from now on and when it ends, in milliseconds.
+        """The token to use from now on and its expiry in milliseconds.
 
-        Only a shared secret lets the hub sign a new one; an EdDSA token is confirmed as it is.
+        The hub can sign a new one only with a shared secret; an EdDSA token is returned unchanged.
         Raises `Refusal` with `invalid_token`.
         """
         try:
@@ -156,7 +158,7 @@ class Authenticator:
         if kid is not None:
             key = self._keys.get(kid)
             if key is None:
-                raise _unauthorized("The token's `kid` names no key of this hub.")
+                raise _unauthorized("The token's `kid` is not a key of this hub.")
             return kid, key
         if self._key_without_kid is None:
             raise _unauthorized("The token has no `kid`, and this hub has several keys.")
@@ -193,13 +195,13 @@ def mint(
     capabilities: Sequence[str] = (),
     private_key: str = "",
 ) -> str:
-    """A new token, signed with the secret of an HS256 key or with `private_key`, a PEM, for EdDSA.
+    """A new token, signed with the secret of an HS256 key, or with `private_key` in PEM for EdDSA.
 
-    Raises `SettingsError` for what no hub would accept.
+    Raises `SettingsError` for a token that no hub would accept.
     """
     if unknown := sorted(set(permissions) - set(Permissions.__struct_fields__)):
         known = ", ".join(Permissions.__struct_fields__)
-        raise SettingsError(f"permissions: {', '.join(unknown)} is no verb; choose from {known}")
+        raise SettingsError(f"permissions: unknown verb {', '.join(unknown)}; use {known}")
     path = names.path_of(actor)
     if not subject or not names.is_address(f"@({path})"):
         raise SettingsError("a token needs a subject and an actor such as @(service/name)")
@@ -225,15 +227,15 @@ class SessionTokens:
         return self._write(session_id, now_ms, now_ms + lifetime_ms)
 
     def check(self, token: str, session_id: str, now_ms: int) -> None:
-        """Raise `Refusal` with `invalid_token` unless it is this session's and still good."""
+        """Raise `Refusal` with `invalid_token` unless it is this session's and still valid."""
         try:
             named, issued_at, expires_at, _ = _unwrap(token).rsplit(":", 3)
             expected = self._write(named, int(issued_at), int(expires_at))
         except ValueError:
             raise _invalid_token("The token is not a session token.") from None
-        # Comparing whole tokens leaves no second spelling of a good one.
+        # Comparing whole tokens leaves no second spelling of a valid one.
         if not hmac.compare_digest(expected.encode(), token.encode()):
-            raise _invalid_token("The token's signature does not fit.")
+            raise _invalid_token("The token's signature is invalid.")
         if named != session_id:
             raise _invalid_token("The token belongs to another session.")
         if now_ms >= int(expires_at):
@@ -247,7 +249,7 @@ class SessionTokens:
 
 def _unwrap(token: str) -> str:
     if not token.startswith(SESSION_TOKEN_PREFIX) or len(token) > TOKEN_CHARS_MAX:
-        raise ValueError("no session token")
+        raise ValueError("not a session token")
     return decoded(token.removeprefix(SESSION_TOKEN_PREFIX)).decode()
 
 
@@ -257,7 +259,7 @@ def _bare(token: str) -> str:
         token = token[len(_BEARER) :]
     token = token.strip()
     if not token:
-        raise _unauthorized("There is no token.")
+        raise _unauthorized("The token is missing.")
     if len(token) > TOKEN_CHARS_MAX:
         raise _unauthorized(f"The token is longer than {TOKEN_CHARS_MAX} characters.")
     if not token.isascii():
@@ -269,11 +271,11 @@ def _signed_body(token: str, key: _VerifyingKey) -> _Body:
     try:
         signed = _SIGNATURES.decode(token, key.material, algorithms=[key.algorithm])
     except PyJWTError:
-        raise _unauthorized("The token's signature or algorithm does not fit its key.") from None
+        raise _unauthorized("The token's signature or algorithm does not match its key.") from None
     try:
         return _decode_body(signed)
     except msgspec.ValidationError as error:
-        raise _unauthorized(f"The token's claims are not usable: {error}.") from None
+        raise _unauthorized(f"The token's claims are invalid: {error}.") from None
     except (ValueError, RecursionError):
         raise _unauthorized("The token's claims are not JSON.") from None
 

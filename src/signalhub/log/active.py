@@ -1,4 +1,4 @@
-"""The segment that is being written."""
+"""The active segment, to which batches are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from signalhub.wire.entry import Entry
 
 
 class Active:
-    """The last segment: batches are written behind each other, and count once they are kept."""
+    """The last segment: batches are appended, and count once they are kept."""
 
     def __init__(self, disk: Disk, file: File, info: SegmentInfo, *, rolls_at_s: float) -> None:
         self.base = info.base
@@ -28,13 +28,13 @@ class Active:
 
     @property
     def info(self) -> SegmentInfo:
-        """What is known of it now."""
+        """Its present state."""
         positions = self._positions
         return replace(self._info, end=positions.end, bytes=positions.size, max_ms=self._max_ms)
 
     @property
     def size(self) -> int:
-        """Where the next batch goes."""
+        """The position of the next batch."""
         return self._positions.size
 
     @property
@@ -48,12 +48,12 @@ class Active:
         self._file.sync()
 
     def keep(self, entries: Sequence[Entry], encoded: Sequence[bytes], time_ms: int) -> None:
-        """The batch just written counts: from now on it is found."""
+        """Keep the batch just written: readers can now find it."""
         self._max_ms = max(self._max_ms, time_ms)
         self._positions.add(entries, encoded)
 
     def cut_back(self) -> None:
-        """Take away what was written and not kept."""
+        """Remove what was written but not kept."""
         self._file.truncate(self._positions.size)
 
     def close(self) -> None:

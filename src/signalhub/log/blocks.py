@@ -1,4 +1,4 @@
-"""Verified pieces of segments, the latest kept in memory."""
+"""Verified blocks of segments, with the most recent ones cached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILES_MAX: Final = 64
 
 
 class Block:
-    """Some whole batches, every one of them verified; raises `Unreadable` if one is bad."""
+    """Some whole batches, all of them verified; raises `Unreadable` if one is invalid."""
 
     def __init__(self, span: Span, data: bytes) -> None:
         self.begin = span.begin
@@ -26,7 +26,7 @@ class Block:
         self._data = data
         self._starts: list[int] = []
         self.good_bytes = 0
-        """How far the batches were verified, should one be bad."""
+        """How far the batches were verified, if one is invalid."""
 
     def verify(self) -> None:
         """Check every batch and find the entries; raises `Unreadable`."""
@@ -34,7 +34,7 @@ class Block:
         while self.good_bytes < len(data):
             batch = read_batch(data, self.good_bytes)
             if batch.first != self.end_offset:
-                raise Unreadable(f"offset {batch.first} follows on {self.end_offset}")
+                raise Unreadable(f"offset {batch.first} follows {self.end_offset}")
             self._starts.extend(entry_positions(data, batch, self.good_bytes))
             self.good_bytes += batch.length
 
@@ -56,7 +56,7 @@ class Block:
 
 
 class Blocks:
-    """Blocks by segment and place."""
+    """Blocks by segment and position."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -85,7 +85,7 @@ class Blocks:
         return file
 
     def forget(self, segment: str) -> None:
-        """Let go of a segment, because another file may have its name now."""
+        """Close a segment, because another file may have its name now."""
         file = self._files.pop(segment, None)
         if file is not None:
             file.close()
@@ -93,7 +93,7 @@ class Blocks:
             del self._blocks[key]
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         while self._files:
             self._files.popitem()[1].close()
         self._blocks.clear()
@@ -106,5 +106,5 @@ class Blocks:
             position = span.begin + block.good_bytes
             raise LogDamaged(segment, position, str(error)) from error
         if block.end < span.end:
-            raise LogDamaged(segment, block.end, "the segment is cut short")
+            raise LogDamaged(segment, block.end, "the segment is truncated")
         return block

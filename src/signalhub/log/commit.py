@@ -1,7 +1,7 @@
-"""The two threads of the log: one commits what is queued, one does what can wait.
+"""The two threads of the log: one commits queued entries, one does background work.
 
-Group commit has no linger: whatever has gathered goes to the disk together as soon as the last sync
-is done, so a lonely entry never waits and a crowd shares one sync.
+Group commit does not linger: all queued entries are written together as soon as the previous sync
+is done, so a single entry never waits and many entries share one sync.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from signalhub.wire.errors import SignalHubError
 log_lines = logging.getLogger("signalhub.log")
 
 _BATCH_ENTRIES_MAX: Final = 4_096
-# A torn batch should fit into the reserve of the log.
+# A torn batch must fit into the reserve of the log.
 _BATCH_BYTES_MAX: Final = 2**20
-# Slices take less than half of this, so that upkeep leaves the interpreter to others mostly.
+# Slices take less than half of this, so that upkeep mostly leaves the interpreter to other threads.
 _PAUSE_S: Final = 0.001
 
 
@@ -41,8 +41,8 @@ class Committed(msgspec.Struct, frozen=True):
 class NotCommitted(msgspec.Struct, frozen=True):
     """Nothing from `first` on was committed, including whatever was submitted since.
 
-    With `LogFull` it did not happen; with `LogFailed` it may have, nobody knows. The caller gives
-    up everything submitted and not yet reported, resets its counters and calls `resume`.
+    With `LogFull` it did not happen; with `LogFailed` the outcome is unknown. The caller gives up
+    everything submitted and not yet reported, resets its counters and calls `resume`.
     """
 
     first: int
@@ -56,8 +56,8 @@ Outcome = Committed | NotCommitted
 class GroupCommit:
     """One thread that commits, and reports in order.
 
-    After `NotCommitted` everything submitted is dropped without a further report until `resume`,
-    because the positions given out meanwhile would leave a hole.
+    After `NotCommitted` everything submitted is dropped without another report until `resume`,
+    because the positions assigned meanwhile would leave a gap.
     """
 
     def __init__(self, log: Log, report: Callable[[Outcome], None]) -> None:
@@ -77,7 +77,7 @@ class GroupCommit:
         self._thread.start()
 
     def submit(self, entries: list[Entry]) -> int:
-        """Queue entries and return the offset of the first; never waits for the disk."""
+        """Queue entries and return the offset of the first, without waiting for the disk."""
         with self._changed:
             assert not self._is_closed, "the log is closed"
             first = self._next
@@ -89,9 +89,9 @@ class GroupCommit:
         return first
 
     def resume(self) -> int:
-        """Go on after `NotCommitted`, and return the offset the next entry will get.
+        """Continue after `NotCommitted`; returns the offset of the next entry.
 
-        What was submitted before this call and not committed is dropped.
+        Entries submitted before this call and not committed are dropped.
         """
         with self._changed:
             self._entries = []
@@ -100,7 +100,7 @@ class GroupCommit:
             return self._next
 
     def close(self) -> None:
-        """Commit what is queued, sync it, and end the thread."""
+        """Commit and sync queued entries, and stop the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -119,12 +119,12 @@ class GroupCommit:
             except (LogFull, LogFailed, LogDamaged) as error:
                 self._refuse(error)
             except BaseException as error:
-                # Whatever it is, those who wait must hear that nothing is certain any more.
+                # Whatever the error, the waiting callers must learn that the outcome is unknown.
                 log_lines.exception("The commit thread failed")
                 self._refuse(self._log.fail(repr(error)))
 
     def _take(self) -> list[Entry] | None:
-        """The next batch; an empty one when only a sync is due, None at the end."""
+        """The next batch; empty when only a sync is due, None at the end."""
         with self._changed:
             while not self._entries:
                 if self._is_closed:
@@ -151,10 +151,10 @@ class GroupCommit:
         try:
             self._report(outcome)
         except Exception:
-            log_lines.exception("Nobody heard what became of entries")
+            log_lines.exception("The report about committed entries failed")
 
     def _sync_wait_s(self) -> float | None:
-        """How long until a sync is due; None if there is nothing to sync by the clock."""
+        """The time until a sync is due; None if no sync is scheduled."""
         if self._interval_s is None or self._log.durable_head == self._log.head or self._log.fault:
             return None
         return self._sync_due_s - monotonic()
@@ -167,7 +167,7 @@ class GroupCommit:
 
 
 def _count_of_batch(entries: list[Entry]) -> int:
-    """How many of the queued entries make one batch."""
+    """How many of the queued entries go into one batch."""
     size = 0
     for count, entry in enumerate(islice(entries, _BATCH_ENTRIES_MAX)):
         size += len(entry.body)
@@ -180,7 +180,7 @@ Job = Callable[[], Iterable[None] | None]
 
 
 class Upkeep:
-    """One thread for what can wait: preparing, sealing, and the jobs handed to it."""
+    """One thread for background work: preparing and sealing segments, and submitted jobs."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -193,21 +193,21 @@ class Upkeep:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have a look whether there is something to do."""
+        """Check whether there is something to do."""
         with self._changed:
             self._is_awake = True
             self._changed.notify()
 
     def run(self, job: Job) -> None:
-        """Have a job done soon; one that returns an iterator is done in slices.
+        """Run a job soon; one that returns an iterator runs in slices.
 
-        A job that fails is logged and forgotten.
+        A job that fails is logged and dropped.
         """
         self._jobs.append(job)
         self.wake()
 
     def close(self) -> None:
-        """End after the current slice; what is unfinished is begun again after the next start."""
+        """Stop after the current slice; unfinished work starts again at the next start."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -217,7 +217,7 @@ class Upkeep:
         while self._wait_for_work():
             self._drive(self._log.upkeep)
             while self._jobs and not self._is_closed:
-                # What the log had to do when a job was handed in is done before it.
+                # Work the log had when a job was submitted is done before the job.
                 self._drive(self._log.upkeep)
                 self._drive(self._jobs.popleft())
 

@@ -1,8 +1,8 @@
-"""The file system as the log sees it; nothing else in `log/` touches it.
+"""The file system of the log; nothing else in `log/` accesses files.
 
 `Disk` is one flat folder of files. A crash may lose whatever was not synced: written bytes until
-`File.sync`, names that were created, renamed or removed until `Disk.sync`. `testing.FaultyDisk`
-does exactly that on purpose.
+`File.sync`, created, renamed or removed names until `Disk.sync`. `testing.FaultyDisk` simulates
+this.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Protocol
 
 
 class File(Protocol):
-    """An open file; positions are explicit, so readers and the writer never disturb each other."""
+    """An open file; positions are explicit, so readers and the writer do not interfere."""
 
     def read(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def write(self, data: bytes, position: int) -> None:
-        """All of `data`, or an `OSError`; after an error any part of it may be there."""
+        """Write all of `data`, or raise `OSError`; then any part of it may be written."""
 
     def truncate(self, size: int) -> None: ...
 
     def size(self) -> int: ...
 
     def sync(self) -> None:
-        """Return when the content is on the disk; after an error nothing is known about it."""
+        """Return when the content is on disk; after an error its state is unknown."""
 
     def close(self) -> None: ...
 
@@ -50,7 +50,7 @@ class Disk(Protocol):
     def remove(self, name: str) -> None: ...
 
     def sync(self) -> None:
-        """Return when creations, renames and removals so far are on the disk."""
+        """Return when creations, renames and removals so far are on disk."""
 
 
 class SystemFile:
@@ -90,7 +90,7 @@ class SystemFile:
 
 
 class SystemDisk:
-    """A folder of the operating system, made if it is missing."""
+    """A folder of the operating system, created if it is missing."""
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)

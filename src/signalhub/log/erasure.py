@@ -1,8 +1,8 @@
-"""Erasing: chosen entries of a sealed segment lose their body and salt, and keep their digest.
+"""Erasing: selected entries of a sealed segment lose their body and salt, and keep their digest.
 
-The segment is written anew beside the old one and takes its place only when all of it is on the
-disk, so a crash leaves one or the other. The chain runs over the digests, which stay, so nothing
-after the segment has to change. It is done in slices, like sealing.
+The segment is rewritten beside the old one and replaces it only when all of it is on disk, so a
+crash leaves one or the other. The chain covers the digests, which stay, so nothing after the
+segment changes. It runs in slices, like sealing.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ _PIECE_BYTES: Final = 2**18
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """What is to lose its content; of some of it the stream gets another name."""
+    """The entries to erase; some of them also get another stream name."""
 
     ranges: tuple[Range, ...]
     pseudonym: str = ""
     renamed: tuple[Range, ...] = ()
-    """Those whose stream is somebody's address; all of them are among `ranges`."""
+    """Those whose stream is an actor's address; a subset of `ranges`."""
 
     def concerns(self, info: SegmentInfo) -> bool:
-        """Whether some of it lies in a segment."""
+        """Whether some of it is in a segment."""
         return any(first < info.end and last >= info.base for first, last in self.ranges)
 
 
 class Rewritten(msgspec.Struct, frozen=True):
-    """A segment without the content of some entries, ready to take the place of the old one."""
+    """A segment without the content of some entries, ready to replace the old one."""
 
     temporary: str
     info: SegmentInfo
     erased: int
-    """How many entries lost their content just now."""
+    """How many entries were erased by this run."""
 
 
 class _Offsets:
-    """Ranges of offsets in order, for looking things up."""
+    """Ranges of offsets in order, for look-ups."""
 
     def __init__(self, ranges: Iterable[Range]) -> None:
         self._ends: list[int] = []
@@ -81,13 +81,13 @@ class _Offsets:
         return at >= 0 and offset <= self._ends[at]
 
     def meets(self, first: int, end: int) -> bool:
-        """Whether there is one from `first` to `end - 1`."""
+        """Whether it contains an offset from `first` to `end - 1`."""
         at = bisect_right(self._begins, end - 1) - 1
         return at >= 0 and self._ends[at] >= first
 
 
 class _Choice:
-    """What several erasures want of the entries of a segment."""
+    """What several erasures change in a segment."""
 
     def __init__(self, erasures: Sequence[Erasure]) -> None:
         self._erased = _Offsets(one for erasure in erasures for one in erasure.ranges)
@@ -98,7 +98,7 @@ class _Choice:
         ]
 
     def changes(self, located: Located) -> Generator[None, None, dict[int, bytes | None]]:
-        """Offsets of a batch that still hold something, and the pseudonym they get."""
+        """Offsets of a batch that still have content, with the pseudonym they get."""
         batch = located.batch
         found: dict[int, bytes | None] = {}
         if not self._erased.meets(batch.first, batch.end):
@@ -120,9 +120,9 @@ class _Choice:
 def rewrite(
     disk: Disk, info: SegmentInfo, erasures: Sequence[Erasure]
 ) -> Generator[None, None, Rewritten | None]:
-    """Write a sealed segment anew without what is to be erased; `None` if nothing is left of that.
+    """Rewrite a sealed segment without the content to erase; `None` if there is none left.
 
-    What it returns still has to be renamed. Raises `LogDamaged`, and then nothing was changed.
+    The result still has to be renamed. Raises `LogDamaged`, and then nothing has changed.
     """
     choice = _Choice(erasures)
     old = disk.open(info.name, read_only=True)
@@ -171,13 +171,13 @@ def _written(
         position += len(batch)
         erased += len(changes)
         if position - synced >= _SYNC_BYTES:
-            # Many small syncs, because a large one would make the commits beside it wait.
+            # Many small syncs, because a large one would delay commits.
             new.sync()
             synced = position
     sealing = Sealing(msgspec.structs.replace(info, bytes=position), summary.previous_chain)
     yield from sealing.read(new)
     if sealing.chain != summary.chain:
-        raise LogDamaged(info.name, 0, "its entries are not those its footer vouches for")
+        raise LogDamaged(info.name, 0, "its entries do not match its footer")
     fresh, pieces = yield from sealing.footer()
     yield from write_footer(new, position, pieces)
     replaced = msgspec.structs.replace(sealed_segment(fresh), revision=info.revision + 1)
@@ -185,7 +185,7 @@ def _written(
 
 
 def _in_slices(old: File, info: SegmentInfo) -> Iterator[Located | None]:
-    """The batches of a segment; `None` between them where a slice should end."""
+    """The batches of a segment, with `None` where a slice should end."""
     batches = size = 0
     for located in scan_batches(old, BATCHES_BEGIN, info.bytes):
         yield located
@@ -197,7 +197,7 @@ def _in_slices(old: File, info: SegmentInfo) -> Iterator[Located | None]:
 
 
 def _changed(located: Located, changes: dict[int, bytes | None]) -> Generator[None, None, bytes]:
-    """The bytes of a batch without what is to be erased."""
+    """The bytes of a batch without the content to erase."""
     batch, data, at = located.batch, located.data, located.at
     if not changes:
         return data[at : at + batch.length]
@@ -218,7 +218,7 @@ def _changed(located: Located, changes: dict[int, bytes | None]) -> Generator[No
 
 
 def remove_torn(disk: Disk, needles: Sequence[bytes]) -> Generator[None, None, int]:
-    """Remove the torn ends kept aside that hold some of these bytes, and count them."""
+    """Remove saved torn ends that contain some of these entries; returns their number."""
     removed = 0
     for name in disk.names():
         if name.endswith(TORN_SUFFIX) and (yield from _holds(disk, name, needles)):

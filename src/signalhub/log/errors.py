@@ -1,7 +1,7 @@
-"""What the log refuses to do, and what to do about it.
+"""Errors of the log.
 
-`LogFull` is an answer for now, `LogFailed` until the next start, `LogDamaged` until somebody has
-looked at the files. None of them ever means that something acknowledged was given up.
+`LogFull` is temporary, `LogFailed` lasts until the next start, `LogDamaged` until somebody has
+repaired the files. None of them means that something acknowledged was lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from signalhub.wire.errors import SignalHubError
 
 
 class LogFull(SignalHubError):
-    """No room for a batch: nothing of it counts, and the same call may succeed later."""
+    """No space for a batch: nothing was appended, and the same call may succeed later."""
 
     code = "storage_full"
 
@@ -21,7 +21,7 @@ class LogFull(SignalHubError):
 
 
 class LogFailed(SignalHubError):
-    """Writing or syncing failed: nobody knows what is on the disk until a restart has looked."""
+    """Writing or syncing failed: what is on disk is unknown until a restart has checked."""
 
     code = "storage_failed"
 
@@ -34,7 +34,7 @@ class LogFailed(SignalHubError):
 
 
 class LogDamaged(SignalHubError):
-    """A segment does not hold what was once written to it; nothing in it is changed or skipped."""
+    """A segment does not contain what was written to it; nothing in it is changed or skipped."""
 
     code = "storage_damaged"
 
@@ -54,12 +54,12 @@ class EntriesGone(SignalHubError):
     code = "storage_gone"
 
     def __init__(self, first: int) -> None:
-        super().__init__(f"entries below offset {first} are gone; read from there on")
+        super().__init__(f"entries before offset {first} were deleted; read from there on")
         self.first = first
 
 
 def storage_error(error: OSError) -> LogFull | LogFailed:
-    """What an error of the file system means for the log."""
+    """The error of the log for an error of the file system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LogFull()
     return LogFailed(error.strerror or str(error))

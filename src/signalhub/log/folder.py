@@ -1,7 +1,7 @@
-"""The log of another process, or of none, seen through its folder.
+"""The log of another process, or of a stopped hub, read from its folder.
 
-Nothing is written. What the other process does meanwhile shows as files that are gone or half
-made, so a look that finds fault is taken again if the folder has changed.
+Nothing is written. Changes by the other process may appear as missing or unfinished files, so a
+survey that finds a fault is repeated if the folder has changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOKS_MAX: Final = 10
 
 
 class Folder:
-    """Segments up to the published durable head, or to the last good batch if none is known."""
+    """Segments up to the published durable head, or to the last valid batch if it is unknown."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk: Final = disk
@@ -31,7 +31,7 @@ class Folder:
 
     @property
     def head(self) -> int:
-        """The offset after the last entry that may be read; looks again whether it has moved."""
+        """The offset after the last readable entry, checked again on every call."""
         published = read_head(self.disk)
         if published is None or published.epoch < self.epoch:
             return self._end
@@ -50,15 +50,15 @@ class Folder:
 
     @property
     def fault(self) -> LogDamaged | None:
-        """The damage that was found when the folder was last looked at."""
+        """The damage found by the last survey."""
         return self._fault
 
     def lookups(self, base: int) -> tuple[Lookup, ...]:
-        """How to find entries in a segment that is not sealed; none for others."""
+        """The look-ups of an unsealed segment; none for others."""
         return self._lookups.get(base, ())
 
     def refresh(self) -> None:
-        """Look again."""
+        """Survey the folder again."""
         found = look(self.disk)
         faults = [LogDamaged(one.segment, one.position, one.reason) for one in found.damages]
         self._fault = faults[0] if faults else None

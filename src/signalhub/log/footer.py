@@ -1,9 +1,8 @@
-"""The footer of a sealed segment: what proves it, and where in it every entry is.
+"""The footer of a sealed segment: its proof, and the position of every entry.
 
-The summary can be read and checked alone; it is what stays of a deleted segment, in a file of its
-own. The chain is a SHA-256 over the chain of the previous segment and the digests of all entries,
-so nothing in the past can be changed without changing every chain after it. All numbers are
-little-endian.
+The summary can be read and checked alone; it is kept for a deleted segment, in its own file. The
+chain is a SHA-256 over the chain of the previous segment and the digests of all entries, so nothing
+in the past can be changed without changing every later chain. All numbers are little-endian.
 
     footer   summary | mark offsets u32… | mark positions u32… | hashes u64… | places u32… | runs
     summary  magic 8 | version u32 | epoch u32 | base u64 | end u64 | bytes u64 | created u64
@@ -52,7 +51,7 @@ TRAILER_BYTES: Final = _TRAILER.size + _TRAILER_END.size
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed segment in a nutshell."""
+    """The summary of a sealed segment."""
 
     epoch: int
     base: int
@@ -68,7 +67,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def footer_name(base: int) -> str:
-    """Where the footer of a deleted segment is kept."""
+    """The file with the footer of a deleted segment."""
     return f"{base:020d}.footer"
 
 
@@ -100,14 +99,14 @@ def encode_summary(summary: Summary) -> bytes:
 def decode_summary(data: bytes) -> Summary:
     """The verified summary at the beginning of some bytes; raises `Unreadable`."""
     if len(data) < SUMMARY_BYTES:
-        raise Unreadable("the footer is cut short")
+        raise Unreadable("the footer is truncated")
     magic, version, *fields = _SUMMARY.unpack_from(data)
     if magic != MAGIC:
-        raise Unreadable("this is no footer")
+        raise Unreadable("not a footer")
     if crc32c(data[: _SUMMARY.size]) != _CRC.unpack_from(data, _SUMMARY.size)[0]:
-        raise Unreadable("the checksum of the footer's summary does not fit")
+        raise Unreadable("the checksum of the footer's summary does not match")
     if version != VERSION:
-        raise Unreadable(f"the footer has version {version}; this program knows {VERSION}")
+        raise Unreadable(f"the footer has version {version}; this program supports {VERSION}")
     return msgspec.convert(dict(zip(_SUMMARY_FIELDS, fields, strict=True)), Summary)
 
 
@@ -137,7 +136,7 @@ def encode_run(stream: bytes, stream_epoch: int, run: Run) -> bytes:
 
 
 def run_hash(stream: bytes, stream_epoch: int) -> int:
-    """What the runs of a footer are sorted by."""
+    """The sort key of the runs of a footer."""
     digest = blake2b(stream, digest_size=8, salt=_CRC.pack(stream_epoch)).digest()
     return int.from_bytes(digest, "little")
 
@@ -158,7 +157,7 @@ def _read_trailer(file: File) -> _Place:
     if len(data) < TRAILER_BYTES or not data.endswith(TRAILER_MAGIC):
         raise Unreadable("there is no footer")
     if crc32c(data[: _TRAILER.size]) != _TRAILER_END.unpack_from(data, _TRAILER.size)[0]:
-        raise Unreadable("the checksum of the footer's trailer does not fit")
+        raise Unreadable("the checksum of the footer's trailer does not match")
     place = _Place(*_TRAILER.unpack_from(data))
     if place.position + place.length + TRAILER_BYTES != file.size():
         raise Unreadable("the footer is not where its trailer says")
@@ -179,12 +178,12 @@ def read_summary(file: File) -> Summary:
     place = _read_trailer(file)
     summary = decode_summary(file.read(SUMMARY_BYTES, place.position))
     if summary.bytes != place.position:
-        raise Unreadable("the footer belongs to another place")
+        raise Unreadable("the footer belongs to another position")
     return summary
 
 
 def footer_crc(file: File) -> int:
-    """The checksum of a sealed segment's footer, by which it is told from another's."""
+    """The checksum of a sealed segment's footer, which identifies it."""
     return _read_trailer(file).crc
 
 
@@ -193,12 +192,12 @@ def read_footer(file: File) -> Footer:
     place = _read_trailer(file)
     data = file.read(place.length, place.position)
     if len(data) < place.length or crc32c(data) != place.crc:
-        raise Unreadable("the checksum of the footer does not fit")
+        raise Unreadable("the checksum of the footer does not match")
     return Footer(data)
 
 
 class Footer:
-    """The look-up of a sealed segment, as it lies on the disk; nothing is unpacked in advance."""
+    """The look-up of a sealed segment, in its form on disk; nothing is unpacked in advance."""
 
     def __init__(self, data: bytes) -> None:
         self.summary = decode_summary(data)
@@ -215,7 +214,7 @@ class Footer:
         self._runs_begin = at
 
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
-        """Where the entries of a stream are, by position in the stream."""
+        """The file positions of a stream's entries, by position in the stream."""
         name = stream.encode()
         wanted = run_hash(name, stream_epoch)
         found: list[Run] = []
@@ -232,7 +231,7 @@ class Footer:
         return []
 
     def last_seqs(self, count: int) -> Iterator[list[tuple[str, int, int]]]:
-        """Stream, stream epoch and last position of every run, so many at a time."""
+        """Stream, stream epoch and last position of every run, in groups of a given size."""
         for begin in range(0, len(self._hashes), count):
             runs = map(self._run, range(begin, min(begin + count, len(self._hashes))))
             yield [(name.decode(), epoch, run.end_seq - 1) for name, epoch, run in runs]

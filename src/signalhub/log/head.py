@@ -1,7 +1,7 @@
-"""The published heads: how far the log may be read, and how far it was shown.
+"""The published heads: how far the log may be read, and how far it may have been read.
 
-The file `head` is written in place after every commit and never synced. It fits into one sector; a
-reader that finds it torn or missing knows less, nothing wrong.
+The file `head` is written in place after every commit and never synced. It fits into one sector; if
+it is torn or missing, a reader knows less but nothing wrong.
 
     magic 4 | epoch u32 | durable head u64 | head u64 | zero u32 | crc32c u32
 """
@@ -38,7 +38,7 @@ def encode_head(head: Head) -> bytes:
 
 
 def read_head(disk: Disk) -> Head | None:
-    """What was published last; None if that cannot be told."""
+    """The heads published last; None if unknown."""
     try:
         file = disk.open(HEAD_NAME, read_only=True)
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def read_head(disk: Disk) -> Head | None:
 
 
 def open_head(disk: Disk) -> File:
-    """The file to publish in, made if it is missing."""
+    """The file for the heads, created if it is missing."""
     try:
         return disk.open(HEAD_NAME)
     except FileNotFoundError:

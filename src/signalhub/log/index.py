@@ -1,8 +1,8 @@
-"""Which sealed segments hold a stream, in SQLite; made from footers, never the truth.
+"""Which sealed segments contain a stream, in SQLite; derived from footers, never authoritative.
 
-The file may be missing, behind or damaged: it is trusted only after its first `update` in this
-process has checked it, and made again if there is anything wrong with it. Until then, and for
-segments it does not know, a reader looks into the footers themselves.
+The file may be missing, outdated or damaged: it is used only after its first `update` in this
+process has checked it, and rebuilt if anything is wrong with it. Until then, and for segments it
+does not contain, a reader searches the footers themselves.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Index:
     def find(
         self, stream: str, stream_epoch: int, from_seq: int
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Which segments are known at all, and which of them hold a stream from a position on."""
+        """The indexed segments, and those of them that contain a stream from a position on."""
         if not self._known:
             return frozenset(), frozenset()
         try:
@@ -81,11 +81,11 @@ class Index:
             return frozenset(), frozenset()
 
     def update(self, segments: Sequence[SegmentInfo]) -> Slices:
-        """Learn new sealed segments and forget deleted ones, in slices."""
+        """Add new sealed segments and drop deleted ones, in slices."""
         try:
             yield from self._update(segments)
         except apsw.Error:
-            log_lines.warning("The look-up index of the log is made again", exc_info=True)
+            log_lines.warning("The look-up index of the log is rebuilt", exc_info=True)
             self._known = frozenset()
             self._connection.close()
             self._remove()
@@ -93,13 +93,13 @@ class Index:
             yield from self._update(segments)
 
     def forget(self, bases: Sequence[int]) -> None:
-        """Leave no trace of segments, because others have taken their places; see `update`."""
+        """Delete all traces of segments that were replaced; see `update`."""
         self._known -= frozenset(bases)
         try:
             for base in bases:
                 with self._connection:
                     self._connection.execute(_FORGET, {"base": base})
-            # What was overwritten would otherwise stay readable in the file beside.
+            # Otherwise overwritten content would stay readable in the write-ahead log.
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except apsw.Error:
             log_lines.warning("The look-up index of the log cannot be changed", exc_info=True)
@@ -137,12 +137,12 @@ class Index:
                 sums[row[-1]] = sums.get(row[-1], 0) ^ _checksum(row)
             yield
         if any(sums.values()):
-            raise apsw.CorruptError("the rows do not fit their checksums")
+            raise apsw.CorruptError("the rows do not match their checksums")
         footers = dict(self._connection.execute("SELECT base, footer FROM segment"))
         self.forget([base for base, crc in footers.items() if self._footer_crc(base) != crc])
 
     def _footer_crc(self, base: int) -> int | None:
-        """The checksum of a segment's footer; a segment made anew has another."""
+        """The checksum of a segment's footer; a rewritten segment has another."""
         try:
             file = self._disk.open(segment_name(base), read_only=True)
         except FileNotFoundError:
@@ -189,7 +189,7 @@ class Index:
         try:
             connection.set_busy_timeout(_BUSY_MS)
             connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").fetchall()
-            # Names of streams may be addresses, and erasing one leaves nothing of it.
+            # Stream names may be addresses, and erasing must not leave traces of them.
             connection.execute("PRAGMA secure_delete = ON").fetchall()
             with connection:
                 version = connection.pragma("user_version")

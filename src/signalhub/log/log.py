@@ -1,8 +1,8 @@
-"""The synchronous owner of the log: one batch, one write, one sync, then it is published.
+"""The synchronous owner of the log: one batch, one write, one sync, then publish.
 
 `append`, `sync` and `close` belong to one thread, `upkeep`, `erase` and `remove` to one thread, the
-same or another; everything else may be called from anywhere. What two threads share is only ever
-replaced as a whole.
+same or another; everything else may be called from any thread. Shared values are only replaced as a
+whole.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Log:
     def __init__(
         self, disk: Disk, log_settings: model.Log, recovery: Recovery, *, clock: Clock
     ) -> None:
-        """Open the log, or begin one; raises `LogFull` or `LogFailed`."""
+        """Open or create the log; raises `LogFull` or `LogFailed`."""
         self.disk: Final = disk
         self.head = recovery.head
-        """The offset after the last committed entry: what `sync` of the settings asks is done."""
+        """The offset after the last entry committed as the setting `log.sync` requires."""
         self.durable_head = recovery.head
         """Everything below is synced; equal to `head` with `sync = "always"`."""
         self.epoch = recovery.epoch
@@ -89,14 +89,14 @@ class Log:
             for info in recovery.segments
             if not info.is_sealed
         }
-        # Held while a file takes the place of another, until the segments say so.
+        # Held while a file replaces another, until the list of segments is updated.
         self._replacing = Lock()
         self._active: Active | None = None
         self._prepared: File | None = None
         if found := recovery.damage:
             self._fault = LogDamaged(found.segment, found.position, found.reason)
             return
-        assert recovery.is_repaired, "a log is opened after its repair"
+        assert recovery.is_repaired, "a log must be repaired before it is opened"
         try:
             self._open()
         except OSError as error:
@@ -104,7 +104,7 @@ class Log:
 
     @property
     def state(self) -> State:
-        """Whether the log takes entries: `open`, or else why not."""
+        """Whether the log accepts entries: `open`, or why not."""
         match self._fault:
             case LogDamaged():
                 return "damaged"
@@ -114,12 +114,12 @@ class Log:
 
     @property
     def fault(self) -> LogFailed | LogDamaged | None:
-        """What keeps the log from being written until the next start."""
+        """The error that prevents writing until the next start."""
         return self._fault
 
     @property
     def interval_s(self) -> float | None:
-        """The pause between two syncs; None if they do not follow the clock."""
+        """The interval between two syncs; None if they are not periodic."""
         is_timed = self._settings.sync == "interval"
         return self._settings.interval_ms / 1000 if is_timed else None
 
@@ -131,25 +131,25 @@ class Log:
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """What there is at this moment, oldest first."""
+        """The present segments, oldest first."""
         active, known = self._active, tuple(self._segments.values())
         if active is None:
             return known
         return tuple(active.info if info.base == active.base else info for info in known)
 
     def refresh(self) -> None:
-        """What this process knows of its log is always current, but for the moment of a change."""
+        """Nothing to do but wait for a change in progress: this process knows its own log."""
         with self._replacing:
             pass
 
     def lookups(self, base: int) -> tuple[Lookup, ...]:
-        """How to find entries in a segment that is not sealed; none for others."""
+        """The look-ups of an unsealed segment; none for others."""
         return self._lookups.get(base, ())
 
     def append(self, entries: Sequence[Entry]) -> int:
         """Commit one batch and return its first offset.
 
-        Raises `LogFull` if it did not happen, `LogFailed` if nobody knows, and then for good.
+        Raises `LogFull` if it did not happen, or, permanently, `LogFailed` if that is unknown.
         """
         assert entries, "a batch has entries"
         if self._fault:
@@ -173,7 +173,7 @@ class Log:
         return first
 
     def sync(self) -> None:
-        """Make everything appended durable and publish it; raises `LogFailed`, then for good."""
+        """Make everything appended durable and publish it; raises `LogFailed`, permanently."""
         if self._fault:
             raise self._fault
         active = self._active
@@ -182,29 +182,29 @@ class Log:
         try:
             self._sync(active)
         except OSError as error:
-            # Some of it was reported as committed, so even for want of room there is no way back.
+            # Some of it was reported as committed, so even a full disk is a permanent failure.
             raise self._fail(error) from error
         self.durable_head = self.head
         self._publish(self.head, self.head)
 
     def roll_soon(self) -> None:
-        """Begin a new segment with the next entry; may be called from anywhere."""
+        """Start a new segment with the next entry; may be called from any thread."""
         active = self._active
         if active is not None:
             active.rolls_at_s = -inf
 
     def found_damaged(self, damage: LogDamaged) -> None:
-        """A reader met damage: from now on the log is only read."""
+        """A reader found damage: the log becomes read-only."""
         self._fault = self._fault or damage
 
     def fail(self, reason: str) -> LogFailed:
-        """Take no more entries until the next start."""
+        """Accept no more entries until the next start."""
         failure = LogFailed(reason)
         self._fault = self._fault or failure
         return failure
 
     def close(self) -> None:
-        """Sync what is left and let go of the files."""
+        """Sync the rest and close the files."""
         if self._active is None:
             return
         try:
@@ -225,7 +225,7 @@ class Log:
             info = next(reversed(self._segments.values()))
             file = self.disk.open(info.name)
         else:
-            # A log made anew must not be mistaken for an older one, so epochs begin with the time.
+            # A new log must not be mistaken for an older one, so epochs start from the time.
             self.epoch = now_ms // 1000
             header = Header(self.epoch, 0, now_ms)
             info, file = new_segment(header), create_segment(self.disk, header)
@@ -249,16 +249,16 @@ class Log:
         is_too_old = self._clock.mono_s() >= active.rolls_at_s
         if active.is_empty or not (is_too_large or is_too_old):
             return active
-        # Only the last segment may have a torn end, so this one is finished before the next.
+        # Only the last segment may have a torn end, so finish this one before the next.
         self.sync()
-        # In this order, so that `upkeep` does not prepare another one in its place meanwhile.
+        # In this order, so that `upkeep` does not prepare another one meanwhile.
         active.has_asked_for_next = False
         prepared, self._prepared = self._prepared, None
         header = Header(self.epoch, self.head, self._clock.now_ms())
         try:
             file = create_segment(self.disk, header, prepared=prepared)
         except OSError as error:
-            # Perhaps the next one has its name already: then this one must not grow past it.
+            # The next segment may already have its name; then this one must not grow past it.
             active.rolls_at_s = -inf
             raise self._refuse(error) from error
         self._segments[active.base] = active.info
@@ -291,7 +291,7 @@ class Log:
         try:
             active.cut_back()
             if is_written:
-                # The whole batch may be on the disk; refusing it is a promise that it is not.
+                # The whole batch may be on disk; refusing it promises that it is not.
                 active.sync()
         except OSError as error:
             raise self._fail(error) from error
@@ -310,7 +310,7 @@ class Log:
         try:
             self._published.write(encode_head(Head(self.epoch, durable, shown)), 0)
         except OSError as error:
-            # Without room for its first few bytes readers know less, but nothing wrong.
+            # Without space for these few bytes readers know less, but nothing wrong.
             if isinstance(storage_error(error), LogFailed):
                 raise self._fail(error) from error
 
@@ -325,11 +325,11 @@ class Log:
         return not self._fault and (self._wants_next or self._unsealed() is not None)
 
     def upkeep(self) -> Slices:
-        """What can wait: prepare the next segment, seal the old ones.
+        """Background work: prepare the next segment, seal the old ones.
 
-        To be driven by `for _ in log.upkeep(): pause`; nothing between two pauses takes much more
-        than half a millisecond. A full disk ends it early. What rolls meanwhile is left to the
-        next call, so that a log that never stops rolling does not keep its driver for ever.
+        Run it with `for _ in log.upkeep(): pause`; nothing between two pauses takes much more than
+        half a millisecond. A full disk ends it early. Segments that roll meanwhile are left to the
+        next call, so that a busy log does not keep the caller forever.
         """
         try:
             slices = self._chores()
@@ -351,16 +351,16 @@ class Log:
     def remove(self, segments: Sequence[SegmentInfo]) -> None:
         """Delete the oldest segments, keeping their footers; raises `LogFull`, `LogFailed`.
 
-        Those that are gone already are passed over.
+        Segments that are already deleted are skipped.
         """
         for info in segments:
             if info.base < self.first:
                 continue
-            assert info.is_sealed, "only a sealed segment can be proven when it is gone"
-            assert info.base == self.first, "segments go in order"
+            assert info.is_sealed, "only a sealed segment can be proven after its deletion"
+            assert info.base == self.first, "segments are deleted in order"
             try:
                 with_reserve(self.disk, partial(keep_footer, self.disk, info))
-                # Readers must find whatever is listed, so this comes before the deletion.
+                # Readers must find every listed segment, so unlist it before the deletion.
                 self._previous_chain = info.chain
                 del self._segments[info.base]
                 self.disk.remove(info.name)
@@ -373,10 +373,10 @@ class Log:
                 raise self._fault from error
 
     def erase(self, erasures: Sequence[Erasure]) -> Generator[None, None, list[Rewritten]]:
-        """Take the content of entries out of the segments they are in, in slices.
+        """Remove the content of entries from their segments, in slices.
 
-        These must not be in the last segment: see `roll_soon`. What is gone or erased already is
-        passed over, so this may be repeated. Raises `LogFull`, `LogFailed` or `LogDamaged`.
+        They must not be in the last segment: see `roll_soon`. Deleted or erased ones are skipped,
+        so this may be repeated. Raises `LogFull`, `LogFailed` or `LogDamaged`.
         """
         done: list[Rewritten] = []
         yield from self.upkeep()
@@ -387,7 +387,7 @@ class Log:
             if self._fault:
                 raise self._fault
             if not info.is_sealed:
-                # There was no room for its footer.
+                # There was no space for its footer.
                 raise LogFull
             try:
                 rewritten = yield from rewrite(self.disk, info, erasures)
@@ -411,7 +411,7 @@ class Log:
 
     @property
     def _wants_next(self) -> bool:
-        # Whether one is prepared comes first: see where it is taken.
+        # Check for a prepared one first: see where it is used.
         active = self._active if self._prepared is None else None
         return active is not None and active.has_asked_for_next
 
@@ -434,7 +434,7 @@ class Log:
     def _seal(self, info: SegmentInfo, chain: bytes, following: SegmentInfo) -> Slices:
         expected = previous_chain_of(self.disk, following) if following.is_sealed else None
         self._segments[info.base] = yield from seal(self.disk, info, chain, expected)
-        # Freeing everything at once would take too long.
+        # Freeing all of it at once would take too long.
         known = self._lookups.pop(info.base, ())
         doomed = [part for lookup in known for part in lookup.parts()]
         del known

@@ -1,11 +1,11 @@
-"""Where the entries of one segment are, so that none is found by searching.
+"""The positions of the entries of one segment, so that reading needs no search.
 
-Entries of a stream whose positions follow each other form a run; an entry without a position in its
-stream (seq 0) is in none. Batches lie in blocks of some size, which are read and verified as a
-whole; a mark is the beginning of a block.
+Consecutive entries of a stream form a run; an entry without a position in its stream (seq 0) is in
+no run. Batches are grouped into blocks, which are read and verified as a whole; a mark is the start
+of a block.
 
-A writer adds to a `Positions` while readers in other threads look things up: every change is one
-that the interpreter makes at once, and `size` and `end` move last.
+A writer adds to a `Positions` while readers in other threads use it: every change is atomic in the
+interpreter, and `size` and `end` are updated last.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ BLOCK_BYTES: Final = 2**16
 
 
 class Run(msgspec.Struct, gc=False):
-    """Entries `first_seq`, `first_seq + 1`, … of a stream, and where each is in the file.
+    """Entries `first_seq`, `first_seq + 1`, … of a stream, and the position of each in the file.
 
-    There are very many of these, so they are hidden from the garbage collector.
+    There are very many of these, so they are untracked by the garbage collector.
     """
 
     first_seq: int
     positions: array[int] | memoryview[int]
     max_ms: int
-    """When the latest of them was accepted."""
+    """When the last of them was accepted."""
 
     @property
     def end_seq(self) -> int:
@@ -44,7 +44,7 @@ class Run(msgspec.Struct, gc=False):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The bytes of a block: some whole batches, the first beginning with offset `first`."""
+    """The bytes of a block: some whole batches, starting with offset `first`."""
 
     begin: int
     end: int
@@ -52,7 +52,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Lookup(Protocol):
-    """What a reader asks of a segment, or of a part of one that begins at `base` and `begin`."""
+    """The look-up of a segment, or of a part of one that starts at `base` and `begin`."""
 
     @property
     def base(self) -> int: ...
@@ -61,10 +61,10 @@ class Lookup(Protocol):
     def begin(self) -> int: ...
 
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
-        """Where the entries of a stream are, by position in the stream."""
+        """The file positions of a stream's entries, by position in the stream."""
 
     def parts(self) -> list[object]:
-        """Everything there is very much of, for whoever lets go of it piece by piece."""
+        """The large collections, for callers that free them step by step."""
 
     def span_of_offset(self, offset: int) -> Span:
         """The block that holds an offset."""
@@ -74,9 +74,9 @@ class Lookup(Protocol):
 
 
 def mark_before(marks: Sequence[int], wanted: int) -> int:
-    """Which mark is the last at or before `wanted`."""
+    """The last mark at or before `wanted`."""
     found = bisect_right(marks, wanted) - 1
-    assert found >= 0, f"{wanted} lies before the first mark"
+    assert found >= 0, f"{wanted} is before the first mark"
     return found
 
 
@@ -96,7 +96,7 @@ class Positions:
         self._earlier: dict[tuple[str, int], list[Run]] = {}
 
     def add(self, entries: Sequence[Entry], encoded: Sequence[bytes]) -> None:
-        """Note a batch just committed, which begins where the last one ended."""
+        """Add a batch just committed, which starts where the last one ended."""
         self.mark()
         note = self.note
         position = self.size + HEADER_BYTES
@@ -107,7 +107,7 @@ class Positions:
         self.move(self.end + len(entries), position)
 
     def add_batch(self, located: Located) -> None:
-        """Note a batch read from the file."""
+        """Add a batch read from the file."""
         self.mark()
         shift = located.position - located.at
         heads = read_entry_heads(located.data, located.batch, located.at)
@@ -117,7 +117,7 @@ class Positions:
         self.move(located.batch.end, located.end)
 
     def mark(self) -> None:
-        """A batch begins here: it also begins a block if the last one has its size."""
+        """A batch starts here; it also starts a block if the last one is full."""
         marks = self.mark_positions
         if not marks or self.size - marks[-1] >= BLOCK_BYTES:
             self.mark_offsets.append(self.end)
@@ -137,26 +137,26 @@ class Positions:
         self._runs[key] = Run(seq, array("I", (position,)), at_ms)
 
     def move(self, end: int, size: int) -> None:
-        """The batch that was marked and noted ends here."""
+        """The end of the batch that was added."""
         self.end = end
         self.size = size
 
     @property
     def streams(self) -> int:
-        """How many of them have runs."""
+        """The number of streams with runs."""
         return len(self._runs)
 
     def pop_stream(self) -> tuple[str, int, list[Run]]:
-        """Forget some stream, and return its name, its epoch and its runs."""
+        """Remove any one stream; returns its name, epoch and runs."""
         key, run = self._runs.popitem()
         return *key, _in_order([*self._earlier.pop(key, ()), run])
 
     def parts(self) -> list[object]:
-        """Everything there is very much of, for whoever lets go of it piece by piece."""
+        """The large collections, for callers that free them step by step."""
         return [*self._runs, *self._runs.values(), *self._earlier.values()]
 
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
-        """Where the entries of a stream are, by position in the stream."""
+        """The file positions of a stream's entries, by position in the stream."""
         key = stream, stream_epoch
         run = self._runs.get(key)
         if run is None:
@@ -172,7 +172,7 @@ class Positions:
         return self._span(mark_before(self.mark_positions, position))
 
     def _span(self, mark: int) -> Span:
-        # The size is read first: the writer may begin the next block at any moment.
+        # Read the size first: the writer may start the next block at any moment.
         size = self.size
         positions = self.mark_positions
         end = positions[mark + 1] if mark + 1 < len(positions) else size
@@ -184,9 +184,9 @@ def _in_order(runs: list[Run]) -> list[Run]:
 
 
 class LatePositions:
-    """The look-up of an unsealed segment as it was found, made when it is first asked for.
+    """The look-up of an unsealed segment found at the start, built on first use.
 
-    Blocks are all that a scan needs, and are found far faster than every entry.
+    A scan needs only blocks, which are found far faster than every entry.
     """
 
     def __init__(self, disk: Disk, info: SegmentInfo) -> None:
@@ -198,7 +198,7 @@ class LatePositions:
         self._entries: Positions | None = None
 
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
-        """Where the entries of a stream are, by position in the stream."""
+        """The file positions of a stream's entries, by position in the stream."""
         if self._entries is None:
             self._blocks = self._entries = read_positions(self._disk, self._info)
         return self._entries.runs(stream, stream_epoch)
@@ -212,7 +212,7 @@ class LatePositions:
         return self._found_blocks().span_of_position(position)
 
     def parts(self) -> list[object]:
-        """Everything there is very much of, if it was asked for."""
+        """The large collections, if they were built."""
         return self._entries.parts() if self._entries else []
 
     def _found_blocks(self) -> Positions:

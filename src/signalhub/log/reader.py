@@ -1,7 +1,7 @@
 """Reading the log by offset, and streams by position or time.
 
-What is read is verified, in blocks, each once. Nothing is ever skipped: damage raises `LogDamaged`,
-what retention has removed raises `EntriesGone`, a disk that cannot be read `LogFailed`.
+Everything read is verified, in blocks, each once. Nothing is ever skipped: damage raises
+`LogDamaged`, entries removed by retention raise `EntriesGone`, an unreadable disk `LogFailed`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Where the segments are: a `Log` in this process, or the `Folder` of another one's."""
+    """The source of segments: a `Log` in this process, or the `Folder` of another one."""
 
     @property
     def disk(self) -> Disk: ...
@@ -52,17 +52,17 @@ class Source(Protocol):
 class Reader:
     """Verified entries of a log that another thread, or another process, may be writing.
 
-    A reader belongs to one thread; make as many as there are threads. In the process of the log it
-    sees everything committed, in another one everything durable.
+    A reader belongs to one thread; create one per thread. In the process of the log it sees
+    everything committed, in another process everything durable.
     """
 
     def __init__(self, source: Source, index: Index | None = None) -> None:
-        """`source` is a `Log`; `index`, of this reader alone, spares it reading every footer."""
+        """`source` is a `Log`; `index`, not shared with others, avoids reading every footer."""
         self._source = source
         self._index = index
         self._blocks = Blocks(source.disk)
         self._footers: OrderedDict[int, Lookup] = OrderedDict()
-        # Which revision of a segment is known, where it is not the first.
+        # The known revision of each segment that was replaced.
         self._revisions: dict[int, int] = {}
 
     @classmethod
@@ -71,7 +71,7 @@ class Reader:
         return cls(Folder(disk))
 
     def scan(self, from_offset: int, to_offset: int | None = None) -> Iterator[Stored]:
-        """All entries in order, up to `to_offset` or to the head there is when it is reached."""
+        """All entries in order, up to `to_offset` or to the head at that time."""
         offset = from_offset
         while True:
             head = self._source.head
@@ -89,7 +89,7 @@ class Reader:
     ) -> list[Stored]:
         """Entries of a stream from a position on, at least one if there is any.
 
-        Begins later than `from_seq` when retention has removed what was there.
+        Starts later than `from_seq` if retention has removed those entries.
         """
 
         def gather() -> list[Stored]:
@@ -127,12 +127,12 @@ class Reader:
         return self._attempt(find)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._blocks.close()
         self._footers.clear()
 
     def _attempt(self, step: Callable[[], T]) -> T:
-        """Do something again if a segment was deleted or replaced under it."""
+        """Repeat an operation if a segment was deleted or replaced during it."""
         has_looked_again = False
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -178,7 +178,7 @@ class Reader:
                         if stored.offset >= head:
                             return
                         if (stored.stream, stored.stream_epoch) != (stream, stream_epoch):
-                            raise LogDamaged(info.name, 0, "its look-up does not fit its entries")
+                            raise LogDamaged(info.name, 0, "its look-up does not match its entries")
                         if hole and stored.seq != from_seq:
                             raise hole
                         hole = None
@@ -199,13 +199,13 @@ class Reader:
             except Unreadable as error:
                 raise LogDamaged(info.name, position, str(error)) from error
             if stored.seq != run.first_seq + at:
-                raise LogDamaged(info.name, position, "its look-up does not fit its entries")
+                raise LogDamaged(info.name, position, "its look-up does not match its entries")
             yield stored
 
     def _segments_with(
         self, stream: str, stream_epoch: int, from_seq: int
     ) -> Iterator[SegmentInfo | LogDamaged]:
-        """Segments that may hold a stream, and what was found instead of those between them."""
+        """Segments that may contain a stream, and an error for each missing one between them."""
         known: frozenset[int] = frozenset()
         found: frozenset[int] = frozenset()
         if self._index:
@@ -232,7 +232,7 @@ class Reader:
             try:
                 footer = read_footer(self._blocks.file(info.name))
             except Unreadable:
-                # The batches say the same, only slower.
+                # The batches contain the same, only slower.
                 footer = read_positions(self._source.disk, info)
             self._footers[info.base] = footer
             if len(self._footers) > _FOOTERS_MAX:

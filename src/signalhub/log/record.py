@@ -1,8 +1,8 @@
-"""What the log is made of: entries, and the batches they are committed in.
+"""The record format of the log: entries, and the batches they are committed in.
 
 A batch is written and verified as a whole: its checksum covers its header and every entry. An entry
-says which stream it belongs to and where, when it was accepted, and what it holds; the body is
-MessagePack whose shape depends on the kind and is declared where the kind is written.
+has a stream, a position in it, the time it was accepted, and a body; the body is MessagePack, whose
+structure depends on the kind and is declared where the kind is written.
 
 All numbers are little-endian. A change that older readers would misread raises `VERSION`.
 
@@ -39,7 +39,7 @@ _LENGTH: Final = Struct("<I")
 
 HEADER_BYTES: Final = _GUARD.size + _HEAD.size
 ENTRY_HEADER_BYTES: Final = _ENTRY.size + SALT_BYTES
-# The body and salt of such an entry were erased; in their place stands the entry's digest.
+# The body and salt of such an entry were erased and replaced by the entry's digest.
 ERASED: Final = 1
 
 
@@ -61,7 +61,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unreadable(ValueError):
-    """Bytes that are no valid batch or entry; the text says what is wrong with them."""
+    """Bytes that are not a valid batch or entry; the text says what is wrong."""
 
 
 class UnknownVersion(Unreadable):
@@ -92,26 +92,26 @@ def encode_batch(
 def read_batch(data: bytes | memoryview, position: int = 0) -> Batch:
     """The verified header of the batch at a position; raises `Unreadable`."""
     if len(data) - position < HEADER_BYTES:
-        raise Unreadable("the header is cut short")
+        raise Unreadable("the header is truncated")
     length, crc = _GUARD.unpack_from(data, position)
     magic, version, _, count, epoch, first, durable, time_ms = _HEAD.unpack_from(
         data, position + _GUARD.size
     )
     if magic != MAGIC:
-        raise Unreadable("this is not the beginning of a batch")
+        raise Unreadable("not the start of a batch")
     if not HEADER_BYTES <= length <= BATCH_BYTES_MAX:
-        raise Unreadable(f"a batch cannot have {length} bytes")
+        raise Unreadable(f"invalid batch length {length}")
     if len(data) - position < length:
-        raise Unreadable("the batch is cut short")
+        raise Unreadable("the batch is truncated")
     if crc32c(memoryview(data)[position + _GUARD.size : position + length]) != crc:
-        raise Unreadable("the checksum does not fit")
+        raise Unreadable("the checksum does not match")
     if version != VERSION:
-        raise UnknownVersion(f"the batch has version {version}; this program knows {VERSION}")
+        raise UnknownVersion(f"the batch has version {version}; this program supports {VERSION}")
     return Batch(length, crc, count, epoch, first, durable, time_ms)
 
 
 def batch_length(data: bytes | memoryview, position: int = 0) -> int:
-    """How many bytes the batch at a position claims to have; 0 if none begins there."""
+    """The length that the batch at a position claims to have; 0 if none starts there."""
     if len(data) - position < HEADER_BYTES:
         return 0
     length: int = _LENGTH.unpack_from(data, position)[0]
@@ -138,7 +138,7 @@ def read_entries(data: bytes | memoryview, batch: Batch, position: int = 0) -> I
 def read_entry_heads(
     data: bytes | memoryview, batch: Batch, position: int = 0
 ) -> Iterator[tuple[int, int, str, int, int, int]]:
-    """Where the entries of a verified batch begin, their flags, stream, its epoch, seq and time."""
+    """The position, flags, stream, epoch, seq and time of every entry of a verified batch."""
     at = position + HEADER_BYTES
     end = position + batch.length
     for _ in range(batch.count):
@@ -154,7 +154,7 @@ def read_entry_heads(
 
 
 def entry_positions(data: bytes | memoryview, batch: Batch, position: int = 0) -> Iterator[int]:
-    """Where the entries of a verified batch begin; raises `Unreadable` if they do not fill it."""
+    """The positions of the entries of a verified batch; raises `Unreadable` if it is malformed."""
     at = position + HEADER_BYTES
     end = position + batch.length
     for _ in range(batch.count):
@@ -167,9 +167,9 @@ def entry_positions(data: bytes | memoryview, batch: Batch, position: int = 0) -
 
 
 def erased_entry(data: bytes | memoryview, position: int, stream: bytes | None = None) -> bytes:
-    """The same entry without its body and salt, perhaps under another stream's name.
+    """The same entry without its body and salt, optionally with another stream name.
 
-    Its digest stands for them, so the chain stays as it was.
+    Its digest replaces them, so the chain does not change.
     """
     _, kind, flags, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, position)
     begin = position + ENTRY_HEADER_BYTES
@@ -181,9 +181,9 @@ def erased_entry(data: bytes | memoryview, position: int, stream: bytes | None =
 
 
 def entry_digest(data: bytes | memoryview, position: int) -> bytes:
-    """What the chain of a segment is made of: SHA-256 of the salted entry.
+    """The digest used in the chain of a segment: SHA-256 of the salted entry.
 
-    An erased entry keeps the digest of what it was.
+    An erased entry keeps its original digest.
     """
     length, _, flags, stream_bytes, *_ = _ENTRY.unpack_from(data, position)
     end = position + _LENGTH.size + length

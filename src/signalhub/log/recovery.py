@@ -1,7 +1,7 @@
-"""What a log folder holds, and the repair of what a crash may have left.
+"""The state of a log folder, and the repair of what a crash may have left.
 
-A crash can tear the end of the last segment, leave a sealing unfinished or a segment unborn. All of
-that is repaired. Anything else is damage: it is named, the log opens read-only, and not one byte in
+A crash can tear the end of the last segment, or leave a sealing or a new segment unfinished. All of
+that is repaired. Anything else is damage: it is reported, the log opens read-only, and nothing in
 the folder is changed.
 """
 
@@ -17,7 +17,7 @@ from signalhub.log.survey import Damage, Survey, Tail, survey
 
 
 class TornTail(msgspec.Struct, frozen=True):
-    """Bytes after the last good batch of the last segment."""
+    """Bytes after the last valid batch of the last segment."""
 
     segment: str
     position: int
@@ -31,11 +31,11 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """What was found. `first` to `head - 1` is readable if there is no damage."""
 
     epoch: int
-    """0 for a log that is yet to be made."""
+    """0 for a log that does not exist yet."""
     first: int
     head: int
     published: int
-    """The highest head anybody may have been shown; above `head` only if something was lost."""
+    """The highest head a reader may have seen; above `head` only if something was lost."""
     segments: tuple[SegmentInfo, ...]
     previous_chain: bytes
     """The chain of the segment before the first."""
@@ -44,19 +44,19 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     epoch_changed: bool = False
     lost_from: int = 0
     lost_to: int = 0
-    """Entries `lost_from` to `lost_to - 1` had been shown and are gone; equal: none."""
+    """Entries `lost_from` to `lost_to - 1` may have been read and are lost; equal: none."""
     foreign: tuple[str, ...] = ()
-    """Files that are not the log's; left alone."""
+    """Files that do not belong to the log; ignored."""
     is_repaired: bool = False
 
 
 def recover(disk: Disk, *, repair: bool) -> Recovery:
-    """Find out what the log holds; with `repair` make it ready for `Log`.
+    """Examine the log; with `repair` make it ready for `Log`.
 
-    Only the last segment may end in a torn batch: its bytes are saved aside, then cut. That keeps
-    the epoch unless entries are gone that had been shown. Anything else that is wrong is `damage`,
+    Only the last segment may end in a torn batch: its bytes are saved in a file, then cut. That
+    keeps the epoch unless entries were lost that may have been read. Any other fault is `damage`,
     and then nothing is written even with `repair`. An empty folder is a new log. Raises `LogFull`
-    or `LogFailed` when the disk does not let itself be read or repaired.
+    or `LogFailed` if the disk cannot be read or repaired.
     """
     try:
         found = survey(disk)
@@ -69,7 +69,7 @@ def recover(disk: Disk, *, repair: bool) -> Recovery:
 
 
 def judge(found: Survey) -> Recovery:
-    """What a survey means, before any repair."""
+    """The result of a survey, before any repair."""
     segments, tail, published = found.segments, found.tail, found.published
     head = segments[-1].end if segments else 0
     epoch = segments[-1].epoch if segments else 0
@@ -95,7 +95,7 @@ def judge(found: Survey) -> Recovery:
 
 
 def _rot(tail: Tail | None, head: int) -> Damage | None:
-    """A bad batch before good ones that were written after it was synced: no torn tail."""
+    """An invalid batch before valid ones written after its sync: damage, not a torn tail."""
     if tail is None or tail.known_beyond <= head:
         return None
     text = f"entries from {head} on were on disk and cannot be read: {tail.torn_reason}"
@@ -109,7 +109,7 @@ def _torn(tail: Tail) -> TornTail:
 def _repair(disk: Disk, found: Survey, recovery: Recovery) -> Recovery:
     for name in found.leftovers:
         disk.remove(name)
-    # The process before may have ended between naming a segment and syncing its name.
+    # The previous process may have ended between naming a segment and syncing its name.
     disk.sync()
     tail = found.tail
     if tail is None:
@@ -125,8 +125,8 @@ def _repair(disk: Disk, found: Survey, recovery: Recovery) -> Recovery:
             torn = msgspec.structs.replace(torn, saved_as=saved_as)
         rewrite(file, tail.unproven_begin, info.bytes)
         if recovery.epoch_changed:
-            # The torn bytes stay where they are until the segment is sealed: they are the evidence
-            # that something was lost, should the next line not be reached.
+            # The torn bytes stay until the segment is sealed: they prove that something was lost if
+            # the process ends before the next line.
             segments = _begin_epoch(disk, found, recovery)
         elif tail.is_unborn:
             header = Header(info.epoch, info.base, info.created_ms)

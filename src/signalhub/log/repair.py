@@ -1,6 +1,6 @@
-"""The few things recovery writes: bytes saved aside, a tail cut, batches made durable again.
+"""What recovery writes: saved bytes, a tail cut off, batches made durable again.
 
-Each can be interrupted and repeated. When the disk is full, the reserve is given up to make room.
+Each can be interrupted and repeated. When the disk is full, the reserve is released to make room.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def with_reserve(disk: Disk, step: Callable[[], T]) -> T:
-    """Do something that needs room, once more without the reserve if there is none."""
+    """Run an action that needs space; if the disk is full, release the reserve and repeat it."""
     try:
         return step()
     except OSError as error:
@@ -30,7 +30,7 @@ def with_reserve(disk: Disk, step: Callable[[], T]) -> T:
 
 
 def keep_reserve(disk: Disk, size: int) -> None:
-    """Set space aside for the day when the disk is full, if there is any."""
+    """Reserve space for a full disk, if there is any."""
     if RESERVE_NAME in disk.names():
         return
     with contextlib.suppress(OSError):
@@ -46,7 +46,7 @@ def keep_reserve(disk: Disk, size: int) -> None:
 
 
 def save_aside(disk: Disk, file: File, base: int, position: int, size: int) -> str:
-    """Copy bytes that are about to be cut into a file of their own, and return its name."""
+    """Copy bytes that are about to be cut into a new file; returns its name."""
     number = 0
     while True:
         suffix = f".{number}" if number else ""
@@ -70,10 +70,10 @@ def save_aside(disk: Disk, file: File, base: int, position: int, size: int) -> s
 
 
 def rewrite(file: File, begin: int, end: int) -> None:
-    """Write and sync bytes again that are readable but perhaps not on the disk.
+    """Write and sync bytes again that are readable but possibly not on disk.
 
-    After a failed sync the system may show content that it has given up writing; syncing again
-    would report success, writing again does not.
+    After a failed sync the system may return content that it has given up writing; another sync
+    would report success without writing it.
     """
     if begin < end:
         _copy(file, begin, file, begin, end - begin)
@@ -81,7 +81,7 @@ def rewrite(file: File, begin: int, end: int) -> None:
 
 
 def cut(file: File, position: int) -> None:
-    """End a file at a position."""
+    """Truncate a file at a position."""
     file.truncate(position)
     file.sync()
 

@@ -1,8 +1,8 @@
-"""What may be deleted and when, and how it is done.
+"""Retention: which segments are deleted, and when.
 
-A segment goes when it is too old or there is too much, oldest first. It stays while it is not
-archived, and while somebody has yet to settle something in it, unless the settings say otherwise;
-then what is lost is counted. Its footer stays for ever, so that the chain can still be proven.
+A segment is deleted when it is too old or the log is too large, oldest first. It stays while it is
+not archived, and while a subscription has unsettled messages in it, unless the settings say
+otherwise; then the loss is counted. Its footer is kept permanently, as proof of the chain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Expendable(msgspec.Struct, frozen=True):
     segments: tuple[SegmentInfo, ...]
     lost_from: int
     lost_to: int
-    """Entries `lost_from` to `lost_to - 1` go unsettled, because policy says so; equal: none."""
+    """Entries `lost_from` to `lost_to - 1` are deleted unsettled, by policy; equal: none."""
 
 
 def expendable(
@@ -35,10 +35,10 @@ def expendable(
     archived: int | None,
     keep_unsettled: bool = True,
 ) -> Expendable:
-    """The oldest sealed segments that are too old or too much, and may go.
+    """The oldest sealed segments that exceed a limit and may be deleted.
 
-    Below `floor` every subscription has settled everything; below `archived` everything is known
-    elsewhere, None if nobody asks for that.
+    Below `floor` every subscription has settled everything; below `archived` everything is in the
+    lake, None without a lake.
     """
     expired_ms = now_ms - age_s * 1000
     excess = sum(info.bytes for info in segments) - bytes_max
@@ -57,7 +57,7 @@ def expendable(
 
 
 def keep_footer(disk: Disk, info: SegmentInfo) -> None:
-    """Put the footer of a sealed segment aside, before it is deleted; raises `Unreadable`."""
+    """Save the footer of a sealed segment before its deletion; raises `Unreadable`."""
     file = disk.open(info.name, read_only=True)
     try:
         summary = read_summary(file)

@@ -1,8 +1,8 @@
-"""Sealing: a full segment gets its footer, in slices too short to be noticed.
+"""Sealing: a full segment gets its footer, in short slices.
 
 The interpreter runs one thread at a time, and the hub must not wait for this one: after every few
-hundred microseconds of work there is a `yield`, and whoever drives the slices pauses there. An
-interrupted sealing is simply begun again.
+hundred microseconds of work there is a `yield`, where the caller pauses. An interrupted sealing is
+started again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PIECE_BYTES: Final = 2**16
 
 
 class Sealing:
-    """One segment on its way to being sealed."""
+    """One segment that is being sealed."""
 
     def __init__(self, info: SegmentInfo, previous_chain: bytes) -> None:
         self._info = info
@@ -50,10 +50,10 @@ class Sealing:
         self._min_ms = 2**63
         self._max_ms = 0
         self.erased = 0
-        """How many of its entries only left their digest."""
+        """How many of its entries are erased."""
 
     def read(self, file: File) -> Slices:
-        """Verify all batches and learn where the entries are; raises `LogDamaged`."""
+        """Verify all batches and collect the positions of entries; raises `LogDamaged`."""
         info = self._info
         digests: list[bytes] = []
         try:
@@ -62,7 +62,7 @@ class Sealing:
         except Unreadable as error:
             raise LogDamaged(info.name, self._positions.size, str(error)) from error
         if self._positions.end != info.end:
-            raise LogDamaged(info.name, info.bytes, f"it does not reach offset {info.end}")
+            raise LogDamaged(info.name, info.bytes, f"it ends before offset {info.end}")
         self._chain.update(b"".join(digests))
 
     def _read_batch(self, located: Located, digests: list[bytes]) -> Slices:
@@ -89,11 +89,11 @@ class Sealing:
 
     @property
     def chain(self) -> bytes:
-        """What proves the segment, once it was read."""
+        """The chain of the segment, after it was read."""
         return self._chain.digest()
 
     def footer(self) -> Generator[None, None, tuple[Summary, list[bytes]]]:
-        """The footer in pieces, and its beginning in a form that can be used; once only."""
+        """The footer in pieces, with its summary; can be called once."""
         hashes, places, pieces = yield from self._encode_runs()
         marks = self._positions.mark_offsets
         info = self._info
@@ -115,8 +115,8 @@ class Sealing:
         return summary, _gathered([encode_summary(summary), *map(bytes, tables), *pieces])
 
     def _encode_runs(self) -> Generator[None, None, tuple[array[int], array[int], list[bytes]]]:
-        # Sorting everything at once would take too long; buckets come in the order of the hashes.
-        # Each run has its hash in front, as bytes, because pairs would be work for the collector.
+        # Sorting everything at once would take too long; buckets are in the order of the hashes.
+        # Each run is prefixed with its hash as bytes, because tuples would burden the collector.
         buckets: list[list[bytes]] = [[] for _ in range(_BUCKETS)]
         positions = self._positions
         while positions.streams:
@@ -156,7 +156,7 @@ def _gathered(pieces: list[bytes]) -> list[bytes]:
 
 
 def write_footer(file: File, position: int, pieces: list[bytes]) -> Slices:
-    """Put a footer behind the batches, and return when it is on the disk."""
+    """Append a footer to the batches, and return when it is on disk."""
     file.truncate(position)
     end, crc = position, 0
     for piece in pieces:
@@ -171,7 +171,7 @@ def write_footer(file: File, position: int, pieces: list[bytes]) -> Slices:
 def seal(
     disk: Disk, info: SegmentInfo, previous_chain: bytes, expected_chain: bytes | None = None
 ) -> Generator[None, None, SegmentInfo]:
-    """Seal a segment that nobody appends to any more; raises `LogDamaged`.
+    """Seal a segment that is no longer written to; raises `LogDamaged`.
 
     `expected_chain` is what the next segment's footer says about this one, if it has a footer.
     """
@@ -180,7 +180,7 @@ def seal(
         sealing = Sealing(info, previous_chain)
         yield from sealing.read(file)
         if expected_chain and sealing.chain != expected_chain:
-            raise LogDamaged(info.name, 0, "its entries are not those the next segment vouches for")
+            raise LogDamaged(info.name, 0, "its entries do not match the chain of the next segment")
         summary, pieces = yield from sealing.footer()
         yield from write_footer(file, info.bytes, pieces)
     finally:
@@ -189,7 +189,7 @@ def seal(
 
 
 def previous_chain_of(disk: Disk, info: SegmentInfo) -> bytes | None:
-    """What the footer of a sealed segment says about the segment before it."""
+    """The chain of the previous segment, from the footer of a sealed one."""
     file = disk.open(info.name, read_only=True)
     try:
         return read_summary(file).previous_chain

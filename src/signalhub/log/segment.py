@@ -1,7 +1,7 @@
 """A segment: one file of batches, named after the first offset in it, sealed with a footer.
 
-A segment gets its name only after its header is on the disk, so a named file without a good header
-is no accident of a crash. All numbers are little-endian.
+A segment gets its name only after its header is on disk, so a named file without a valid header is
+not the result of a crash. All numbers are little-endian.
 
     header  magic 8 | version u32 | epoch u32 | base u64 | created u64 | zero u32 | crc32c u32
 """
@@ -44,14 +44,14 @@ _SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one segment without reading it."""
+    """What is known about one segment without reading it."""
 
     name: str
     base: int
     end: int
     """The offset after its last entry."""
     bytes: int
-    """Where its batches end."""
+    """The position after its last batch."""
     epoch: int
     created_ms: int
     is_sealed: bool = False
@@ -61,11 +61,11 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     chain: Digest = b""
     """Empty until it is sealed."""
     revision: int = 0
-    """How often this process has put another file in its place."""
+    """How often this process has replaced its file."""
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The beginning of a segment."""
+    """The header of a segment."""
 
     epoch: int
     base: int
@@ -91,21 +91,21 @@ def read_header(file: File) -> Header:
     """The verified header of a segment; raises `Unreadable`."""
     data = file.read(BATCHES_BEGIN, 0)
     if len(data) < BATCHES_BEGIN:
-        raise Unreadable("the header of the segment is cut short")
+        raise Unreadable("the header of the segment is truncated")
     magic, version, epoch, base, created_ms, _ = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise Unreadable("this is no segment of a log")
+        raise Unreadable("not a segment of a log")
     if crc32c(data[: _HEADER.size]) != _CRC.unpack_from(data, _HEADER.size)[0]:
-        raise Unreadable("the checksum of the segment's header does not fit")
+        raise Unreadable("the checksum of the segment's header does not match")
     if version != VERSION:
-        raise Unreadable(f"the segment has version {version}; this program knows {VERSION}")
+        raise Unreadable(f"the segment has version {version}; this program supports {VERSION}")
     return Header(epoch, base, created_ms)
 
 
 def create_segment(disk: Disk, header: Header, *, prepared: File | None = None) -> File:
-    """A new segment under its name, on the disk, ready for batches.
+    """A new segment with its name on disk, ready for batches.
 
-    `prepared` is the file `PREPARED_NAME`, filled with zeros. Whatever had the name is replaced.
+    `prepared` is the file `PREPARED_NAME`, filled with zeros. An existing file is replaced.
     """
     temporary = PREPARED_NAME if prepared else f"{header.base:020d}.tmp"
     if prepared is None:
@@ -125,9 +125,9 @@ def create_segment(disk: Disk, header: Header, *, prepared: File | None = None) 
 
 
 def prepare_segment(disk: Disk, size: int) -> Generator[None, None, File]:
-    """The file `PREPARED_NAME`, full of zeros on the disk, made in small steps.
+    """The file `PREPARED_NAME`, filled with zeros on disk, written in small steps.
 
-    Writing into space that is there already spares every sync the change of a file's size.
+    Writing into allocated space saves every sync a change of the file size.
     """
     disk.remove(PREPARED_NAME)
     file = disk.create(PREPARED_NAME)
@@ -136,7 +136,7 @@ def prepare_segment(disk: Disk, size: int) -> Generator[None, None, File]:
             file.write(_ZEROS[: min(_PREPARED_PIECE_BYTES, size - position)], position)
             yield
             if position % _WINDOW_BYTES == 0:
-                # Many small syncs, because a large one would make the commits beside it wait.
+                # Many small syncs, because a large one would delay commits.
                 file.sync()
         file.sync()
     except OSError:
@@ -148,7 +148,7 @@ def prepare_segment(disk: Disk, size: int) -> Generator[None, None, File]:
 
 
 def new_segment(header: Header) -> SegmentInfo:
-    """What is known of a segment just created."""
+    """The description of a segment just created."""
     return SegmentInfo(
         name=segment_name(header.base),
         base=header.base,
@@ -162,7 +162,7 @@ def new_segment(header: Header) -> SegmentInfo:
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """A verified batch in its file, and in `data`, where it begins at `at`."""
+    """A verified batch in its file, and in `data`, where it starts at `at`."""
 
     position: int
     batch: Batch
@@ -171,12 +171,12 @@ class Located(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def end(self) -> int:
-        """Where the next batch begins."""
+        """The position of the next batch."""
         return self.position + self.batch.length
 
 
 def scan_batches(file: File, begin: int, end: int) -> Iterator[Located]:
-    """The batches between two positions, verified; raises `Unreadable` at the first that is bad."""
+    """The verified batches between two positions; raises `Unreadable` at the first invalid one."""
     data, origin, position = b"", begin, begin
     while position < end:
         at = position - origin
@@ -191,7 +191,7 @@ def scan_batches(file: File, begin: int, end: int) -> Iterator[Located]:
 
 
 def used_bytes(file: File, begin: int, end: int) -> int:
-    """How many bytes from `begin` on are not just prepared space, which is all zeros."""
+    """The number of bytes from `begin` on before the prepared space, which is all zeros."""
     used = 0
     for position in range(begin, end, _WINDOW_BYTES):
         data = file.read(min(_WINDOW_BYTES, end - position), position)

@@ -1,8 +1,8 @@
-"""A look at a log folder that changes nothing.
+"""A read-only survey of a log folder.
 
-Sealed segments are trusted by their footers, as their batches are verified whenever they are read.
-Unsealed ones are read and verified from beginning to end. A segment followed by another must reach
-up to it; only the last one may end anyhow.
+For sealed segments the footers are trusted, because their batches are verified whenever they are
+read. Unsealed ones are read and verified completely. A segment must end where the next one starts;
+only the last one may end anywhere.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STEPS_BEYOND_MAX: Final = 10_000
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A fault that no crash explains."""
+    """A fault that a crash cannot cause."""
 
     segment: str
     position: int
@@ -59,23 +59,23 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
-    """How the last segment ends."""
+    """The end of the last segment."""
 
     info: SegmentInfo
     is_unborn: bool = False
-    """It has its name, but nothing was ever written to it."""
+    """It has a name, but nothing was ever written to it."""
     torn_bytes: int = 0
     torn_reason: str = ""
     proven: int = 0
-    """Everything below is known to have been synced, if it was ever there."""
+    """Everything below is known to have been synced, if it was ever written."""
     known_beyond: int = 0
-    """Good batches behind the torn one say that everything below this was synced."""
+    """Valid batches after the torn one say that everything below this was synced."""
     unproven_begin: int = BATCHES_BEGIN
-    """Where the batches begin of which that is not known."""
+    """The position of the first batch that is not known to be synced."""
 
 
 class Survey(msgspec.Struct, kw_only=True):
-    """What was found; the tail is the last of the segments."""
+    """The result of a survey; the tail is the last segment."""
 
     segments: list[SegmentInfo]
     tail: Tail | None
@@ -88,7 +88,7 @@ class Survey(msgspec.Struct, kw_only=True):
 
 
 class _Fault(Exception):
-    """Damage, and the segment that can be read all the same, if it is another's fault."""
+    """Damage, and the segment that is still readable if the fault is in another one."""
 
     def __init__(
         self, segment: str, position: int, reason: str, *, readable: SegmentInfo | None = None
@@ -100,7 +100,7 @@ class _Fault(Exception):
 
 def survey(disk: Disk) -> Survey:
     """Examine all segments."""
-    # The head comes first: the log may grow meanwhile, and must not seem to have lost something.
+    # Read the head first: the log may grow meanwhile, and must not seem to have lost entries.
     published = read_head(disk)
     names = disk.names()
     found = Survey(
@@ -153,7 +153,7 @@ def _last_deleted(disk: Disk, bases: list[int], footers: list[int]) -> Summary |
 def _check_presence(bases: list[int], deleted: Summary | None, published: Head | None) -> None:
     begin = deleted.end if deleted else 0
     if bases and bases[0] != begin:
-        raise _Fault(segment_name(begin), 0, f"it is missing; the log begins at {bases[0]}")
+        raise _Fault(segment_name(begin), 0, f"it is missing; the log starts at {bases[0]}")
     if not bases and (deleted or published):
         raise _Fault(segment_name(begin), 0, "it is missing, and so is every other segment")
 
@@ -189,7 +189,7 @@ def _examine_inner(file: File, base: int, next_base: int, chain: bytes) -> Segme
     try:
         summary = read_summary(file)
     except Unreadable:
-        # Its sealing was interrupted, or its footer is damaged; the batches tell what it was.
+        # Its sealing was interrupted, or its footer is damaged; the batches decide which.
         return _examine_unsealed(file, header, next_base)
     if (summary.base, summary.epoch) != (base, header.epoch):
         raise _Fault(name, summary.bytes, "its footer belongs to another segment")
@@ -213,9 +213,9 @@ def _examine_unsealed(file: File, header: Header, next_base: int) -> SegmentInfo
 
 def _gap(info: SegmentInfo, next_base: int) -> _Fault:
     if info.end > next_base:
-        return _Fault(segment_name(next_base), 0, f"it should begin at {info.end}")
+        return _Fault(segment_name(next_base), 0, f"it should start at {info.end}")
     missing = segment_name(info.end)
-    return _Fault(missing, 0, f"it is missing; the next one begins at {next_base}", readable=info)
+    return _Fault(missing, 0, f"it is missing; the next one starts at {next_base}", readable=info)
 
 
 def _examine_last(file: File, base: int, epoch: int, published: Head | None) -> Tail:
@@ -266,7 +266,7 @@ def _header(file: File, name: str, base: int) -> Header:
 
 
 def _durable_beyond(file: File, info: SegmentInfo) -> int:
-    """The highest durable head that good batches after a bad one know of."""
+    """The highest durable head recorded in valid batches after an invalid one."""
     durable, position, size = 0, info.bytes, file.size()
     for _ in range(_STEPS_BEYOND_MAX):
         length = batch_length(file.read(HEADER_BYTES, position))
@@ -284,12 +284,12 @@ def _durable_beyond(file: File, info: SegmentInfo) -> int:
 
 
 class _Scanned:
-    """The good batches at the beginning of an unsealed segment."""
+    """The valid batches at the start of an unsealed segment."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
         self.durable = 0
-        self.reason = "it is cut short"
+        self.reason = "it is truncated"
         self._min_ms = self._max_ms = header.created_ms
         self._firsts = array("Q")
         self._positions = array("Q", (BATCHES_BEGIN,))
@@ -310,7 +310,7 @@ class _Scanned:
         )
 
     def read(self, file: File, end: int | None = None) -> None:
-        """Scan up to an offset, or as far as the batches are good."""
+        """Scan up to an offset, or as far as the batches are valid."""
         times = []
         try:
             for located in scan_batches(file, BATCHES_BEGIN, file.size()):
@@ -335,5 +335,5 @@ class _Scanned:
             self._min_ms, self._max_ms = min(times), max(times)
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins that holds nothing below an offset."""
+        """The position of the first batch that contains nothing below an offset."""
         return self._positions[bisect_left(self._firsts, offset)]

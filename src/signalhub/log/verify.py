@@ -1,6 +1,6 @@
 """A full check of a log: every batch, every entry, every footer and the whole chain.
 
-Nothing is written. The log may be in use: what its hub appends or deletes meanwhile is no fault.
+Nothing is written. The log may be in use: what its hub appends or deletes meanwhile is not a fault.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from signalhub.log.segment import SegmentInfo
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` found; `problems` is empty for a log in order."""
+    """The result of `verify`; `problems` is empty for an intact log."""
 
     epoch: int
     first: int
     head: int
     entries: int
     erased: int
-    """Of the entries, those that only left their digest."""
+    """How many of the entries are erased."""
     segments: int
     sealed: int
     footers: int
     """Deleted segments whose footers continue the chain."""
     torn: TornTail | None
-    """An unfinished batch at the end, which the next start will cut; no problem."""
+    """An unfinished batch at the end, which the next start cuts; not a problem."""
     foreign: tuple[str, ...]
     problems: tuple[str, ...]
     """One sentence per fault, each naming the file."""
@@ -59,7 +59,7 @@ def verify(disk: Disk) -> Report:
     audit.problems += [f"{one.segment}, byte {one.position}: {one.reason}" for one in found.damages]
     if recovery.lost_to > recovery.lost_from:
         audit.problems.append(
-            f"entries {recovery.lost_from} to {recovery.lost_to - 1} were there and are gone"
+            f"entries {recovery.lost_from} to {recovery.lost_to - 1} existed and are lost"
         )
     try:
         audit.check_footers()
@@ -84,7 +84,7 @@ def verify(disk: Disk) -> Report:
 
 
 class _Audit:
-    """Goes along the chain, from the first footer to the last segment."""
+    """Follows the chain from the first footer to the last segment."""
 
     def __init__(self, disk: Disk) -> None:
         self.entries = self.erased = self.footers = 0
@@ -110,7 +110,7 @@ class _Audit:
             finally:
                 file.close()
             if base != summary.base or base != self._end:
-                self.problems.append(f"{name}: it should begin at {self._end}")
+                self.problems.append(f"{name}: it should start at {self._end}")
             elif self._chain not in (None, summary.previous_chain):
                 self.problems.append(f"{name}: it does not continue the chain before it")
             self._chain, self._end = summary.chain, summary.end
@@ -123,7 +123,7 @@ class _Audit:
         except FileNotFoundError:
             if info.name in self._disk.names():
                 raise
-            # Retention has deleted it just now.
+            # Retention has just deleted it.
             self._chain = None
             return
         try:
@@ -138,7 +138,7 @@ class _Audit:
     def _check_content(self, file: File, info: SegmentInfo) -> None:
         footer = read_footer(file) if info.is_sealed else None
         if footer:
-            # Erasing may have put another file in its place since the look at the folder.
+            # Erasing may have replaced its file since the survey.
             info = sealed_segment(footer.summary)
         previous = footer.summary.previous_chain if footer else self._chain
         if self._chain not in (None, previous):
@@ -150,10 +150,10 @@ class _Audit:
         self.erased += sealing.erased
         self._chain = sealing.chain if previous is not None else None
         if footer and footer.data != _made_again(sealing):
-            self.problems.append(f"{info.name}: its footer does not fit its entries")
+            self.problems.append(f"{info.name}: its footer does not match its entries")
 
     def check_seals(self, segments: Sequence[SegmentInfo]) -> None:
-        """Segments are sealed in order, and a footer that was begun is finished."""
+        """Segments must be sealed in order, and every started footer finished."""
         is_later_sealed = False
         for info in reversed(segments):
             is_later_sealed |= info.is_sealed

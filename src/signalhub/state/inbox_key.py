@@ -1,7 +1,7 @@
-"""The file that holds the key by which names of rooms and inboxes are hashed.
+"""The file with the key that hashes the names of rooms and inboxes.
 
-It is made once, readable by its owner alone, and never changed: with another key nobody would find
-their messages again. Whoever has it and the data can try ids out, so copies belong in a safe place.
+It is created once, readable only by its owner, and never changed: with another key nobody would
+find their messages. Anyone who has it and the data can test ids, so keep copies in a safe place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY_BYTES: Final = 32
 
 
 def read(folder: Path) -> bytes | None:
-    """The key, if there is one; raises `SettingsError` if the file holds something else."""
+    """The key, if it exists; raises `SettingsError` if the file is invalid."""
     path = folder / NAME
     try:
         text = path.read_text("ascii").strip()
@@ -27,18 +27,18 @@ def read(folder: Path) -> bytes | None:
         return None
     except (OSError, ValueError) as error:
         raise SettingsError(
-            f"the key of the rooms, {path}, cannot be read ({error}): put it back from a copy"
+            f"the key of the rooms, {path}, cannot be read ({error}): restore it from a copy"
         ) from error
     if len(key) != _KEY_BYTES:
         raise SettingsError(
-            f"the key of the rooms, {path}, should have {_KEY_BYTES} bytes in hexadecimal digits: "
-            "put it back from a copy"
+            f"the key of the rooms, {path}, must have {_KEY_BYTES} bytes in hexadecimal digits: "
+            "restore it from a copy"
         )
     return key
 
 
 def make(folder: Path) -> bytes:
-    """A new key, safely on disk."""
+    """Create a new key and sync it to disk."""
     key = secrets.token_bytes(_KEY_BYTES)
     temporary = folder / f"{NAME}.tmp"
     try:

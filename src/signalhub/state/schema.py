@@ -12,15 +12,15 @@ from signalhub.sqlite import Schema
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
 VERSION: Final = 5
 
-# Actors renew their registrations, so a power cut may cost the last moments of them; a killed
-# process costs none that were committed.
+# Actors renew their registrations, so a power cut may lose the latest ones; a killed process loses
+# none that were committed.
 OPEN: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = NORMAL;
-    PRAGMA secure_delete = ON;          -- What is erased leaves nothing behind.
+    PRAGMA secure_delete = ON;          -- Erased data must not stay in the file.
 """
 
-# The state of durable streams, to start from; all of it follows from the log.
+# The state of durable streams, for a faster start; all of it can be rebuilt from the log.
 _SNAPSHOT: Final = """
     CREATE TABLE stream (
         id INTEGER PRIMARY KEY,
@@ -36,7 +36,7 @@ _SNAPSHOT: Final = """
         only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
         epoch INTEGER NOT NULL,         -- Of the log.
         log_offset INTEGER NOT NULL,    -- Everything before it is in the snapshot.
-        seen_from INTEGER NOT NULL,     -- What became of asks is read again from here on.
+        seen_from INTEGER NOT NULL,     -- Outcomes of asks are read again from here on.
         next_id INTEGER NOT NULL
     ) STRICT;
     CREATE TABLE remembered (
@@ -59,7 +59,7 @@ _ROOMS: Final = """
     ) STRICT, WITHOUT ROWID;
 """
 
-# How far replays have come.
+# The progress of replays.
 _REPLAY: Final = """
     CREATE TABLE replay (
         only INTEGER NOT NULL PRIMARY KEY CHECK (only = 1),
@@ -73,7 +73,7 @@ _PLACEMENT: Final = """
         actor TEXT NOT NULL PRIMARY KEY,
         host TEXT NOT NULL,
         token INTEGER NOT NULL,
-        log_offset INTEGER NOT NULL     -- Where the log says so.
+        log_offset INTEGER NOT NULL     -- Of the entry that says so.
     ) STRICT, WITHOUT ROWID;
 """
 
@@ -168,7 +168,7 @@ RECALL_ROOM_ID: Final = """
 FORGET_ALL_REMEMBERED: Final = "DELETE FROM remembered"
 
 
-# Of the time an id was accepted; small enough to be loaded at once.
+# The length of a slot; small enough to be loaded at once.
 _SLOT_MS: Final = 6 * 3_600_000
 _PIECE_RECORDS: Final = 20_000
 
@@ -183,7 +183,7 @@ class RoomIds:
         """Write records, inside the transaction of a snapshot."""
         size = RECORD_BYTES
         rows = [records[at : at + size] for at in range(0, len(records), size)]
-        # In the order of the table, neighbours share a page.
+        # In the order of the table, so that neighbours share a page.
         keyed = sorted((accepted_ms(row) // _SLOT_MS, row) for row in rows)
         self._connection.executemany(PUT_ROOM_ID, keyed)
 
@@ -198,7 +198,7 @@ class RoomIds:
         return 0
 
     def load(self, oldest_ms: int, bytes_max: int) -> list[Remembered]:
-        """The newest records that fit, oldest first."""
+        """The newest records up to the limit, oldest first."""
         pieces: list[Remembered] = []
         size = 0
         for slot in self._slots(oldest_ms):
@@ -213,10 +213,10 @@ class RoomIds:
         return pieces[::-1]
 
     def _slots(self, oldest_ms: int) -> range:
-        """Newest first. The newest may be tomorrow, if the clock was set back."""
+        """Newest first. The newest may be in the future, if the clock was set back."""
         newest = self._connection.execute(NEWEST_ROOM_ID_SLOT).get
         return range(newest or 0, oldest_ms // _SLOT_MS - 1, -1)
 
     def forget(self, oldest_ms: int) -> None:
-        """Let go of whole slots before a time."""
+        """Delete whole slots before a time."""
         self._connection.execute(FORGET_ROOM_IDS, (oldest_ms // _SLOT_MS,))

@@ -1,11 +1,11 @@
-"""What survives the process beside the log: registrations, the snapshot, ids of room messages.
+"""What is stored besides the log: registrations, the snapshot, ids of room messages.
 
-All in SQLite, written behind the hub's back: one thread owns the connection. `persist` and `forget`
-only leave a note, the newest per address, and the thread writes what has gathered in one
-transaction. What cannot be written is logged, counted and given up: the hub goes on, the next
-renewal of a registration writes it again, and the log has what a snapshot lacks.
+All in SQLite, written in the background: one thread owns the connection. `persist` and `forget`
+queue a change, the newest per address, and the thread writes queued changes in one transaction.
+Changes that cannot be written are logged, counted and dropped: the hub continues, the next renewal
+of a registration writes it again, and the log contains what a snapshot lacks.
 
-A file that is damaged or not ours is refused and left as it is.
+A file that is damaged or belongs to another program is refused and left unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from signalhub.state.schema import RoomIds
 
 log = logging.getLogger("signalhub.state")
 
-# How long notes gather before they are written. At most this much is lost when the hub is killed.
+# How long changes are collected before they are written. A killed hub loses at most this much.
 GATHER_S = 0.05
 
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """How far back ids are kept: of asks and publishes, and of messages in rooms."""
+    """How long ids are kept: of asks and publishes, and of messages in rooms."""
 
     ids_ms: int
     room_ids_ms: int
@@ -90,7 +90,7 @@ class Store:
         )
         self._notes: dict[str, RegistrationRow | None] = {}
         self._jobs: list[Callable[[], object]] = []
-        # The last snapshot could not be written, so the next one has to be whole.
+        # The last snapshot could not be written, so the next one must be complete.
         self.is_snapshot_broken = False
         # Everything before this offset of the log is in a snapshot on disk.
         self.saved_offset = 0
@@ -119,7 +119,7 @@ class Store:
         self._submit(partial(self._clean, now_ms))
 
     def load(self, now_ms: int) -> list[RegistrationRow]:
-        """All registrations in the order they were made; expired ones are deleted first."""
+        """All registrations in the order of creation; expired ones are deleted first."""
 
         def read() -> list[RegistrationRow]:
             self._clean(now_ms)
@@ -131,7 +131,7 @@ class Store:
             raise schema.SCHEMA.unusable(self._path, str(error)) from error
 
     def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window) -> None:
-        """Write what changed, soon. Where it fails the older one stays, and the log fills in."""
+        """Write the changes soon. If that fails, the older one stays, and the log has the rest."""
         self._submit(partial(self._save_snapshot, snapshot, epoch, seen_from, window))
 
     def load_snapshot(self, now_ms: int, window: Window) -> SnapshotRow | None:
@@ -170,12 +170,12 @@ class Store:
         except apsw.Error as error:
             raise schema.SCHEMA.unusable(self._path, str(error)) from error
         except msgspec.MsgspecError:
-            log.warning("the snapshot cannot be read and is made again from the log")
+            log.warning("the snapshot cannot be read and is rebuilt from the log")
             self.forget_snapshot()
             return None
 
     def forget_snapshot(self) -> None:
-        """It does not fit the log."""
+        """Discard a snapshot that does not match the log."""
 
         def clear() -> None:
             self.saved_offset = 0
@@ -187,7 +187,7 @@ class Store:
         self._wait_for(clear)
 
     def make_safe(self, done: Callable[[int], object]) -> None:
-        """Sync what was written; `done` hears, on the store's own thread, the offset it stands for.
+        """Sync what was written; `done` is called, on the store's thread, with its log offset.
 
         Otherwise the newest transactions may be missing after a power cut.
         """
@@ -199,14 +199,14 @@ class Store:
         self._submit(sync)
 
     def shed(self) -> None:
-        """Leave nothing of what was deleted so far in the files, soon."""
+        """Remove all traces of deleted data from the files, soon."""
         truncate = apsw.SQLITE_CHECKPOINT_TRUNCATE
         self._submit(lambda: self._connection.wal_checkpoint(mode=truncate))
 
     def recall(
         self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
     ) -> None:
-        """Look ids of messages in rooms up; `done` is called on the store's own thread."""
+        """Look up ids of room messages; `done` is called on the store's thread."""
 
         def look() -> None:
             try:
@@ -221,7 +221,7 @@ class Store:
     def _save_snapshot(
         self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window
     ) -> None:
-        # Ids wait here until they are written, also those of a snapshot that could not be.
+        # Ids wait here until they are written, including those of a failed snapshot.
         if snapshot.room_ids.records:
             self._unwritten_ids.append(snapshot.room_ids.records)
         if snapshot.remembered.records:
@@ -229,7 +229,7 @@ class Store:
             oldest_ms = snapshot.remembered.newest_ms - window.ids_ms
             self._remembered = [one for one in self._remembered if one.newest_ms >= oldest_ms]
         if self.is_snapshot_broken and not snapshot.is_whole:
-            # It builds on one that was not written.
+            # It depends on one that was not written.
             return
         try:
             self._write_snapshot(snapshot, epoch, seen_from, window)
@@ -289,18 +289,18 @@ class Store:
             self._room_ids.forget(snapshot.room_ids.newest_ms - window.room_ids_ms)
 
     def flush(self) -> None:
-        """Wait until everything noted so far is written, or was given up."""
+        """Wait until all queued changes are written or dropped."""
         self._wait_for(lambda: None)
 
     def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Write the rest and close the file."""
         if self._is_closed:
             return
         self._submit(self._connection.close, is_last=True)
         self._owner.join()
 
     def size_bytes(self) -> int:
-        """What the store takes on disk."""
+        """The size of the store on disk."""
         size = 0
         for suffix in ("", "-wal"):
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What users and our own tests share: clocks, hubs and hosts, a bad network, a bad disk."""
+"""Test doubles for users and our own tests: clocks, hubs, hosts, a faulty network and disk."""
 
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.disk import FaultyDisk, PowerCut

@@ -18,10 +18,10 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
-        assert seconds >= 0, "time passes forwards; use `jump` to set the wall clock back"
+        assert seconds >= 0, "time only moves forward; use `jump` to set the wall clock back"
         self._now_ms += seconds * 1000
         self._mono_s += seconds
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock forwards or back, as an administrator does; no time passes."""
+        """Set the wall clock forward or back, as an administrator does; no time passes."""
         self._now_ms += seconds * 1000

@@ -1,9 +1,9 @@
 """A disk in memory that can lose power, fail and fill up.
 
-It keeps apart what is durable and what the operating system still holds in memory, and promises no
-more than a real disk does: content is safe after `File.sync`, names are safe after `Disk.sync`, a
-sector of 512 bytes is never torn. Of everything else any part may survive a power cut, in any
-order. One lock serves all files, so a writer and its readers may live in different threads.
+It separates durable content from what the operating system still holds in memory, and guarantees no
+more than a real disk: content is safe after `File.sync`, names are safe after `Disk.sync`, a sector
+of 512 bytes is never torn. Of everything else any part may survive a power cut, in any order. One
+lock serves all files, so a writer and its readers may be in different threads.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Content:
                 removed = _sectors(change.end, len(image))
                 _apply(image, change)
                 if index <= resized:
-                    # What a truncation removed cannot come back once the truncation survived.
+                    # Content removed by a truncation cannot come back if the truncation survived.
                     versions.update((at, [_sector(image, at)]) for at in removed)
         kept = bytearray(self.durable)
         for at, (oldest, *newer) in versions.items():
@@ -151,17 +151,17 @@ _ENDLESS_BYTES: Final = 2**40
 Operation = Literal[
     "create", "open", "read", "write", "truncate", "sync", "rename", "remove", "sync_names"
 ]
-# A power cut is only worth trying at these: the others leave no trace on a disk.
+# Operations at which a power cut matters; others do not change the disk.
 CHANGING: Final = ("create", "write", "truncate", "sync", "rename", "remove", "sync_names")
 
 
 class PowerCut(BaseException):
-    """The machine went dark. No `except Exception` of the program under test survives that."""
+    """A power cut. Not an `Exception`, so the program under test cannot catch it by accident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation a disk was asked for; its text explains a failing test."""
+    """One operation on a disk; its text explains a failing test."""
 
     operation: Operation
     name: str
@@ -174,10 +174,9 @@ class Step:
 
 
 class FaultyDisk:
-    """A folder in memory, implementing `Disk`, with faults at the caller's command.
+    """A folder in memory that implements `Disk`, with faults chosen by the caller.
 
-    The usual test runs a program until a chosen operation, and asks what the program makes of the
-    wreckage:
+    The usual test runs a program until a chosen operation, then checks how it recovers:
 
         disk = FaultyDisk()
         disk.crash_at(17)
@@ -185,20 +184,20 @@ class FaultyDisk:
             program(disk)
         check(disk.crash(seed=4))
 
-    Every choice follows from the seed; `trace` says what the program had asked for.
+    Every choice follows from the seed; `trace` lists the program's operations.
     """
 
     def __init__(
         self, files: Mapping[str, bytes] | None = None, *, capacity_bytes: int | None = None
     ) -> None:
         self.capacity_bytes = capacity_bytes
-        """Room for the content of all files; `None` is endless. May be changed at any time."""
+        """Capacity for the content of all files; `None`: unlimited. May be changed at any time."""
         self.operations = 0
-        """How many changing operations there were so far."""
+        """The number of changing operations so far."""
         self.trace: deque[Step] = deque(maxlen=_TRACE_STEPS_MAX)
         """The latest operations of all kinds, oldest first."""
         self.open_files = 0
-        """How many files were opened and not closed."""
+        """The number of open files."""
         self._names = {name: Content(name, content) for name, content in (files or {}).items()}
         self._durable_names = dict(self._names)
         self._renamings: list[_Renaming] = []
@@ -210,13 +209,13 @@ class FaultyDisk:
     def crash_at(self, operation: int) -> None:
         """Cut the power at a changing operation, 1 being the next: it raises `PowerCut`.
 
-        So does every operation after it. The operation itself may leave its mark like any other
-        that was not synced; a sync it hits never counts.
+        So does every operation after it. The operation itself may take effect like any other
+        unsynced one; a sync never does.
         """
         self._cut_at = self.operations + operation
 
     def crash(self, seed: int) -> FaultyDisk:
-        """The disk as a machine may find it after a power cut now; this one stays as it is.
+        """The disk as a machine may find it after a power cut now; this one is not changed.
 
         Seed 0 loses everything that was not synced, seed 1 loses nothing. Every other seed draws
         for each sector whether and which of the versions since the last sync survived, for each
@@ -239,8 +238,8 @@ class FaultyDisk:
     def restart(self) -> FaultyDisk:
         """The disk as the next process finds it after this one was killed.
 
-        Nothing is lost: the operating system still holds what was not synced. It is not durable
-        either, until somebody syncs it.
+        Nothing is lost: the operating system still holds unsynced content. It is not durable
+        until it is synced.
         """
         with self._lock:
             next_disk = FaultyDisk(capacity_bytes=self.capacity_bytes)
@@ -264,21 +263,21 @@ class FaultyDisk:
         written: int = 0,
         name: str = "*",
     ) -> None:
-        """Let an operation fail with an `OSError`, beginning with the `at`-th from now.
+        """Let operations fail with an `OSError`, starting with the `at`-th from now.
 
         Only files whose names match the pattern `name` count. A failing write leaves the first
-        `written` bytes behind, as a short write does. A failing sync of a file gives its sectors
-        up, as Linux does: later syncs succeed without writing them, until they are written again.
+        `written` bytes behind, as a short write does. A failing sync of a file drops its sectors,
+        as Linux does: later syncs succeed without writing them, until they are written again.
         """
         assert at >= 1, "the next operation is number 1"
         self._faults.append(_Fault(operation, name, at, times, error, written))
 
     def heal(self) -> None:
-        """No more injected errors; the capacity stays as it is."""
+        """Stop injecting errors; the capacity stays."""
         self._faults.clear()
 
     def files(self) -> dict[str, bytes]:
-        """Names and contents as programs see them now. No operation, so never an error."""
+        """Names and contents as programs see them now. Not an operation, so it never fails."""
         with self._lock:
             return {name: bytes(self._names[name].visible) for name in sorted(self._names)}
 
@@ -334,7 +333,7 @@ class FaultyDisk:
     def _step(
         self, operation: Operation, name: str, position: int = 0, size: int = 0
     ) -> Iterator[_Fault | None]:
-        """One operation, alone; whether it fails is known before, the error raised after."""
+        """Run one operation under the lock; its fault is chosen before, the error raised after."""
         with self._lock:
             self._assert_power()
             self.trace.append(Step(operation, name, position, size))
@@ -352,7 +351,7 @@ class FaultyDisk:
             raise PowerCut(f"the power was cut at operation {self.operations}: {self.trace[-1]}")
 
     def _fault(self, operation: Operation, name: str) -> _Fault | None:
-        """The fault that hits this operation, if any; all that match count it."""
+        """The fault for this operation, if any; all matching faults count it."""
         found = None
         for fault in [*self._faults]:
             if fault.operation == operation and fnmatchcase(name, fault.name):
@@ -436,7 +435,7 @@ class FaultyFile:
                 self._content.sync()
 
     def close(self) -> None:
-        # Closing works without power, so that clean-up code says nothing new.
+        # Closing works without power, so that clean-up code raises nothing.
         if self._is_open:
             self._is_open = False
             self._disk.open_files -= 1

@@ -1,4 +1,4 @@
-"""The real hub inside the test's own event loop."""
+"""The real hub in the test's own event loop."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class RunningHub:
         """Start, or start again on the port it had."""
         from signalhub.server.app import App
 
-        assert self._app is None, "the hub is running already"
+        assert self._app is None, "the hub is already running"
         app = App(msgspec.structs.replace(self.settings, port=self.port), self.clock)
         await app.start()
         self._app = app
         self.port = app.port
 
     async def stop(self) -> None:
-        """Stop, if it runs; its data stay."""
+        """Stop if running; the data stay."""
         app, self._app = self._app, None
         if app is not None:
             await app.stop()
@@ -60,7 +60,7 @@ class RunningHub:
 async def run_hub(clock: Clock | None = None, **settings: Any) -> AsyncIterator[RunningHub]:
     """Run a hub on a free port of the loopback, with a temporary data folder.
 
-    Settings are given by name, groups as mappings or structs: `run_hub(message_rate=0,
+    Settings are passed by name, groups as mappings or structs: `run_hub(message_rate=0,
     registry={"limit": 10})`.
     """
     with TemporaryDirectory(prefix="signalhub-") as folder:

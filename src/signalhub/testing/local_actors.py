@@ -1,4 +1,4 @@
-"""Durable actors without a hub, for tests: one host, a clock that stands still, no network."""
+"""Durable actors without a hub, for tests: one host, a manual clock, no network."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ What = Operation | Callable[..., Any] | str
 
 
 class Unanswered(AssertionError):
-    """A call was made, everything there was to do was done, and no outcome came."""
+    """A call has no outcome although nothing is left to do."""
 
 
 class LocalActors:
     """Runs actors in the test's own thread until nothing is left to do.
 
-    Calls go the way they go in a real host, store included; only the hub is a few lines here. With
-    a path the store is a file, and `restart` opens it anew, as after a crash.
+    Calls work as in a real host, store included; only the hub is replaced. With a path the store is
+    a file, and `restart` opens it again, as after a crash.
     """
 
     def __init__(
@@ -91,22 +91,22 @@ class LocalActors:
         self.kernel.store.close()
 
     def restart(self, *classes: type[Actor]) -> None:
-        """Open the store anew, perhaps with changed classes; nothing runs before `run`.
+        """Open the store again, optionally with changed classes; nothing runs before `run`.
 
-        Calls from outside that were not settled are delivered again.
+        Unsettled calls from outside are redelivered.
         """
         self.close()
         self._events = [*self._unsettled.values()]
         self.kernel = self._open(classes or self._classes)
 
     def call(self, target: Ref | str, operation: What, *args: Any) -> Any:
-        """Call from outside and run; returns the value, raises the `CallError`."""
+        """Call from outside and run; returns the value or raises the `CallError`."""
         call_id = self.begin(target, operation, *args)
         self.run()
         return self.outcome(call_id)
 
     def begin(self, target: Ref | str, operation: What, *args: Any) -> str:
-        """Call from outside, without running anything yet."""
+        """Call from outside without running anything yet."""
         self._calls += 1
         call_id = f"call-{self._calls}"
         wanted = operation if isinstance(operation, Operation) else op(operation, *args)
@@ -115,7 +115,7 @@ class LocalActors:
         return call_id
 
     def deliver(self, type: str, data: bytes, sender: str = CALLER) -> None:
-        """What the hub would deliver, whatever it is."""
+        """Deliver any message, as the hub would."""
         self._deliveries += 1
         accepted_ms = self.clock.now_ms()
         arrived = Arrived(type, data, sender, accepted_ms, self._deliveries)
@@ -132,7 +132,7 @@ class LocalActors:
         return value
 
     def run(self, turns_max: int = 10_000) -> None:
-        """Turn until nothing is left to do at this time."""
+        """Run turns until nothing is left to do at this time."""
         for _ in range(turns_max):
             self.turn()
             due_ms = self.kernel.next_due_ms()
@@ -142,19 +142,19 @@ class LocalActors:
         raise AssertionError(f"still busy after {turns_max} turns")
 
     def turn(self) -> None:
-        """One turn, and its effects."""
+        """Run one turn and perform its effects."""
         events, self._events = self._events, []
         try:
             effects = self.kernel.turn(events, self.clock.now_ms())
         except StorageFailed:
-            # It has not happened; the hub delivers again what was not settled.
+            # Rolled back; the hub redelivers what was not settled.
             self._events = [*self._unsettled.values()]
             raise
         for effect in effects:
             self._perform(effect)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, stopping wherever something is due."""
+        """Let time pass, running turns whenever something is due."""
         end_ms = self.clock.now_ms() + round(seconds * 1000)
         self.run()
         while True:
@@ -167,7 +167,7 @@ class LocalActors:
         self.run()
 
     def state(self, target: Ref | str) -> State:
-        """The state of an actor, to look at."""
+        """The state of an actor, for inspection."""
         config = self.kernel.config
         return State(self.kernel.store, str(target), config.max_depth, config.max_payload_bytes)
 
@@ -186,7 +186,7 @@ class LocalActors:
             case Settle():
                 self._unsettled.pop(effect.delivery, None)
             case _:
-                raise AssertionError(f"a host alone does not {effect!r}")
+                raise AssertionError(f"unexpected effect of a single host: {effect!r}")
 
 
 def request_body(call_id: str, target: str, operation: Operation) -> bytes:

@@ -1,4 +1,4 @@
-"""The real hub as its own process, to be paused, killed and started again."""
+"""The real hub and hosts as processes, which tests pause, kill and restart."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LISTENING = re.compile(rb"ws://[^\s:]+:(\d+)/")
 
 
 class HubProcess:
-    """`python -m signalhub serve` on one port and one data folder, through any number of lives."""
+    """`python -m signalhub serve` on one port and one data folder, across restarts."""
 
     def __init__(self, folder: Path, port: int, variables: Mapping[str, str]) -> None:
         self.data = folder / "data"
@@ -53,7 +53,7 @@ class HubProcess:
 
     @property
     def process(self) -> asyncio.subprocess.Process:
-        """The process of the present life."""
+        """The running process."""
         assert self._process is not None, "the hub is not running"
         return self._process
 
@@ -70,12 +70,12 @@ class HubProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def log(self) -> str:
-        """Everything the hub has written to stderr, in all its lives."""
+        """Everything the hub has written to stderr, across restarts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     async def start(self) -> None:
         """Start, or start again on the port it had, and wait until it listens."""
-        assert self._process is None, "the hub is running already"
+        assert self._process is None, "the hub is already running"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SIGNALHUB_")}
         command = ("-m", "signalhub", "serve", "--port", str(self.port), "--data", str(self.data))
         with self._log.open("ab") as log:
@@ -103,15 +103,15 @@ class HubProcess:
         raise RuntimeError(f"the hub did not start:\n{self.log()}")
 
     async def stop(self) -> int:
-        """Ask it to end as an operator does; the exit code."""
+        """Stop it as an operator does; returns the exit code."""
         return await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End it without warning, as a crash does."""
+        """Kill it without warning, as a crash does."""
         await self._end(signal.SIGKILL)
 
     async def restart(self) -> None:
-        """Kill it and start it again at once."""
+        """Kill it and restart it at once."""
         await self.kill()
         await self.start()
 
@@ -120,7 +120,7 @@ class HubProcess:
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         self.process.send_signal(signal.SIGCONT)
 
     @property
@@ -133,10 +133,10 @@ class HubProcess:
 
 
 async def end_process(process: asyncio.subprocess.Process, how: signal.Signals) -> int:
-    """Tell a process to end, and make sure that it does; its exit code."""
+    """Signal a process and make sure that it ends; returns its exit code."""
     if process.returncode is None:
         process.send_signal(how)
-        # A frozen process acts on SIGTERM only after it goes on.
+        # A frozen process handles SIGTERM only after it is resumed.
         process.send_signal(signal.SIGCONT)
     try:
         async with asyncio.timeout(STOP_S):
@@ -150,9 +150,9 @@ async def end_process(process: asyncio.subprocess.Process, how: signal.Signals) 
 
 @asynccontextmanager
 async def spawn_hub(port: int = 0, **settings: Any) -> AsyncIterator[HubProcess]:
-    """Run a hub as a process of its own; it is ended with the block.
+    """Run a hub as a separate process, which is stopped with the block.
 
-    Settings are given by name, groups as mappings: `spawn_hub(message_rate=0,
+    Settings are passed by name, groups as mappings: `spawn_hub(message_rate=0,
     registry={"limit": 10})`.
     """
     with TemporaryDirectory(prefix="signalhub-") as folder:
@@ -183,7 +183,7 @@ _PROGRAM: Final = "from signalhub.testing.process import main; main()"
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What a process is told."""
+    """The arguments of a host process."""
 
     classes: list[str]
     data: str
@@ -196,7 +196,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 class HostProcess:
-    """A host on one data folder, through any number of lives."""
+    """A host on one data folder, across any number of restarts."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.data = Path(plan.data)
@@ -208,7 +208,7 @@ class HostProcess:
 
     @property
     def process(self) -> asyncio.subprocess.Process:
-        """The process of the present life."""
+        """The running process."""
         assert self._process is not None, "the host is not running"
         return self._process
 
@@ -218,22 +218,22 @@ class HostProcess:
 
     @property
     def file(self) -> Path:
-        """Its store."""
+        """The path of its store."""
         return self.data / FILE
 
     def log(self) -> str:
-        """Everything the host has written to stderr, in all its lives."""
+        """Everything the host has written to stderr, across restarts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     async def start(self, *, kill_at: str = "", clock_s: float = 0.0) -> None:
         """Start, or start again, and wait until the hub knows it.
 
         Args:
-            kill_at: A point and how often it is to be reached, such as `recovery:2`, armed from
-                the start on. Then nothing is waited for; `killed` waits for the end.
-            clock_s: How far its clock is ahead of the real one, or behind.
+            kill_at: A point and how often it must be reached, such as `recovery:2`, armed from
+                the start. Then this does not wait; `killed` waits for the end.
+            clock_s: How far its clock is ahead of the real one; negative for behind.
         """
-        assert self._process is None, "the host is running already"
+        assert self._process is None, "the host is already running"
         plan = msgspec.structs.replace(self._plan, kill_at=kill_at, clock_s=clock_s)
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -242,7 +242,7 @@ class HostProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # Its actors are found where the test finds them.
+                # It imports actors from the same places as the test.
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         if not kill_at:
@@ -253,7 +253,7 @@ class HostProcess:
         await self._said("connected")
 
     async def arm(self, point: str) -> None:
-        """From now on, reaching the point (for the n-th time: `commit:3`) ends the process."""
+        """Kill the process when it reaches the point (for the n-th time: `commit:3`)."""
         stdin = self.process.stdin
         assert stdin is not None
         stdin.write(f"{point}\n".encode())
@@ -281,15 +281,15 @@ class HostProcess:
         self._process = None
 
     async def kill(self) -> None:
-        """End it without warning, as a crash does."""
+        """Kill it without warning, as a crash does."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> int:
-        """Ask it to end as an operator does; the exit code."""
+        """Stop it as an operator does; returns the exit code."""
         return await self._end(signal.SIGTERM)
 
     async def restart(self, *, clock_s: float = 0.0) -> None:
-        """Kill it and start it again at once."""
+        """Kill it and restart it at once."""
         await self.kill()
         await self.start(clock_s=clock_s)
 
@@ -307,10 +307,9 @@ async def spawn_host(
     foreign: Iterable[str] = (),
     is_started: bool = True,
 ) -> AsyncIterator[HostProcess]:
-    """Run a host as a process of its own; it is ended with the block.
+    """Run a host as a separate process, which is stopped with the block.
 
-    The classes must be those of a module, for the process imports them. `config` are settings of
-    `DurableConfig` by name.
+    The classes must be importable from a module. `config` are settings of `DurableConfig` by name.
     """
     with TemporaryDirectory(prefix="signalhub-") as folder:
         plan = Plan(
@@ -331,11 +330,11 @@ async def spawn_host(
                 await host.kill()
 
 
-# What follows runs in the process of the host.
+# The rest runs in the process of the host.
 
 
 class _Doom:
-    """The point this process is to end at."""
+    """The point at which this process is killed."""
 
     def __init__(self) -> None:
         self.point = ""
@@ -362,7 +361,7 @@ at = _doom.reached
 
 
 class _DoomedHost(Host):
-    """A host with points of its own around the kernel."""
+    """A host with additional points around the kernel."""
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -411,7 +410,7 @@ def _short(type: str) -> str:
 
 
 class _ShiftedClock(SystemClock):
-    """Wrong by so many seconds."""
+    """A clock that is wrong by a number of seconds."""
 
     def __init__(self, shift_s: float) -> None:
         self._shift_ms = round(shift_s * 1000)
@@ -431,7 +430,7 @@ def _found(name: str) -> type[Actor]:
 
 
 def main() -> None:
-    """The process: a host that ends with its standard input, so that no test leaves it behind."""
+    """The host process; it ends with its standard input, so that it does not outlive the test."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     asyncio.run(_serve(msgspec.json.decode(sys.argv[1], type=Plan)))
 
@@ -459,7 +458,7 @@ async def _serve(plan: Plan) -> None:
 
 
 async def _obey(host: Host) -> None:
-    """Say when the host is connected, then arm what the test wants armed."""
+    """Report when the host is connected, then read the points to arm."""
     await host.is_connected.wait()
     print("connected", flush=True)
     reader = asyncio.StreamReader()

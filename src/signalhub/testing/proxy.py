@@ -30,8 +30,8 @@ class Lane:
 class ChaosProxy:
     """Stands between clients and `upstream_port` on the loopback.
 
-    Faults hold for present and future connections until they are lifted. What was read before a
-    stall is kept, so `resume` loses nothing; only `cut` loses bytes.
+    Faults apply to present and future connections until they are lifted. Bytes read before a stall
+    are kept, so `resume` loses nothing; only `cut` loses bytes.
     """
 
     def __init__(self, upstream_port: int) -> None:
@@ -65,7 +65,7 @@ class ChaosProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are open now."""
+        """The number of open connections."""
         return len(self._tasks)
 
     @property
@@ -77,7 +77,7 @@ class ChaosProxy:
         return self._lanes["down"].bytes_forwarded
 
     def cut(self) -> None:
-        """Reset every open connection, wherever in a frame it is."""
+        """Reset every open connection, even in the middle of a frame."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -87,22 +87,22 @@ class ChaosProxy:
             lane.flows.clear()
 
     def resume(self, direction: Direction = "both") -> None:
-        """Forward again, what was held back first."""
+        """Forward again, starting with the held bytes."""
         for lane in self._chosen(direction):
             lane.flows.set()
 
     def dribble(self, bytes_per_step: int, direction: Direction = "both") -> None:
-        """Forward in pieces of so many bytes, a write each; 0 forwards what was read."""
+        """Forward in pieces of this size, one write each; 0 forwards whole reads."""
         for lane in self._chosen(direction):
             lane.step_bytes = bytes_per_step
 
     def delay(self, seconds: float, direction: Direction = "both") -> None:
-        """Hold every piece back for so long."""
+        """Delay every piece by this time."""
         for lane in self._chosen(direction):
             lane.delay_s = seconds
 
     async def refuse(self) -> None:
-        """Stop listening: new connections are refused, open ones live."""
+        """Stop listening: new connections are refused, open ones stay."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -135,7 +135,7 @@ class ChaosProxy:
                 pumps.create_task(self._pump(client_reader, writer, self._lanes["up"]))
                 pumps.create_task(self._pump(reader, client_writer, self._lanes["down"]))
         except (OSError, ExceptionGroup):
-            # A broken side is the purpose of this class; the other side is broken below.
+            # Broken connections are expected here; the other side is closed below.
             pass
         finally:
             self._tasks.discard(task)

@@ -1,4 +1,4 @@
-"""A WebSocket server whose every word is decided by the test: for what a real hub never does."""
+"""A scripted WebSocket server, for behaviour that a real hub never shows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PATIENCE_S = 5.0
 
 
 class Peer(WSListener):
-    """The hub's end of one connection, in the hands of the test.
+    """The hub's end of one connection, controlled by the test.
 
-    Only a goodbye is answered by itself, as long as `is_polite`.
+    Only a close is answered automatically, while `is_polite` is true.
     """
 
     def __init__(self, ids: itertools.count[int]) -> None:
@@ -42,7 +42,7 @@ class Peer(WSListener):
         self._heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def receive(self, type: str | None = None) -> dict[str, Any]:
-        """The client's next message, which must be of this type if one is given."""
+        """The client's next message, which must have this type if one is given."""
         async with asyncio.timeout(PATIENCE_S):
             message = await self._heard.get()
         assert type is None or message["type"] == type, f"expected {type}, got {message}"
@@ -61,7 +61,7 @@ class Peer(WSListener):
         sender: str = HUB_ADDRESS,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say something."""
+        """Send a message."""
         message = {
             "id": f"hub-{next(self._ids)}",
             "from": sender,
@@ -78,7 +78,7 @@ class Peer(WSListener):
         self.send_raw(json.dumps(message).encode())
 
     def send_raw(self, text: bytes, *, fin: bool = True, is_continuation: bool = False) -> None:
-        """Send one frame as it is."""
+        """Send one raw frame."""
         kind = WSMsgType.CONTINUATION if is_continuation else WSMsgType.TEXT
         self._transport.send(kind, text, fin)
 
@@ -123,7 +123,7 @@ class Peer(WSListener):
         self.answer(register, "hub:registered", {"actorAddress": address, "version": 1})
 
     async def seat(self, **facts: Any) -> dict[str, Any]:
-        """Grant the `hub:subscribe` of a durable subscription that comes next; returns it."""
+        """Grant the next `hub:subscribe` of a durable subscription; returns it."""
         request = await self.receive("hub:subscribe")
         asked = request["payload"]
         place = {name: asked[name] for name in ("topic", "subscription", "mode")}
@@ -181,11 +181,11 @@ class Peer(WSListener):
         )
 
     def close(self, code: int, reason: str = "") -> None:
-        """Close as the protocol wants it."""
+        """Close with a close frame."""
         self._transport.send_close(WSCloseCode(code), reason)
 
     def abort(self) -> None:
-        """Be gone without a word."""
+        """Disconnect without a close frame."""
         self._transport.disconnect(False)
 
     def on_ws_connected(self, transport: WSTransport) -> None:
@@ -210,7 +210,7 @@ class Peer(WSListener):
 
 
 class ScriptedHub:
-    """Listens on the loopback; `accept` hands out its connections one after another.
+    """Listens on the loopback; `accept` returns its connections one after another.
 
     While `refusal` is set, a status and headers, upgrades are refused with it.
     """

@@ -1,4 +1,4 @@
-"""A host's SQLite file that fails, or ends the process, where a test says."""
+"""A host's SQLite file that fails, or kills the process, at chosen statements."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from signalhub.actors.store.store import Store
 
 
 class Crash(BaseException):
-    """The process of a host ends here."""
+    """A simulated kill of the host's process."""
 
 
 class FragileStore(Store):
-    """A store that can fail, or end the process, at a statement chosen before."""
+    """A store that can fail, or kill the process, at a chosen statement."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path, durability="process")
@@ -24,7 +24,7 @@ class FragileStore(Store):
         real = self.connection.execute
 
         def execute(statement: str, bindings: Any = ()) -> apsw.Cursor:
-            # What takes back cannot fail: it only says what is so anyway.
+            # A rollback cannot fail.
             if self.countdown >= 0 and not statement.startswith("R"):
                 self.countdown -= 1
                 if self.countdown < 0:
@@ -34,7 +34,7 @@ class FragileStore(Store):
         self.execute = execute  # type: ignore[assignment]
 
     def empty(self) -> None:
-        """As new; opening another one would take longer than a whole run."""
+        """Reset to an empty store; opening another one would take longer than a whole run."""
         tables = self.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         names = [str(name) for (name,) in tables]
         for name in names:

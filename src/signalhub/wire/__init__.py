@@ -1,1 +1,1 @@
-"""What travels and what is stored: envelopes, entries, frames, names, errors."""
+"""The formats on the wire and in the log: envelopes, entries, frames, names, errors."""

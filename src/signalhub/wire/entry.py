@@ -1,8 +1,8 @@
-"""What the log holds, as values: the kinds of entries and the bodies they carry.
+"""The kinds of log entries and their bodies.
 
-Bodies are MessagePack arrays; members are only ever added at the end, with a default, so that a
-newer program reads what an older one wrote. The core writes and replays them, the log stores them
-without looking inside, the pipeline makes columns of them.
+Bodies are MessagePack arrays; members are only added at the end, with a default, so that a newer
+program reads what an older one wrote. The core writes and reads them, the log stores them unread,
+the pipeline turns them into columns.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-Range = tuple[int, int]  # From and to, both included.
+Range = tuple[int, int]  # From and to, inclusive.
 T = TypeVar("T")
 
-# An erased entry whose stream was somebody's address has one that begins like this.
+# The prefix of the stream name of an erased entry whose stream was an address.
 PSEUDONYM_PREFIX: Final = "erased."
 PSEUDONYM: Final = r"^erased\.[0-9a-f]{32}$"
 
-# A durable actor is named by its kind and its key; only the first slash separates them.
+# A durable actor is named by kind and key, separated by the first slash.
 ACTOR: Final = r"^[a-z][a-z0-9_-]{0,63}/[^\x00-\x1f\x7f-\x9f]{1,256}\Z"
 
 
 class Kind(IntEnum):
-    """Everything an entry can be. Numbers are never used again for something else."""
+    """The kind of an entry. Numbers are never reused."""
 
     MAIL = 1  # A message for one actor.
     PUBLISHED = 2  # A message on a durable topic.
-    BROADCAST = 3  # A broadcast as ask: what its sender was told.
-    SETTLED = 4  # What became of deliveries.
-    CURSOR = 5  # How far a subscription or mailbox has come.
-    STREAM_CREATED = 6  # A mailbox or topic was made, or its definition changed.
+    BROADCAST = 3  # A broadcast as ask: the acknowledgement of its sender.
+    SETTLED = 4  # Outcomes of deliveries.
+    CURSOR = 5  # The progress of a subscription or mailbox.
+    STREAM_CREATED = 6  # A mailbox or topic was created, or its definition changed.
     STREAM_DELETED = 7
-    SUBSCRIPTION_CREATED = 8  # A subscription was made, or its definition changed.
+    SUBSCRIPTION_CREATED = 8  # A subscription was created, or its definition changed.
     SUBSCRIPTION_DELETED = 9
-    REMOVED = 10  # Entries of a stream were taken away: redriven or purged.
+    REMOVED = 10  # Entries of a stream were removed: redriven or purged.
     LOST = 11  # Retention removed entries that a subscription had not settled.
     ROOM_MESSAGE = 12  # A message in an inbox; its stream is the inbox.
-    INBOX_STANDS = 13  # How far an inbox has come, written again because the log was to be cut.
-    ROOM_BOUND = 14  # A room has its inbox; from here on the stream is the room.
+    INBOX_STANDS = 13  # The state of an inbox, written again before old segments are deleted.
+    ROOM_BOUND = 14  # A room was bound to its inbox; from this kind on the stream is the room.
     ROOM_BLOB = 15  # One of a room's opaque blobs was written.
-    ROOM_PROPOSAL = 16  # What became of a proposal without a message: it expired, or was rewritten.
-    INBOX_KEY = 17  # Which key hashes the names of rooms and inboxes; its stream is empty.
-    ERASED = 18  # Entries lose their content on purpose.
-    REPLAYS_STAND = 19  # How far replays have come, written again because the log was to be cut.
-    PLACED = 20  # A durable actor has its place, or another one; its stream is empty.
+    ROOM_PROPOSAL = 16  # A proposal changed without a message: it expired, or was rewritten.
+    INBOX_KEY = 17  # The key that hashes the names of rooms and inboxes; its stream is empty.
+    ERASED = 18  # An erasure of entries.
+    REPLAYS_STAND = 19  # The progress of replays, written again before old segments are deleted.
+    PLACED = 20  # A durable actor got a place; its stream is empty.
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One entry before it is written. What has no position in its stream has `seq` 0."""
+    """One entry before it is written. Without a position in its stream it has `seq` 0."""
 
     kind: int
     stream: str
@@ -77,7 +77,7 @@ class Body(msgspec.Struct, array_like=True, gc=False):
 
 
 class DeadLetter(Body):
-    """Where a dead letter comes from and why it died."""
+    """Where a dead letter comes from, and why it was given up."""
 
     topic: str  # Or the address of a mailbox.
     subscription: str
@@ -91,9 +91,9 @@ class DeadLetter(Body):
 
 
 class Replay(Body):
-    """Which replay sent a copy, and the original: where it is in which log, and its id there.
+    """The replay that sent a copy, and the original: its log, position and id there.
 
-    A replay never goes beyond the position it was bounded by, which also tells how old it is.
+    A replay never goes beyond its bound, which also tells how old it is.
     """
 
     job: str
@@ -106,21 +106,21 @@ class Replay(Body):
 
 
 class Message(Body):
-    """Body of MAIL and PUBLISHED: one message, and all its copies need."""
+    """Body of MAIL and PUBLISHED: one message, and what its copies need."""
 
-    id: str  # As its sender named it.
-    copy_id: bytes  # Every copy carries it, redelivered ones too.
+    id: str  # Chosen by its sender.
+    copy_id: bytes  # The same for every copy, redelivered ones included.
     sender: str
     type: str
     data: bytes  # JSON.
-    metadata: bytes = b""  # Of a sent message: what the hub does not write itself, as JSON.
+    metadata: bytes = b""  # The sender's metadata as JSON, without the hub's members.
     ttl: float | int | None = None
     expires_at: float | None = None
     key: str | None = None
     headers: dict[str, str] | None = None
     deliver_at: int | None = None
     dead: DeadLetter | None = None
-    only_for: str | None = None  # The one subscription a message sent again is meant for.
+    only_for: str | None = None  # The only subscription that gets a message sent again.
     replay: Replay | None = None
 
 
@@ -133,18 +133,18 @@ class Broadcast(Body):
 
 
 class Outcome(IntEnum):
-    """What became of one delivery."""
+    """The outcome of one delivery."""
 
     ACKED = 1
-    WRITTEN = 2  # The write to the socket settled it.
-    FAILED = 3  # An attempt failed; it will be tried again.
+    WRITTEN = 2  # Settled by the write to the socket.
+    FAILED = 3  # An attempt failed; it will be retried.
     EXPIRED = 4
     DROPPED = 5  # By the poison policy.
     DEAD_LETTERED = 6
-    GONE = 7  # Nobody was there to take it.
+    GONE = 7  # There was no recipient.
     HANDED_OVER = 8  # Given to the socket; the recipient settles it.
-    FILTERED = 9  # Meant for another subscription, or taken away before it was read.
-    ERASED = 10  # Its content was taken out of the log on purpose.
+    FILTERED = 9  # Meant for another subscription, or removed before it was read.
+    ERASED = 10  # Its content was erased from the log.
 
 
 # Outcomes after which a message is not delivered again.
@@ -179,10 +179,10 @@ class Cursor(Body):
     subscription: str
     generation: int
     floor: int
-    reserved: int  # Nothing beyond it has ever been sent.
+    reserved: int  # Nothing beyond it was ever sent.
     above: list[Range]
-    parked: dict[int, int]  # Seq to the time it is due.
-    failures: dict[int, int]  # Seq to failed attempts.
+    parked: dict[int, int]  # Due times by seq.
+    failures: dict[int, int]  # Failed attempts by seq.
     is_paused: bool = False
     dead_lettered: int = 0
 
@@ -196,7 +196,7 @@ class StreamDefinition(Body):
     poison: str | None = None
     dead_letter: str | None = None
     heartbeat_ms: int | None = None
-    # Where the stream stood when its definition was written again, because the log was to be cut.
+    # The stream's position when its definition was written again, before segments were deleted.
     first: int = 1
     head: int = 0
     # Of a host's mailbox: the kinds of durable actors it serves.
@@ -204,7 +204,7 @@ class StreamDefinition(Body):
 
 
 class SubscriptionDefinition(Body):
-    """Body of SUBSCRIPTION_CREATED, and what a subscription is told to do."""
+    """Body of SUBSCRIPTION_CREATED: the definition of a subscription."""
 
     name: str
     mode: str
@@ -219,7 +219,7 @@ class SubscriptionDefinition(Body):
     poison: str | None = None
     dead_letter: str | None = None
     rate_s: float = 0.0
-    start: int = 0  # The floor it began with.
+    start: int = 0  # Its initial floor.
 
 
 class Removed(Body):
@@ -238,7 +238,7 @@ class Lost(Body):
 
 
 class Control(Body):
-    """What a room remembers of a message that is more than one for its members."""
+    """The effect of a message on the state of its room, such as a proposal."""
 
     room: str  # The name of the room's stream.
     type: str
@@ -247,13 +247,15 @@ class Control(Body):
 
 
 class RoomMessage(Body):
-    """Body of ROOM_MESSAGE. Who sent it and to which room is not kept."""
+    """Body of ROOM_MESSAGE. Its sender and room are not stored."""
 
     message_id: str
-    ciphertext: bytes  # As base64url text without padding; nobody here looks inside.
-    created_ms: int | None  # Floored as the setting `rooms.timestamps` asks; `None`: not told.
+    ciphertext: bytes  # As base64url text without padding; opaque to the hub.
+    created_ms: (
+        int | None
+    )  # Rounded down as the setting `rooms.timestamps` says; `None`: not shown.
     expires_ms: int
-    is_appended: bool = False  # Written to the inbox directly, past the room.
+    is_appended: bool = False  # Written to the inbox directly, bypassing the room.
     control: Control | None = None
 
 
@@ -262,7 +264,7 @@ class InboxStands(Body):
 
     head: int
     oldest: int
-    since_ms: int  # When its first message came.
+    since_ms: int  # The time of its first message.
     retention_s: float | None = None
     erased: int = 0  # Nothing up to here is read again.
 
@@ -303,20 +305,22 @@ class InboxKey(Body):
 
 
 class Erased(Body):
-    """Body of ERASED; the one of an inbox has its stream, one of an actor names nobody.
+    """Body of ERASED; for an inbox the entry has its stream, for an actor it names nobody.
 
-    The first entry of an erasure says what it is about, and has no ranges; others follow.
+    The first entry of an erasure describes it and has no ranges; others follow.
     """
 
     reason: str
     ranges: list[Range] = msgspec.field(default_factory=list)  # Offsets in the log.
-    renamed: list[Range] = msgspec.field(default_factory=list)  # Of these: whose stream was a name.
-    pseudonym: str = ""  # What stands for the name.
+    renamed: list[Range] = msgspec.field(
+        default_factory=list
+    )  # Of these: with an address as stream.
+    pseudonym: str = ""  # Replaces the address.
     through: int = 0  # The last position of the inbox that is erased.
 
 
 class ReplaysStand(Body):
-    """Body of REPLAYS_STAND: the last copy of each replay, and what was forgotten of others."""
+    """Body of REPLAYS_STAND: the last copy of each replay, and the newest forgotten one."""
 
     last: list[Replay]
     forgotten_epoch: int
@@ -324,7 +328,7 @@ class ReplaysStand(Body):
 
 
 class Placed(Body):
-    """Body of PLACED: the host's address, and the token that messages for the actor must have."""
+    """Body of PLACED: the host's address, and the token that messages to the actor must carry."""
 
     actor: str
     host: str
@@ -341,7 +345,7 @@ def encode_body(body: Body) -> bytes:
 
 
 def decode_body(kind: type[T], body: bytes) -> T:
-    """Read a body back; raises `msgspec.MsgspecError` if it is of another shape."""
+    """Decode a body; raises `msgspec.MsgspecError` if its structure is different."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)

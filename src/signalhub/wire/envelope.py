@@ -1,9 +1,9 @@
 """The message: its eleven members, its codec and its limits.
 
-Incoming frames are decoded into `Envelope` with payload and metadata left as the sender's bytes.
+Incoming frames are decoded into `Envelope`, with payload and metadata kept as the sender's bytes.
 Outgoing frames are written by splicing: the envelope is new, `data` and `metadata` are the sender's
-own bytes. The caller has checked that the frame is valid UTF-8, which msgspec does not do inside
-raw members.
+own bytes. The caller must check that the frame is valid UTF-8, which msgspec does not do inside raw
+members.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ASK: Final = "ask"
 
 NULL = Raw(b"null")
 
-# Beyond it a number is no time a clock could show, and arithmetic on it is no longer exact.
+# Larger numbers are not times, and arithmetic on them is not exact.
 _EXACT = 2**53
 Number = Annotated[int, Meta(ge=-_EXACT, le=_EXACT)] | Annotated[float, Meta(ge=-_EXACT, le=_EXACT)]
 Id = Annotated[str, Meta(max_length=names.ID_CHARS_MAX)]
@@ -50,11 +50,11 @@ class Envelope(msgspec.Struct, gc=False):
 
 
 class NotJson(ValueError):
-    """The frame is not JSON at all: the sender is confused beyond repair."""
+    """The frame is not JSON."""
 
 
 class NotEnvelope(ValueError):
-    """Valid JSON that is no envelope; carries what could be read for the reply."""
+    """Valid JSON that is not an envelope; carries what the reply needs, if readable."""
 
     def __init__(self, reason: str, sender: str | None, message_id: str | None) -> None:
         super().__init__(reason)
@@ -80,7 +80,7 @@ def decode(frame: bytes) -> Envelope:
         envelope = _decode(frame)
     except _CODEC_ERRORS as error:
         raise _explain(frame, error) from None
-    # Text begins with `@(` exactly if it sorts between `@(` and `@)`; this makes no new strings.
+    # Text starts with `@(` exactly if it sorts between `@(` and `@)`; this allocates no strings.
     if not ("@(" <= envelope.sender < "@)" and "@(" <= envelope.to < "@)"):
         reason = "`from` and `to` must be addresses beginning with `@(`"
         raise NotEnvelope(reason, envelope.sender, envelope.id)
@@ -96,7 +96,7 @@ _glimpse = msgspec.json.Decoder(_Glimpse).decode
 
 
 def peek(frame: bytes) -> tuple[str | None, str | None]:
-    """Sender and id of a frame that will not be read, for the reply; `None` if unreadable."""
+    """Sender and id of a refused frame, for the reply; `None` if unreadable."""
     try:
         seen = _glimpse(frame)
     except _CODEC_ERRORS:
@@ -105,13 +105,13 @@ def peek(frame: bytes) -> tuple[str | None, str | None]:
 
 
 def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
-    """Tell broken JSON from JSON of the wrong shape, and save what a reply needs.
+    """Distinguish invalid JSON from JSON that is not an envelope, and keep what a reply needs.
 
-    The standard library judges, because it also reads what msgspec does not take although the
-    grammar allows it: half of a surrogate pair, and numbers no float can hold.
+    The standard library decides, because it accepts valid JSON that msgspec refuses: lone
+    surrogates, and numbers outside the range of floats.
     """
     try:
-        # Integers as floats: their digits may be more than Python is willing to convert.
+        # Integers as floats: they may have more digits than Python converts.
         text = frame.decode(errors="replace")
         value = json.loads(text, parse_int=float, parse_constant=_refuse_constant)
     except RecursionError:
@@ -130,7 +130,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _short_text(value: object, chars_max: int) -> str | None:
-    """The value, if it is text that can be sent back."""
+    """The value, if it is a string that can be sent back."""
     if not isinstance(value, str) or len(value) > chars_max:
         return None
     try:
@@ -183,7 +183,7 @@ _HUB_KEYS = (b'"forwarded"', b'"via"', b'"originalMessageId"')
 
 
 def _marked(metadata: Raw) -> bytes:
-    """The sender's metadata with the hub's members added, up to the last one's value.
+    """The sender's metadata with the hub's members added, up to the value of the last one.
 
     The hub's members override the sender's of the same name.
     """
@@ -200,7 +200,7 @@ def _marked(metadata: Raw) -> bytes:
 
 
 def forwarded_metadata(metadata: bytes, original_id: str) -> bytes:
-    """Metadata of mail, without the closing brace: the hub adds what it knows of the delivery."""
+    """Metadata of mail, without the closing brace: the hub adds members about the delivery."""
     if b'"delivery"' in metadata:
         kept = _decode_members(metadata)
         kept.pop("delivery", None)
@@ -215,12 +215,12 @@ def _ttl(ttl: Number | None) -> bytes:
 
 @lru_cache(maxsize=4)
 def _stamped(now_ms: int) -> bytes:
-    """The members from pattern to metadata of a forwarded message, alike for a whole tick."""
+    """The members from pattern to metadata of a forwarded message, cached for a tick."""
     return b',"pattern":"tell","correlationId":null,"timestamp":%d,"metadata":' % now_ms
 
 
 def with_delivery(metadata: Raw, delivery: dict[str, object]) -> Raw:
-    """The sender's metadata with a word of the hub about this delivery."""
+    """The sender's metadata with a member of the hub about this delivery."""
     kept = _decode_members(metadata) if is_object(metadata) else {}
     return Raw(_encode(kept | {"delivery": delivery}))
 
@@ -298,5 +298,5 @@ def publication_metadata(topic: str) -> bytes:
 
 
 def durable_metadata(topic: str) -> bytes:
-    """Metadata of a durable topic's copies as far as they are alike: more follows a comma."""
+    """The common part of the metadata of a durable topic's copies: more follows a comma."""
     return publication_metadata(topic)[:-1]

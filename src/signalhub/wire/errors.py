@@ -1,9 +1,9 @@
-"""Everything that can go wrong, once.
+"""The errors of the package.
 
 SignalHubError                 base of all; carries `code`
-├── Refusal                    the hub says no to one message (becomes `hub:error` on the wire)
-├── RoomError                  a room or inbox says no (becomes an HTTP status or an error frame)
-├── SettingsError              the configuration cannot be used
+├── Refusal                    the hub refuses one message (becomes `hub:error` on the wire)
+├── RoomError                  a room or inbox refuses (becomes an HTTP status or an error frame)
+├── SettingsError              the configuration is invalid
 ├── Reject                     a handler says that a message can never be processed
 └── ClientError                what the Python client raises
     ├── Refused                did not happen; the hub answered with an error
@@ -60,7 +60,7 @@ class SignalHubError(Exception):
 
 
 class Refusal(SignalHubError):
-    """One message is refused; the session goes on."""
+    """One message is refused; the session continues."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Refusal(SignalHubError):
 
 
 class RoomCode(StrEnum):
-    """The stable codes of rooms and inboxes, on HTTP as `errorCode` and in error frames."""
+    """The stable codes of rooms and inboxes, `errorCode` in HTTP answers and error frames."""
 
     BAD_ENVELOPE = "BAD_ENVELOPE"
     BAD_FRAME = "BAD_FRAME"
@@ -108,13 +108,13 @@ class RoomError(SignalHubError):
 
 
 class SettingsError(SignalHubError):
-    """The configuration cannot be used; the text names the key and what to do."""
+    """The configuration is invalid; the text names the key and what to do."""
 
     code = "settings"
 
 
 class Reject(SignalHubError):
-    """Raised by a handler: the message can never be processed and must not come again."""
+    """Raised by a handler: the message can never be processed and must not be redelivered."""
 
     code = "rejected"
 
@@ -174,5 +174,5 @@ class Unsubscribed(ClientError):
 
 
 def unworded(error: BaseException) -> Exception:
-    """A fault to be logged without its words, which may quote what a client sent."""
+    """An error logged without its message, which may quote what a client sent."""
     return RuntimeError(type(error).__name__).with_traceback(error.__traceback__)

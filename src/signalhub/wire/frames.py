@@ -1,11 +1,11 @@
-"""WebSocket messages: what RFC 6455 asks of us beyond parsing single frames.
+"""WebSocket messages: the rules of RFC 6455 beyond parsing single frames.
 
-Frames arrive here parsed and unmasked; messages, pings and closes leave. Nothing here does I/O, so
-the hub and the Python client share it. Three rules hold whatever a peer sends:
+Input are parsed and unmasked frames; output are messages, pings and closes. Nothing here does I/O,
+so the hub and the Python client share it. Three rules hold whatever a peer sends:
 
 * a message is valid UTF-8 and no longer than the limit, checked fragment by fragment;
 * memory is bounded by that limit, not by how many pieces the message came in;
-* every broken rule is a `Violation` that names the close code it deserves.
+* every broken rule is a `Violation` with its close code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CloseCode(IntEnum):
 
 
 class Violation(Exception):
-    """The peer broke the protocol: close with this code and reason, then hang up."""
+    """The peer broke the protocol: close with this code and reason, then disconnect."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
         super().__init__(f"{code.value}: {reason}")
@@ -53,19 +53,19 @@ class Violation(Exception):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One complete message, text or binary alike; `data` is valid UTF-8."""
+    """One complete message, text or binary; `data` is valid UTF-8."""
 
     data: bytes
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
-    """The peer wants a pong with the same payload."""
+    """The peer expects a pong with the same payload."""
 
     payload: bytes
 
 
 class Pong(msgspec.Struct, frozen=True, gc=False):
-    """The peer answered a ping, or felt like it."""
+    """The peer answered a ping, or sent an unsolicited pong."""
 
     payload: bytes
 
@@ -79,7 +79,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
 
 Event = Message | Ping | Pong | Closed
 
-# Plain integers: comparing with enum members would cost a look-up each on every frame.
+# Plain integers: comparing with enum members would cost look-ups on every frame.
 _CONTINUATION, _TEXT, _BINARY = 0x0, 0x1, 0x2
 _CLOSE, _PING, _PONG = 0x8, 0x9, 0xA
 _FIN = 0x80
@@ -140,25 +140,25 @@ def is_text(payload: bytes) -> bool:
 
 
 def is_close_code(code: int) -> bool:
-    """May this code travel in a close frame? 1004–1006 and 1015 may not, by definition."""
+    """May this code be sent in a close frame? 1004–1006 and 1015 may not."""
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
 
 def _unfinished(text: bytes) -> bytes:
-    """The character that `text` begins but does not end; raises if it can never become one."""
+    """The incomplete character at the end of `text`; raises if it cannot become valid."""
     _, used = codecs.utf_8_decode(text, "strict", False)
     rest = text[used:]
-    # The codec waits for the third byte of a surrogate, though the second has already decided.
+    # The codec waits for the third byte of a surrogate, although the second is already invalid.
     if rest[:1] == b"\xed" and rest[1:] >= b"\xa0":
-        raise UnicodeDecodeError("utf-8", text, used, used + 2, "surrogates are no characters")
+        raise UnicodeDecodeError("utf-8", text, used, used + 2, "surrogates are not characters")
     return rest
 
 
 class Assembler:
     """Turns frames into messages and refuses what RFC 6455 forbids.
 
-    While `is_pending` is false, a final text frame without reserved bits is a whole message: a
-    caller in a hurry may check its size and `is_text` and skip `feed`. After a `Violation` or a
+    While `is_pending` is false, a final text frame without reserved bits is a whole message: as a
+    shortcut, a caller may check its size and `is_text` and skip `feed`. After a `Violation` or a
     `Closed` the caller feeds nothing more.
     """
 
@@ -174,7 +174,7 @@ class Assembler:
     def feed(self, opcode: int, fin: bool, rsv: bool, payload: bytes) -> Event | None:
         """The next frame; `None` while a message is incomplete."""
         if rsv:
-            raise _broken("reserved bits are set, but no extension was agreed")
+            raise _broken("reserved bits are set, but no extension was negotiated")
         if opcode >= _CLOSE:
             return _control(opcode, fin, payload)
         if opcode == _CONTINUATION:
@@ -237,7 +237,7 @@ def _closed(payload: bytes) -> Closed:
     if not payload:
         return Closed(None, "")
     if len(payload) == 1:
-        raise _broken("a close frame with half a code")
+        raise _broken("a close frame with an incomplete code")
     code = int.from_bytes(payload[:2], "big")
     if not is_close_code(code):
         raise _broken(f"close code {code} must not be sent")

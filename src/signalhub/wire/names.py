@@ -1,8 +1,8 @@
-"""Addresses and topics: what they look like, how patterns match them.
+"""Addresses and topics: their syntax, and how patterns match them.
 
-Addresses are compared exactly. Patterns use `*` for any run of characters, slashes included; every
-other character stands for itself. Matching is linear in the length of the name, whatever the
-pattern, because patterns come from strangers.
+Addresses are compared exactly. In patterns `*` matches any characters, slashes included; every
+other character matches itself. Matching is linear in the length of the name for every pattern,
+because patterns are untrusted input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUBTREE = "#"
 
 
 def is_address(text: str) -> bool:
-    """The loose form: `@(` something `)`."""
+    """The loose syntax: `@(` something `)`."""
     return (
         3 < len(text) <= ADDRESS_CHARS_MAX
         and text.startswith("@(")
@@ -38,7 +38,7 @@ def path_of(address: str) -> str:
 
 
 class Pattern:
-    """A glob over addresses, or over names that are taken as they are."""
+    """A glob over addresses or plain names."""
 
     __slots__ = (
         "_first",
@@ -53,7 +53,7 @@ class Pattern:
     def __init__(self, text: str, *, is_plain: bool = False) -> None:
         first, *rest = (text if is_plain else path_of(text)).split("*")
         self._is_plain = is_plain
-        # The name itself, when there is no `*` in it.
+        # The name itself if it contains no `*`.
         self.literal = first if not rest else None
         self.address_prefix = "@(" + first
         self._first = first
@@ -62,7 +62,7 @@ class Pattern:
         self.matches_all = bool(rest) and not first and not self._last and not self._middles
 
     def matches(self, name: str) -> bool:
-        """Does the whole of `name`, given with or without `@(` `)`, fit?"""
+        """Does the pattern match all of `name`, given with or without `@(` `)`?"""
         if self.matches_all:
             return True
         path = name if self._is_plain else path_of(name)
@@ -98,7 +98,7 @@ def is_subscribable(topic: str) -> bool:
 
 
 def topic_matches(wildcard: str, topic: str) -> bool:
-    """`+` stands for one level, a final `#` for the level before it and everything below."""
+    """`+` matches one level, a final `#` the level before it and everything below."""
     wanted, given = wildcard.split("/"), topic.split("/")
     for index, level in enumerate(wanted):
         if level == SUBTREE:

@@ -1,8 +1,7 @@
-"""How ids of rooms, inboxes and members are written, and under which names the hub keeps them.
+"""The syntax of room, inbox and member ids, and the names under which the hub stores them.
 
-The names are keyed hashes of what clients call them. Nothing the hub writes holds a clear id, and
-whoever gets hold of the data cannot try ids out without the key. The version of the key is part of
-the name.
+The names are keyed hashes of the clients' names. The hub never writes a clear id, and anyone who
+gets the data cannot test ids without the key. The version of the key is part of the name.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from signalhub.wire.entry import InboxKey
 
 KEY_VERSION: Final = 1
 _HASH_BYTES: Final = 16
-# Busy rooms are named with every message; the cache spares them two hashes.
+# Every message names its room; the cache saves busy rooms two hashes.
 _CACHED: Final = 16_384
 
 
@@ -72,7 +71,7 @@ class Names:
 
     @property
     def mark(self) -> InboxKey:
-        """What the log remembers of the key, so that another one is noticed."""
+        """A fingerprint of the key in the log, so that a different key is noticed."""
         return InboxKey(self._version, self._hash(b"fingerprint", ""))
 
     def _room(self, name: str) -> str:
@@ -87,5 +86,5 @@ class Names:
 
 
 def default_inbox(room_name: str) -> str:
-    """The inbox of a room that nobody bound to another one. It is no secret."""
+    """The default inbox of a room that was not bound to another one. It is not secret."""
     return encoded(room_name.encode())

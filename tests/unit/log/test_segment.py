@@ -48,7 +48,7 @@ def test_a_header_reads_back() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, BATCHES_BEGIN - 1])
 def test_a_header_that_is_cut_short_is_noticed(size: int) -> None:
-    with pytest.raises(Unreadable, match="cut short"):
+    with pytest.raises(Unreadable, match="truncated"):
         read_header(file_with(encode_header(HEADER)[:size]))
 
 

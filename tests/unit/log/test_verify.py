@@ -81,7 +81,7 @@ def test_entries_that_were_shown_and_are_gone_are_a_problem(disk: FaultyDisk, lo
     disk.open(info.name).truncate(info.bytes - 1)
 
     last = log.head - 1
-    assert verify(disk).problems == (f"entries {last} to {last} were there and are gone",)
+    assert verify(disk).problems == (f"entries {last} to {last} existed and are lost",)
 
 
 def test_a_flipped_bit_in_a_batch_is_named_with_its_place(disk: FaultyDisk, log: Log) -> None:
@@ -91,7 +91,7 @@ def test_a_flipped_bit_in_a_batch_is_named_with_its_place(disk: FaultyDisk, log:
     (problem,) = verify(disk).problems
 
     assert problem.startswith(f"{info.name}, byte ")
-    assert problem.endswith("the checksum does not fit")
+    assert problem.endswith("the checksum does not match")
 
 
 def test_several_damaged_segments_are_all_named(disk: FaultyDisk, log: Log) -> None:
