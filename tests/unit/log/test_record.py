@@ -77,7 +77,7 @@ def test_every_cut_of_a_batch_is_noticed() -> None:
 def test_the_length_is_not_believed_beyond_reason() -> None:
     data = b"\xff\xff\xff\xff" + batch_of(entry(1))[4:]
 
-    with pytest.raises(Unreadable, match="cannot have 4294967295 bytes"):
+    with pytest.raises(Unreadable, match="invalid batch length 4294967295"):
         read_batch(data)
 
 
