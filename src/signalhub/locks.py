@@ -93,7 +93,8 @@ class LockedFolder:
             self._lock = FileLock(self.path / lock_name)
         except OSError as error:
             raise SettingsError(
-                f"the data folder {path} cannot be used: {error.strerror}; choose another with --data"
+                f"the data folder {path} cannot be used: {error.strerror}; choose another with"
+                " --data"
             ) from error
         except Locked:
             raise SettingsError(

@@ -226,7 +226,9 @@ def test_a_listener_that_fails_does_not_harm_the_log(
     commit.close()
 
     assert (log.head, log.state) == (1, "open")
-    assert [line.message for line in caplog.records] == ["The report about committed entries failed"]
+    assert [line.message for line in caplog.records] == [
+        "The report about committed entries failed"
+    ]
 
 
 def test_closing_commits_what_is_queued(caller: Caller, log: Log) -> None:
