@@ -123,7 +123,7 @@ class Target:
         assert len(self.hub.identities) == 1
         assert self.hub.topics._exact.keys() == {TOPIC}
         assert not self.hub.topics._wildcards.below
-        assert not self.hub.asks
+        assert not self.hub.pending
 
     def _join(self, address: str) -> Session:
         session = self.hub.opened(None, self.now)

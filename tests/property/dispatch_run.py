@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from signalhub.core.streams import dead_letters, retention
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT
 from signalhub.settings.model import Dispatch, Log, Settings
@@ -345,9 +344,7 @@ class Run:
             return
         first = topic.first + 1 + number % (topic.head - 1)
         if first <= topic.head + 1:
-            self.shell.perform(
-                dead_letters.lose_before(self.shell.hub, topic, first, self.shell.now)
-            )
+            self.shell.perform(self.shell.hub.retention.lose_before(topic, first, self.shell.now))
 
     def do_cut(self, seat: int, number: int) -> None:
         """Old segments are deleted behind a snapshot, and the hub hears of it."""
@@ -358,7 +355,7 @@ class Run:
         offsets = [one.offset for one in entries if one.stream == TOPIC and one.seq >= kept]
         shell.engine.cut(min([shell.engine.head, *offsets]))
         topic.recent.clear()
-        shell.perform(retention.cut(shell.hub, {topic.id: kept if offsets else 0}, shell.now))
+        shell.perform(shell.hub.retention.cut({topic.id: kept if offsets else 0}, shell.now))
         shell.save_snapshot()
 
     # The disk.

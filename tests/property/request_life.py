@@ -14,7 +14,6 @@ from typing import Any
 from signalhub.core import refusals
 from signalhub.core.hub import Hub
 from signalhub.core.sessions.session import State
-from signalhub.core.streams import retention
 from signalhub.settings.model import Mailbox, Settings
 from signalhub.wire.names import HUB_ADDRESS
 from tests.support.memory.engine import Shelf
@@ -299,7 +298,7 @@ class Life:
 
     def do_anchor(self, numbers: Numbers) -> None:
         shell = self.shell
-        shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+        shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
 
     # The end.
 
@@ -320,13 +319,15 @@ class Life:
     def check(self) -> None:
         """One answer each, nothing pending, no holes, and a restart finds what memory holds."""
         self.check_answers()
-        assert not self.shell.hub.asks, f"on its way for ever: {list(self.shell.hub.asks.values())}"
+        assert not self.shell.hub.pending, (
+            f"on its way for ever: {list(self.shell.hub.pending.values())}"
+        )
         for peer in self.peers:
             assert not peer.session.unsynced, f"{peer.address} waits for the disk for ever"
             if peer.closed is None:
                 peer.drop()
         self.calm_down()
-        for stream in retention.streams(self.shell.hub):
+        for stream in self.shell.hub.streams.every():
             assert stream.next_seq == stream.head + 1, f"{stream.name} has a hole"
         self.check_restarts()
 
@@ -396,7 +397,7 @@ def outline(hub: Hub) -> Picture:
         found["mailbox", name] = (box.id, box.next_seq, owners)
     for session in hub.sessions:
         found["session", session.id] = (session.identity, list(session.registrations))
-    found["asks",] = len(hub.asks)
+    found["asks",] = len(hub.pending)
     return found
 
 

@@ -24,7 +24,7 @@ def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("subscription", "progress"):
         monkeypatch.setattr(f"signalhub.core.subscriptions.{module}.RESERVE", 8)
     monkeypatch.setattr("signalhub.core.subscriptions.send.PASS_MESSAGES_MAX", 5)
-    monkeypatch.setattr("signalhub.core.subscriptions.dispatcher.FETCH_MESSAGES", 3)
+    monkeypatch.setattr("signalhub.core.subscriptions.passes.FETCH_MESSAGES", 3)
 
 
 def failure_of(traits: dict[str, Any], steps: list[Step]) -> Exception | None:

@@ -276,7 +276,7 @@ class Run:
         dead = self.shell.hub.streams.topics.get("dead.mailboxes")
         for serial in self.accepted - self.expiring:
             assert self.heard[serial] or dead is not None, f"{serial} was accepted and never came"
-        assert not self.shell.hub.asks
+        assert not self.shell.hub.pending
         assert not box.fresh
         assert not any(sender.session.unsynced for sender in self.senders)
 
@@ -300,7 +300,7 @@ def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that no short life would reach."""
     for module in ("subscription", "progress"):
         monkeypatch.setattr(f"signalhub.core.subscriptions.{module}.RESERVE", 8)
-    monkeypatch.setattr("signalhub.core.subscriptions.dispatcher.FETCH_MESSAGES", 3)
+    monkeypatch.setattr("signalhub.core.subscriptions.passes.FETCH_MESSAGES", 3)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.streams import retention
 from signalhub.wire.entry import Kind, Message, decode_body
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Peer
@@ -122,12 +121,12 @@ class Life:
         self.release()
         self.harvest()
         end = self.dice.randint(self.shell.engine.first, self.shell.engine.head)
-        self.shell.perform(retention.anchor(self.shell.hub, end, self.shell.now))
+        self.shell.perform(self.shell.hub.anchors.anchor(end, self.shell.now))
         commit_all(self.shell)
         self.harvest()
         # The snapshot must not be older than the log.
         self.shell.save_snapshot()
-        self.shell.engine.cut(min(end, retention.anchored(self.shell.hub)))
+        self.shell.engine.cut(min(end, self.shell.hub.anchors.anchored()))
 
     def _start_over(self) -> None:
         """What was on its way may be gone: ask from somewhere before it, or from the beginning."""

@@ -153,7 +153,7 @@ class RouterModel(RuleBasedStateMachine):
 
     @invariant()
     def only_asks_on_their_way_are_kept(self) -> None:
-        assert self.shell.hub.asks.keys() == {fingerprint(*key) for key in self.pending}
+        assert self.shell.hub.pending.keys() == {fingerprint(*key) for key in self.pending}
 
 
 RouterTest = RouterModel.TestCase

@@ -289,8 +289,8 @@ class Run:
         assert writer.tick_ms == 0
         assert writer.depth() == 0
         assert not runner._open_fans
-        assert not stage.hub.asks
-        assert not stage.hub.loose
+        assert not stage.hub.pending
+        assert not stage.hub.asks.loose
         assert not stage.engine.pending
         assert stage.tally.paused == stage.tally.resumed, "somebody was told to wait for ever"
 

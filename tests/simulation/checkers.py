@@ -184,11 +184,11 @@ def assert_nothing_is_left(shell: MemoryShell) -> None:
         "registrations": len(hub.registry),
         "restored": len(hub.registry._away),
         "identities": len(hub.identities),
-        "asks": len(hub.asks),
+        "asks": len(hub.pending),
         "topics": len(hub.topics._exact),
         "wildcards": len(hub.topics._wildcards.below),
         "audiences": sum(len(one.recipients) for one in hub.topics._audiences.values()),
-        "tokens": len(hub._token_ends_ms),
+        "tokens": len(hub.sessions._token_ends_ms),
         "ids": hub.dedup.count,
         "rows": len(shell.rows),
     }

@@ -428,4 +428,4 @@ class DurableWorld:
                 assert delivery in self.copies.heard, f"{asked} was accepted and never came"
                 if name or stream in settlers:
                     assert delivery in self.copies.said, f"nobody settled {delivery}"
-        assert not self.shell.hub.asks, "somebody still waits"
+        assert not self.shell.hub.pending, "somebody still waits"

@@ -97,7 +97,7 @@ class ForgetsWhatItSent(Restarting):
 
 class ForgetsWhatItAccepted(Restarting):
     def damage(self) -> None:
-        self.hub.dedup = Dedup(300_000, 2**26)
+        Dedup.__init__(self.hub.dedup, 300_000, 2**26)
 
 
 class LosesTheLastEntry(RecordingShell):

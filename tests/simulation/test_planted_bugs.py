@@ -9,9 +9,8 @@ from typing import cast
 import pytest
 
 from signalhub.core.effects import Deliver, Effect, FanOut, Forget
-from signalhub.core.messages.ask import PublishReceipt, Receipt
+from signalhub.core.messages.ask import PublishReceipt, Receipt, Told
 from signalhub.core.messages.dedup import Ack, Dedup
-from signalhub.core.messages.route import Told
 from signalhub.core.messages.topics import Audience, Topics
 from signalhub.core.sessions.registry import Registration, Registry
 from signalhub.core.sessions.session import Session
@@ -46,7 +45,7 @@ class SwallowsAReceipt(RecordingShell):
     """Hands one ask over without telling anybody."""
 
     def hand_over(self, peer: Peer, frame: bytes, receipt: Waiter | None) -> None:
-        is_swallowed = self.tally.ask_latency.count == 10 and len(self.hub.asks) == 1
+        is_swallowed = self.tally.ask_latency.count == 10 and len(self.hub.pending) == 1
         super().hand_over(peer, frame, None if is_swallowed else receipt)
 
 
@@ -143,29 +142,27 @@ class Overflowing(TokenBucket):
 
 
 def without_memory(shell: RecordingShell) -> None:
-    shell.hub.dedup = NoMemory(300_000, 2**26)
+    shell.hub.dedup.__class__ = NoMemory
 
 
 def with_acks_of_now(shell: RecordingShell) -> None:
-    shell.hub.dedup = AckOfNow(300_000, 2**26)
+    shell.hub.dedup.__class__ = AckOfNow
 
 
 def without_leases(shell: RecordingShell) -> None:
-    limits = shell.hub.settings.registry
-    shell.hub.registry = NoLeases(limits.limit, limits.refuse_above)
+    shell.hub.registry.__class__ = NoLeases
 
 
 def without_limit(shell: RecordingShell) -> None:
-    limits = shell.hub.settings.registry
-    shell.hub.registry = Limitless(limits.limit, limits.refuse_above)
+    shell.hub.registry.__class__ = Limitless
 
 
 def with_stale_audiences(shell: RecordingShell) -> None:
-    shell.hub.topics = Stale()
+    shell.hub.topics.__class__ = Stale
 
 
 def with_clinging_subscriptions(shell: RecordingShell) -> None:
-    shell.hub.topics = Unforgetting()
+    shell.hub.topics.__class__ = Unforgetting
 
 
 def with_overflowing_buckets(shell: RecordingShell) -> None:
@@ -184,7 +181,8 @@ def with_lingering_names(shell: RecordingShell) -> None:
 
 
 def with_forgotten_asks(shell: RecordingShell) -> None:
-    shell.hub.asks = Amnesia()
+    hub = shell.hub
+    hub.pending = hub.asks._pending = hub._router._pending = Amnesia()
 
 
 class Amnesia(dict[bytes, Receipt | PublishReceipt | Told]):

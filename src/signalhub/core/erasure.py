@@ -18,9 +18,7 @@ import msgspec
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Erase, Forget, Locate, Located, Match
 from signalhub.core.sessions.session import Session, State
-from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Held, Mailbox, Topic, blank, held_of
-from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.ranges import Ranges
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
@@ -43,7 +41,14 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import is_address
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.clock import Ids
+    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.rooms.rooms import Rooms
+    from signalhub.core.sessions.registry import Registry
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.mailboxes import Mailboxes
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 RETRY_MS: Final = 60_000
 # Entries with something of an actor or a room in them.
@@ -163,26 +168,53 @@ _ABOUT: Final = frozenset(
 )
 
 
-def erase(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """Hide it now; answered when nothing of it is left in the log."""
-    request = requests.parse(requests.Erase, message.payload)
-    if not session.allowance.may_administer(OPERATION):
-        raise refusals.unauthorized("admin", OPERATION)
-    _check(hub, request)
-    hub.storage.check()
-    return _Erasing(hub, session, message, request).begin(now)
+class Eraser:
+    """Takes what an actor or an inbox has out of memory and out of the log."""
 
+    def __init__(
+        self,
+        erasures: Erasures,
+        streams: Streams,
+        mailboxes: Mailboxes,
+        registry: Registry,
+        rooms: Rooms,
+        dispatcher: Dispatcher,
+        storage: Storage,
+        replies: Replies,
+        ids: Ids,
+    ) -> None:
+        self.erasures = erasures
+        self.streams = streams
+        self.mailboxes = mailboxes
+        self.registry = registry
+        self.rooms = rooms
+        self.dispatcher = dispatcher
+        self.storage = storage
+        self.replies = replies
+        self.ids = ids
 
-def _check(hub: Hub, request: requests.Erase) -> None:
-    if (request.actor is None) == (request.inbox is None):
-        raise refusals.structural("the payload needs either actor or inbox")
-    if request.actor is not None and not is_address(request.actor):
-        raise refusals.structural("payload.actor is no address of the form @(scope/name)")
-    log_epoch = hub.streams.log_epoch
-    if request.offsets and request.epoch != log_epoch:
-        raise refusals.structural(
-            f"payload.offsets need payload.epoch, and the log has epoch {log_epoch}"
-        )
+    def handlers(self) -> dict[str, Handler]:
+        return {"hub:erase": self.erase}
+
+    def erase(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """Hide it now; answered when nothing of it is left in the log."""
+        request = requests.parse(requests.Erase, message.payload)
+        if not session.allowance.may_administer(OPERATION):
+            raise refusals.unauthorized("admin", OPERATION)
+        self._check(request)
+        self.storage.check()
+        return _Erasing(self, session, message, request).begin(now)
+
+    def _check(self, request: requests.Erase) -> None:
+        if (request.actor is None) == (request.inbox is None):
+            raise refusals.structural("the payload needs either actor or inbox")
+        if request.actor is not None and not is_address(request.actor):
+            raise refusals.structural("payload.actor is no address of the form @(scope/name)")
+        log_epoch = self.streams.log_epoch
+        if request.offsets and request.epoch != log_epoch:
+            raise refusals.structural(
+                f"payload.offsets need payload.epoch, and the log has epoch {log_epoch}"
+            )
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -237,12 +269,6 @@ def _is_of(message: Message, actor: str) -> bool:
     return message.sender == actor or (dead is not None and dead.topic == actor)
 
 
-def _readers(stream: Topic | Mailbox) -> list[Subscription]:
-    if isinstance(stream, Topic):
-        return list(stream.subscriptions.values())
-    return [stream.subscription]
-
-
 def _merged(ranges: list[Range]) -> Ranges:
     """The same offsets in order, none twice."""
     merged: list[Range] = []
@@ -258,10 +284,10 @@ class _Erasing:
     """One request, on its way through mark, search, and the segments."""
 
     def __init__(
-        self, hub: Hub, session: Session, message: Envelope, request: requests.Erase
+        self, eraser: Eraser, session: Session, message: Envelope, request: requests.Erase
     ) -> None:
-        rooms = hub.rooms
-        self._hub = hub
+        rooms = eraser.rooms
+        self._eraser = eraser
         self._session = session
         self._message = message
         self._actor = request.actor
@@ -272,11 +298,11 @@ class _Erasing:
             self._actor,
             self._inbox,
             None if room is None else room.name,
-            self._actor in hub.streams.topics,
+            self._actor in eraser.streams.topics,
             _merged(request.offsets),
         )
         self._reason = "actor" if self._inbox is None else "inbox"
-        made = PSEUDONYM_PREFIX + hub.ids.secret().replace("-", "")
+        made = PSEUDONYM_PREFIX + eraser.ids.secret().replace("-", "")
         self._pseudonym = request.pseudonym or made
         self._box: Mailbox | None = None
         self._through = 0
@@ -286,17 +312,17 @@ class _Erasing:
         self._entries = self._settled = self._torn = 0
 
     def begin(self, now: int) -> list[Effect]:
-        hub = self._hub
+        eraser = self._eraser
         effects: list[Effect] = []
         mark = Erased(self._reason)
         if self._actor is not None:
-            hub.erasures.hide(self._actor, self)
-            self._box = hub.streams.mailboxes.get(self._actor)
+            eraser.erasures.hide(self._actor, self)
+            self._box = eraser.streams.mailboxes.get(self._actor)
             if self._box is not None:
-                effects += mailboxes.drop(hub, self._box, now)
-            if hub.registry.forget_away(self._actor):
+                effects += eraser.mailboxes.drop(self._box, now)
+            if eraser.registry.forget_away(self._actor):
                 effects.append(Forget([self._actor]))
-        inbox = hub.rooms.directory.inboxes.get(self._inbox or "")
+        inbox = eraser.rooms.directory.inboxes.get(self._inbox or "")
         if inbox is not None:
             mark.through = inbox.next_seq - 1
         self._clear(mark.through)
@@ -310,31 +336,20 @@ class _Erasing:
 
     def _clear(self, through: int) -> None:
         """Take it out of memory, and out of the hands of those who have not settled it."""
-        hub = self._hub
-        inbox = hub.rooms.directory.inboxes.get(self._inbox or "")
+        eraser = self._eraser
+        inbox = eraser.rooms.directory.inboxes.get(self._inbox or "")
         if inbox is not None:
-            hub.rooms.erase(inbox, through)
+            eraser.rooms.erase(inbox, through)
         if self._actor is None:
             return
-        streams = hub.streams
-        every: list[Topic | Mailbox] = [*streams.topics.values(), *streams.mailboxes.values()]
-        readers: list[Subscription] = []
-        for stream in every:
-            readers += _readers(stream)
-            for held in stream.recent.values():
-                if _is_of(held.message, self._actor):
-                    blank(held)
-        for subscription in readers:
-            for ahead in subscription.backlog.ahead:
-                if _is_of(ahead.message, self._actor):
-                    blank(ahead)
-            for flight in list(subscription.window.flights.values()):
-                sent = flight.held
-                if sent is not None and (sent.is_erased or _is_of(sent.message, self._actor)):
-                    blank(sent)
-                    subscription.settle(flight, Outcome.ERASED)
-                    self._settled += 1
-                    hub.dispatcher.wake(subscription)
+        streams, actor = eraser.streams, self._actor
+        for stream in streams.every():
+            stream.blank(lambda message: _is_of(message, actor))
+        for subscription in streams.readers():
+            settled = subscription.erase_all(lambda message: _is_of(message, actor))
+            if settled:
+                self._settled += settled
+                eraser.dispatcher.wake(subscription)
 
     # The mark, and the search for everything before it.
 
@@ -342,7 +357,7 @@ class _Erasing:
         """Everything that came before the request is on disk."""
         self._through = offset
         if self._actor is not None:
-            self._hub.erasures.hide(self._actor, self, offset)
+            self._eraser.erasures.hide(self._actor, self, offset)
         self._clear(mark.through)
         needle = (self._actor or self._inbox or "").encode()
         return [self._search(0, needle)]
@@ -374,7 +389,7 @@ class _Erasing:
                 mail += self._settle(one)
         name = self._pseudonym if renamed else ""
         body = Erased(self._reason, list(ranges), list(renamed), name)
-        pending = self._hub.erasures.add(body)
+        pending = self._eraser.erasures.add(body)
         self._unwritten += 1
         effects: list[Effect] = [
             Append(
@@ -391,31 +406,32 @@ class _Erasing:
 
     def _settle(self, one: Match) -> list[Settlement]:
         """Wherever it is unsettled; what the mailbox had that is gone is returned."""
-        hub, box = self._hub, self._box
+        eraser, box = self._eraser, self._box
         if one.kind == Kind.ROOM_MESSAGE:
-            inbox = hub.rooms.directory.inboxes.get(one.stream)
+            inbox = eraser.rooms.directory.inboxes.get(one.stream)
             if inbox is not None:
-                hub.rooms.messages.buffer.blank(inbox, one.seq)
+                eraser.rooms.messages.buffer.blank(inbox, one.seq)
             return []
         if box is not None and box.id == one.stream_epoch:
             if box.subscription.position.is_settled(one.seq):
                 return []
             self._settled += 1
             return [Settlement(one.seq, one.offset, Outcome.ERASED, 0)]
-        for stream in (hub.streams.topics.get(one.stream), hub.streams.mailboxes.get(one.stream)):
+        for stream in (
+            eraser.streams.topics.get(one.stream),
+            eraser.streams.mailboxes.get(one.stream),
+        ):
             if stream is not None and stream.id == one.stream_epoch:
                 self._settle_in(stream, one)
         return []
 
     def _settle_in(self, stream: Topic | Mailbox, one: Match) -> None:
-        hub = self._hub
-        held = stream.recent.get(one.seq)
-        if held is not None:
-            blank(held)
-        for subscription in _readers(stream):
+        eraser = self._eraser
+        stream.blank_at(one.seq)
+        for subscription in stream.readers():
             if subscription.erase(one.seq, one.offset):
                 self._settled += 1
-                hub.dispatcher.wake(subscription)
+                eraser.dispatcher.wake(subscription)
 
     # The segments.
 
@@ -428,7 +444,7 @@ class _Erasing:
         return self._rewrite(now)
 
     def _not_noted(self, pending: Pending, refusal: Refusal, now: int) -> list[Effect]:
-        self._hub.erasures.remove([pending])
+        self._eraser.erasures.remove([pending])
         return self._give_up(refusal, now)
 
     def _rewrite(self, now: int) -> list[Effect]:
@@ -436,14 +452,14 @@ class _Erasing:
             return []
         if not self._pending:
             return self._erased(0, now)
-        return [self._hub.erasures.erase(self._pending, self._erased)]
+        return [self._eraser.erasures.erase(self._pending, self._erased)]
 
     def _erased(self, result: int | Refusal, now: int) -> list[Effect]:
         if isinstance(result, Refusal):
             return self._give_up(result, now)
         if self._actor is not None:
-            self._hub.erasures.show(self._actor, self)
-            self._hub.erasures.has_news = True
+            self._eraser.erasures.show(self._actor, self)
+            self._eraser.erasures.has_news = True
         self._is_over = True
         payload = {
             "entries": self._entries,
@@ -451,19 +467,21 @@ class _Erasing:
             "mailbox": self._box is not None,
             "segments": result,
             "torn": self._torn,
-            "epoch": self._hub.streams.log_epoch,
+            "epoch": self._eraser.streams.log_epoch,
             "through": self._through,
             "at": now,
         }
         if self._session.state is not State.CONNECTED:
             return []
         encoded = wire.encode(payload)
-        return [self._hub.replies.reply(self._session, self._message, "hub:erased", encoded, now)]
+        return [
+            self._eraser.replies.reply(self._session, self._message, "hub:erased", encoded, now)
+        ]
 
     def _not_begun(self, refusal: Refusal, now: int) -> list[Effect]:
         """How far it reaches was not written, so what comes later would be hidden, too."""
         if self._actor is not None:
-            self._hub.erasures.show(self._actor, self)
+            self._eraser.erasures.show(self._actor, self)
         return self._give_up(refusal, now)
 
     def _give_up(self, refusal: Refusal, now: int) -> list[Effect]:
@@ -475,4 +493,4 @@ class _Erasing:
             one.is_claimed = False
         if self._session.state is not State.CONNECTED:
             return []
-        return [self._hub.replies.refuse(self._session, self._message, refusal, now)]
+        return [self._eraser.replies.refuse(self._session, self._message, refusal, now)]

@@ -3,12 +3,23 @@
 What is on its way to the log counts from the moment it is sent there, so that nothing that is
 accepted behind a move has the token from before it; if the log refuses, it never was. Only what is
 on disk is in snapshots.
+
+An actor is unknown, coming (its first place is on its way to the log), placed, or moving (it is
+placed, and another place is on its way). Several places of one actor may be on their way; only the
+last of them counts.
+
+| event | unknown | coming | placed | moving |
+|---|---|---|---|---|
+| `send`: another place is sent to the log | coming | coming | moving | moving |
+| `took`: the last one is on disk | | placed | | placed |
+| `took`: an earlier one is on disk | | moving | | moving |
+| `refused`: the log takes none of them | unknown | unknown | placed | placed |
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import blake2b
 from itertools import count, islice, takewhile
@@ -18,7 +29,6 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
-from signalhub.core.replies import Answer
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
@@ -27,7 +37,11 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.core.replies import Answer, Handler, Replies
+    from signalhub.core.sessions.registry import Registry
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.counters import Tally
 
 Row = tuple[str, str, int, int]  # Actor, host, token, and the offset of its entry.
 
@@ -180,43 +194,165 @@ ANCHORS_MAX: Final = 10_000
 _FIRST_TOKEN: Final = 1
 
 
-def place(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:place`: where these actors live, in the order they are asked for."""
-    request = requests.parse(requests.Place, message.payload)
-    if request.tokens is not None and request.host is None:
-        raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
-    if request.host is None:
-        search: _Search | _Claim = _Search(hub, session, now)
-    else:
-        search = _Claim(_own_host(hub, session, request.host, now), request.tokens or {})
-    fresh: dict[str, Place] = {}
-    places: list[dict[str, object]] = []
-    unplaced: list[dict[str, object]] = []
-    room = hub.settings.actors.limit - len(hub.placements)
-    for actor in request.actors:
-        known = fresh.get(actor) or hub.placements.find(actor)
-        found = search.find(actor, known)
-        if known is None and room <= 0 and isinstance(found, Place):
-            found = refusals.too_many_actors(hub.settings.actors.limit)
-        if isinstance(found, Refusal):
-            unplaced.append({"actor": actor, "code": found.code, "message": found.message})
-            continue
-        if found is not known:
-            fresh[actor] = found
-            room -= known is None
-        places.append(_described(actor, found))
-    payload: dict[str, object] = {"places": places, "unplaced": unplaced}
-    answer = hub.replies.answer(session, message, "hub:placed", payload)
-    return _answer_when_stored(hub, answer, request.actors, fresh, now)
+class Placement:
+    """Gives actors their places, and tells whoever asks."""
+
+    def __init__(
+        self,
+        placements: Placements,
+        streams: Streams,
+        registry: Registry,
+        storage: Storage,
+        replies: Replies,
+        tally: Tally,
+        limit: int,
+    ) -> None:
+        self._placements = placements
+        self._streams = streams
+        self._registry = registry
+        self._storage = storage
+        self._replies = replies
+        self._tally = tally
+        self._limit = limit
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"hub:place": self.place, "hub:move": self.move}
+
+    def place(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:place`: where these actors live, in the order they are asked for."""
+        request = requests.parse(requests.Place, message.payload)
+        if request.tokens is not None and request.host is None:
+            raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
+        if request.host is None:
+            search: _Search | _Claim = _Search(session, partial(self._present, now))
+        else:
+            search = _Claim(self._own_host(session, request.host, now), request.tokens or {})
+        fresh: dict[str, Place] = {}
+        places: list[dict[str, object]] = []
+        unplaced: list[dict[str, object]] = []
+        room = self._limit - len(self._placements)
+        for actor in request.actors:
+            known = fresh.get(actor) or self._placements.find(actor)
+            found = search.find(actor, known)
+            if known is None and room <= 0 and isinstance(found, Place):
+                found = refusals.too_many_actors(self._limit)
+            if isinstance(found, Refusal):
+                unplaced.append({"actor": actor, "code": found.code, "message": found.message})
+                continue
+            if found is not known:
+                fresh[actor] = found
+                room -= known is None
+            places.append(_described(actor, found))
+        payload: dict[str, object] = {"places": places, "unplaced": unplaced}
+        answer = self._replies.answer(session, message, "hub:placed", payload)
+        return self._answer_when_stored(answer, request.actors, fresh, now)
+
+    def _own_host(self, session: Session, address: str, now: int) -> Mailbox:
+        if address not in session.registrations:
+            raise refusals.not_your_address(address)
+        box = self._streams.host(address)
+        if box is None or not self._is_present(box, now):
+            raise refusals.structural(
+                "payload.host is no host: register it as durable, with the capability "
+                f"{mailboxes.HOST}"
+            )
+        return box
+
+    def _present(self, now: int, kind: str) -> list[tuple[int, str]]:
+        """Numbers and names of the hosts for a kind that are there."""
+        return [
+            (number_of(box.name), box.name)
+            for box in self._streams.hosts()
+            if kind in (box.kinds or ()) and self._is_present(box, now)
+        ]
+
+    def _is_present(self, box: Mailbox, now: int) -> bool:
+        registration = self._registry.find(box.name, now)
+        return registration is not None and mailboxes.HOST in registration.capabilities
+
+    def move(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:move`: another host has the actor from now on, under the next token."""
+        request = requests.parse(requests.Move, message.payload)
+        actor, known = request.actor, self._placements.find(request.actor)
+        moved = Place(request.to, request.token + 1)
+        fresh: dict[str, Place] = {}
+        if known is None or not known.is_at(moved.host, moved.token):
+            if known is None or known.token != request.token:
+                raise refusals.stale_placement({"stale": [_described(actor, known)]})
+            if known.host not in session.registrations:
+                raise refusals.not_its_host(actor, known.host)
+            box = self._streams.host(request.to)
+            if box is None or kind_of(actor) not in (box.kinds or ()):
+                raise refusals.no_host(kind_of(actor))
+            fresh[actor] = moved
+        answer = self._replies.answer(session, message, "hub:moved", _described(actor, moved))
+        return self._answer_when_stored(answer, [actor], fresh, now)
+
+    def check_fences(self, fences: dict[str, int]) -> None:
+        """Refuse a message whose sender believes an actor where it does not live any more."""
+        find = self._placements.find
+        stale: list[object] = []
+        for actor, token in fences.items():
+            known = find(actor)
+            if known is None or known.token != token:
+                stale.append(_described(actor, known))
+        if stale:
+            self._tally.stale_fences += 1
+            raise refusals.stale_placement({"stale": stale})
+
+    # The log.
+
+    def _answer_when_stored(
+        self, answer: Answer, actors: list[str], fresh: dict[str, Place], now: int
+    ) -> list[Effect]:
+        """Write what is new, and answer when that and what is on its way already is on disk."""
+        if fresh:
+            self._storage.check()
+        appends = [self._append(actor, place, now) for actor, place in fresh.items()]
+        last = self._placements.latest(actors)
+        if last is None:
+            return answer.committed(0, now)
+        last.waiters.append(answer)
+        return [*appends]
+
+    def _append(self, actor: str, place: Place, now: int) -> Append:
+        coming = self._placements.send(actor, place)
+        return Append(
+            _entry(actor, place, now),
+            partial(self._written, coming),
+            partial(self._not_written, coming),
+        )
+
+    def _written(self, coming: Coming, offset: int, now: int) -> list[Effect]:
+        before = self._placements.took(coming, offset)
+        self._tally.actors_placed += before is None
+        self._tally.actors_moved += before is not None and before.host != coming.place.host
+        return [one for each in coming.waiters for one in each.committed(offset, now)]
+
+    def _not_written(self, coming: Coming, refusal: Refusal, now: int) -> list[Effect]:
+        self._placements.refused(coming)
+        return [one for each in coming.waiters for one in each.refused(refusal, now)]
+
+    def anchored(self) -> int | None:
+        """An offset of the log from which on all of this is found; `None` if there is nothing."""
+        return self._placements.defined_at
+
+    def anchor(self, end: int, now: int) -> list[Effect]:
+        """Write down again where actors live, if the log is about to forget it."""
+        chosen = list(islice(self._placements.before(end), ANCHORS_MAX))
+        return [Append(_entry(*one, now), partial(self._anchored, *one)) for one in chosen]
+
+    def _anchored(self, actor: str, place: Place, offset: int, now: int) -> list[Effect]:
+        self._placements.note(actor, place.host, place.token, offset)
+        return []
 
 
 class _Search:
     """Gives a place to actors without one, on a host that is there."""
 
-    def __init__(self, hub: Hub, session: Session, now: int) -> None:
-        self._hub = hub
+    def __init__(self, session: Session, present: Callable[[str], list[tuple[int, str]]]) -> None:
         self._session = session
-        self._now = now
+        self._present = present
         # Numbers and names of the hosts for each kind.
         self._hosts: dict[str, list[tuple[int, str]]] = {}
 
@@ -233,13 +369,6 @@ class _Search:
         if not self._session.allowance.may_send(host):
             return refusals.unauthorized("send", host)
         return Place(host, _FIRST_TOKEN)
-
-    def _present(self, kind: str) -> list[tuple[int, str]]:
-        return [
-            (number_of(box.name), box.name)
-            for box in self._hub.streams.hosts()
-            if kind in (box.kinds or ()) and _is_present(self._hub, box, self._now)
-        ]
 
 
 class _Claim:
@@ -264,114 +393,12 @@ def kind_of(actor: str) -> str:
     return actor.partition("/")[0]
 
 
-def _own_host(hub: Hub, session: Session, address: str, now: int) -> Mailbox:
-    if address not in session.registrations:
-        raise refusals.not_your_address(address)
-    box = hub.streams.host(address)
-    if box is None or not _is_present(hub, box, now):
-        raise refusals.structural(
-            f"payload.host is no host: register it as durable, with the capability {mailboxes.HOST}"
-        )
-    return box
-
-
-def _is_present(hub: Hub, box: Mailbox, now: int) -> bool:
-    registration = hub.registry.find(box.name, now)
-    return registration is not None and mailboxes.HOST in registration.capabilities
-
-
-def move(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:move`: another host has the actor from now on, under the next token."""
-    request = requests.parse(requests.Move, message.payload)
-    actor, known = request.actor, hub.placements.find(request.actor)
-    moved = Place(request.to, request.token + 1)
-    fresh: dict[str, Place] = {}
-    if known is None or not known.is_at(moved.host, moved.token):
-        if known is None or known.token != request.token:
-            raise refusals.stale_placement({"stale": [_described(actor, known)]})
-        if known.host not in session.registrations:
-            raise refusals.not_its_host(actor, known.host)
-        box = hub.streams.host(request.to)
-        if box is None or kind_of(actor) not in (box.kinds or ()):
-            raise refusals.no_host(kind_of(actor))
-        fresh[actor] = moved
-    answer = hub.replies.answer(session, message, "hub:moved", _described(actor, moved))
-    return _answer_when_stored(hub, answer, [actor], fresh, now)
-
-
 def _described(actor: str, place: Place | None) -> dict[str, object]:
     if place is None:
         return {"actor": actor, "host": None, "token": None}
     return {"actor": actor, "host": place.host, "token": place.token}
 
 
-# Fences.
-
-
-def check_fences(hub: Hub, fences: dict[str, int]) -> None:
-    """Refuse a message whose sender believes an actor where it does not live any more."""
-    find = hub.placements.find
-    stale: list[object] = []
-    for actor, token in fences.items():
-        known = find(actor)
-        if known is None or known.token != token:
-            stale.append(_described(actor, known))
-    if stale:
-        hub.tally.stale_fences += 1
-        raise refusals.stale_placement({"stale": stale})
-
-
-# The log.
-
-
-def _answer_when_stored(
-    hub: Hub, answer: Answer, actors: list[str], fresh: dict[str, Place], now: int
-) -> list[Effect]:
-    """Write what is new, and answer when that and what is on its way already is on disk."""
-    if fresh:
-        hub.storage.check()
-    appends = [_append(hub, actor, place, now) for actor, place in fresh.items()]
-    last = hub.placements.latest(actors)
-    if last is None:
-        return answer.committed(0, now)
-    last.waiters.append(answer)
-    return [*appends]
-
-
-def _append(hub: Hub, actor: str, place: Place, now: int) -> Append:
-    coming = hub.placements.send(actor, place)
-    return Append(
-        _entry(actor, place, now),
-        partial(_written, hub, coming),
-        partial(_not_written, hub, coming),
-    )
-
-
 def _entry(actor: str, place: Place, now: int) -> Entry:
     body = encode_body(Placed(actor, place.host, place.token))
     return Entry(Kind.PLACED, "", 0, 0, now, body)
-
-
-def _written(hub: Hub, coming: Coming, offset: int, now: int) -> list[Effect]:
-    before = hub.placements.took(coming, offset)
-    hub.tally.actors_placed += before is None
-    hub.tally.actors_moved += before is not None and before.host != coming.place.host
-    return [one for each in coming.waiters for one in each.committed(offset, now)]
-
-
-def _not_written(hub: Hub, coming: Coming, refusal: Refusal, now: int) -> list[Effect]:
-    hub.placements.refused(coming)
-    return [one for each in coming.waiters for one in each.refused(refusal, now)]
-
-
-def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
-    """Write down again where actors live, if the log is about to forget it."""
-    chosen = list(islice(hub.placements.before(end), ANCHORS_MAX))
-    return [Append(_entry(*one, now), partial(_anchored, hub.placements, *one)) for one in chosen]
-
-
-def _anchored(
-    placements: Placements, actor: str, place: Place, offset: int, now: int
-) -> list[Effect]:
-    placements.note(actor, place.host, place.token, offset)
-    return []

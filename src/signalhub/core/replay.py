@@ -12,11 +12,11 @@ import msgspec
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
-from signalhub.core.messages import ask, publish
+from signalhub.core.messages import publish
 from signalhub.core.replies import Answer
 from signalhub.core.sessions.session import Session, State
-from signalhub.core.streams import dead_letters
 from signalhub.core.streams.streams import Mailbox, Topic
+from signalhub.core.streams.topics import check_may_read
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
@@ -34,32 +34,170 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import HUB_TYPE_PREFIX, is_address
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.core.erasure import Erasures
+    from signalhub.core.messages.ask import Asks
+    from signalhub.core.messages.publish import Publisher
+    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.dead_letters import DeadLetters
+    from signalhub.core.streams.retention import Retention
+    from signalhub.core.streams.streams import Streams
 
 LIMIT_MAX = 10_000
 PAGE_MESSAGES = 256
 PAGE_BYTES = 2**20
 
 
-def replay(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """The copies in order, then `hub:replayed` with how far it came."""
-    request = requests.parse(requests.Replay, message.payload)
-    publish.check_may_read(session, request.topic)
-    topic = publish.find(hub, request.topic)
-    if request.epoch is not None and request.epoch != topic.epoch:
-        raise refusals.wrong_epoch(topic.name, request.epoch, topic.epoch)
-    first = int(request.from_seq)
-    last = topic.head if request.to_seq is None else min(int(request.to_seq), topic.head)
-    limit = min(request.limit or LIMIT_MAX, LIMIT_MAX)
-    return _Replaying(hub, session, message, topic, first, last, limit).go_on(now)
+class Replayer:
+    """Sends again what is in a topic, and what a job brings from the lake."""
+
+    def __init__(
+        self,
+        replays: Replays,
+        streams: Streams,
+        publisher: Publisher,
+        letters: DeadLetters,
+        asks: Asks,
+        retention: Retention,
+        erasures: Erasures,
+        storage: Storage,
+        replies: Replies,
+    ) -> None:
+        self._replays = replays
+        self._streams = streams
+        self._publisher = publisher
+        self._letters = letters
+        self._asks = asks
+        self.retention = retention
+        self.erasures = erasures
+        self._storage = storage
+        self.replies = replies
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"hub:replay": self.replay, "hub:republish": self.republish}
+
+    def replay(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """The copies in order, then `hub:replayed` with how far it came."""
+        request = requests.parse(requests.Replay, message.payload)
+        check_may_read(session, request.topic)
+        topic = self._streams.find(request.topic)
+        if request.epoch is not None and request.epoch != topic.epoch:
+            raise refusals.wrong_epoch(topic.name, request.epoch, topic.epoch)
+        first = int(request.from_seq)
+        last = topic.head if request.to_seq is None else min(int(request.to_seq), topic.head)
+        limit = min(request.limit or LIMIT_MAX, LIMIT_MAX)
+        reading = _Reading(self, session, message, topic, first, last, limit)
+        return reading.go_on(now)
+
+    def republish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """Append what this job has not appended yet; answered when all of it is on disk."""
+        request = requests.parse(requests.Republish, message.payload)
+        _check_may(session, request.to)
+        target = self._find(request.to)
+        _check(request, len(message.payload))
+        bound = (request.until.epoch, request.until.offset)
+        self._replays.check(request.job, bound)
+        newest = self._replays.newest(request.job)
+        fresh = [one for one in request.messages if newest is None or _place(one) > newest]
+        answer = self._answer(session, message, request, len(fresh))
+        if not fresh:
+            pending = self._replays.on_its_way.get(request.job)
+            if pending is None:
+                return answer.committed(0, now)
+            pending.waiters.append(answer)
+            return []
+        self._storage.check()
+        self._check_room(target, len(fresh), now)
+        appends = [
+            self._append(target, _copy(request, one, target, message.sender), now) for one in fresh
+        ]
+        on_its_way = OnItsWay(_replay(request, fresh[-1]), [answer])
+        appends[-1].follow(on_its_way.committed, on_its_way.refused)
+        self._replays.on_its_way[request.job] = on_its_way
+        return [*appends]
+
+    def _answer(
+        self, session: Session, message: Envelope, request: requests.Republish, appended: int
+    ) -> Answer:
+        def payload() -> dict[str, object]:
+            last = self._replays.last(request.job)
+            position = None
+            if last is not None:
+                position = {"shard": last.shard, "epoch": last.epoch, "offset": last.offset}
+            skipped = len(request.messages) - appended
+            return {
+                "job": request.job,
+                "position": position,
+                "appended": appended,
+                "skipped": skipped,
+            }
+
+        return self.replies.answer(session, message, "hub:republished", payload)
+
+    # Checking.
+
+    def _find(self, to: requests.Destination) -> Target:
+        if (to.topic is None) is (to.actor is None) or (to.actor is not None and to.subscription):
+            raise refusals.structural(
+                "payload.to needs a topic, a topic and subscription, or an actor"
+            )
+        if to.actor is not None:
+            mailbox = self._streams.mailboxes.get(to.actor)
+            if mailbox is None:
+                raise refusals.no_mailbox(to.actor)
+            return Target(mailbox)
+        assert to.topic is not None
+        topic = self._streams.find(to.topic)
+        if to.subscription is not None:
+            subscription = topic.subscriptions.get(to.subscription)
+            if subscription is None or subscription.is_deleting:
+                raise refusals.unknown_subscription(to.topic, to.subscription)
+        return Target(topic, to.subscription)
+
+    def _check_room(self, target: Target, count: int, now: int) -> None:
+        """While its owner is away, a mailbox takes as much as from any sender."""
+        box = target.stream
+        if not isinstance(box, Mailbox) or box.subscription.consumers:
+            return
+        self._asks.check_room(box, count, now)
+
+    # Appending.
+
+    def _append(self, target: Target, copy: Message, now: int) -> Append:
+        stream = target.stream
+        if isinstance(stream, Mailbox):
+            append = self._letters.mail_again(stream, copy, now)
+        else:
+            append = self._publisher.append(stream, copy, now)
+        assert copy.replay is not None
+        append.committed = partial(_copied, self._replays, copy.replay, append.committed)
+        append.refused = partial(_not_copied, self._replays, copy.replay, append.refused)
+        return append
+
+    def anchored(self) -> int | None:
+        """An offset of the log from which on all of this is found; `None` if there is nothing."""
+        return self._replays.defined_at if self._replays.is_known else None
+
+    def anchor(self, end: int, now: int) -> list[Effect]:
+        """Write down how far replays have come, if the log is about to forget it."""
+        replays = self._replays
+        # With copies on their way it would not be the last word; there will be another occasion.
+        if not replays.is_known or replays.defined_at >= end or replays.on_its_way:
+            return []
+        entry = Entry(Kind.REPLAYS_STAND, "", 0, 0, now, replays.state())
+        return [Append(entry, self._anchored)]
+
+    def _anchored(self, offset: int, now: int) -> list[Effect]:
+        self._replays.defined_at = offset
+        return []
 
 
-class _Replaying:
+class _Reading:
     """One request, page by page; it stops early when the reader does not keep up."""
 
     def __init__(
         self,
-        hub: Hub,
+        replayer: Replayer,
         session: Session,
         message: Envelope,
         topic: Topic,
@@ -67,7 +205,7 @@ class _Replaying:
         last: int,
         limit: int,
     ) -> None:
-        self._hub = hub
+        self._replayer = replayer
         self._session = session
         self._message = message
         self._topic = topic
@@ -91,17 +229,17 @@ class _Replaying:
             return []
         if found is None:
             unread = refusals.storage_unreadable()
-            return [self._hub.replies.refuse(self._session, self._message, unread, now)]
+            return [self._replayer.replies.refuse(self._session, self._message, unread, now)]
         if not found:
             return [self._end(now)]
         copied: list[Effect] = []
         if found[0].seq > self._next:
-            copied += dead_letters.lose_before(self._hub, self._topic, found[0].seq, now)
+            copied += self._replayer.retention.lose_before(self._topic, found[0].seq, now)
         for stored in found:
             if stored.seq > self._last or self._left <= 0:
                 break
             self._next = stored.seq + 1
-            held = self._hub.erasures.held_of(stored)
+            held = self._replayer.erasures.held_of(stored)
             if stored.seq in self._topic.removed or held.is_erased:
                 continue
             message = held.message
@@ -126,7 +264,7 @@ class _Replaying:
         }
         if self._asked < self._topic.first:
             payload |= {"lostFrom": self._asked, "lostTo": self._topic.first - 1}
-        return self._hub.replies.reply(
+        return self._replayer.replies.reply(
             self._session, self._message, "hub:replayed", wire.encode(payload), now
         )
 
@@ -264,56 +402,6 @@ class Target(msgspec.Struct, frozen=True):
     only_for: str | None = None
 
 
-def republish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """Append what this job has not appended yet; answered when all of it is on disk."""
-    request = requests.parse(requests.Republish, message.payload)
-    _check_may(session, request.to)
-    target = _find(hub, request.to)
-    _check(request, len(message.payload))
-    bound = (request.until.epoch, request.until.offset)
-    hub.replays.check(request.job, bound)
-    newest = hub.replays.newest(request.job)
-    fresh = [one for one in request.messages if newest is None or _place(one) > newest]
-    answer = _answer(hub, session, message, request, len(fresh))
-    if not fresh:
-        pending = hub.replays.on_its_way.get(request.job)
-        if pending is None:
-            return answer.committed(0, now)
-        pending.waiters.append(answer)
-        return []
-    hub.storage.check()
-    _check_room(hub, target, len(fresh), now)
-    appends = [
-        _append(hub, target, _copy(request, one, target, message.sender), now) for one in fresh
-    ]
-    on_its_way = OnItsWay(_replay(request, fresh[-1]), [answer])
-    appends[-1].follow(on_its_way.committed, on_its_way.refused)
-    hub.replays.on_its_way[request.job] = on_its_way
-    return [*appends]
-
-
-def _answer(
-    hub: Hub, session: Session, message: Envelope, request: requests.Republish, appended: int
-) -> Answer:
-    def payload() -> dict[str, object]:
-        last = hub.replays.last(request.job)
-        position = None
-        if last is not None:
-            position = {"shard": last.shard, "epoch": last.epoch, "offset": last.offset}
-        skipped = len(request.messages) - appended
-        return {
-            "job": request.job,
-            "position": position,
-            "appended": appended,
-            "skipped": skipped,
-        }
-
-    return hub.replies.answer(session, message, "hub:republished", payload)
-
-
-# Checking.
-
-
 def _check_may(session: Session, to: requests.Destination) -> None:
     allowance = session.allowance
     if allowance is EVERYTHING:
@@ -324,23 +412,6 @@ def _check_may(session: Session, to: requests.Destination) -> None:
         raise refusals.unauthorized("publish", to.topic)
     if to.actor is not None and not allowance.may_send(to.actor):
         raise refusals.unauthorized("send", to.actor)
-
-
-def _find(hub: Hub, to: requests.Destination) -> Target:
-    if (to.topic is None) is (to.actor is None) or (to.actor is not None and to.subscription):
-        raise refusals.structural("payload.to needs a topic, a topic and subscription, or an actor")
-    if to.actor is not None:
-        mailbox = hub.streams.mailboxes.get(to.actor)
-        if mailbox is None:
-            raise refusals.no_mailbox(to.actor)
-        return Target(mailbox)
-    assert to.topic is not None
-    topic = publish.find(hub, to.topic)
-    if to.subscription is not None:
-        subscription = topic.subscriptions.get(to.subscription)
-        if subscription is None or subscription.is_deleting:
-            raise refusals.unknown_subscription(to.topic, to.subscription)
-    return Target(topic, to.subscription)
 
 
 def _check(request: requests.Republish, size: int) -> None:
@@ -364,17 +435,6 @@ def _check(request: requests.Republish, size: int) -> None:
         if one.sender is not None and not is_address(one.sender):
             raise refusals.structural("`from` of a message is no address")
         publish.check_parts(one.key, one.headers)
-
-
-def _check_room(hub: Hub, target: Target, count: int, now: int) -> None:
-    """While its owner is away, a mailbox takes as much as from any sender."""
-    box = target.stream
-    if not isinstance(box, Mailbox) or box.subscription.consumers:
-        return
-    ask.check_room(hub, box, count, now)
-
-
-# Appending.
 
 
 def _place(one: requests.Original) -> Place:
@@ -405,18 +465,6 @@ def copy_id_of(job: str, place: Place) -> str:
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
-def _append(hub: Hub, target: Target, copy: Message, now: int) -> Append:
-    stream = target.stream
-    if isinstance(stream, Mailbox):
-        append = dead_letters.mail_again(hub, stream, copy, now)
-    else:
-        append = publish.append(hub, stream, copy, now)
-    assert copy.replay is not None
-    append.committed = partial(_copied, hub.replays, copy.replay, append.committed)
-    append.refused = partial(_not_copied, hub.replays, copy.replay, append.refused)
-    return append
-
-
 def _copied(
     replays: Replays,
     replay: Replay,
@@ -441,21 +489,3 @@ def _not_copied(
     # The log refuses everything that is on its way.
     replays.on_its_way.pop(replay.job, None)
     return refused(refusal, now)
-
-
-# The log is cut.
-
-
-def anchor(hub: Hub, end: int, now: int) -> list[Effect]:
-    """Write down how far replays have come, if the log is about to forget it."""
-    replays = hub.replays
-    # With copies on their way it would not be the last word; there will be another occasion.
-    if not replays.is_known or replays.defined_at >= end or replays.on_its_way:
-        return []
-    entry = Entry(Kind.REPLAYS_STAND, "", 0, 0, now, replays.state())
-    return [Append(entry, partial(_anchored, replays))]
-
-
-def _anchored(replays: Replays, offset: int, now: int) -> list[Effect]:
-    replays.defined_at = offset
-    return []

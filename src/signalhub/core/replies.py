@@ -14,6 +14,8 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 from signalhub.wire.names import NOBODY
 
+Handler = Callable[[Session, Envelope, int], list[Effect]]
+
 
 class Replies:
     """Makes the hub's own messages, each with an id of its own."""

@@ -24,7 +24,7 @@ import uvloop
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Clock, Ids, SystemClock
 from signalhub.core.hub import Hub
-from signalhub.core.streams import recovery, retention
+from signalhub.core.streams import recovery
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
@@ -251,7 +251,7 @@ class App:
             return
         self._checkpointed = offset = self._engine.reported
         is_whole = self._store.is_snapshot_broken
-        snapshot = recovery.take_snapshot(self.hub, offset, is_whole=is_whole)
+        snapshot = recovery.take_snapshot(self.hub.parts, offset, is_whole=is_whole)
         # What became of the last asks before it may follow it in the log.
         seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
@@ -344,7 +344,7 @@ class App:
 
     def _retain(self, now: int) -> None:
         """Give up what is too old. The log is cut only where a snapshot holds what it said."""
-        self.runner.perform(retention.expire_topics(self.hub, now), now)
+        self.runner.perform(self.hub.retention.expire_topics(now), now)
         if self._engine.reported > self._checkpointed:
             self._save_snapshot()
         loop = asyncio.get_running_loop()
@@ -356,13 +356,13 @@ class App:
         now = self._clock.now_ms()
         archive = None if self._lakeside is None else self._lakeside.archive
         needs = Needs(
-            unsettled=retention.unsettled(self.hub),
+            unsettled=self.hub.retention.unsettled(),
             # What has landed can be read from the archive; everything else stays in any case.
-            needed=retention.needed_by_rooms(self.hub, now) if archive is None else None,
+            needed=self.hub.rooms.needed_from(now) if archive is None else None,
             saved=saved,
             landed=None if archive is None else archive.landed,
-            anchored=retention.anchored(self.hub),
-            streams=[(one.name, one.id) for one in retention.streams(self.hub)],
+            anchored=self.hub.anchors.anchored(),
+            streams=[(one.name, one.id) for one in self.hub.streams.every()],
         )
         wait = archive.wait_for if archive is not None else lambda _: None
         self._engine.retain(needs, self._cut, self._anchor, wait)
@@ -370,7 +370,7 @@ class App:
     def _anchor(self, end: int) -> None:
         """The log is about to be cut: what is defined before the cut is defined again after it."""
         now = self._clock.now_ms()
-        self.runner.perform(retention.anchor(self.hub, end, now), now)
+        self.runner.perform(self.hub.anchors.anchor(end, now), now)
         self._look_at_segments()
 
     def _look_at_segments(self) -> None:
@@ -381,7 +381,7 @@ class App:
         if self.hub.is_draining:
             return
         now = self._clock.now_ms()
-        self.runner.perform(retention.cut(self.hub, firsts, now), now)
+        self.runner.perform(self.hub.retention.cut(firsts, now), now)
         self.hub.rooms.messages.pins.cut(self._engine.first)
         self._save_snapshot()
 

@@ -25,7 +25,7 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     """Load the snapshot if it fits the log, and apply what was written since."""
     hub.streams.log_epoch = engine.epoch
     hub.dedup.is_kept = hub.rooms.messages.ids.memory.is_kept = True
-    recovery = Recovery(hub, now_ms)
+    recovery = Recovery(hub.parts, hub.settings, now_ms)
     start = engine.first
     window = window_of(hub.settings)
     snapshot = store.load_snapshot(now_ms, window)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from signalhub.core.streams import retention
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Message, Peer
 from tests.support.memory.topics import code_of
@@ -71,11 +70,11 @@ def stale(reply: Message) -> list[Message]:
 
 def cut(shell: MemoryShell, *, keeps_snapshot: bool = False) -> MemoryShell:
     """Delete as much of the log as may be after everything is anchored, and start again."""
-    while (retention.anchored(shell.hub)) < (end := shell.engine.head):
-        shell.perform(retention.anchor(shell.hub, end, shell.now))
-        if retention.anchored(shell.hub) >= end:
+    while (shell.hub.anchors.anchored()) < (end := shell.engine.head):
+        shell.perform(shell.hub.anchors.anchor(end, shell.now))
+        if shell.hub.anchors.anchored() >= end:
             break
-    shell.engine.cut(retention.anchored(shell.hub))
+    shell.engine.cut(shell.hub.anchors.anchored())
     if not keeps_snapshot:
         shell.shelf = Shelf()
     return shell.restarted()

@@ -28,7 +28,6 @@ from signalhub.core.rooms.values import (
     Send,
     Welcome,
 )
-from signalhub.core.streams import retention
 from signalhub.settings.model import Rooms, Settings
 from signalhub.wire.entry import RoomMessage, decode_body
 from signalhub.wire.errors import RoomError
@@ -363,9 +362,9 @@ def cut(shell: MemoryShell) -> None:
     Anchors that are not on disk at once let the next call cut more.
     """
     shell.save_snapshot()
-    needed = retention.needed_by_rooms(shell.hub, shell.now)
+    needed = shell.hub.rooms.needed_from(shell.now)
     end = shell.engine.head if needed is None else min(needed, shell.engine.head)
-    if end > retention.anchored(shell.hub):
-        shell.perform(retention.anchor(shell.hub, end, shell.now))
-    shell.engine.cut(min(end, retention.anchored(shell.hub)))
+    if end > shell.hub.anchors.anchored():
+        shell.perform(shell.hub.anchors.anchor(end, shell.now))
+    shell.engine.cut(min(end, shell.hub.anchors.anchored()))
     shell.hub.rooms.messages.pins.cut(shell.engine.first)

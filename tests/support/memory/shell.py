@@ -328,7 +328,7 @@ class MemoryShell:
         offset, epoch = self.engine.head, self.engine.epoch
         seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
-        self.shelf.save_snapshot(take_snapshot(self.hub, offset), epoch, seen_from)
+        self.shelf.save_snapshot(take_snapshot(self.hub.parts, offset), epoch, seen_from)
         self.hub.rooms.messages.ids.saved(offset)
 
     def restarted(self: Shell, written: int = 0) -> Shell:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.streams import retention
 from signalhub.server.startup import window_of
 from signalhub.settings.model import Log, Settings
 from tests.support.memory.engine import Shelf
@@ -42,10 +41,10 @@ def test_retention_gives_nothing_up_while_the_log_cannot_be_read(
     shell.clock.advance(60)
     monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
 
-    shell.perform(retention.expire_topics(shell.hub, shell.now))
+    shell.perform(shell.hub.retention.expire_topics(shell.now))
     kept = topic_of(shell).first
     monkeypatch.undo()
-    shell.perform(retention.expire_topics(shell.hub, shell.now))
+    shell.perform(shell.hub.retention.expire_topics(shell.now))
 
     assert kept == 1
     assert topic_of(shell).first == 6
@@ -57,7 +56,7 @@ def test_retention_keeps_what_is_young_enough() -> None:
     shell.clock.advance(60)
     publish(writer)
 
-    shell.perform(retention.expire_topics(shell.hub, shell.now))
+    shell.perform(shell.hub.retention.expire_topics(shell.now))
 
     assert topic_of(shell).first == 4
 
@@ -71,7 +70,7 @@ def test_a_topic_made_again_is_not_cut_for_the_one_before_it() -> None:
     reader = shell.connect("@(a/reader)")
     subscribe(reader)
 
-    shell.perform(retention.cut(shell.hub, {old: 40}, shell.now))
+    shell.perform(shell.hub.retention.cut({old: 40}, shell.now))
     publish(writer)
 
     assert topic_of(shell).first == 1
@@ -85,7 +84,7 @@ def test_a_cut_beyond_the_head_ends_at_the_head() -> None:
     subscribe(reader)
     reader.take()
 
-    shell.perform(retention.cut(shell.hub, {topic_of(shell).id: 40}, shell.now))
+    shell.perform(shell.hub.retention.cut({topic_of(shell).id: 40}, shell.now))
     publish(writer)
 
     assert topic_of(shell).first == 4
@@ -99,14 +98,14 @@ def test_nothing_may_be_cut_until_all_anchors_of_a_stream_are_on_disk() -> None:
     subscribe(reader)
     reader.drop()
     shell.engine.is_prompt = False
-    before = retention.anchored(shell.hub)
+    before = shell.hub.anchors.anchored()
 
-    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
     shell.engine.commit(1)
     shell.engine.refuse(refusals.storage_full())
     commit_all(shell)
 
-    assert retention.anchored(shell.hub) == before
+    assert shell.hub.anchors.anchored() == before
     check_after_cut(shell)
 
 
@@ -119,9 +118,9 @@ def test_a_log_cut_up_to_its_anchors_still_defines_everything() -> None:
     writer.ask("hub:purge", {"topic": "t", "seqs": [1]})
     end = shell.engine.head
 
-    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    shell.perform(shell.hub.anchors.anchor(end, shell.now))
 
-    assert retention.anchored(shell.hub) >= end
+    assert shell.hub.anchors.anchored() >= end
     again = check_after_cut(shell)
     assert subscription_of(again).definition.ack_timeout_ms == 1_234
     assert subscription_of(again).position.floor == 1
@@ -130,7 +129,7 @@ def test_a_log_cut_up_to_its_anchors_still_defines_everything() -> None:
 
 def check_after_cut(shell: MemoryShell) -> MemoryShell:
     """Delete as much of the log as may be, and the snapshots, too."""
-    shell.engine.cut(retention.anchored(shell.hub))
+    shell.engine.cut(shell.hub.anchors.anchored())
     shell.shelf = Shelf()
     again = shell.restarted()
     assert list(topic_of(again).subscriptions) == ["s"]
@@ -147,7 +146,7 @@ def test_retention_by_bytes_counts_what_earlier_processes_wrote() -> None:
         shell.save_snapshot()
         shell = shell.restarted()
         writer = shell.connect("@(a/writer)")
-        shell.perform(retention.expire_topics(shell.hub, shell.now))
+        shell.perform(shell.hub.retention.expire_topics(shell.now))
 
     topic = topic_of(shell)
     assert topic.head == 60

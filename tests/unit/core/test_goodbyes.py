@@ -85,4 +85,4 @@ def test_asks_on_their_way_to_a_drained_session_are_settled() -> None:
 
     shell.perform(shell.hub.drain(shell.now))
 
-    assert shell.hub.asks == {}
+    assert shell.hub.pending == {}

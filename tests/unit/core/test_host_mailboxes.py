@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.streams import retention
 from signalhub.settings.model import Actors, Mailbox, Settings
 from tests.support.memory.engine import Shelf
 from tests.support.memory.hosts import ACTOR, A, B, cut, host, place, register, send
@@ -455,8 +454,8 @@ def test_anchors_define_a_host_again_with_its_kinds() -> None:
     shell = MemoryShell()
     host(shell)
     end = shell.engine.head
-    shell.perform(retention.anchor(shell.hub, end, shell.now))
-    shell.engine.cut(retention.anchored(shell.hub))
+    shell.perform(shell.hub.anchors.anchor(end, shell.now))
+    shell.engine.cut(shell.hub.anchors.anchored())
     shell.shelf = Shelf()
 
     assert mailbox_of(shell.restarted(), A).kinds == ("order",)

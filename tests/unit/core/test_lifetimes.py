@@ -112,7 +112,7 @@ def test_an_ask_that_expires_while_it_waits_is_told_so() -> None:
     assert reply["payload"]["code"] == "message_expired"
     assert reply["payload"]["details"] == {"ttl": 1_000}
     assert shell.tally.expired_asks == 1
-    assert shell.hub.asks == {}
+    assert shell.hub.pending == {}
 
 
 def test_the_time_from_ask_to_ack_is_measured() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.effects import Fetch
-from signalhub.core.streams import retention
 from signalhub.settings.model import Log, Mailbox, Settings
 from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message
 from tests.support.memory.topics import ACTOR, attempts, code_of, mailbox_of
@@ -159,7 +158,7 @@ def test_what_retention_took_from_a_mailbox_is_a_counted_loss() -> None:
     shell.save_snapshot()
     shell.engine.cut(shell.engine.head)
 
-    shell.perform(retention.cut(shell.hub, {box.id: 0}, shell.now))
+    shell.perform(shell.hub.retention.cut({box.id: 0}, shell.now))
 
     assert (box.first, box.subscription.lag, shell.tally.lost) == (4, 0, 3)
     assert shell.restarted().hub.streams.mailboxes[ACTOR].subscription.lag == 0

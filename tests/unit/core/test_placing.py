@@ -10,7 +10,6 @@ import pytest
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.core import placement, refusals
 from signalhub.core.placement import Place, Placements, number_of, preferred
-from signalhub.core.streams import retention
 from signalhub.settings.model import Actors, Settings
 from signalhub.wire.entry import Kind, Placed, decode_body
 from tests.support.memory.hosts import (
@@ -265,7 +264,7 @@ def test_after_a_restart_only_places_from_before_the_cut_are_written_again() -> 
     shell.save_snapshot()
     again = shell.restarted()
 
-    again.perform(retention.anchor(again.hub, middle, again.now))
+    again.perform(again.hub.anchors.anchor(middle, again.now))
 
     assert [actor for actor, _, _ in placed_entries(again)] == ["order/1", "order/2", "order/1"]
 
@@ -279,8 +278,8 @@ def test_many_places_are_written_again_step_by_step(monkeypatch: pytest.MonkeyPa
     end = shell.engine.head
 
     steps = 0
-    while retention.anchored(shell.hub) < end:
-        shell.perform(retention.anchor(shell.hub, end, shell.now))
+    while shell.hub.anchors.anchored() < end:
+        shell.perform(shell.hub.anchors.anchor(end, shell.now))
         steps += 1
 
     assert steps == 3
@@ -294,7 +293,7 @@ def test_a_move_behind_an_anchor_is_the_last_word() -> None:
     place(owner, ACTOR, "order/18", host=A)
     shell.engine.is_prompt = False
     owner.request("hub:move", {"actor": "order/18", "token": 1, "to": B})
-    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
     owner.request("hub:move", {"actor": ACTOR, "token": 1, "to": B})
     commit_all(shell)
     shell.engine.is_prompt = True

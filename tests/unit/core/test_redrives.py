@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.streams import dead_letters
 from signalhub.settings.model import Settings, Topics
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
@@ -145,6 +144,6 @@ def test_what_was_removed_is_forgotten_once_retention_has_taken_it() -> None:
     for seq in (1, 3, 5, 7, 9):
         writer.ask("hub:purge", {"topic": "t", "seqs": [seq]})
 
-    shell.perform(dead_letters.lose_before(shell.hub, topic_of(shell), 6, shell.now))
+    shell.perform(shell.hub.retention.lose_before(topic_of(shell), 6, shell.now))
 
     assert list(topic_of(shell).removed) == [(7, 7), (9, 9)]

@@ -62,7 +62,7 @@ def test_an_ask_that_waits_for_a_socket_is_answered_though_another_session_takes
     former.drop()
 
     assert sorted(name for name, _ in acks(sender)) == ["A", "B"]
-    assert not shell.hub.asks
+    assert not shell.hub.pending
     assert [seq for seq, _ in attempts(heir)] == [1, 2]
 
 
@@ -82,7 +82,7 @@ def test_an_ask_committed_in_the_turn_in_which_its_mailbox_goes_is_answered(how:
     shell.settle()
 
     assert len(acks(sender)) == 1
-    assert not shell.hub.asks
+    assert not shell.hub.pending
     check_tells_arrive(sender, actor)
 
 
@@ -102,7 +102,7 @@ def test_an_ask_on_its_way_to_the_disk_when_its_mailbox_goes_is_answered(how: st
     shell.settle()
 
     assert len(acks(sender)) == 1
-    assert not shell.hub.asks
+    assert not shell.hub.pending
     check_tells_arrive(sender, actor)
 
 
@@ -164,7 +164,7 @@ def test_a_mailbox_dropped_before_it_is_on_disk_is_attached_to_nobody() -> None:
 
     assert answers(actor) == ["hub:registered", "hub:registered"]
     assert len(acks(sender)) == 1
-    assert not shell.hub.asks
+    assert not shell.hub.pending
     assert not actor.session.consumers
 
 
@@ -221,9 +221,9 @@ def test_an_ask_nobody_retries_is_given_up_with_the_dedup_window() -> None:
     orphaned(shell)
     shell = shell.restarted()
     shell.engine.is_prompt = True
-    assert shell.hub.orphans
+    assert shell.hub.asks.orphans
 
     shell.pass_time(302)
 
-    assert not shell.hub.orphans
-    assert not shell.restarted().hub.orphans
+    assert not shell.hub.asks.orphans
+    assert not shell.restarted().hub.asks.orphans

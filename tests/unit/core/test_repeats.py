@@ -113,7 +113,7 @@ def test_a_refused_ask_may_be_retried_with_the_same_id(reason: str) -> None:
                 bob.drop()
                 bob = shell.join("@(local/bob)")
             else:
-                (receipt,) = shell.hub.asks.values()
+                (receipt,) = shell.hub.pending.values()
                 assert isinstance(receipt, Receipt)
                 bob.waiting.clear()
                 bob.read_on()

@@ -8,7 +8,6 @@ import pytest
 
 from signalhub.core import refusals, replay
 from signalhub.core.replay import Replays
-from signalhub.core.streams import retention
 from signalhub.settings.model import Mailbox, Settings
 from signalhub.wire.entry import Kind
 from tests.support.memory.engine import Shelf
@@ -200,10 +199,10 @@ def test_a_job_goes_on_after_its_copies_were_cut_from_the_log_and_the_snapshot_i
     shell, operator, _ = scene()
     republish(operator, 1, 2)
     end = shell.engine.head
-    assert retention.anchored(shell.hub) < end
+    assert shell.hub.anchors.anchored() < end
 
-    shell.perform(retention.anchor(shell.hub, end, shell.now))
-    assert retention.anchored(shell.hub) >= end
+    shell.perform(shell.hub.anchors.anchor(end, shell.now))
+    assert shell.hub.anchors.anchored() >= end
     shell.engine.cut(end)
     shell = MemoryShell(engine=shell.engine.crashed(), shelf=Shelf())
     payload = republish(shell.connect("@(a/operator)"), 1, 2, 3)
@@ -217,7 +216,7 @@ def test_nothing_is_written_down_about_replays_while_one_is_on_its_way() -> None
     shell.engine.is_prompt = False
     operator.request("hub:republish", request(original(2)))
 
-    appends = replay.anchor(shell.hub, shell.engine.head, shell.now)
+    appends = shell.hub.replayer.anchor(shell.engine.head, shell.now)
 
     assert appends == []
 
@@ -226,7 +225,7 @@ def test_a_hub_without_replays_writes_nothing_about_them() -> None:
     shell, operator, _ = scene()
     publish(operator)
 
-    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
 
     assert Kind.REPLAYS_STAND not in {one.kind for one in shell.engine.entries}
 
@@ -376,7 +375,7 @@ def test_a_job_keeps_its_bound() -> None:
 
 def test_a_job_that_may_have_been_forgotten_is_refused_and_never_repeated() -> None:
     shell, operator, reader = scene()
-    shell.hub.replays = Replays(jobs_max=2)
+    Replays.__init__(shell.hub.replays, jobs_max=2)
     for number in (1, 2, 3):
         until = {"epoch": 1, "offset": 100 * number}
         republish(operator, 50, job=f"job-{number}", until=until)

@@ -187,7 +187,7 @@ def test_an_ask_is_not_acknowledged_before_the_bytes_are_handed_over() -> None:
     assert before == []
     (ack,) = alice.take()
     assert ack["payload"]["deliveredAt"] == shell.now
-    assert shell.hub.asks == {}
+    assert shell.hub.pending == {}
 
 
 def test_a_tell_is_never_answered() -> None:
@@ -220,7 +220,7 @@ def test_an_ask_to_nobody_is_told_so(target: str) -> None:
     assert reply["payload"]["actorAddress"] == target
     assert "not registered" in reply["payload"]["message"]
     assert alice.closed is None
-    assert shell.hub.asks == {}
+    assert shell.hub.pending == {}
     assert shell.tally.unknown_targets == 1
 
 
@@ -235,14 +235,14 @@ def test_a_target_that_leaves_before_the_bytes_do_is_unknown_and_worth_another_t
     assert reply["type"] == "hub:unknown_actor"
     assert reply["correlationId"] == "a1"
     assert reply["payload"]["retryable"] is True
-    assert shell.hub.asks == {}
+    assert shell.hub.pending == {}
 
 
 def test_an_overflowing_target_refuses_the_ask_for_now() -> None:
     shell, alice, bob = pair()
     bob.stall()
     alice.send("@(local/bob)", pattern="ask", id="a1")
-    (receipt,) = shell.hub.asks.values()
+    (receipt,) = shell.hub.pending.values()
     assert isinstance(receipt, Receipt)
     bob.waiting.clear()
 
@@ -252,7 +252,7 @@ def test_an_overflowing_target_refuses_the_ask_for_now() -> None:
     assert code_of(reply) == "queue_full"
     assert reply["payload"]["retryable"] is True
     assert reply["payload"]["details"]["waiting"] == 10_000
-    assert shell.hub.asks == {}
+    assert shell.hub.pending == {}
 
 
 def test_an_asker_that_has_left_is_not_answered() -> None:
@@ -266,7 +266,7 @@ def test_an_asker_that_has_left_is_not_answered() -> None:
 
     assert len(bob.heard()) == 1
     assert len(alice.received) == seen
-    assert shell.hub.asks == {}
+    assert shell.hub.pending == {}
 
 
 @pytest.mark.parametrize("pattern", ["ask", "tell"])

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.streams import retention
 from tests.support.memory.shell import MemoryShell, Peer
 from tests.support.memory.topics import (
     NAMED,
@@ -74,7 +73,7 @@ def test_what_is_being_deleted_is_not_anchored_behind_its_end(what: str) -> None
     writer, _ = working(shell)
 
     writer.request(*DELETIONS[what])
-    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
     commit_all(shell)
 
     again = shell.restarted().hub.streams.topics

@@ -224,7 +224,7 @@ def test_nothing_is_kept_of_sessions_that_left_before_their_token_ended() -> Non
             hello(peer, token(shell))
         peer.drop()
 
-    assert not shell.hub._token_ends_ms
+    assert not shell.hub.sessions._token_ends_ms
     assert not shell.hub.sessions
 
 

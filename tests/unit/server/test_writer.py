@@ -129,7 +129,7 @@ def test_an_ask_to_a_socket_that_cannot_be_written_is_refused(stage: Stage) -> N
     (reply,) = a.replies(ask)
     assert reply["type"] == "hub:unknown_actor"
     assert reply["payload"]["retryable"] is True
-    assert not stage.hub.asks
+    assert not stage.hub.pending
 
 
 def test_an_ask_lost_with_a_half_closed_reader_is_answered_whatever_follows(stage: Stage) -> None:
@@ -142,7 +142,7 @@ def test_an_ask_lost_with_a_half_closed_reader_is_answered_whatever_follows(stag
     stage.writer.sweep()
     stage.loop.run_dry()
     assert [reply["type"] for reply in a.replies(ask)] == ["hub:unknown_actor"]
-    assert not stage.hub.asks
+    assert not stage.hub.pending
 
 
 def test_a_pong_that_does_not_fit_lets_nothing_overtake_what_is_queued(stage: Stage) -> None:
@@ -163,7 +163,7 @@ def test_an_ask_behind_a_pong_that_breaks_the_socket_is_answered(stage: Stage) -
     b.frame(WSMsgType.PING, b"are you there?")
     stage.loop.run_dry()
     assert [reply["type"] for reply in a.replies(ask)] == ["hub:unknown_actor"]
-    assert not stage.hub.asks
+    assert not stage.hub.pending
 
 
 # Asks and ticks.

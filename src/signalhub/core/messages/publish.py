@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FanOut, Reply
 from signalhub.core.messages.ask import FanReceipt, PublishReceipt
@@ -19,68 +18,187 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.clock import Ids
+    from signalhub.core.messages.ask import Pending
+    from signalhub.core.messages.dedup import Dedup
+    from signalhub.core.messages.topics import Topics
+    from signalhub.core.replies import Replies
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
+    from signalhub.counters import Tally
+    from signalhub.settings.model import Settings
 
-PAGE_MAX = 100
 KEY_CHARS_MAX = 256
 HEADERS_MAX = 64
 HEADER_CHARS_MAX = 1_024
 
 
-def publish(
-    hub: Hub,
-    session: Session,
-    message: Envelope,
-    request: requests.Publish,
-    topic: Topic,
-    key: bytes,
-    expires_at: float | None,
-    now: int,
-) -> list[Effect]:
-    """Append a message to a topic; its sender is told when it is on disk."""
-    hub.storage.check()
-    check(request)
-    deliver_at = request.deliver_at
-    stored = Message(
-        message.id,
-        hub.ids.next(),
-        message.sender,
-        request.type,
-        bytes(request.data),
-        b"",
-        message.ttl or None,
-        expires_at,
-        request.key,
-        request.headers,
-        None if deliver_at is None else int(deliver_at),
-    )
-    hub.tally.published += 1
-    return [append(hub, topic, stored, now, message, session, key)]
+class Publisher:
+    """Messages of durable topics on their way to the log."""
 
+    def __init__(
+        self,
+        pending: Pending,
+        dedup: Dedup,
+        topics: Topics,
+        streams: Streams,
+        dispatcher: Dispatcher,
+        storage: Storage,
+        replies: Replies,
+        ids: Ids,
+        settings: Settings,
+        tally: Tally,
+    ) -> None:
+        self._pending = pending
+        self._dedup = dedup
+        self._topics = topics
+        self._streams = streams
+        self._dispatcher = dispatcher
+        self._storage = storage
+        self._replies = replies
+        self._next_id = ids.next
+        self._fanout_batch = settings.fanout_batch
+        self._tally = tally
+        self._durability = storage.durability.encode()
 
-def append(
-    hub: Hub,
-    topic: Topic,
-    stored: Message,
-    now: int,
-    message: Envelope | None = None,
-    session: Session | None = None,
-    key: bytes = b"",
-) -> Append:
-    """The next message of a topic, on its way to the log; `message` is the request behind it."""
-    # Nothing may fail between a position and its entry: that would leave a hole.
-    body = encode_body(stored)
-    seq = topic.assign()
-    receipt = PublishReceipt(
-        message, [] if session is None else [session], topic, seq, stored, now, len(body), key
-    )
-    if message is not None:
-        hub.asks[key] = receipt
-    return Append(
-        Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body),
-        partial(committed, hub, receipt),
-        partial(refused, hub, receipt),
-    )
+    def publish(
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.Publish,
+        topic: Topic,
+        key: bytes,
+        expires_at: float | None,
+        now: int,
+    ) -> list[Effect]:
+        """Append a message to a topic; its sender is told when it is on disk."""
+        self._storage.check()
+        check(request)
+        deliver_at = request.deliver_at
+        stored = Message(
+            message.id,
+            self._next_id(),
+            message.sender,
+            request.type,
+            bytes(request.data),
+            b"",
+            message.ttl or None,
+            expires_at,
+            request.key,
+            request.headers,
+            None if deliver_at is None else int(deliver_at),
+        )
+        self._tally.published += 1
+        return [self.append(topic, stored, now, message, session, key)]
+
+    def append(
+        self,
+        topic: Topic,
+        stored: Message,
+        now: int,
+        message: Envelope | None = None,
+        session: Session | None = None,
+        key: bytes = b"",
+    ) -> Append:
+        """The next message of a topic on its way to the log; `message` is the request behind it."""
+        # Nothing may fail between a position and its entry: that would leave a hole.
+        body = encode_body(stored)
+        seq = topic.assign()
+        receipt = PublishReceipt(
+            message, [] if session is None else [session], topic, seq, stored, now, len(body), key
+        )
+        if message is not None:
+            self._pending[key] = receipt
+        return Append(
+            Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body),
+            partial(self._committed, receipt),
+            partial(self._refused, receipt),
+        )
+
+    def _committed(self, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
+        """It is on disk: wake subscriptions, send it to those who only listen, tell the sender."""
+        topic, stored = receipt.topic, receipt.stored
+        held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
+        topic.committed(receipt.seq)
+        topic.grew(receipt.seq, receipt.size)
+        self._streams.keep(topic, held)
+        for subscription in topic.subscriptions.values():
+            self._dispatcher.published(subscription)
+        message = receipt.message
+        answer = b""
+        if message is not None:
+            self._pending.pop(receipt.key, None)
+            ack = Ack(receipt.at_ms, "queued", seq=receipt.seq, stream=topic.id)
+            self._dedup.remember_by(receipt.key, now, ack)
+            answer = b'%b%d,"durability":"%b"' % (topic.answer_head, receipt.seq, self._durability)
+        audience = self._topics.audience(topic.name)
+        is_due = stored.deliver_at is None or stored.deliver_at <= now
+        # A replay into one subscription is not for those who only listen.
+        is_live = is_due and (stored.replay is None or stored.only_for is None)
+        if audience.recipients and is_live:
+            head, tail = send.live(topic, held, now)
+            fan = FanReceipt(
+                None, message, topic.name, now, stored.expires_at, topic, receipt.askers, answer
+            )
+            return [FanOut(audience, head, tail, self._fanout_batch, fan)]
+        if message is None:
+            return []
+        return self.answers(topic, receipt.askers, message, answer, 0, now)
+
+    def answers(
+        self,
+        topic: Topic,
+        askers: list[Session],
+        message: Envelope,
+        answer: bytes,
+        listeners: int,
+        now: int,
+    ) -> list[Effect]:
+        """Tell everybody who published this message; who did so again is told that, too."""
+        payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
+        if len(askers) == 1:
+            (asker,) = askers
+            if asker.state is not State.CONNECTED:
+                return []
+            return [self._replies.reply(asker, message, "hub:published", payload + b"}", now)]
+        return [
+            self._replies.reply(
+                asker,
+                message,
+                "hub:published",
+                payload + (b',"duplicate":true}' if index else b"}"),
+                now,
+            )
+            for index, asker in enumerate(askers)
+            if asker.state is State.CONNECTED
+        ]
+
+    def published_before(self, session: Session, message: Envelope, ack: Ack, now: int) -> Reply:
+        """The original answer again."""
+        name = requests.parse(requests.Publish, message.payload).topic
+        topic = self._streams.topics.get(name)
+        answer = {
+            "topic": name,
+            "subscriberCount": 0 if topic is None else len(topic.subscriptions),
+            "epoch": self._streams.epoch_of(ack.stream),
+            "seq": ack.seq,
+            "durability": self._storage.durability,
+            "duplicate": True,
+        }
+        return self._replies.reply(session, message, "hub:published", wire.encode(answer), now)
+
+    def _refused(self, receipt: PublishReceipt, refusal: Refusal, now: int) -> list[Effect]:
+        """The log did not take it."""
+        message = receipt.message
+        if message is None:
+            return []
+        self._pending.pop(receipt.key, None)
+        return [
+            self._replies.refuse(asker, message, refusal, now)
+            for asker in receipt.askers
+            if asker.state is State.CONNECTED
+        ]
 
 
 def check(request: requests.Publish) -> None:
@@ -98,112 +216,3 @@ def check_parts(key: str | None, headers: dict[str, str] | None) -> None:
         raise refusals.structural(f"payload.headers has more than {HEADERS_MAX} members")
     if any(len(name) + len(value) > HEADER_CHARS_MAX for name, value in headers.items()):
         raise refusals.structural(f"a header is longer than {HEADER_CHARS_MAX} characters")
-
-
-def committed(hub: Hub, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
-    """It is on disk: wake the subscriptions, send it to those who only listen, tell the sender."""
-    topic, stored = receipt.topic, receipt.stored
-    held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
-    topic.committed(receipt.seq)
-    topic.grew(receipt.seq, receipt.size)
-    hub.streams.keep(topic, held)
-    for subscription in topic.subscriptions.values():
-        hub.dispatcher.published(subscription)
-    message = receipt.message
-    answer = b""
-    if message is not None:
-        hub.asks.pop(receipt.key, None)
-        ack = Ack(receipt.at_ms, "queued", seq=receipt.seq, stream=topic.id)
-        hub.dedup.remember_by(receipt.key, now, ack)
-        answer = b'%b%d,"durability":"%b"' % (
-            topic.answer_head,
-            receipt.seq,
-            hub.storage.durability.encode(),
-        )
-    audience = hub.topics.audience(topic.name)
-    is_due = stored.deliver_at is None or stored.deliver_at <= now
-    # A replay into one subscription is not for those who only listen.
-    is_live = is_due and (stored.replay is None or stored.only_for is None)
-    if audience.recipients and is_live:
-        head, tail = send.live(topic, held, now)
-        fan = FanReceipt(
-            None, message, topic.name, now, stored.expires_at, topic, receipt.askers, answer
-        )
-        return [FanOut(audience, head, tail, hub.settings.fanout_batch, fan)]
-    if message is None:
-        return []
-    return answers(hub, topic, receipt.askers, message, answer, 0, now)
-
-
-def answers(
-    hub: Hub,
-    topic: Topic,
-    askers: list[Session],
-    message: Envelope,
-    answer: bytes,
-    listeners: int,
-    now: int,
-) -> list[Effect]:
-    """Tell everybody who published this message; who did so again is told that, too."""
-    payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
-    if len(askers) == 1:
-        (asker,) = askers
-        if asker.state is not State.CONNECTED:
-            return []
-        return [hub.replies.reply(asker, message, "hub:published", payload + b"}", now)]
-    return [
-        hub.replies.reply(
-            asker,
-            message,
-            "hub:published",
-            payload + (b',"duplicate":true}' if index else b"}"),
-            now,
-        )
-        for index, asker in enumerate(askers)
-        if asker.state is State.CONNECTED
-    ]
-
-
-def published_before(hub: Hub, session: Session, message: Envelope, ack: Ack, now: int) -> Reply:
-    """The original answer again."""
-    name = requests.parse(requests.Publish, message.payload).topic
-    topic = hub.streams.topics.get(name)
-    answer = {
-        "topic": name,
-        "subscriberCount": 0 if topic is None else len(topic.subscriptions),
-        "epoch": hub.streams.epoch_of(ack.stream),
-        "seq": ack.seq,
-        "durability": hub.storage.durability,
-        "duplicate": True,
-    }
-    return hub.replies.reply(session, message, "hub:published", wire.encode(answer), now)
-
-
-def refused(hub: Hub, receipt: PublishReceipt, refusal: Refusal, now: int) -> list[Effect]:
-    """The log did not take it."""
-    message = receipt.message
-    if message is None:
-        return []
-    hub.asks.pop(receipt.key, None)
-    return [
-        hub.replies.refuse(asker, message, refusal, now)
-        for asker in receipt.askers
-        if asker.state is State.CONNECTED
-    ]
-
-
-# Finding.
-
-
-def find(hub: Hub, name: str) -> Topic:
-    """The durable topic, or a refusal."""
-    topic = hub.streams.topics.get(name)
-    if topic is None or topic.is_deleting:
-        raise refusals.unknown_topic(name)
-    return topic
-
-
-def check_may_read(session: Session, topic: str) -> None:
-    """Is this session allowed to see what is published here?"""
-    if session.allowance is not EVERYTHING and not session.allowance.may_subscribe(topic):
-        raise refusals.unauthorized("subscribe", topic)

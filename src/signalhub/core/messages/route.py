@@ -3,7 +3,7 @@
 Order of the checks: may the session speak as `from`, may it do this, was this ask accepted before,
 has it expired, do its fences hold, is the target there. Only what was accepted is remembered for
 de-duplication, so that a refused message may be sent again with the same id. Asks go on in
-`asks.py`, durable topics in `publishing.py`, durable subscriptions in `subscribing.py`.
+`ask.py`, durable topics in `publish.py`, durable subscriptions in `subscriptions/join.py`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.auth.permissions import EVERYTHING
-from signalhub.core import placement, refusals, requests
+from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
-from signalhub.core.messages import ask as asks
 from signalhub.core.messages import publish as publishing
-from signalhub.core.messages.ask import FanReceipt
+from signalhub.core.messages.ask import FanReceipt, Told, wait_behind
 from signalhub.core.messages.dedup import Ack, fingerprint
 from signalhub.core.messages.topics import Audience
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session, State
-from signalhub.core.streams import topics
-from signalhub.core.subscriptions import join
 from signalhub.core.subscriptions.consumers import Consumer
 from signalhub.wire import entry
 from signalhub.wire import envelope as wire
@@ -40,49 +37,349 @@ from signalhub.wire.names import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.clock import Ids
+    from signalhub.core.messages.ask import Asks, Pending
+    from signalhub.core.messages.dedup import Dedup
+    from signalhub.core.messages.publish import Publisher
+    from signalhub.core.messages.topics import Topics
+    from signalhub.core.placement import Placement
+    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.sessions.registry import Registry
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.streams.topics import Catalog
+    from signalhub.core.subscriptions.join import Subscriptions
+    from signalhub.counters import Tally
+    from signalhub.settings.model import Settings
 
 
-def send(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """Forward one message to one actor."""
-    try:
-        request = _decode_send(message.payload)
-    except (ValueError, RecursionError) as error:
-        raise refusals.structural(f"the payload does not fit: {error}") from None
-    type = request.type
-    if type.startswith(HUB_TYPE_PREFIX):
-        raise _hub_type()
-    target = request.to or message.to
-    if session.allowance is not EVERYTHING:
-        _check_sender(session, message.sender)
-        if not session.allowance.may_send(target):
-            raise refusals.unauthorized("send", target)
-    is_ask = message.pattern == ASK
-    key = b""
-    if is_ask:
+class Router:
+    """Messages that are forwarded at once, and the way to those that are not."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        topics: Topics,
+        streams: Streams,
+        dedup: Dedup,
+        pending: Pending,
+        asks: Asks,
+        publisher: Publisher,
+        catalog: Catalog,
+        subscriptions: Subscriptions,
+        placement: Placement,
+        storage: Storage,
+        replies: Replies,
+        ids: Ids,
+        settings: Settings,
+        tally: Tally,
+    ) -> None:
+        self._registry = registry
+        self._topics = topics
+        self._streams = streams
+        self._dedup = dedup
+        self._pending = pending
+        self._asks = asks
+        self._publisher = publisher
+        self._catalog = catalog
+        self._subscriptions = subscriptions
+        self._placement = placement
+        self._storage = storage
+        self._replies = replies
+        self._next_id = ids.next
+        self._settings = settings
+        self._tally = tally
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "hub:send": self.send,
+            "hub:broadcast": self.broadcast,
+            "hub:publish": self.publish,
+            "hub:subscribe": self.subscribe,
+            "hub:unsubscribe": self.unsubscribe,
+        }
+
+    def send(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """Forward one message to one actor."""
+        try:
+            request = _decode_send(message.payload)
+        except (ValueError, RecursionError) as error:
+            raise refusals.structural(f"the payload does not fit: {error}") from None
+        type = request.type
+        if type.startswith(HUB_TYPE_PREFIX):
+            raise _hub_type()
+        target = request.to or message.to
+        if session.allowance is not EVERYTHING:
+            _check_sender(session, message.sender)
+            if not session.allowance.may_send(target):
+                raise refusals.unauthorized("send", target)
+        is_ask = message.pattern == ASK
+        key = b""
+        if is_ask:
+            key = fingerprint(message.sender, message.id)
+            answered = self._answer_again(session, message, key, now)
+            if answered is not None:
+                return answered
+        expires_at = _deadline(session, message)
+        if expires_at is not None and expires_at < now:
+            return self._expired(message, is_ask)
+        if request.fences:
+            self._placement.check_fences(request.fences)
+        if is_ask:
+            return self._asks.accept(session, message, request, target, key, expires_at, now)
+        registration = self._registry.find(target, now)
+        if registration is None:
+            if len(target) > ADDRESS_CHARS_MAX:
+                raise refusals.structural(
+                    f"payload.to is longer than {ADDRESS_CHARS_MAX} characters"
+                )
+            return self._missed()
+
+        address_json, metadata = registration.address_json, message.metadata
+        frame = wire.forwarded(
+            self._next_id(), message, address_json, type, request.data, now, metadata
+        )
+        deliver = Deliver(registration.session, frame, session, target, expires_at, None)
+        if session.unsynced and (ask := session.waits_for(target)) is not None:
+            return wait_behind(ask, deliver)
+        return [deliver]
+
+    def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
+        if not is_ask:
+            self._tally.expired_tells += 1
+            return []
+        self._tally.expired_asks += 1
+        raise refusals.expired(message.ttl or 0)
+
+    def _missed(self) -> list[Effect]:
+        self._tally.unknown_targets += 1
+        return []
+
+    def _answer_again(
+        self, session: Session, message: Envelope, key: bytes, now: int
+    ) -> list[Effect] | None:
+        """The same ack for a message accepted before; none while its first copy is on its way."""
+        pending = self._pending.get(key)
+        if pending is not None:
+            self._tally.duplicates += 1
+            if session not in pending.askers or message.type == "hub:publish":
+                pending.askers.append(session)
+            return []
+        ack = self._dedup.find_by(key, now)
+        if ack is None:
+            return None
+        self._tally.duplicates += 1
+        if ack.extra:
+            return [self._replies.reply(session, message, "hub:broadcast_ack", ack.extra, now)]
+        if message.type == "hub:publish":
+            return [self._publisher.published_before(session, message, ack, now)]
+        return [self._asks.delivery_ack(session, message, ack, now, is_duplicate=True)]
+
+    def broadcast(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """One copy to every live address, optionally only to those with a capability."""
+        request = requests.parse(requests.Broadcast, message.payload)
+        if request.type.startswith(HUB_TYPE_PREFIX):
+            raise _hub_type()
+        capability = None
+        if wire.is_object(message.metadata):
+            given = requests.parse(requests.BroadcastMetadata, message.metadata, "metadata")
+            capability = given.target_capability
+        if session.allowance is not EVERYTHING:
+            _check_sender(session, message.sender)
+            if not session.allowance.may_broadcast(capability):
+                raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
+        is_ask = message.pattern == ASK
+        key = b""
+        if is_ask:
+            key = fingerprint(message.sender, message.id)
+            answered = self._answer_again(session, message, key, now)
+            if answered is not None:
+                return answered
+        expires_at = _deadline(session, message)
+        if expires_at is not None and expires_at < now:
+            return self._expired(message, is_ask)
+
+        recipients: list[Recipient] = list(self._registry.live(capability, now))
+        if request.exclude_self:
+            recipients = [one for one in recipients if one.address != message.sender]
+        self._tally.broadcasts += 1
+        head, tail = wire.copies(
+            message_id=self._next_id(),
+            sender=message.sender,
+            type=request.type,
+            data=request.data,
+            now_ms=now,
+            correlation_id=message.id,
+            metadata=wire.BROADCAST_METADATA,
+            ttl=message.ttl,
+        )
+        receipt = FanReceipt(session, message, None, now, expires_at)
+        chunk = self._settings.broadcast_batch
+        return self._in_order(session, FanOut(Audience(recipients), head, tail, chunk, receipt))
+
+    def publish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """One copy to every address that hears the topic, the publisher's own included."""
+        request = requests.parse(requests.Publish, message.payload)
+        if request.type.startswith(HUB_TYPE_PREFIX):
+            raise _hub_type()
+        topic = request.topic
+        _check_topic(topic)
+        if has_wildcard(topic):
+            raise refusals.structural("payload.topic must not hold the wildcards `+` or `#`")
+        if session.allowance is not EVERYTHING:
+            _check_sender(session, message.sender)
+            if not session.allowance.may_publish(topic):
+                raise refusals.unauthorized("publish", topic)
+        durable = self._streams.topics.get(topic)
+        if durable is not None and durable.is_deleting:
+            raise refusals.unknown_topic(topic)
+        is_durable = durable is not None or bool(request.durable)
+        key = b""
+        if is_durable:
+            key = fingerprint(message.sender, message.id)
+            answered = self._answer_again(session, message, key, now)
+            if answered is not None:
+                return answered
+        expires_at = _deadline(session, message)
+        if expires_at is not None and expires_at < now:
+            return self._expired(message, message.pattern == ASK)
+        if is_durable:
+            made: list[Effect] = []
+            if durable is None:
+                self._storage.check()
+                publishing.check(request)
+                durable, opening = self._catalog.auto_create(session, topic, now)
+                made.append(opening)
+            return made + self._publisher.publish(
+                session, message, request, durable, key, expires_at, now
+            )
+
+        if request.deliver_at is not None:
+            raise refusals.structural("payload.deliverAt needs a durable topic, or durable: true")
+        self._tally.published += 1
+        head, tail = wire.copies(
+            message_id=self._next_id(),
+            sender=message.sender,
+            type=request.type,
+            data=request.data,
+            now_ms=now,
+            correlation_id=message.id,
+            metadata=wire.publication_metadata(topic),
+            ttl=message.ttl,
+        )
+        receipt = FanReceipt(session, message, topic, now, expires_at)
+        audience = self._topics.audience(topic)
+        chunk = self._settings.fanout_batch
+        return self._in_order(session, FanOut(audience, head, tail, chunk, receipt))
+
+    def _in_order(self, session: Session, fan: FanOut) -> list[Effect]:
+        """A recipient gets the copy after the asks this session sent it before."""
+        if not session.unsynced:
+            return [fan]
+        ask = self._asks.before_any(session, fan.audience)
+        if ask is None:
+            return [fan]
+        session.fan_waits_for(ask)
+        return wait_behind(ask, fan)
+
+    def fanned_out(self, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
+        """The copies are queued in order; tell the sender how many, behind its own copy."""
+        session, message = receipt.session, receipt.message
+        if message is None:
+            return []
+        topic = receipt.durable
+        if topic is not None:
+            answer = receipt.answer
+            return self._publisher.answers(topic, receipt.askers, message, answer, queued, now)
+        assert session is not None
+        if receipt.topic is not None:
+            payload = wire.encode({"topic": receipt.topic, "subscriberCount": queued})
+            return [self._replies.reply(session, message, "hub:published", payload, now)]
+        at_once = min(queued, self._settings.broadcast_batch)
+        self._tally.broadcast_copies += queued
+        self._tally.broadcast_failed += failed
+        payload = wire.encode(
+            {
+                "messageId": message.id,
+                "deliveredCount": at_once,
+                "queuedCount": queued - at_once,
+                "failedCount": failed,
+            }
+        )
+        if message.pattern != ASK:
+            return [self._replies.reply(session, message, "hub:broadcast_ack", payload, now)]
         key = fingerprint(message.sender, message.id)
-        answered = _answer_again(hub, session, message, key, now)
-        if answered is not None:
-            return answered
-    expires_at = _deadline(session, message)
-    if expires_at is not None and expires_at < now:
-        return _expired(hub, message, is_ask)
-    if request.fences:
-        placement.check_fences(hub, request.fences)
-    if is_ask:
-        return asks.accept(hub, session, message, request, target, key, expires_at, now)
-    registration = hub.registry.find(target, now)
-    if registration is None:
-        if len(target) > ADDRESS_CHARS_MAX:
-            raise refusals.structural(f"payload.to is longer than {ADDRESS_CHARS_MAX} characters")
-        return _missed(hub)
+        self._pending[key] = told = Told(session, message, [session], payload, key)
+        body = encode_body(entry.Broadcast(message.id, message.sender, payload))
+        then = partial(self._told, told)
+        return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), then, then)]
 
-    address_json, metadata = registration.address_json, message.metadata
-    frame = wire.forwarded(hub.ids.next(), message, address_json, type, request.data, now, metadata)
-    deliver = Deliver(registration.session, frame, session, target, expires_at, None)
-    if session.unsynced and (ask := asks.before(session, target)) is not None:
-        return asks.wait_behind(ask, deliver)
-    return [deliver]
+    def _told(self, told: Told, outcome: int | Refusal, now: int) -> list[Effect]:
+        """The copies have gone out, whatever the log says."""
+        message = told.message
+        self._pending.pop(told.key, None)
+        self._dedup.remember_by(told.key, now, Ack(at_ms=now, extra=told.payload))
+        return [
+            self._replies.reply(asker, message, "hub:broadcast_ack", told.payload, now)
+            for asker in told.askers
+            if asker.state is State.CONNECTED
+        ]
+
+    def subscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """Hear a topic, or all topics a wildcard covers, from now on."""
+        request = requests.parse(requests.Subscribe, message.payload)
+        topic = request.topic
+        _check_topic(topic)
+        if not is_subscribable(topic):
+            raise refusals.structural("the wildcard `#` must be the last level of payload.topic")
+        if session.allowance is not EVERYTHING:
+            _check_sender(session, message.sender)
+            if not session.allowance.may_subscribe(topic):
+                raise refusals.unauthorized("subscribe", topic)
+        address = _subscribing_address(session, message.sender)
+        if request.subscription is not None:
+            return self._subscriptions.subscribe(session, message, request, address, now)
+        if not self._topics.hears(session, address, topic):
+            count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
+            if count >= self._settings.subscriptions_max:
+                raise refusals.too_many("subscriptions", self._settings.subscriptions_max)
+        subscription_id = "sub-" + self._next_id().decode()
+        self._topics.subscribe(session, address, topic, subscription_id)
+        payload = wire.encode({"topic": topic, "subscriptionId": subscription_id})
+        return [self._replies.reply(session, message, "hub:subscribed", payload, now)]
+
+    def unsubscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """Stop hearing a topic, named by itself or by a subscription id; unknown is a no-op."""
+        request = requests.parse(requests.Unsubscribe, message.payload)
+        if not request.topic and not request.subscription_id:
+            raise refusals.structural("the payload needs topic or subscriptionId")
+        consumer = _own_consumer(session, request)
+        payload: dict[str, object] = {"unsubscribedAt": now}
+        if consumer is not None:
+            self._subscriptions.leave(consumer, "left", now, is_told=False)
+            payload["topic"] = consumer.subscription.stream.name
+            payload["subscription"] = consumer.subscription.name
+        else:
+            payload["topic"] = self._drop(session, message.sender, request)
+        if message.pattern != ASK:
+            return []
+        return [
+            self._replies.reply(session, message, "hub:unsubscribed", wire.encode(payload), now)
+        ]
+
+    def _drop(self, session: Session, sender: str, request: requests.Unsubscribe) -> str:
+        subscribers = list((session.subscriptions or {}).values())
+        if not request.topic:
+            for one in subscribers:
+                for topic, issued in one.topics.items():
+                    if request.subscription_id in issued:
+                        self._topics.unsubscribe(session, one.address, topic)
+                        return topic
+        topic = request.topic or request.subscription_id or ""
+        if not self._topics.unsubscribe(session, _subscribing_address(session, sender), topic):
+            for one in subscribers:
+                self._topics.unsubscribe(session, one.address, topic)
+        return topic
 
 
 _decode_send = msgspec.json.Decoder(requests.Send).decode
@@ -103,207 +400,6 @@ def _deadline(session: Session, message: Envelope) -> float | None:
     return message.timestamp + ttl + session.clock_behind_ms if ttl else None
 
 
-def _expired(hub: Hub, message: Envelope, is_ask: bool) -> list[Effect]:
-    if not is_ask:
-        hub.tally.expired_tells += 1
-        return []
-    hub.tally.expired_asks += 1
-    raise refusals.expired(message.ttl or 0)
-
-
-def _missed(hub: Hub) -> list[Effect]:
-    hub.tally.unknown_targets += 1
-    return []
-
-
-def _answer_again(
-    hub: Hub, session: Session, message: Envelope, key: bytes, now: int
-) -> list[Effect] | None:
-    """The same ack for a message accepted before; silence while its first copy is on its way."""
-    pending = hub.asks.get(key)
-    if pending is not None:
-        hub.tally.duplicates += 1
-        if session not in pending.askers or message.type == "hub:publish":
-            pending.askers.append(session)
-        return []
-    ack = hub.dedup.find_by(key, now)
-    if ack is None:
-        return None
-    hub.tally.duplicates += 1
-    if ack.extra:
-        return [hub.replies.reply(session, message, "hub:broadcast_ack", ack.extra, now)]
-    if message.type == "hub:publish":
-        return [publishing.published_before(hub, session, message, ack, now)]
-    return [asks.delivery_ack(hub, session, message, ack, now, is_duplicate=True)]
-
-
-def broadcast(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """One copy to every live address, optionally only to those with a capability."""
-    request = requests.parse(requests.Broadcast, message.payload)
-    if request.type.startswith(HUB_TYPE_PREFIX):
-        raise _hub_type()
-    capability = None
-    if wire.is_object(message.metadata):
-        given = requests.parse(requests.BroadcastMetadata, message.metadata, "metadata")
-        capability = given.target_capability
-    if session.allowance is not EVERYTHING:
-        _check_sender(session, message.sender)
-        if not session.allowance.may_broadcast(capability):
-            raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
-    is_ask = message.pattern == ASK
-    key = b""
-    if is_ask:
-        key = fingerprint(message.sender, message.id)
-        answered = _answer_again(hub, session, message, key, now)
-        if answered is not None:
-            return answered
-    expires_at = _deadline(session, message)
-    if expires_at is not None and expires_at < now:
-        return _expired(hub, message, is_ask)
-
-    recipients: list[Recipient] = list(hub.registry.live(capability, now))
-    if request.exclude_self:
-        recipients = [one for one in recipients if one.address != message.sender]
-    hub.tally.broadcasts += 1
-    head, tail = wire.copies(
-        message_id=hub.ids.next(),
-        sender=message.sender,
-        type=request.type,
-        data=request.data,
-        now_ms=now,
-        correlation_id=message.id,
-        metadata=wire.BROADCAST_METADATA,
-        ttl=message.ttl,
-    )
-    receipt = FanReceipt(session, message, None, now, expires_at)
-    chunk = hub.settings.broadcast_batch
-    return _in_order(hub, session, FanOut(Audience(recipients), head, tail, chunk, receipt))
-
-
-def publish(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """One copy to every address that hears the topic, the publisher's own included."""
-    request = requests.parse(requests.Publish, message.payload)
-    if request.type.startswith(HUB_TYPE_PREFIX):
-        raise _hub_type()
-    topic = request.topic
-    _check_topic(topic)
-    if has_wildcard(topic):
-        raise refusals.structural("payload.topic must not hold the wildcards `+` or `#`")
-    if session.allowance is not EVERYTHING:
-        _check_sender(session, message.sender)
-        if not session.allowance.may_publish(topic):
-            raise refusals.unauthorized("publish", topic)
-    durable = hub.streams.topics.get(topic)
-    if durable is not None and durable.is_deleting:
-        raise refusals.unknown_topic(topic)
-    is_durable = durable is not None or bool(request.durable)
-    key = b""
-    if is_durable:
-        key = fingerprint(message.sender, message.id)
-        answered = _answer_again(hub, session, message, key, now)
-        if answered is not None:
-            return answered
-    expires_at = _deadline(session, message)
-    if expires_at is not None and expires_at < now:
-        return _expired(hub, message, message.pattern == ASK)
-    if is_durable:
-        made: list[Effect] = []
-        if durable is None:
-            hub.storage.check()
-            publishing.check(request)
-            made.append(topics.auto_create(hub, session, topic, now))
-            durable = hub.streams.topics[topic]
-        return made + publishing.publish(
-            hub, session, message, request, durable, key, expires_at, now
-        )
-
-    if request.deliver_at is not None:
-        raise refusals.structural("payload.deliverAt needs a durable topic, or durable: true")
-    hub.tally.published += 1
-    head, tail = wire.copies(
-        message_id=hub.ids.next(),
-        sender=message.sender,
-        type=request.type,
-        data=request.data,
-        now_ms=now,
-        correlation_id=message.id,
-        metadata=wire.publication_metadata(topic),
-        ttl=message.ttl,
-    )
-    receipt = FanReceipt(session, message, topic, now, expires_at)
-    audience = hub.topics.audience(topic)
-    chunk = hub.settings.fanout_batch
-    return _in_order(hub, session, FanOut(audience, head, tail, chunk, receipt))
-
-
-def _in_order(hub: Hub, session: Session, fan: FanOut) -> list[Effect]:
-    """A recipient gets the copy after the asks this session sent it before."""
-    if not session.unsynced:
-        return [fan]
-    ask = asks.before_any(hub, session, fan.audience)
-    if ask is None:
-        return [fan]
-    # What follows must not overtake it on its way to anybody.
-    session.barrier = ask
-    return asks.wait_behind(ask, fan)
-
-
-def fanned_out(hub: Hub, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
-    """The copies are queued in order; tell the sender how many, behind its own copy."""
-    session, message = receipt.session, receipt.message
-    if message is None:
-        return []
-    topic = receipt.durable
-    if topic is not None:
-        answer = receipt.answer
-        return publishing.answers(hub, topic, receipt.askers, message, answer, queued, now)
-    assert session is not None
-    if receipt.topic is not None:
-        payload = wire.encode({"topic": receipt.topic, "subscriberCount": queued})
-        return [hub.replies.reply(session, message, "hub:published", payload, now)]
-    at_once = min(queued, hub.settings.broadcast_batch)
-    hub.tally.broadcast_copies += queued
-    hub.tally.broadcast_failed += failed
-    payload = wire.encode(
-        {
-            "messageId": message.id,
-            "deliveredCount": at_once,
-            "queuedCount": queued - at_once,
-            "failedCount": failed,
-        }
-    )
-    if message.pattern != ASK:
-        return [hub.replies.reply(session, message, "hub:broadcast_ack", payload, now)]
-    key = fingerprint(message.sender, message.id)
-    hub.asks[key] = told = Told(session, message, [session], payload, key)
-    body = encode_body(entry.Broadcast(message.id, message.sender, payload))
-    then = partial(_told, hub, told)
-    return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), then, then)]
-
-
-class Told(msgspec.Struct, eq=False):
-    """A broadcast as ask: its sender hears how many got it, and hears the same if it asks again."""
-
-    session: Session
-    message: Envelope
-    askers: list[Session]
-    payload: bytes
-    key: bytes
-    offset: int = -1
-
-
-def _told(hub: Hub, told: Told, outcome: int | Refusal, now: int) -> list[Effect]:
-    """The copies have gone out, whatever the log says; if it refuses, that is not remembered."""
-    message = told.message
-    hub.asks.pop(told.key, None)
-    hub.dedup.remember_by(told.key, now, Ack(at_ms=now, extra=told.payload))
-    return [
-        hub.replies.reply(asker, message, "hub:broadcast_ack", told.payload, now)
-        for asker in told.askers
-        if asker.state is State.CONNECTED
-    ]
-
-
 def _check_topic(topic: str) -> None:
     if not is_topic(topic):
         raise refusals.structural("payload.topic must have 1 to 256 characters")
@@ -312,48 +408,6 @@ def _check_topic(topic: str) -> None:
 def _subscribing_address(session: Session, sender: str) -> str:
     """`from` when this session registered it, else the session's identity."""
     return sender if sender in session.registrations else session.address
-
-
-def subscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """Hear a topic, or all topics a wildcard covers, from now on."""
-    request = requests.parse(requests.Subscribe, message.payload)
-    topic = request.topic
-    _check_topic(topic)
-    if not is_subscribable(topic):
-        raise refusals.structural("the wildcard `#` must be the last level of payload.topic")
-    if session.allowance is not EVERYTHING:
-        _check_sender(session, message.sender)
-        if not session.allowance.may_subscribe(topic):
-            raise refusals.unauthorized("subscribe", topic)
-    address = _subscribing_address(session, message.sender)
-    if request.subscription is not None:
-        return join.subscribe(hub, session, message, request, address, now)
-    if not hub.topics.hears(session, address, topic):
-        count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
-        if count >= hub.settings.subscriptions_max:
-            raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
-    subscription_id = "sub-" + hub.ids.next().decode()
-    hub.topics.subscribe(session, address, topic, subscription_id)
-    payload = wire.encode({"topic": topic, "subscriptionId": subscription_id})
-    return [hub.replies.reply(session, message, "hub:subscribed", payload, now)]
-
-
-def unsubscribe(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """Stop hearing a topic, named by itself or by a subscription id; unknown ones are a no-op."""
-    request = requests.parse(requests.Unsubscribe, message.payload)
-    if not request.topic and not request.subscription_id:
-        raise refusals.structural("the payload needs topic or subscriptionId")
-    consumer = _own_consumer(session, request)
-    payload: dict[str, object] = {"unsubscribedAt": now}
-    if consumer is not None:
-        join.leave(hub, consumer, "left", now, is_told=False)
-        payload["topic"] = consumer.subscription.stream.name
-        payload["subscription"] = consumer.subscription.name
-    else:
-        payload["topic"] = _drop(hub, session, message.sender, request)
-    if message.pattern != ASK:
-        return []
-    return [hub.replies.reply(session, message, "hub:unsubscribed", wire.encode(payload), now)]
 
 
 def _own_consumer(session: Session, request: requests.Unsubscribe) -> Consumer | None:
@@ -366,18 +420,3 @@ def _own_consumer(session: Session, request: requests.Unsubscribe) -> Consumer |
         if of.name == request.subscription and of.stream.name == request.topic:
             return one
     return None
-
-
-def _drop(hub: Hub, session: Session, sender: str, request: requests.Unsubscribe) -> str:
-    subscribers = list((session.subscriptions or {}).values())
-    if not request.topic:
-        for one in subscribers:
-            for topic, issued in one.topics.items():
-                if request.subscription_id in issued:
-                    hub.topics.unsubscribe(session, one.address, topic)
-                    return topic
-    topic = request.topic or request.subscription_id or ""
-    if not hub.topics.unsubscribe(session, _subscribing_address(session, sender), topic):
-        for one in subscribers:
-            hub.topics.unsubscribe(session, one.address, topic)
-    return topic

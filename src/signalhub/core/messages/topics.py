@@ -74,11 +74,10 @@ class Topics:
 
     def subscribe(self, session: Session, address: str, topic: str, subscription_id: str) -> None:
         """Idempotent; every id issued for the topic stands for it, up to a number."""
-        if session.subscriptions is None:
-            session.subscriptions = {}
-        subscriber = session.subscriptions.get(address)
+        subscriber = (session.subscriptions or {}).get(address)
         if subscriber is None:
-            subscriber = session.subscriptions[address] = Subscriber(session, address)
+            subscriber = Subscriber(session, address)
+            session.hears(subscriber)
         issued = subscriber.topics.get(topic, ())
         subscriber.topics[topic] = (*issued[1 - _IDS_KEPT_MAX :], subscription_id)
         if not issued:

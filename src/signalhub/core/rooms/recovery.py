@@ -256,6 +256,19 @@ def _apply_stand(rooms: Rooms, entry: Stored) -> None:
 # The log is cut.
 
 
+class RoomAnchors:
+    """Rooms and inboxes, as far as the log has to keep them."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    def anchored(self) -> int | None:
+        return anchored(self._rooms)
+
+    def anchor(self, end: int, now: int) -> list[Effect]:
+        return anchor(self._rooms, end, now)
+
+
 def anchored(rooms: Rooms) -> int | None:
     """The log may be cut up to here; `None` if nothing about rooms is in it."""
     offsets = [one.defined_at for one in rooms.directory.every() if _is_durable(one)]

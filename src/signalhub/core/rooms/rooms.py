@@ -153,6 +153,11 @@ class Rooms:
         """The archive has everything before this offset."""
         self.messages.archived_to(offset)
 
+    def needed_from(self, now: int) -> int | None:
+        """The oldest offset that holds a message somebody may still fetch; `None` if none does."""
+        needed, archived = self.messages.pins.needed_from(now), self.messages.archived
+        return needed if needed is None or archived is None else max(needed, archived)
+
     def erase(self, inbox: Inbox, through: int) -> None:
         """Nothing of an inbox up to a position is read again, nor what its room made of it."""
         self.messages.erase(inbox, through)

@@ -102,6 +102,43 @@ class Session:
             or self.allowance.may_speak_as(sender)
         )
 
+    def joined(self, consumer: Consumer) -> None:
+        """It takes part in a durable subscription, or has a mailbox."""
+        self.consumers[consumer.id] = consumer
+
+    def left(self, consumer: Consumer) -> None:
+        """No longer."""
+        self.consumers.pop(consumer.id, None)
+
+    def hears(self, subscriber: Subscriber) -> None:
+        """One of its addresses hears plain topics."""
+        if self.subscriptions is None:
+            self.subscriptions = {}
+        self.subscriptions[subscriber.address] = subscriber
+
+    def asked(self, target: str, ask: Receipt) -> None:
+        """An ask is on its way to the disk; the latest one is the last one."""
+        self.unsynced.pop(target, None)
+        self.unsynced[target] = ask
+
+    def synced(self, ask: Receipt) -> None:
+        """It is on disk, or never will be: nothing waits for it any more."""
+        if self.unsynced.get(ask.target) is ask:
+            del self.unsynced[ask.target]
+        if self.barrier is ask:
+            self.barrier = None
+
+    def waits_for(self, target: str) -> Receipt | None:
+        """The ask that a message to this recipient has to wait for, if there is one."""
+        ask, barrier = self.unsynced.get(target), self.barrier
+        if ask is None or (barrier is not None and barrier.order > ask.order):
+            return barrier
+        return ask
+
+    def fan_waits_for(self, ask: Receipt) -> None:
+        """A fan-out waits for it, and nothing that follows may overtake that."""
+        self.barrier = ask
+
     def set_clock(self, timestamp: float, now_ms: int) -> None:
         """Learn from the hello how far the client's clock is behind, so lifetimes are fair."""
         behind = now_ms - timestamp

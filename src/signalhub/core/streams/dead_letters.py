@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect, Fetch, Note
-from signalhub.core.messages import ask, publish
+from signalhub.core.effects import Append, Effect, Fetch
+from signalhub.core.messages import ask
 from signalhub.core.sessions.session import Session, State
-from signalhub.core.streams import topics
 from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS, Held, Mailbox, Topic
-from signalhub.core.subscriptions import progress
+from signalhub.core.streams.topics import check_may_create, check_may_read
 from signalhub.core.subscriptions.subscription import Subscription
-from signalhub.core.subscriptions.window import EXHAUSTED, Flight
+from signalhub.core.subscriptions.window import Flight
 from signalhub.wire.entry import (
     DeadLetter,
     Entry,
     Kind,
-    Lost,
     Message,
-    Outcome,
     Removed,
     Stored,
     StreamDefinition,
@@ -36,7 +33,13 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.clock import Ids
+    from signalhub.core.erasure import Erasures
+    from signalhub.core.messages.publish import Publisher
+    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.streams.topics import Catalog
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 REDRIVEN = "redriven"
@@ -45,50 +48,122 @@ PAGE_MESSAGES = 256
 PAGE_BYTES = 2**20
 
 
-def bury(hub: Hub, subscription: Subscription, flight: Flight, now: int) -> list[Append]:
-    """Publish the dead letter; the original is settled when that is on disk."""
-    held = flight.held
-    assert held is not None
-    if held.is_erased:
+class DeadLetters:
+    """Buries what nobody could handle, and digs it out again."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        catalog: Catalog,
+        publisher: Publisher,
+        dispatcher: Dispatcher,
+        erasures: Erasures,
+        storage: Storage,
+        replies: Replies,
+        ids: Ids,
+    ) -> None:
+        self.streams = streams
+        self._catalog = catalog
+        self.publisher = publisher
+        self._dispatcher = dispatcher
+        self.erasures = erasures
+        self.storage = storage
+        self.replies = replies
+        self.ids = ids
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"hub:redrive": self.redrive, "hub:purge": self.purge}
+
+    def bury(self, subscription: Subscription, flight: Flight, now: int) -> list[Append]:
+        """Publish the dead letter; the original is settled when that is on disk."""
+        held = flight.held
+        assert held is not None
+        if held.is_erased:
+            return []
+        appends: list[Append] = []
+        name = address(subscription)
+        topic = self.streams.topics.get(name)
+        if topic is not None and topic.is_deleting:
+            # Its end is on the way to the log; the next attempt makes it again.
+            subscription.not_buried(flight)
+            self._dispatcher.retry(subscription, now)
+            return []
+        if topic is None:
+            definition = StreamDefinition(True)
+            topic, opening = self._catalog.open(name, definition, now, is_letters=True)
+            appends.append(opening)
+        dead = DeadLetter(
+            subscription.stream.name,
+            subscription.name,
+            subscription.stream.epoch,
+            flight.seq,
+            flight.deliveries,
+            flight.reason,
+            flight.first_failure,
+            flight.last_failure,
+            flight.consumers,
+        )
+        letter = msgspec.structs.replace(
+            held.message,
+            copy_id=self.ids.next(),
+            ttl=None,
+            expires_at=None,
+            deliver_at=None,
+            dead=dead,
+            only_for=None,
+        )
+        append = self.publisher.append(topic, letter, now)
+        generation = subscription.position.generation
+        append.follow(
+            partial(self._buried, subscription, flight, generation),
+            partial(self._not_buried, subscription, flight),
+        )
+        return [*appends, append]
+
+    def _buried(
+        self, subscription: Subscription, flight: Flight, generation: int, offset: int, now: int
+    ) -> list[Effect]:
+        """The dead letter is on disk."""
+        if subscription.buried(flight, generation):
+            self._dispatcher.wake(subscription)
         return []
-    appends: list[Append] = []
-    name = address(subscription)
-    topic = hub.streams.topics.get(name)
-    if topic is not None and topic.is_deleting:
-        # Its end is on the way to the log; the next attempt makes it again.
-        flight.is_burying = False
-        hub.dispatcher.retry(subscription, now)
+
+    def _not_buried(
+        self, subscription: Subscription, flight: Flight, refusal: Refusal, now: int
+    ) -> list[Effect]:
+        subscription.not_buried(flight)
+        self._dispatcher.retry(subscription, now)
         return []
-    if topic is None:
-        appends.append(topics.open_topic(hub, name, StreamDefinition(True), now, is_letters=True))
-        topic = hub.streams.topics[name]
-    dead = DeadLetter(
-        subscription.stream.name,
-        subscription.name,
-        subscription.stream.epoch,
-        flight.seq,
-        flight.deliveries,
-        flight.reason,
-        flight.first_failure,
-        flight.last_failure,
-        flight.consumers,
-    )
-    letter = msgspec.structs.replace(
-        held.message,
-        copy_id=hub.ids.next(),
-        ttl=None,
-        expires_at=None,
-        deliver_at=None,
-        dead=dead,
-        only_for=None,
-    )
-    append = publish.append(hub, topic, letter, now)
-    generation = subscription.position.generation
-    append.follow(
-        partial(_buried, hub.dispatcher, subscription, flight, generation),
-        partial(_not_buried, hub.dispatcher, subscription, flight),
-    )
-    return [*appends, append]
+
+    # Putting back and throwing away.
+
+    def redrive(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:redrive`: back to where they came from, with their key and headers."""
+        request = requests.parse(requests.Letters, message.payload)
+        check_may_read(session, request.topic)
+        return _Work(self, session, message, request, REDRIVEN).begin(now)
+
+    def purge(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:purge`: away with them, which needs the right to delete the topic."""
+        request = requests.parse(requests.Letters, message.payload)
+        check_may_create(session, request.topic)
+        return _Work(self, session, message, request, PURGED).begin(now)
+
+    def mail_again(self, box: Mailbox, message: Message, now: int) -> Append:
+        """The next message of a mailbox, which nobody sends just now."""
+        body = encode_body(message)
+        seq = box.assign()
+        entry = Entry(Kind.MAIL, box.name, box.id, seq, now, body)
+        return Append(entry, partial(self._mailed, box, seq, message, now))
+
+    def _mailed(
+        self, box: Mailbox, seq: int, message: Message, at_ms: int, offset: int, now: int
+    ) -> list[Effect]:
+        """It is in the mailbox again; nobody waits for an answer."""
+        box.committed(seq)
+        self.streams.keep(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
+        self._dispatcher.wake(box.subscription)
+        return []
 
 
 def address(subscription: Subscription) -> str:
@@ -100,116 +175,22 @@ def address(subscription: Subscription) -> str:
     return own or stream.name + LETTERS_SUFFIX
 
 
-def _buried(
-    dispatcher: Dispatcher,
-    subscription: Subscription,
-    flight: Flight,
-    generation: int,
-    offset: int,
-    now: int,
-) -> list[Effect]:
-    """The dead letter is on disk."""
-    if subscription.position.generation == generation and flight.phase is EXHAUSTED:
-        subscription.stats.dead_lettered += 1
-        subscription.settle(flight, Outcome.DEAD_LETTERED)
-        dispatcher.wake(subscription)
-    return []
-
-
-def _not_buried(
-    dispatcher: Dispatcher, subscription: Subscription, flight: Flight, refusal: Refusal, now: int
-) -> list[Effect]:
-    flight.is_burying = False
-    dispatcher.retry(subscription, now)
-    return []
-
-
-def answer_after_burial(
-    dispatcher: Dispatcher,
-    subscription: Subscription,
-    waiters: list[progress.SettledAnswer],
-    offset: int,
-    now: int,
-) -> list[Effect]:
-    """Answer those who wait for settlements of which some were dead letters on their way.
-
-    The originals are settled now that their letters are on disk, so the answers wait for one more
-    entry: the one that says so.
-    """
-    if subscription.is_deleted:
-        return progress.answer_all(waiters, offset, now)
-    subscription.waiters[:0] = waiters
-    dispatcher.wake(subscription)
-    return []
-
-
-def lose_before(hub: Hub, stream: Topic | Mailbox, first: int, now: int) -> list[Effect]:
-    """Retention has removed what was before `first`: count and report what was not settled."""
-    first = min(first, stream.head + 1)
-    stream.first = max(stream.first, first)
-    stream.removed.drop_through(stream.first - 1)
-    stream.is_dirty = True
-    if isinstance(stream, Topic):
-        subscriptions = list(stream.subscriptions.values())
-    else:
-        subscriptions = [stream.subscription]
-    effects: list[Effect] = []
-    for subscription in subscriptions:
-        position = subscription.position
-        from_seq = min([position.floor + 1, *position.parked])
-        lost = subscription.lose_before(first) if from_seq < first else 0
-        hub.dispatcher.wake(subscription)
-        if lost <= 0:
-            continue
-        subscription.stats.lost += lost
-        hub.tally.lost += lost
-        hub.tally.loss_events += 1
-        body = Lost(subscription.name, from_seq, first - 1)
-        effects.append(Append(progress.entry(Kind.LOST, stream, body, now)))
-        facts: dict[str, object] = {
-            "stream": stream.name,
-            "subscription": subscription.name,
-            "lost": lost,
-            "from": from_seq,
-            "to": first - 1,
-        }
-        effects.append(Note("retention removed messages that were not settled", facts))
-    return effects
-
-
-# Putting back and throwing away.
-
-
-def redrive(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:redrive`: back to where they came from, with their key and headers."""
-    request = requests.parse(requests.Letters, message.payload)
-    publish.check_may_read(session, request.topic)
-    return _Work(hub, session, message, request, REDRIVEN).begin(now)
-
-
-def purge(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:purge`: away with them, which needs the right to delete the topic."""
-    request = requests.parse(requests.Letters, message.payload)
-    topics.check_may_create(session, request.topic)
-    return _Work(hub, session, message, request, PURGED).begin(now)
-
-
 class _Work:
     """One request to put back or throw away, page by page."""
 
     def __init__(
         self,
-        hub: Hub,
+        letters: DeadLetters,
         session: Session,
         message: Envelope,
         request: requests.Letters,
         reason: str,
     ) -> None:
-        self._hub = hub
+        self._letters = letters
         self._session = session
         self._message = message
         self._reason = reason
-        self._topic = publish.find(hub, request.topic)
+        self._topic = letters.streams.find(request.topic)
         if (request.seqs is None) is not bool(request.all):
             raise refusals.structural("the payload needs either seqs or all: true")
         self._wanted = None if request.seqs is None else sorted(set(request.seqs))
@@ -219,7 +200,7 @@ class _Work:
         self._skipped = 0
 
     def begin(self, now: int) -> list[Effect]:
-        self._hub.storage.check()
+        self._letters.storage.check()
         return self._fetch(self._topic.first, now)
 
     def _fetch(self, seq: int, now: int) -> list[Effect]:
@@ -237,10 +218,10 @@ class _Work:
             if self._session.state is not State.CONNECTED:
                 return []
             unread = refusals.storage_unreadable()
-            return [self._hub.replies.refuse(self._session, self._message, unread, now)]
+            return [self._letters.replies.refuse(self._session, self._message, unread, now)]
         if not found or self._session.state is State.CLOSED:
             return self._end(now)
-        held_of = self._hub.erasures.held_of
+        held_of = self._letters.erasures.held_of
         letters = [held_of(one) for one in found if one.seq <= self._until]
         chosen = [one for one in letters if self._is_wanted(one)]
         appends: list[Effect] = []
@@ -252,16 +233,14 @@ class _Work:
         if chosen:
             taken = [one.seq for one in chosen]
             removed = Removed([(seq, seq) for seq in taken], self._reason)
-            entry = progress.entry(Kind.REMOVED, self._topic, removed, now)
+            entry = self._topic.entry(Kind.REMOVED, removed, now)
             appends.append(Append(entry, partial(self._remove, taken)))
             self._count += len(chosen)
         return [*appends, *self._fetch(found[-1].seq + 1, now)]
 
     def _remove(self, seqs: list[int], offset: int, now: int) -> list[Effect]:
         """What was put back is on disk, so the letters are done with."""
-        for seq in seqs:
-            self._topic.removed.add(seq)
-        self._topic.is_dirty = True
+        self._topic.remove(seqs)
         return []
 
     def _is_wanted(self, one: Held) -> bool:
@@ -273,7 +252,7 @@ class _Work:
 
     def _origin(self, one: Held) -> Topic | Mailbox | None:
         """Where a letter came from, if that still exists and the session may write to it."""
-        dead, streams = one.message.dead, self._hub.streams
+        dead, streams = one.message.dead, self._letters.streams
         assert dead is not None
         allowance = self._session.allowance
         topic = streams.topics.get(dead.topic)
@@ -283,15 +262,15 @@ class _Work:
         return box if allowance.may_send(dead.topic) else None
 
     def _put_back(self, one: Held, now: int) -> Append:
-        hub, dead, origin = self._hub, one.message.dead, self._origin(one)
+        letters, dead, origin = self._letters, one.message.dead, self._origin(one)
         assert dead is not None
-        again = msgspec.structs.replace(one.message, dead=None, copy_id=hub.ids.next())
+        again = msgspec.structs.replace(one.message, dead=None, copy_id=letters.ids.next())
         if isinstance(origin, Mailbox):
-            return mail_again(hub, origin, again, now)
+            return letters.mail_again(origin, again, now)
         assert origin is not None
         if dead.subscription in origin.subscriptions:
             again.only_for = dead.subscription
-        return publish.append(hub, origin, again, now)
+        return letters.publisher.append(origin, again, now)
 
     def _end(self, now: int) -> list[Effect]:
         """The answer follows everything that was appended, because the log keeps its order."""
@@ -299,26 +278,8 @@ class _Work:
         payload: dict[str, object] = {"count": self._count}
         if self._skipped:
             payload["skipped"] = self._skipped
-        answer = self._hub.replies.answer(self._session, self._message, name, payload)
+        answer = self._letters.replies.answer(self._session, self._message, name, payload)
         if not self._count:
             return answer.committed(0, now)
-        mark = progress.entry(Kind.REMOVED, self._topic, Removed([], self._reason), now)
+        mark = self._topic.entry(Kind.REMOVED, Removed([], self._reason), now)
         return [Append(mark, answer.committed, answer.refused)]
-
-
-def mail_again(hub: Hub, box: Mailbox, message: Message, now: int) -> Append:
-    """The next message of a mailbox, which nobody sends just now."""
-    body = encode_body(message)
-    seq = box.assign()
-    entry = Entry(Kind.MAIL, box.name, box.id, seq, now, body)
-    return Append(entry, partial(_mailed, hub, box, seq, message, now))
-
-
-def _mailed(
-    hub: Hub, box: Mailbox, seq: int, message: Message, at_ms: int, offset: int, now: int
-) -> list[Effect]:
-    """It is in the mailbox again; nobody waits for an answer."""
-    box.committed(seq)
-    hub.streams.keep(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
-    hub.dispatcher.wake(box.subscription)
-    return []

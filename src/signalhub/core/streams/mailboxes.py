@@ -11,13 +11,12 @@ they do, and delivers again at once and for ever, because nobody else could take
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Append, Effect
-from signalhub.core.messages import ask
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Mailbox
-from signalhub.core.subscriptions import join, progress
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, Consumer
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire.entry import Body, Entry, Kind, StreamDefinition, SubscriptionDefinition
@@ -25,7 +24,16 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import Pattern
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.clock import Ids
+    from signalhub.core.messages.ask import Asks
+    from signalhub.core.placement import Placements
+    from signalhub.core.sessions.registry import Registry
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
+    from signalhub.core.subscriptions.join import Subscriptions
+    from signalhub.counters import Tally
+    from signalhub.settings.model import Settings
 
 # Mailboxes are many; their watchdog looks so many times less often.
 HEARTBEAT_FACTOR = 10
@@ -36,47 +44,200 @@ KIND_PREFIX = "actor:"
 Kinds = tuple[str, ...] | None
 
 
-def open_mailbox(hub: Hub, address: str, kinds: Kinds, now: int) -> Append:
-    mailbox = make(hub, address, hub.streams.take_id(), now, kinds)
-    return Append(_definition_entry(mailbox, now))
+class Mailboxes:
+    """The mailboxes there are, and who is attached to them."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        subscriptions: Subscriptions,
+        dispatcher: Dispatcher,
+        asks: Asks,
+        registry: Registry,
+        placements: Placements,
+        storage: Storage,
+        ids: Ids,
+        settings: Settings,
+        tally: Tally,
+    ) -> None:
+        self._streams = streams
+        self._subscriptions = subscriptions
+        self._dispatcher = dispatcher
+        self._asks = asks
+        self._registry = registry
+        self._placements = placements
+        self._storage = storage
+        self._ids = ids
+        self._settings = settings
+        self._tally = tally
+
+    def open(self, address: str, kinds: Kinds, now: int) -> tuple[Mailbox, Append]:
+        """A new mailbox; it exists for good once its entry is on disk."""
+        box = self.make(address, self._streams.take_id(), now, kinds)
+        opened, refused = partial(self._opened, box), partial(self._not_opened, box)
+        box.making = Append(_definition_entry(box, now), opened, refused)
+        return box, box.making
+
+    def _opened(self, box: Mailbox, offset: int, now: int) -> list[Effect]:
+        box.making = None
+        box.is_made = box.is_dirty = True
+        return []
+
+    def _not_opened(self, box: Mailbox, refusal: Refusal, now: int) -> list[Effect]:
+        box.making = None
+        if self._streams.mailboxes.get(box.name) is box:
+            del self._streams.mailboxes[box.name]
+        return []
+
+    def make(self, address: str, stream_id: int, now: int, kinds: Kinds = None) -> Mailbox:
+        """An empty mailbox that nobody is attached to."""
+        mailbox = Mailbox(address, stream_id, self._streams.log_epoch, now)
+        heartbeat_ms = self._settings.dispatch.heartbeat_ms * HEARTBEAT_FACTOR
+        definition = self._definition(kinds)
+        stats = self._tally.mailboxes
+        mailbox.subscription = Subscription(mailbox, definition, heartbeat_ms, now, stats)
+        self._streams.add(mailbox)
+        if kinds is not None:
+            self.stored(mailbox, kinds, now)
+        return mailbox
+
+    def _definition(self, kinds: Kinds) -> SubscriptionDefinition:
+        settings = self._settings.mailbox
+        is_host = kinds is not None
+        return SubscriptionDefinition(
+            "",
+            EXCLUSIVE,
+            self._settings.actors.window if is_host else settings.window,
+            False,
+            settings.ack_timeout_ms,
+            UNBOUNDED if is_host else settings.max_deliveries,
+            0 if is_host else settings.backoff_ms,
+            0 if is_host else settings.backoff_cap_ms,
+            None,
+            False,
+        )
+
+    # Hosts.
+
+    def kinds_after(self, box: Mailbox, kinds: Kinds) -> Kinds:
+        """What it serves once somebody who serves `kinds` has registered its address.
+
+        While actors live there it stays a host's, because it must not lose what comes for them.
+        """
+        return box.kinds if kinds is None and self._placements.are_on(box.name) else kinds
+
+    def define(self, box: Mailbox, kinds: Kinds, now: int) -> Append:
+        """It serves other kinds than before, at once, and for good when the entry is on disk."""
+        before = box.kinds
+        self._serve(box, kinds, now)
+
+        def done(offset: int, later: int) -> list[Effect]:
+            box.stored_kinds = kinds
+            box.is_dirty = True
+            return []
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            self._serve(box, before, later)
+            return []
+
+        return Append(_definition_entry(box, now), done, undo)
+
+    def stored(self, box: Mailbox, kinds: Kinds, now: int) -> None:
+        """What the log says about the kinds it serves."""
+        self._serve(box, kinds, now)
+        box.stored_kinds = kinds
+        if kinds is not None:
+            box.capabilities = (HOST, *(KIND_PREFIX + kind for kind in kinds))
+
+    def _serve(self, box: Mailbox, kinds: Kinds, now: int) -> None:
+        self._streams.serve(box, kinds)
+        box.subscription.redefine(self._definition(kinds), now)
+
+    # Owners.
+
+    def attach(
+        self, session: Session, mailbox: Mailbox, capabilities: tuple[str, ...], now: int
+    ) -> None:
+        """From now on this session gets what is in the mailbox, and nobody else."""
+        mailbox.capabilities = capabilities
+        subscription = mailbox.subscription
+        # A write settles at once where the session does not; then only bytes bound it.
+        window = subscription.definition.window if session.settles_mail else UNBOUNDED
+        for other in list(subscription.consumers):
+            if other.session is session and other.auto_ack is not session.settles_mail:
+                # It registers again, and keeps what it has.
+                other.grant(window)
+                self._dispatcher.wake(subscription)
+                return
+            self.detach(other, now)
+        consumer = Consumer(
+            "mail-" + self._ids.next().decode(),
+            mailbox.name,
+            session,
+            mailbox.name,
+            subscription,
+            window=window,
+            bytes_max=self._settings.dispatch.window_bytes,
+            auto_ack=not session.settles_mail,
+        )
+        self._subscriptions.add(consumer, now)
+
+    def detach(self, consumer: Consumer, now: int) -> None:
+        """A consumer's session is gone, or gives up its part."""
+        stream = consumer.subscription.stream
+        if isinstance(stream, Mailbox):
+            stream.attached_at_ms = now
+            stream.is_dirty = True
+        self._subscriptions.leave(consumer, "left", now, is_told=False)
+
+    def detach_from(self, session: Session, address: str, now: int) -> None:
+        """The session no longer answers to the address."""
+        mailbox = self._streams.mailboxes.get(address)
+        for consumer in list(mailbox.subscription.consumers) if mailbox is not None else ():
+            if consumer.session is session:
+                self.detach(consumer, now)
+
+    def expire(self, now: int) -> list[Effect]:
+        """Drop the mailboxes nobody has come back to for long, and no durable actor lives in."""
+        oldest_ms = now - self._settings.mailbox.idle_s * 1000
+        idle = [
+            mailbox
+            for mailbox in self._streams.mailboxes.values()
+            if mailbox.attached_at_ms < oldest_ms
+            and not mailbox.subscription.consumers
+            and not self._placements.are_on(mailbox.name)
+        ]
+        effects: list[Effect] = []
+        for mailbox in idle:
+            effects += self.drop(mailbox, now)
+        return effects
+
+    def away(
+        self, pattern: Pattern, capability: str | None, now: int
+    ) -> Iterator[dict[str, object]]:
+        """Durable actors that are not there."""
+        for address, mailbox in self._streams.mailboxes.items():
+            if capability and capability not in mailbox.capabilities:
+                continue
+            if pattern.matches(address) and self._registry.find(address, now) is None:
+                yield {"address": address, "capabilities": mailbox.capabilities, "away": True}
+
+    def drop(self, mailbox: Mailbox, now: int) -> list[Effect]:
+        """A mailbox is dropped with what waits in it, which is counted."""
+        self._tally.mailbox_dropped += mailbox.waiting(now)
+        self._streams.forget(mailbox)
+        for consumer in list(mailbox.subscription.consumers):
+            self._subscriptions.leave(consumer, "dropped", now, is_told=False)
+        # Whoever has just been accepted is answered, because no pass will run any more.
+        answers = self._asks.answer_fresh(mailbox, now)
+        self._dispatcher.remove(mailbox.subscription)
+        entry = mailbox.entry(Kind.STREAM_DELETED, Body(), now)
+        return [*answers, self._storage.append(entry)]
 
 
 def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
     definition = StreamDefinition(False, kinds=mailbox.kinds)
-    return progress.entry(Kind.STREAM_CREATED, mailbox, definition, now)
-
-
-def make(hub: Hub, address: str, stream_id: int, now: int, kinds: Kinds = None) -> Mailbox:
-    """An empty mailbox that nobody is attached to."""
-    mailbox = Mailbox(address, stream_id, hub.streams.log_epoch, now)
-    heartbeat_ms = hub.settings.dispatch.heartbeat_ms * HEARTBEAT_FACTOR
-    definition = _definition(hub, kinds)
-    mailbox.subscription = Subscription(mailbox, definition, heartbeat_ms, now)
-    mailbox.subscription.stats = hub.tally.mailboxes
-    hub.streams.mailboxes[address] = mailbox
-    if kinds is not None:
-        stored(hub, mailbox, kinds, now)
-    return mailbox
-
-
-def _definition(hub: Hub, kinds: Kinds) -> SubscriptionDefinition:
-    settings = hub.settings.mailbox
-    is_host = kinds is not None
-    return SubscriptionDefinition(
-        "",
-        EXCLUSIVE,
-        hub.settings.actors.window if is_host else settings.window,
-        False,
-        settings.ack_timeout_ms,
-        UNBOUNDED if is_host else settings.max_deliveries,
-        0 if is_host else settings.backoff_ms,
-        0 if is_host else settings.backoff_cap_ms,
-        None,
-        False,
-    )
-
-
-# Hosts.
+    return mailbox.entry(Kind.STREAM_CREATED, definition, now)
 
 
 def kinds_in(capabilities: Iterable[str]) -> Kinds:
@@ -85,129 +246,3 @@ def kinds_in(capabilities: Iterable[str]) -> Kinds:
     if HOST not in words:
         return None
     return tuple(sorted(one[len(KIND_PREFIX) :] for one in words if one.startswith(KIND_PREFIX)))
-
-
-def kinds_after(hub: Hub, box: Mailbox, kinds: Kinds) -> Kinds:
-    """What it serves once somebody who serves `kinds` has registered its address.
-
-    While actors live there it stays a host's, because it must not lose what comes for them.
-    """
-    return box.kinds if kinds is None and hub.placements.are_on(box.name) else kinds
-
-
-def define(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> Append:
-    """It serves other kinds than before, at once, and for good when the entry is on disk."""
-    before = box.kinds
-    _serve(hub, box, kinds, now)
-
-    def done(offset: int, later: int) -> list[Effect]:
-        box.stored_kinds = kinds
-        box.is_dirty = True
-        return []
-
-    def undo(refusal: Refusal, later: int) -> list[Effect]:
-        _serve(hub, box, before, later)
-        return []
-
-    return Append(_definition_entry(box, now), done, undo)
-
-
-def stored(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> None:
-    """What the log says about the kinds it serves."""
-    _serve(hub, box, kinds, now)
-    box.stored_kinds = kinds
-    if kinds is not None:
-        box.capabilities = (HOST, *(KIND_PREFIX + kind for kind in kinds))
-
-
-def _serve(hub: Hub, box: Mailbox, kinds: Kinds, now: int) -> None:
-    hub.streams.serve(box, kinds)
-    box.subscription.redefine(_definition(hub, kinds), now)
-
-
-# Owners.
-
-
-def attach(hub: Hub, session: Session, mailbox: Mailbox, now: int) -> None:
-    """From now on this session gets what is in the mailbox, and nobody else."""
-    subscription = mailbox.subscription
-    # A write settles at once where the session does not; then only bytes bound it.
-    window = subscription.definition.window if session.settles_mail else UNBOUNDED
-    for other in list(subscription.consumers):
-        if other.session is session and other.auto_ack is not session.settles_mail:
-            # It registers again, and keeps what it has.
-            other.window = window
-            hub.dispatcher.wake(subscription)
-            return
-        detach(hub, other, now)
-    consumer = Consumer(
-        "mail-" + hub.ids.next().decode(),
-        mailbox.name,
-        session,
-        mailbox.name,
-        subscription,
-        window=window,
-        bytes_max=hub.settings.dispatch.window_bytes,
-        auto_ack=not session.settles_mail,
-    )
-    session.consumers[consumer.id] = consumer
-    subscription.joined(consumer)
-    hub.dispatcher.watch(subscription, now)
-
-
-def detach(hub: Hub, consumer: Consumer, now: int) -> None:
-    """A consumer's session is gone, or gives up its part."""
-    stream = consumer.subscription.stream
-    if isinstance(stream, Mailbox):
-        stream.attached_at_ms = now
-        stream.is_dirty = True
-    join.leave(hub, consumer, "left", now, is_told=False)
-
-
-def detach_from(hub: Hub, session: Session, address: str, now: int) -> None:
-    """The session no longer answers to the address."""
-    mailbox = hub.streams.mailboxes.get(address)
-    for consumer in list(mailbox.subscription.consumers) if mailbox is not None else ():
-        if consumer.session is session:
-            detach(hub, consumer, now)
-
-
-def expire(hub: Hub, now: int) -> list[Effect]:
-    """Drop the mailboxes nobody has come back to for too long, and no durable actor lives in."""
-    oldest_ms = now - hub.settings.mailbox.idle_s * 1000
-    idle = [
-        mailbox
-        for mailbox in hub.streams.mailboxes.values()
-        if mailbox.attached_at_ms < oldest_ms
-        and not mailbox.subscription.consumers
-        and not hub.placements.are_on(mailbox.name)
-    ]
-    effects: list[Effect] = []
-    for mailbox in idle:
-        effects += drop(hub, mailbox, now)
-    return effects
-
-
-def away(
-    hub: Hub, pattern: Pattern, capability: str | None, now: int
-) -> Iterator[dict[str, object]]:
-    """Durable actors that are not there."""
-    for address, mailbox in hub.streams.mailboxes.items():
-        if capability and capability not in mailbox.capabilities:
-            continue
-        if pattern.matches(address) and hub.registry.find(address, now) is None:
-            yield {"address": address, "capabilities": mailbox.capabilities, "away": True}
-
-
-def drop(hub: Hub, mailbox: Mailbox, now: int) -> list[Effect]:
-    """A mailbox is dropped with what waits in it, which is counted."""
-    hub.tally.mailbox_dropped += mailbox.waiting(now)
-    hub.streams.forgotten.add(mailbox.id)
-    hub.streams.mailboxes.pop(mailbox.name, None)
-    for consumer in list(mailbox.subscription.consumers):
-        join.leave(hub, consumer, "dropped", now, is_told=False)
-    # Whoever has just been accepted is answered, because no pass will run any more.
-    answers = ask.answer_fresh(hub, mailbox, now)
-    hub.dispatcher.remove(mailbox.subscription)
-    entry = progress.entry(Kind.STREAM_DELETED, mailbox, Body(), now)
-    return [*answers, hub.storage.append(entry)]

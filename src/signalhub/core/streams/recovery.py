@@ -15,7 +15,6 @@ from signalhub.core.messages.ask import Orphan
 from signalhub.core.messages.dedup import Ack, Remembered
 from signalhub.core.placement import Row
 from signalhub.core.rooms import recovery
-from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox, Topic
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.ranges import Ranges
@@ -42,7 +41,15 @@ from signalhub.wire.entry import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.core.erasure import Erasures
+    from signalhub.core.messages.ask import Asks
+    from signalhub.core.messages.dedup import Dedup
+    from signalhub.core.placement import Placements
+    from signalhub.core.replay import Replays
+    from signalhub.core.rooms.rooms import Rooms
+    from signalhub.core.streams.mailboxes import Mailboxes
+    from signalhub.core.streams.streams import Streams
+    from signalhub.settings.model import Settings
 
 
 class StreamState(Body):
@@ -91,13 +98,27 @@ class Snapshot(msgspec.Struct):
     placements: list[Row] = []
 
 
+class Parts(msgspec.Struct, frozen=True):
+    """What survives a restart."""
+
+    streams: Streams
+    mailboxes: Mailboxes
+    asks: Asks
+    dedup: Dedup
+    replays: Replays
+    placements: Placements
+    erasures: Erasures
+    rooms: Rooms
+
+
 class Recovery:
     """Puts a hub into the state an earlier process left."""
 
-    def __init__(self, hub: Hub, now: int) -> None:
-        self._hub = hub
+    def __init__(self, parts: Parts, settings: Settings, now: int) -> None:
+        self._parts = parts
+        self._heartbeat_ms = settings.dispatch.heartbeat_ms
         self._now = now
-        self._remembered_from_ms = now - int(hub.settings.dedup.window_s * 1000)
+        self._remembered_from_ms = now - int(settings.dedup.window_s * 1000)
         # Asks within the window, by where they are: (stream id, seq), or (0, offset).
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
         self._loose: dict[int, tuple[Message, int]] = {}
@@ -121,14 +142,14 @@ class Recovery:
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
         if replays is not None:
-            self._hub.replays.restore(replays)
-            self._hub.replays.is_dirty = False
-        recovery.restore(self._hub.rooms, rooms)
-        self._hub.placements.restore(placements)
-        self._hub.rooms.messages.ids.load(room_ids)
-        self._hub.dedup.load(remembered)
+            self._parts.replays.restore(replays)
+            self._parts.replays.is_dirty = False
+        recovery.restore(self._parts.rooms, rooms)
+        self._parts.placements.restore(placements)
+        self._parts.rooms.messages.ids.load(room_ids)
+        self._parts.dedup.load(remembered)
         self._noted_ms = max((one.newest_ms for one in remembered), default=0)
-        self._hub.streams.next_id = next_id
+        self._parts.streams.next_id = next_id
         restored = (self._restore_stream(state) for state in states)
         known = {stream.id: stream for stream in restored}
         for state in readers:
@@ -139,8 +160,7 @@ class Recovery:
                 found = self._make(stream, state.definition)
             else:
                 found = stream.subscription
-            found.position.restore(state.cursor)
-            found.is_dirty = False
+            found.restore(state.cursor, is_saved=True)
 
     def _restore_stream(self, state: StreamState) -> Topic | Mailbox:
         stream: Topic | Mailbox
@@ -150,7 +170,7 @@ class Recovery:
             stream.bytes_marks.extend(state.bytes_marks)
         else:
             kinds = state.definition.kinds
-            stream = mailboxes.make(self._hub, state.name, state.id, self._now, kinds)
+            stream = self._parts.mailboxes.make(state.name, state.id, self._now, kinds)
             stream.attached_at_ms = state.attached_at_ms or self._now
             for seq, (at_ms, offset) in state.expiries.items():
                 stream.expires(seq, at_ms, offset)
@@ -175,21 +195,20 @@ class Recovery:
             cursor = decode_body(Cursor, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
             if found is not None:
-                found.position.restore(cursor)
-                found.is_dirty = True
+                found.restore(cursor)
                 if isinstance(found.stream, Mailbox):
                     found.stream.attached_at_ms = entry.at_ms
         elif kind == Kind.BROADCAST:
             self._broadcast(entry)
         elif kind == Kind.REPLAYS_STAND:
-            self._hub.replays.restore(entry.body, entry.offset)
+            self._parts.replays.restore(entry.body, entry.offset)
         elif kind == Kind.PLACED:
             placed = decode_body(Placed, entry.body)
-            self._hub.placements.note(placed.actor, placed.host, placed.token, entry.offset)
+            self._parts.placements.note(placed.actor, placed.host, placed.token, entry.offset)
         elif kind == Kind.ERASED:
             self._erased(entry)
         elif kind in recovery.ROOM_KINDS:
-            recovery.apply(self._hub.rooms, entry, self._now)
+            recovery.apply(self._parts.rooms, entry, self._now)
         else:
             self._definition(entry)
 
@@ -209,25 +228,23 @@ class Recovery:
 
     def finish(self) -> None:
         """The log has been read to its end."""
-        hub = self._hub
-        recovery.finish(hub.rooms)
-        for stream in (*hub.streams.topics.values(), *hub.streams.mailboxes.values()):
+        parts = self._parts
+        recovery.finish(parts.rooms)
+        for stream in parts.streams.every():
             stream.is_made = True
-        for topic in hub.streams.topics.values():
-            for subscription in topic.subscriptions.values():
-                subscription.recovered()
-        for box in hub.streams.mailboxes.values():
-            box.subscription.recovered()
+        for subscription in parts.streams.readers():
+            subscription.recovered()
+        for box in parts.streams.mailboxes.values():
             # How long an owner has been away can be counted only while a hub is running.
             box.attached_at_ms = self._now
         for offset, (message, at_ms) in self._loose.items():
             orphan = Orphan(offset, at_ms, message.copy_id)
-            hub.orphans[message.sender, message.id] = orphan
+            parts.asks.orphans[message.sender, message.id] = orphan
 
     # Kinds of entries.
 
     def _definition(self, entry: Stored) -> None:
-        streams, kind = self._hub.streams, entry.kind
+        streams, kind = self._parts.streams, entry.kind
         streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
         topic = streams.topics.get(entry.stream)
         is_topic = topic is not None and topic.id == entry.stream_epoch
@@ -236,19 +253,17 @@ class Recovery:
         elif kind == Kind.STREAM_DELETED:
             box = streams.mailboxes.get(entry.stream)
             self._deleted.add(entry.stream_epoch)
-            if is_topic:
-                del streams.topics[entry.stream]
-                streams.forgotten.add(entry.stream_epoch)
+            if topic is not None and is_topic:
+                streams.forget(topic)
             elif box is not None and box.id == entry.stream_epoch:
-                del streams.mailboxes[entry.stream]
-                streams.forgotten.add(entry.stream_epoch)
+                streams.forget(box)
         elif kind == Kind.LOST:
             lost = decode_body(Lost, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, lost.subscription)
             if found is not None:
                 found.stream.first = max(found.stream.first, lost.last + 1)
-                found.position.skip_to(lost.last)
-                found.is_dirty = found.stream.is_dirty = True
+                found.stream.is_dirty = True
+                found.lost_through(lost.last)
         elif topic is not None and is_topic:
             self._topic_changed(topic, entry)
 
@@ -260,11 +275,11 @@ class Recovery:
             stream = self._topic(entry.stream, entry.stream_epoch, definition)
             stream.definition = stream.stored_definition = definition
         else:
-            box = self._hub.streams.mailboxes.get(entry.stream)
+            box = self._parts.streams.mailboxes.get(entry.stream)
             if box is None or box.id != entry.stream_epoch:
-                make = mailboxes.make
-                box = make(self._hub, entry.stream, entry.stream_epoch, entry.at_ms)
-            mailboxes.stored(self._hub, box, definition.kinds, entry.at_ms)
+                make = self._parts.mailboxes.make
+                box = make(entry.stream, entry.stream_epoch, entry.at_ms)
+            self._parts.mailboxes.stored(box, definition.kinds, entry.at_ms)
             stream = box
         stream.is_dirty = True
         stream.first = max(stream.first, anchor.first)
@@ -281,18 +296,17 @@ class Recovery:
         definition = decode_body(SubscriptionDefinition, entry.body)
         found = topic.subscriptions.get(definition.name)
         if entry.kind == Kind.SUBSCRIPTION_DELETED:
-            topic.subscriptions.pop(definition.name, None)
-            self._hub.streams.deleted_subscriptions.add((topic.id, definition.name))
+            self._parts.streams.forget_subscription(topic, definition.name)
         elif found is None:
             self._make(topic, definition)
         else:
             found.redefine(definition, self._now)
-            found.stored_definition = definition
+            found.stored(definition)
 
     def _message(self, entry: Stored) -> None:
         message = decode_body(Message, entry.body)
         if message.replay is not None:
-            self._hub.replays.note(message.replay, entry.offset)
+            self._parts.replays.note(message.replay, entry.offset)
         self._remember(entry, message)
         stream = self._grown(entry)
         if isinstance(stream, Mailbox) and message.expires_at is not None:
@@ -306,7 +320,7 @@ class Recovery:
         if entry.kind == Kind.PUBLISHED:
             stream = self._topic(entry.stream, entry.stream_epoch, StreamDefinition(True))
         else:
-            stream = self._hub.streams.mailboxes.get(entry.stream)
+            stream = self._parts.streams.mailboxes.get(entry.stream)
         if stream is None or stream.id != entry.stream_epoch or entry.seq <= stream.head:
             return None
         if entry.seq > stream.head + 1:
@@ -322,42 +336,40 @@ class Recovery:
 
     def _without_content(self, entry: Stored) -> None:
         """An entry that was erased: only its place counts."""
-        streams, kind = self._hub.streams, entry.kind
+        streams, kind = self._parts.streams, entry.kind
         streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
         if kind == Kind.MAIL or kind == Kind.PUBLISHED:
             self._grown(entry)
         elif kind == Kind.ROOM_MESSAGE:
-            recovery.apply(self._hub.rooms, entry, self._now)
+            recovery.apply(self._parts.rooms, entry, self._now)
         elif kind == Kind.STREAM_DELETED:
             # Its name is gone, too.
             self._deleted.add(entry.stream_epoch)
-            for known in (streams.topics, streams.mailboxes):
-                for name in [name for name, one in known.items() if one.id == entry.stream_epoch]:
-                    del known[name]
-                    streams.forgotten.add(entry.stream_epoch)
+            for stream in streams.every():
+                if stream.id == entry.stream_epoch:
+                    streams.forget(stream)
 
     def _erased(self, entry: Stored) -> None:
         """What an erasure did at once."""
         body = self._hide(entry)
         if entry.stream:
-            recovery.erase(self._hub.rooms, entry.stream, body.through)
+            recovery.erase(self._parts.rooms, entry.stream, body.through)
 
     def _hide(self, entry: Stored) -> Erased:
         body = decode_body(Erased, entry.body)
         if body.ranges:
-            self._hub.erasures.add(body, entry.offset)
+            self._parts.erasures.add(body, entry.offset)
         return body
 
     def _settled(self, entry: Stored, settled: Settled) -> None:
         self._remember_outcomes(entry, settled)
         found = self._subscription(entry.stream, entry.stream_epoch, settled.subscription)
         if found is not None and found.position.generation == settled.generation:
-            found.is_dirty = True
-            for one in settled.deliveries:
-                found.position.replay(one)
-                if isinstance(found.stream, Mailbox) and one.outcome in SETTLING:
-                    found.stream.expiries.pop(one.seq, None)
-                    found.stream.is_dirty = True
+            found.replay(settled)
+            if isinstance(found.stream, Mailbox):
+                for one in settled.deliveries:
+                    if one.outcome in SETTLING:
+                        found.stream.settled(one.seq)
 
     # De-duplication.
 
@@ -378,11 +390,11 @@ class Recovery:
         self._note(message.sender, message.id, entry.at_ms, ack)
 
     def _is_known(self, sender: str, message_id: str) -> bool:
-        return self._hub.dedup.find(sender, message_id, self._noted_ms) is not None
+        return self._parts.dedup.find(sender, message_id, self._noted_ms) is not None
 
     def _note(self, sender: str, message_id: str, at_ms: int, ack: Ack) -> None:
         self._noted_ms = max(self._noted_ms, at_ms)
-        self._hub.dedup.remember(sender, message_id, self._noted_ms, ack)
+        self._parts.dedup.remember(sender, message_id, self._noted_ms, ack)
 
     def _remember_outcomes(self, entry: Stored, settled: Settled) -> None:
         for one in settled.deliveries:
@@ -409,77 +421,63 @@ class Recovery:
     # Finding.
 
     def _topic(self, name: str, stream_id: int, definition: StreamDefinition) -> Topic:
-        streams = self._hub.streams
+        streams = self._parts.streams
         topic = streams.topics.get(name)
         if topic is None or topic.id != stream_id:
             topic = Topic(name, stream_id, streams.log_epoch, definition)
-            streams.topics[name] = topic
-            streams.next_id = max(streams.next_id, stream_id + 1)
+            streams.add(topic)
         return topic
 
     def _make(self, topic: Topic, definition: SubscriptionDefinition) -> Subscription:
-        heartbeat_ms = self._hub.settings.dispatch.heartbeat_ms
-        made = Subscription(topic, definition, heartbeat_ms, self._now)
-        topic.subscriptions[definition.name] = made
+        made = Subscription(topic, definition, self._heartbeat_ms, self._now)
+        topic.add(made)
         return made
 
     def _subscription(self, stream: str, stream_id: int, name: str) -> Subscription | None:
         found: Topic | Mailbox | None
         if name:
-            found = self._hub.streams.topics.get(stream)
+            found = self._parts.streams.topics.get(stream)
             subscription = None if found is None else found.subscriptions.get(name)
         else:
-            found = self._hub.streams.mailboxes.get(stream)
+            found = self._parts.streams.mailboxes.get(stream)
             subscription = None if found is None else found.subscription
         if found is None or found.id != stream_id:
             return None
         return subscription
 
 
-def take_snapshot(hub: Hub, offset: int, *, is_whole: bool = False) -> Snapshot:
+def take_snapshot(parts: Parts, offset: int, *, is_whole: bool = False) -> Snapshot:
     """What changed since the last one, or all, when the log is committed up to `offset`."""
     streams: dict[int, bytes | None] = {}
     subscriptions: dict[tuple[int, str], bytes | None] = {}
-    every: list[Topic | Mailbox] = [*hub.streams.topics.values(), *hub.streams.mailboxes.values()]
-    for stream in every:
+    for stream in parts.streams.every():
         if not stream.is_made:
             continue
         if stream.is_dirty or is_whole:
             stream.is_dirty = False
             streams[stream.id] = encode_body(_stream_state(stream))
-        for subscription in _subscriptions(stream):
-            if subscription.joiners is not None:
-                # It is not on disk yet.
-                continue
-            if subscription.is_dirty or is_whole:
-                subscription.is_dirty = False
-                cursor = subscription.position.cursor(subscription.name)
+        for subscription in stream.readers():
+            cursor = subscription.take_cursor(is_whole=is_whole)
+            if cursor is not None:
                 state = SubscriptionState(stream.id, subscription.stored_definition, cursor)
                 subscriptions[stream.id, subscription.name] = encode_body(state)
-    for stream_id in hub.streams.forgotten:
+    forgotten, deleted = parts.streams.take_forgotten()
+    for stream_id in forgotten:
         streams.setdefault(stream_id, None)
-    for key in hub.streams.deleted_subscriptions:
+    for key in deleted:
         subscriptions.setdefault(key, None)
-    hub.streams.forgotten.clear()
-    hub.streams.deleted_subscriptions.clear()
     return Snapshot(
         offset,
         is_whole,
-        hub.streams.next_id,
+        parts.streams.next_id,
         streams,
         subscriptions,
-        hub.dedup.take_fresh(),
-        recovery.take_states(hub.rooms, is_whole=is_whole),
-        hub.rooms.messages.ids.take_fresh(offset),
-        hub.replays.take_state(is_whole=is_whole),
-        hub.placements.take_rows(is_whole=is_whole),
+        parts.dedup.take_fresh(),
+        recovery.take_states(parts.rooms, is_whole=is_whole),
+        parts.rooms.messages.ids.take_fresh(offset),
+        parts.replays.take_state(is_whole=is_whole),
+        parts.placements.take_rows(is_whole=is_whole),
     )
-
-
-def _subscriptions(stream: Topic | Mailbox) -> list[Subscription]:
-    if isinstance(stream, Topic):
-        return list(stream.subscriptions.values())
-    return [stream.subscription]
 
 
 def _stream_state(stream: Topic | Mailbox) -> StreamState:

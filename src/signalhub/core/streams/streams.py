@@ -11,17 +11,28 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from signalhub.core import refusals
 from signalhub.ranges import Ranges
-from signalhub.wire.entry import Message, Stored, StreamDefinition, decode_body
+from signalhub.wire.entry import (
+    Body,
+    Entry,
+    Kind,
+    Message,
+    Stored,
+    StreamDefinition,
+    decode_body,
+    encode_body,
+)
 from signalhub.wire.envelope import durable_metadata, encode
 
 if TYPE_CHECKING:
+    from signalhub.core.effects import Append
     from signalhub.core.messages.ask import Receipt
-    from signalhub.core.sessions.register import Welcome
     from signalhub.core.subscriptions.subscription import Subscription
 
 MAILBOX_LETTERS = "dead.mailboxes"
@@ -113,6 +124,38 @@ class Stream:
         """The log refused what was on its way."""
         self.next_seq = self.head + 1
 
+    def entry(self, kind: Kind, body: Body, now: int) -> Entry:
+        """An entry about the stream that is none of its messages."""
+        return Entry(kind, self.name, self.id, 0, now, encode_body(body))
+
+    def drop_before(self, first: int) -> None:
+        """Nothing before this can be read any more."""
+        self.first = max(self.first, first)
+        self.removed.drop_through(self.first - 1)
+        self.is_dirty = True
+
+    def remove(self, seqs: Iterable[int]) -> None:
+        """These were redriven or purged."""
+        for seq in seqs:
+            self.removed.add(seq)
+        self.is_dirty = True
+
+    def anchored(self, offset: int) -> None:
+        """Everything needed to make it again is in the log from here on."""
+        self.defined_at = offset
+
+    def blank(self, is_meant: Callable[[Message], bool]) -> None:
+        """Take the content out of messages in memory."""
+        for held in self.recent.values():
+            if is_meant(held.message):
+                blank(held)
+
+    def blank_at(self, seq: int) -> None:
+        """The same for one position."""
+        held = self.recent.get(seq)
+        if held is not None:
+            blank(held)
+
 
 class Topic(Stream):
     """A durable topic and its subscriptions."""
@@ -140,6 +183,10 @@ class Topic(Stream):
         self.bytes = 0
         self.bytes_marks: deque[tuple[int, int]] = deque()
 
+    def add(self, subscription: Subscription) -> None:
+        """One more reads it."""
+        self.subscriptions[subscription.name] = subscription
+
     def grew(self, seq: int, size: int) -> None:
         """Count the bytes of a committed message."""
         if self.bytes // _BYTES_MARK != (self.bytes + size) // _BYTES_MARK:
@@ -152,6 +199,10 @@ class Topic(Stream):
         while self.bytes_marks and self.bytes - self.bytes_marks[0][1] > bytes_max:
             first = max(first, self.bytes_marks.popleft()[0])
         return first
+
+    def readers(self) -> list[Subscription]:
+        """Its subscriptions."""
+        return list(self.subscriptions.values())
 
     @property
     def is_letters(self) -> bool:
@@ -168,8 +219,8 @@ class Mailbox(Stream):
         "capabilities",
         "expiries",
         "fresh",
-        "joiners",
         "kinds",
+        "making",
         "stored_kinds",
         "subscription",
     )
@@ -180,8 +231,8 @@ class Mailbox(Stream):
         super().__init__(name, stream_id, log_epoch)
         # When an owner was last there.
         self.attached_at_ms = now_ms
-        # Who waits for it to be on disk for the first time; nobody any more once it is.
-        self.joiners: list[Welcome] | None = None
+        # What puts it on disk for the first time, until it is there.
+        self.making: Append | None = None
         # What its owner could do when it was last there.
         self.capabilities: tuple[str, ...] = ()
         # Of a host: the kinds of durable actors it serves, and what is on disk of that.
@@ -193,6 +244,10 @@ class Mailbox(Stream):
         self._dues: list[tuple[float, int]] = []
         # Asks just committed, whose senders are told after the next pass: sent, or waiting?
         self.fresh: dict[int, Receipt] = {}
+
+    def readers(self) -> list[Subscription]:
+        """Its one subscription."""
+        return [self.subscription]
 
     @property
     def is_host(self) -> bool:
@@ -206,6 +261,20 @@ class Mailbox(Stream):
         if len(self._dues) > 2 * len(self.expiries) + _SPARE_DUES:
             self._dues = [(one[0], seq) for seq, one in self.expiries.items()]
             heapq.heapify(self._dues)
+
+    def settled(self, seq: int) -> None:
+        """It does not expire any more."""
+        if self.expiries.pop(seq, None) is not None:
+            self.is_dirty = True
+
+    def arrived(self, ask: Receipt) -> None:
+        """An ask is on disk; its sender is told what the next pass makes of it."""
+        self.fresh[ask.seq] = ask
+
+    def take_fresh(self) -> list[Receipt]:
+        """The asks that no pass has sent."""
+        fresh, self.fresh = self.fresh, {}
+        return list(fresh.values())
 
     def waiting(self, now_ms: int) -> int:
         """Messages accepted and not settled; those whose time has passed are settled first."""
@@ -245,6 +314,51 @@ class Streams:
         self._tail: deque[tuple[Stream, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
+
+    def every(self) -> list[Topic | Mailbox]:
+        """All topics and mailboxes."""
+        return [*self.topics.values(), *self.mailboxes.values()]
+
+    def readers(self) -> Iterator[Subscription]:
+        """The subscriptions of all of them."""
+        return (one for stream in self.every() for one in stream.readers())
+
+    def find(self, name: str) -> Topic:
+        """The durable topic, or a refusal."""
+        topic = self.topics.get(name)
+        if topic is None or topic.is_deleting:
+            raise refusals.unknown_topic(name)
+        return topic
+
+    def count_subscriptions(self) -> int:
+        """Durable ones, mailboxes excepted."""
+        return sum(len(topic.subscriptions) for topic in self.topics.values())
+
+    def add(self, stream: Topic | Mailbox) -> None:
+        """One more, which may take the place of another of its name."""
+        if isinstance(stream, Topic):
+            self.topics[stream.name] = stream
+        else:
+            self.mailboxes[stream.name] = stream
+        self.next_id = max(self.next_id, stream.id + 1)
+
+    def forget(self, stream: Topic | Mailbox) -> None:
+        """It is deleted."""
+        known = self.topics if isinstance(stream, Topic) else self.mailboxes
+        if known.get(stream.name) is stream:
+            del known[stream.name]
+        self.forgotten.add(stream.id)
+
+    def forget_subscription(self, topic: Topic, name: str) -> None:
+        """It is deleted."""
+        topic.subscriptions.pop(name, None)
+        self.deleted_subscriptions.add((topic.id, name))
+
+    def take_forgotten(self) -> tuple[set[int], set[tuple[int, str]]]:
+        """Streams and subscriptions that were deleted since the last time."""
+        taken = self.forgotten, self.deleted_subscriptions
+        self.forgotten, self.deleted_subscriptions = set(), set()
+        return taken
 
     def serve(self, box: Mailbox, kinds: tuple[str, ...] | None) -> None:
         """The mailbox is a host's for these kinds of actors, or no host's."""
@@ -287,5 +401,5 @@ class Streams:
 
     def take_back(self) -> None:
         """The log refused everything that was on its way."""
-        for stream in (*self.topics.values(), *self.mailboxes.values()):
+        for stream in self.every():
             stream.take_back()

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
-from signalhub.core.messages import publish
 from signalhub.core.sessions.session import Session
-from signalhub.core.streams.streams import LETTERS_SUFFIX, Streams, Topic
-from signalhub.core.subscriptions import join, progress
+from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Body, Kind, StreamDefinition
 from signalhub.wire.envelope import Envelope
@@ -20,50 +18,206 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import TOPIC_CHARS_MAX, Pattern, has_wildcard, is_topic
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
+    from signalhub.core.subscriptions.join import Subscriptions
+    from signalhub.settings.model import Topics
 
 PAGE_MAX = 100
 
 
-def open_topic(
-    hub: Hub, name: str, definition: StreamDefinition, now: int, *, is_letters: bool = False
-) -> Append:
-    """Make a topic; it can be used at once, and exists for good once the entry is on disk.
+class Catalog:
+    """The durable topics there are."""
 
-    Dead letters must go somewhere, so their topics are not limited.
-    """
-    if len(hub.streams.topics) >= hub.settings.topics.limit and not is_letters:
-        raise refusals.too_many_topics(hub.settings.topics.limit)
-    topic = Topic(name, hub.streams.take_id(), hub.streams.log_epoch, definition)
-    hub.streams.topics[name] = topic
-    entry = progress.entry(Kind.STREAM_CREATED, topic, definition, now)
-    return Append(entry, partial(_opened, topic), partial(_not_opened, hub.streams, topic))
+    def __init__(
+        self,
+        streams: Streams,
+        subscriptions: Subscriptions,
+        dispatcher: Dispatcher,
+        storage: Storage,
+        replies: Replies,
+        settings: Topics,
+    ) -> None:
+        self._streams = streams
+        self._subscriptions = subscriptions
+        self._dispatcher = dispatcher
+        self._storage = storage
+        self._replies = replies
+        self._settings = settings
 
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "hub:topic_create": self.create,
+            "hub:topic_update": self.update,
+            "hub:topic_info": self.info,
+            "hub:topic_delete": self.delete,
+            "hub:list_topics": self.list_topics,
+        }
 
-def _opened(topic: Topic, offset: int, now: int) -> list[Effect]:
-    topic.is_made = topic.is_dirty = True
-    return []
+    def open(
+        self, name: str, definition: StreamDefinition, now: int, *, is_letters: bool = False
+    ) -> tuple[Topic, Append]:
+        """Make a topic; it can be used at once, and exists for good once the entry is on disk.
 
+        Dead letters must go somewhere, so their topics are not limited.
+        """
+        if len(self._streams.topics) >= self._settings.limit and not is_letters:
+            raise refusals.too_many_topics(self._settings.limit)
+        topic = Topic(name, self._streams.take_id(), self._streams.log_epoch, definition)
+        self._streams.add(topic)
+        entry = topic.entry(Kind.STREAM_CREATED, definition, now)
+        append = Append(entry, partial(self._opened, topic), partial(self._not_opened, topic))
+        return topic, append
 
-def _not_opened(streams: Streams, topic: Topic, refusal: Refusal, now: int) -> list[Effect]:
-    if streams.topics.get(topic.name) is topic:
-        del streams.topics[topic.name]
-    return []
+    def _opened(self, topic: Topic, offset: int, now: int) -> list[Effect]:
+        topic.is_made = topic.is_dirty = True
+        return []
 
+    def _not_opened(self, topic: Topic, refusal: Refusal, now: int) -> list[Effect]:
+        if self._streams.topics.get(topic.name) is topic:
+            del self._streams.topics[topic.name]
+        return []
 
-def auto_create(hub: Hub, session: Session, name: str, now: int) -> Append:
-    """A durable publish to a topic that does not exist."""
-    if not hub.settings.topics.auto_create:
-        raise refusals.unknown_topic(name)
-    check_may_create(session, name)
-    check_name(name)
-    return open_topic(hub, name, StreamDefinition(True), now)
+    def auto_create(self, session: Session, name: str, now: int) -> tuple[Topic, Append]:
+        """A durable publish to a topic that does not exist."""
+        if not self._settings.auto_create:
+            raise refusals.unknown_topic(name)
+        check_may_create(session, name)
+        check_name(name)
+        return self.open(name, StreamDefinition(True), now)
+
+    def create(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:topic_create`: the same definition again is a no-op, another one is refused."""
+        request = requests.parse(requests.TopicCreate, message.payload)
+        name = request.topic
+        check_name(name)
+        check_may_create(session, name)
+        if request.durable is False:
+            raise refusals.structural("payload.durable must be true; plain topics are not created")
+        definition = _definition(name, request)
+        topic = self._streams.topics.get(name)
+        if topic is not None:
+            if topic.definition != definition:
+                raise refusals.topic_conflict(name, describe_definition(topic.definition))
+            payload: dict[str, object] = {"topic": name, "epoch": topic.epoch, "head": topic.head}
+            encoded = wire.encode(payload)
+            return [self._replies.reply(session, message, "hub:topic_created", encoded, now)]
+        self._storage.check()
+        topic, append = self.open(name, definition, now)
+        payload = {"topic": name, "epoch": topic.epoch, "head": 0}
+        answer = self._replies.answer(session, message, "hub:topic_created", payload)
+        append.follow(answer.committed, answer.refused)
+        return [append]
+
+    def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:topic_update`: members that are given replace those of the definition, at once."""
+        request = requests.parse(requests.TopicOptions, message.payload)
+        check_may_create(session, request.topic)
+        topic = self._streams.find(request.topic)
+        self._storage.check()
+        given, old = _definition(topic.name, request), topic.definition
+        definition = StreamDefinition(
+            True,
+            *(
+                new if new is not None else known
+                for new, known in zip(_members(given), _members(old), strict=True)
+            ),
+        )
+        self._redefine(topic, definition, now)
+        entry = topic.entry(Kind.STREAM_CREATED, definition, now)
+
+        def done(offset: int, later: int) -> list[Effect]:
+            topic.stored_definition = definition
+            topic.is_dirty = True
+            return []
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            self._redefine(topic, old, later)
+            return []
+
+        answer = self._replies.answer(session, message, "hub:topic_info_response", describe(topic))
+        append = Append(entry, done, undo)
+        append.follow(answer.committed, answer.refused)
+        return [append]
+
+    def _redefine(self, topic: Topic, definition: StreamDefinition, now: int) -> None:
+        topic.definition = definition
+        topic.is_dirty = True
+        for subscription in topic.subscriptions.values():
+            subscription.policy_changed()
+            self._dispatcher.watch(subscription, now)
+
+    def info(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:topic_info`."""
+        request = requests.parse(requests.TopicName, message.payload)
+        check_may_read(session, request.topic)
+        payload = wire.encode(describe(self._streams.find(request.topic)))
+        return [self._replies.reply(session, message, "hub:topic_info_response", payload, now)]
+
+    def list_topics(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:list_topics`: a page of the topics this session may see, by name."""
+        request = requests.parse_or_empty(requests.ListTopics, message.payload)
+        limit = requests.page(request.limit, PAGE_MAX)
+        offset = max(0, int(request.offset or 0))
+        pattern = Pattern(request.pattern or "*", is_plain=True)
+        found = (
+            topic
+            for name, topic in sorted(self._streams.topics.items())
+            if pattern.matches(name)
+            and (session.allowance is EVERYTHING or session.allowance.may_subscribe(name))
+        )
+        shown = list(islice(found, offset, offset + limit + 1))
+        payload = {
+            "topics": [describe(topic) for topic in shown[:limit]],
+            "offset": offset,
+            "limit": limit,
+            "hasMore": len(shown) > limit,
+        }
+        return [self._replies.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
+
+    def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:topic_delete`: the topic, its subscriptions and what was published are gone."""
+        request = requests.parse(requests.TopicName, message.payload)
+        check_may_create(session, request.topic)
+        topic = self._streams.find(request.topic)
+        self._storage.check()
+        payload: dict[str, object] = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}
+        entry = topic.entry(Kind.STREAM_DELETED, Body(), now)
+        topic.is_deleting = True
+
+        def done(offset: int, later: int) -> list[Effect]:
+            return self.remove(topic, later)
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            topic.is_deleting = False
+            return []
+
+        answer = self._replies.answer(session, message, "hub:topic_deleted", payload)
+        append = Append(entry, done, undo)
+        append.follow(answer.committed, answer.refused)
+        return [append]
+
+    def remove(self, topic: Topic, now: int) -> list[Effect]:
+        """Forget a topic; its consumers are told."""
+        self._streams.forget(topic)
+        effects: list[Effect] = []
+        for subscription in list(topic.subscriptions.values()):
+            effects += self._subscriptions.remove(subscription, "topic_deleted", now)
+        return effects
 
 
 def check_may_create(session: Session, name: str) -> None:
     """Making, changing and deleting a topic is one right."""
     if session.allowance is not EVERYTHING and not session.allowance.may_create(name):
         raise refusals.unauthorized("create", name)
+
+
+def check_may_read(session: Session, topic: str) -> None:
+    """Is this session allowed to see what is published here?"""
+    if session.allowance is not EVERYTHING and not session.allowance.may_subscribe(topic):
+        raise refusals.unauthorized("subscribe", topic)
 
 
 def check_name(name: str) -> None:
@@ -74,31 +228,7 @@ def check_name(name: str) -> None:
         )
 
 
-def create(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:topic_create`: the same definition again is a no-op, another one is refused."""
-    request = requests.parse(requests.TopicCreate, message.payload)
-    name = request.topic
-    check_name(name)
-    check_may_create(session, name)
-    if request.durable is False:
-        raise refusals.structural("payload.durable must be true; plain topics are not created")
-    definition = _definition(hub, name, request)
-    topic = hub.streams.topics.get(name)
-    if topic is not None:
-        if topic.definition != definition:
-            raise refusals.topic_conflict(name, describe_definition(topic.definition))
-        payload: dict[str, object] = {"topic": name, "epoch": topic.epoch, "head": topic.head}
-        return [hub.replies.reply(session, message, "hub:topic_created", wire.encode(payload), now)]
-    hub.storage.check()
-    append = open_topic(hub, name, definition, now)
-    topic = hub.streams.topics[name]
-    payload = {"topic": name, "epoch": topic.epoch, "head": 0}
-    answer = hub.replies.answer(session, message, "hub:topic_created", payload)
-    append.follow(answer.committed, answer.refused)
-    return [append]
-
-
-def _definition(hub: Hub, name: str, request: requests.TopicOptions) -> StreamDefinition:
+def _definition(name: str, request: requests.TopicOptions) -> StreamDefinition:
     retention = request.retention or requests.Retention()
     letters = request.dead_letter
     if letters is not None:
@@ -115,48 +245,6 @@ def _definition(hub: Hub, name: str, request: requests.TopicOptions) -> StreamDe
         letters,
         None if request.heartbeat_ms is None else int(request.heartbeat_ms),
     )
-
-
-def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:topic_update`: members that are given replace those of the definition, at once."""
-    request = requests.parse(requests.TopicOptions, message.payload)
-    check_may_create(session, request.topic)
-    topic = publish.find(hub, request.topic)
-    hub.storage.check()
-    given, old = _definition(hub, topic.name, request), topic.definition
-    topic.definition = StreamDefinition(
-        True,
-        *(
-            new if new is not None else known
-            for new, known in zip(_members(given), _members(old), strict=True)
-        ),
-    )
-    _redefined(hub, topic, now)
-    entry = progress.entry(Kind.STREAM_CREATED, topic, topic.definition, now)
-
-    definition = topic.definition
-
-    def done(offset: int, later: int) -> list[Effect]:
-        topic.stored_definition = definition
-        topic.is_dirty = True
-        return []
-
-    def undo(refusal: Refusal, later: int) -> list[Effect]:
-        topic.definition = old
-        _redefined(hub, topic, later)
-        return []
-
-    answer = hub.replies.answer(session, message, "hub:topic_info_response", describe(topic))
-    append = Append(entry, done, undo)
-    append.follow(answer.committed, answer.refused)
-    return [append]
-
-
-def _redefined(hub: Hub, topic: Topic, now: int) -> None:
-    topic.is_dirty = True
-    for subscription in topic.subscriptions.values():
-        subscription.policy_changed()
-        hub.dispatcher.watch(subscription, now)
 
 
 def _members(definition: StreamDefinition) -> tuple[Any, ...]:
@@ -191,66 +279,3 @@ def describe(topic: Topic) -> dict[str, object]:
         "removed": topic.removed.count,
         "subscriptions": sorted(topic.subscriptions),
     } | describe_definition(topic.definition)
-
-
-def info(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:topic_info`."""
-    request = requests.parse(requests.TopicName, message.payload)
-    publish.check_may_read(session, request.topic)
-    payload = wire.encode(describe(publish.find(hub, request.topic)))
-    return [hub.replies.reply(session, message, "hub:topic_info_response", payload, now)]
-
-
-def list_topics(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:list_topics`: a page of the topics this session may see, by name."""
-    request = requests.parse_or_empty(requests.ListTopics, message.payload)
-    limit = requests.page(request.limit, PAGE_MAX)
-    offset = max(0, int(request.offset or 0))
-    pattern = Pattern(request.pattern or "*", is_plain=True)
-    found = (
-        topic
-        for name, topic in sorted(hub.streams.topics.items())
-        if pattern.matches(name)
-        and (session.allowance is EVERYTHING or session.allowance.may_subscribe(name))
-    )
-    shown = list(islice(found, offset, offset + limit + 1))
-    payload = {
-        "topics": [describe(topic) for topic in shown[:limit]],
-        "offset": offset,
-        "limit": limit,
-        "hasMore": len(shown) > limit,
-    }
-    return [hub.replies.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
-
-
-def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:topic_delete`: the topic, its subscriptions and what was published are gone."""
-    request = requests.parse(requests.TopicName, message.payload)
-    check_may_create(session, request.topic)
-    topic = publish.find(hub, request.topic)
-    hub.storage.check()
-    payload: dict[str, object] = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}
-    entry = progress.entry(Kind.STREAM_DELETED, topic, Body(), now)
-    topic.is_deleting = True
-
-    def done(offset: int, later: int) -> list[Effect]:
-        return remove(hub, topic, later)
-
-    def undo(refusal: Refusal, later: int) -> list[Effect]:
-        topic.is_deleting = False
-        return []
-
-    answer = hub.replies.answer(session, message, "hub:topic_deleted", payload)
-    append = Append(entry, done, undo)
-    append.follow(answer.committed, answer.refused)
-    return [append]
-
-
-def remove(hub: Hub, topic: Topic, now: int) -> list[Effect]:
-    """Forget a topic; its consumers are told."""
-    hub.streams.topics.pop(topic.name, None)
-    hub.streams.forgotten.add(topic.id)
-    effects: list[Effect] = []
-    for subscription in list(topic.subscriptions.values()):
-        effects += join.remove(hub, subscription, "topic_deleted", now)
-    return effects

@@ -71,6 +71,13 @@ class Consumer:
         # Keys of its own that wait for room.
         self.waiting: deque[Lane] = deque()
 
+    def grant(self, window: int | None = None, bytes_max: int | None = None) -> None:
+        """How many messages and bytes it may have unsettled from now on."""
+        if window is not None:
+            self.window = window
+        if bytes_max is not None:
+            self.bytes_max = bytes_max
+
     @property
     def has_room(self) -> bool:
         """May one more message be sent to it? A socket that does not keep up gives no credit."""
@@ -140,8 +147,8 @@ class Consumers:
     def choose(self, avoid: Consumer | None = None) -> Consumer | None:
         """Who gets the next message, for all modes but key-shared; `None` if nobody has room."""
         if self.mode != SHARED:
-            active = self.active
-            return active if active is not None and active.has_room else None
+            # As `active` says, without asking it for every message.
+            return self._all[0] if self._all and self._all[0].has_room else None
         spare = None
         for step in range(len(self._all)):
             at = (self._turn + step) % len(self._all)

@@ -10,10 +10,8 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FindTime
-from signalhub.core.messages import publish
 from signalhub.core.sessions.session import Session, State
 from signalhub.core.streams.streams import Topic
-from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire import envelope as wire
@@ -23,53 +21,182 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import has_wildcard, is_topic
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.clock import Ids
+    from signalhub.core.replies import Replies
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
+    from signalhub.settings.model import Settings
 
 NAME_CHARS_MAX = 256
 MODES = (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)
 
 
-def subscribe(
-    hub: Hub,
-    session: Session,
-    message: Envelope,
-    request: requests.Subscribe,
-    address: str,
-    now: int,
-) -> list[Effect]:
-    """`hub:subscribe` with a subscription's name: make it if it is new, and join it."""
-    topic = publish.find(hub, request.topic)
-    name = request.subscription
-    assert name is not None
-    for member, text in (("subscription", name), ("consumer", request.consumer)):
-        if text is None:
-            continue
-        if not text or len(text) > NAME_CHARS_MAX or not text.isprintable():
-            raise refusals.structural(
-                f"payload.{member} must have 1 to {NAME_CHARS_MAX} printable characters"
-            )
-    if request.mode is not None and request.mode not in MODES:
-        raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
-    _check_start(request.start)
-    _check_resume(topic, request)
-    check_letters(session, topic.name, request)
-    joining = Joining(hub, session, message, request, address, topic)
-    found = topic.subscriptions.get(name)
-    if found is not None and found.is_deleting:
-        raise refusals.unknown_subscription(topic.name, name)
-    if found is not None:
-        if found.joiners is not None:
-            # It is on its way to the log, and so is the answer to whoever made it.
-            found.joiners.append(joining)
+class Subscriptions:
+    """The durable subscriptions there are, and who takes part in them."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        dispatcher: Dispatcher,
+        storage: Storage,
+        replies: Replies,
+        ids: Ids,
+        settings: Settings,
+    ) -> None:
+        self.streams = streams
+        self.dispatcher = dispatcher
+        self.storage = storage
+        self.replies = replies
+        self.ids = ids
+        self.settings = settings
+
+    def subscribe(
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.Subscribe,
+        address: str,
+        now: int,
+    ) -> list[Effect]:
+        """`hub:subscribe` with a subscription's name: make it if it is new, and join it."""
+        topic = self.streams.find(request.topic)
+        name = request.subscription
+        assert name is not None
+        for member, text in (("subscription", name), ("consumer", request.consumer)):
+            if text is None:
+                continue
+            if not text or len(text) > NAME_CHARS_MAX or not text.isprintable():
+                raise refusals.structural(
+                    f"payload.{member} must have 1 to {NAME_CHARS_MAX} printable characters"
+                )
+        if request.mode is not None and request.mode not in MODES:
+            raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
+        _check_start(request.start)
+        _check_resume(topic, request)
+        check_letters(session, topic.name, request)
+        joining = Joining(self, session, message, request, address, topic)
+        found = topic.subscriptions.get(name)
+        if found is not None and found.is_deleting:
+            raise refusals.unknown_subscription(topic.name, name)
+        if found is not None:
+            if found.making is not None:
+                # It is on its way to the log, and so is the answer to whoever made it.
+                return joining.wait(found, found.making)
+            return joining.rejoin(found, now)
+        count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
+        if count + len(session.consumers) >= self.settings.subscriptions_max:
+            raise refusals.too_many("subscriptions", self.settings.subscriptions_max)
+        self.storage.check()
+        if request.resume is not None:
+            return joining.make(_within(topic, int(request.resume.seq)), now)
+        return find_start(topic, request.start, joining.make, joining.unread, now)
+
+    def make(
+        self, topic: Topic, definition: SubscriptionDefinition, now: int
+    ) -> tuple[Subscription, Append]:
+        """A new subscription; it exists for good once its entry is on disk."""
+        heartbeat_ms = self.settings.dispatch.heartbeat_ms
+        made = Subscription(topic, definition, heartbeat_ms, now)
+        topic.add(made)
+        entry = topic.entry(Kind.SUBSCRIPTION_CREATED, definition, now)
+        made.making = Append(entry, partial(self._made, made), partial(self._not_made, made))
+        return made, made.making
+
+    def _made(self, subscription: Subscription, offset: int, now: int) -> list[Effect]:
+        subscription.making = None
+        subscription.is_dirty = True
+        return []
+
+    def _not_made(self, subscription: Subscription, refusal: Refusal, now: int) -> list[Effect]:
+        subscription.making = None
+        subscription.is_dirty = True
+        return self.remove(subscription, "refused", now)
+
+    def add(self, consumer: Consumer, now: int) -> None:
+        """One more receives."""
+        consumer.session.joined(consumer)
+        consumer.subscription.joined(consumer)
+        self.dispatcher.watch(consumer.subscription, now)
+
+    def defaults(self, name: str, mode: str, floor: int) -> SubscriptionDefinition:
+        settings = self.settings.dispatch
+        return SubscriptionDefinition(
+            name,
+            mode,
+            settings.window,
+            False,
+            settings.ack_timeout_ms,
+            settings.max_deliveries,
+            settings.backoff_ms,
+            settings.backoff_cap_ms,
+            None,
+            False,
+            start=floor,
+        )
+
+    def redefine(
+        self, subscription: Subscription, definition: SubscriptionDefinition, now: int
+    ) -> Append:
+        """Other options, at once; they are taken back if the log refuses."""
+        self.storage.check()
+        old = subscription.definition
+        subscription.redefine(definition, now)
+        self.dispatcher.watch(subscription, now)
+        entry = subscription.stream.entry(Kind.SUBSCRIPTION_CREATED, definition, now)
+
+        def done(offset: int, later: int) -> list[Effect]:
+            subscription.stored(definition)
             return []
-        return joining.rejoin(found, now)
-    count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
-    if count + len(session.consumers) >= hub.settings.subscriptions_max:
-        raise refusals.too_many("subscriptions", hub.settings.subscriptions_max)
-    hub.storage.check()
-    if request.resume is not None:
-        return joining.make(_within(topic, int(request.resume.seq)), now)
-    return find_start(hub, topic, request.start, joining.make, joining.unread, now)
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            subscription.redefine(old, later)
+            return []
+
+        return Append(entry, done, undo)
+
+    def leave(
+        self, consumer: Consumer, reason: str, now: int, *, is_told: bool = True
+    ) -> list[Effect]:
+        """A consumer is gone, or sent away; what it had is delivered again."""
+        subscription, session = consumer.subscription, consumer.session
+        session.left(consumer)
+        subscription.left(consumer, now, self.settings.dispatch.failover_ms)
+        self.dispatcher.wake(subscription)
+        if not is_told or session.state is not State.CONNECTED:
+            return []
+        payload = {
+            "topic": subscription.stream.name,
+            "subscription": subscription.name,
+            "subscriptionId": consumer.id,
+            "unsubscribedAt": now,
+            "reason": reason,
+        }
+        return [self.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
+
+    def find(self, topic: str | None, name: str | None) -> Subscription:
+        """The subscription, or a refusal."""
+        if topic is None or name is None:
+            raise refusals.structural("the payload needs topic and subscription")
+        found = self.streams.find(topic).subscriptions.get(name)
+        if found is None or found.is_deleting:
+            raise refusals.unknown_subscription(topic, name)
+        return found
+
+    def remove(self, subscription: Subscription, reason: str, now: int) -> list[Effect]:
+        """Forget a subscription; its consumers are told."""
+        effects: list[Effect] = []
+        for consumer in list(subscription.consumers):
+            effects += self.leave(consumer, reason, now)
+        stream = subscription.stream
+        if isinstance(stream, Topic):
+            self.streams.forget_subscription(stream, subscription.name)
+        waiters, subscription.waiters = subscription.waiters, []
+        for waiter in waiters:
+            gone = refusals.unknown_subscription(stream.name, subscription.name)
+            effects += waiter.refused(gone, now)
+        self.dispatcher.remove(subscription)
+        return effects
 
 
 def _check_start(start: requests.Start | None) -> None:
@@ -100,8 +227,155 @@ def _within(topic: Topic, floor: int) -> int:
     return max(topic.first - 1, min(floor, topic.head))
 
 
+class Joining:
+    """A request to consume, until the consumer is there."""
+
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        session: Session,
+        message: Envelope,
+        request: requests.Subscribe,
+        address: str,
+        topic: Topic,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._session = session
+        self._message = message
+        self._request = request
+        self._address = address
+        self._topic = topic
+        # The floor a new subscription wanted, if it said so by position.
+        self._wanted = _wanted(request)
+
+    def make(self, floor: int, now: int) -> list[Effect]:
+        """A new subscription, unless it must not be; where it starts may have been looked up."""
+        if self._session.state is not State.CONNECTED:
+            return []
+        try:
+            return self._make(floor, now)
+        except Refusal as refusal:
+            return self.refuse(refusal, now)
+
+    def _make(self, floor: int, now: int) -> list[Effect]:
+        """It exists for good once its entry is on disk."""
+        subscriptions, topic = self._subscriptions, self._topic
+        streams, settings = subscriptions.streams, subscriptions.settings.dispatch
+        if streams.topics.get(topic.name) is not topic or topic.is_deleting:
+            raise refusals.unknown_topic(topic.name)
+        name = self._request.subscription
+        assert name is not None
+        found = topic.subscriptions.get(name)
+        if found is not None and found.making is not None:
+            return self.wait(found, found.making)
+        if found is not None:
+            return self.rejoin(found, now)
+        if streams.count_subscriptions() >= settings.limit:
+            raise refusals.too_many("subscriptions", settings.limit)
+        defaults = subscriptions.defaults(name, self._request.mode or EXCLUSIVE, floor)
+        made, append = subscriptions.make(topic, changed(defaults, self._request), now)
+        return [append, *self.wait(made, append)]
+
+    def wait(self, subscription: Subscription, making: Append) -> list[Effect]:
+        """Join it when it is on disk."""
+        making.follow(partial(self._made, subscription), self.refuse)
+        return []
+
+    def unread(self, now: int) -> list[Effect]:
+        """Where it starts could not be found out."""
+        return self.refuse(refusals.storage_unreadable(), now)
+
+    def rejoin(self, subscription: Subscription, now: int) -> list[Effect]:
+        """It is not new: where it started does not count, only what the consumer has."""
+        resume = self._request.resume
+        self._wanted = None if resume is None else int(resume.seq)
+        return self.join(subscription, now)
+
+    def join(self, subscription: Subscription, now: int) -> list[Effect]:
+        """Become a consumer of it."""
+        subscriptions, request, session = self._subscriptions, self._request, self._session
+        definition = subscription.definition
+        if request.mode is not None and request.mode != definition.mode:
+            raise refusals.subscription_conflict(subscription.name, definition.mode)
+        name = request.consumer or self._address
+        effects: list[Effect] = []
+        held = subscription.consumers.named(name)
+        others = [one for one in subscription.consumers if one is not held]
+        if definition.mode == EXCLUSIVE and others:
+            raise refusals.subscription_busy(subscription.name, others[0].name)
+        # The window of a consumer is its own; all else is the subscription's.
+        update = msgspec.structs.replace(changed(definition, request), window=definition.window)
+        if update != definition:
+            effects.append(subscriptions.redefine(subscription, update, now))
+        if held is not None:
+            is_told = held.session is not session
+            effects += subscriptions.leave(held, "taken_over", now, is_told=is_told)
+        consumer = Consumer(
+            "sub-" + subscriptions.ids.next().decode(),
+            name,
+            session,
+            self._address,
+            subscription,
+            window=request.window or update.window,
+            bytes_max=subscriptions.settings.dispatch.window_bytes,
+            auto_ack=update.auto_ack,
+        )
+        subscriptions.add(consumer, now)
+        payload = wire.encode(self._welcome(subscription, consumer))
+        reply = subscriptions.replies.reply(session, self._message, "hub:subscribed", payload, now)
+        return [*effects, reply]
+
+    def _welcome(self, subscription: Subscription, consumer: Consumer) -> dict[str, object]:
+        topic = self._topic
+        floor = subscription.position.floor
+        payload: dict[str, object] = {
+            "topic": topic.name,
+            "subscription": subscription.name,
+            "subscriptionId": consumer.id,
+            "mode": subscription.definition.mode,
+            "epoch": topic.epoch,
+            "next": subscription.next_to_send,
+            "head": topic.head,
+            "lag": subscription.lag,
+            "recovered": True,
+        }
+        processed = floor if self._wanted is None else self._wanted
+        if processed + 1 < topic.first:
+            payload |= {
+                "recovered": False,
+                "lostFrom": processed + 1,
+                "lostTo": topic.first - 1,
+            }
+        return payload
+
+    def _made(self, subscription: Subscription, offset: int, now: int) -> list[Effect]:
+        """The entry of a new subscription is on disk."""
+        if self._session.state is not State.CONNECTED:
+            return []
+        try:
+            if subscription.is_deleted or subscription.is_deleting:
+                raise refusals.unknown_subscription(self._topic.name, subscription.name)
+            return self.join(subscription, now)
+        except Refusal as refusal:
+            return self.refuse(refusal, now)
+
+    def refuse(self, refusal: Refusal, now: int) -> list[Effect]:
+        if self._session.state is not State.CONNECTED:
+            return []
+        return [self._subscriptions.replies.refuse(self._session, self._message, refusal, now)]
+
+
+def _wanted(request: requests.Subscribe) -> int | None:
+    """Up to where somebody wants to have everything behind."""
+    if request.resume is not None:
+        return int(request.resume.seq)
+    start = request.start
+    if start is None or start == "earliest":
+        return 0
+    return int(start.seq) - 1 if isinstance(start, requests.Point) and start.seq else None
+
+
 def find_start(
-    hub: Hub,
     topic: Topic,
     start: requests.Start | None,
     then: Callable[[int, int], list[Effect]],
@@ -131,197 +405,10 @@ def find_start(
     return [FindTime(topic.name, topic.id, start.time, found)]
 
 
-class Joining:
-    """A request to consume, until the consumer is there."""
-
-    def __init__(
-        self,
-        hub: Hub,
-        session: Session,
-        message: Envelope,
-        request: requests.Subscribe,
-        address: str,
-        topic: Topic,
-    ) -> None:
-        self._hub = hub
-        self._session = session
-        self._message = message
-        self._request = request
-        self._address = address
-        self._topic = topic
-        # The floor a new subscription wanted, if it said so by position.
-        self._wanted = _wanted(request)
-
-    def make(self, floor: int, now: int) -> list[Effect]:
-        """A new subscription, unless it must not be; where it starts may have been looked up."""
-        if self._session.state is not State.CONNECTED:
-            return []
-        try:
-            return self._make(floor, now)
-        except Refusal as refusal:
-            return self.refuse(refusal, now)
-
-    def _make(self, floor: int, now: int) -> list[Effect]:
-        """It exists for good once its entry is on disk."""
-        hub, topic = self._hub, self._topic
-        if hub.streams.topics.get(topic.name) is not topic or topic.is_deleting:
-            raise refusals.unknown_topic(topic.name)
-        name = self._request.subscription
-        assert name is not None
-        found = topic.subscriptions.get(name)
-        if found is not None and found.joiners is not None:
-            found.joiners.append(self)
-            return []
-        if found is not None:
-            return self.rejoin(found, now)
-        if hub.count_subscriptions() >= hub.settings.dispatch.limit:
-            raise refusals.too_many("subscriptions", hub.settings.dispatch.limit)
-        mode = self._request.mode or EXCLUSIVE
-        defaults = _defaults(hub, name, mode, floor)
-        definition = changed(defaults, self._request)
-        subscription = Subscription(topic, definition, hub.settings.dispatch.heartbeat_ms, now)
-        topic.subscriptions[name] = subscription
-        subscription.joiners = [self]
-        entry = progress.entry(Kind.SUBSCRIPTION_CREATED, topic, definition, now)
-        return [Append(entry, partial(_made, subscription), partial(_not_made, hub, subscription))]
-
-    def unread(self, now: int) -> list[Effect]:
-        """Where it starts could not be found out."""
-        return self.refuse(refusals.storage_unreadable(), now)
-
-    def rejoin(self, subscription: Subscription, now: int) -> list[Effect]:
-        """It is not new: where it started does not count, only what the consumer has."""
-        resume = self._request.resume
-        self._wanted = None if resume is None else int(resume.seq)
-        return self.join(subscription, now)
-
-    def join(self, subscription: Subscription, now: int) -> list[Effect]:
-        """Become a consumer of it."""
-        hub, request, session = self._hub, self._request, self._session
-        definition = subscription.definition
-        if request.mode is not None and request.mode != definition.mode:
-            raise refusals.subscription_conflict(subscription.name, definition.mode)
-        name = request.consumer or self._address
-        effects: list[Effect] = []
-        held = subscription.consumers.named(name)
-        others = [one for one in subscription.consumers if one is not held]
-        if definition.mode == EXCLUSIVE and others:
-            raise refusals.subscription_busy(subscription.name, others[0].name)
-        # The window of a consumer is its own; all else is the subscription's.
-        update = msgspec.structs.replace(changed(definition, request), window=definition.window)
-        if update != definition:
-            effects += redefine(hub, subscription, update, now)
-        if held is not None:
-            effects += leave(hub, held, "taken_over", now, is_told=held.session is not session)
-        settings = hub.settings.dispatch
-        consumer = Consumer(
-            "sub-" + hub.ids.next().decode(),
-            name,
-            session,
-            self._address,
-            subscription,
-            window=request.window or update.window,
-            bytes_max=settings.window_bytes,
-            auto_ack=update.auto_ack,
-        )
-        subscription.joined(consumer)
-        session.consumers[consumer.id] = consumer
-        hub.dispatcher.watch(subscription, now)
-        payload = self._welcome(subscription, consumer)
-        reply = hub.replies.reply(
-            session, self._message, "hub:subscribed", wire.encode(payload), now
-        )
-        return [*effects, reply]
-
-    def _welcome(self, subscription: Subscription, consumer: Consumer) -> dict[str, object]:
-        topic = self._topic
-        floor = subscription.position.floor
-        payload: dict[str, object] = {
-            "topic": topic.name,
-            "subscription": subscription.name,
-            "subscriptionId": consumer.id,
-            "mode": subscription.definition.mode,
-            "epoch": topic.epoch,
-            "next": subscription.next_to_send,
-            "head": topic.head,
-            "lag": subscription.lag,
-            "recovered": True,
-        }
-        processed = floor if self._wanted is None else self._wanted
-        if processed + 1 < topic.first:
-            payload |= {
-                "recovered": False,
-                "lostFrom": processed + 1,
-                "lostTo": topic.first - 1,
-            }
-        return payload
-
-    def made(self, subscription: Subscription, now: int) -> list[Effect]:
-        """The entry of a new subscription is on disk."""
-        if self._session.state is not State.CONNECTED:
-            return []
-        try:
-            if subscription.is_deleted or subscription.is_deleting:
-                raise refusals.unknown_subscription(self._topic.name, subscription.name)
-            return self.join(subscription, now)
-        except Refusal as refusal:
-            return self.refuse(refusal, now)
-
-    def refuse(self, refusal: Refusal, now: int) -> list[Effect]:
-        if self._session.state is not State.CONNECTED:
-            return []
-        return [self._hub.replies.refuse(self._session, self._message, refusal, now)]
-
-
-def _wanted(request: requests.Subscribe) -> int | None:
-    """Up to where somebody wants to have everything behind."""
-    if request.resume is not None:
-        return int(request.resume.seq)
-    start = request.start
-    if start is None or start == "earliest":
-        return 0
-    return int(start.seq) - 1 if isinstance(start, requests.Point) and start.seq else None
-
-
-def _made(subscription: Subscription, offset: int, now: int) -> list[Effect]:
-    """A new subscription is on disk: everybody who wants to joins it."""
-    return [one for joining in _joiners(subscription) for one in joining.made(subscription, now)]
-
-
-def _not_made(hub: Hub, subscription: Subscription, refusal: Refusal, now: int) -> list[Effect]:
-    effects = remove(hub, subscription, "refused", now)
-    for joining in _joiners(subscription):
-        effects += joining.refuse(refusal, now)
-    return effects
-
-
-def _joiners(subscription: Subscription) -> list[Joining]:
-    joiners, subscription.joiners = subscription.joiners, None
-    subscription.is_dirty = True
-    return joiners or []
-
-
 def first_unsettled(subscription: Subscription) -> int:
     """The next position to be delivered to somebody who has nothing yet."""
     position = subscription.position
     return position.above.end_from(position.floor + 1) + 1
-
-
-def _defaults(hub: Hub, name: str, mode: str, floor: int) -> SubscriptionDefinition:
-    settings = hub.settings.dispatch
-    return SubscriptionDefinition(
-        name,
-        mode,
-        settings.window,
-        False,
-        settings.ack_timeout_ms,
-        settings.max_deliveries,
-        settings.backoff_ms,
-        settings.backoff_cap_ms,
-        None,
-        False,
-        start=floor,
-    )
 
 
 def check_letters(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:
@@ -360,72 +447,3 @@ def changed(
         if value is not None
     }
     return msgspec.structs.replace(definition, **chosen)
-
-
-def redefine(
-    hub: Hub, subscription: Subscription, definition: SubscriptionDefinition, now: int
-) -> list[Append]:
-    """Other options, at once; they are taken back if the log refuses."""
-    hub.storage.check()
-    old = subscription.definition
-    subscription.redefine(definition, now)
-    hub.dispatcher.watch(subscription, now)
-    entry = progress.entry(Kind.SUBSCRIPTION_CREATED, subscription.stream, definition, now)
-
-    def done(offset: int, later: int) -> list[Effect]:
-        subscription.stored_definition = definition
-        subscription.is_dirty = True
-        return []
-
-    def undo(refusal: Refusal, later: int) -> list[Effect]:
-        subscription.redefine(old, later)
-        return []
-
-    return [Append(entry, done, undo)]
-
-
-def leave(
-    hub: Hub, consumer: Consumer, reason: str, now: int, *, is_told: bool = True
-) -> list[Effect]:
-    """A consumer is gone, or sent away; what it had is delivered again."""
-    subscription, session = consumer.subscription, consumer.session
-    session.consumers.pop(consumer.id, None)
-    subscription.left(consumer, now, hub.settings.dispatch.failover_ms)
-    hub.dispatcher.wake(subscription)
-    if not is_told or session.state is not State.CONNECTED:
-        return []
-    payload = {
-        "topic": subscription.stream.name,
-        "subscription": subscription.name,
-        "subscriptionId": consumer.id,
-        "unsubscribedAt": now,
-        "reason": reason,
-    }
-    return [hub.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
-
-
-def find(hub: Hub, topic: str | None, name: str | None) -> Subscription:
-    """The subscription, or a refusal."""
-    if topic is None or name is None:
-        raise refusals.structural("the payload needs topic and subscription")
-    found = publish.find(hub, topic).subscriptions.get(name)
-    if found is None or found.is_deleting:
-        raise refusals.unknown_subscription(topic, name)
-    return found
-
-
-def remove(hub: Hub, subscription: Subscription, reason: str, now: int) -> list[Effect]:
-    """Forget a subscription; its consumers are told."""
-    effects: list[Effect] = []
-    for consumer in list(subscription.consumers):
-        effects += leave(hub, consumer, reason, now)
-    stream = subscription.stream
-    if isinstance(stream, Topic):
-        stream.subscriptions.pop(subscription.name, None)
-        hub.streams.deleted_subscriptions.add((stream.id, subscription.name))
-    waiters, subscription.waiters = subscription.waiters, []
-    for waiter in waiters:
-        gone = refusals.unknown_subscription(stream.name, subscription.name)
-        effects += waiter.refused(gone, now)
-    hub.dispatcher.remove(subscription)
-    return effects

@@ -12,18 +12,15 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
-from signalhub.core.messages import publish
 from signalhub.core.sessions.session import Session, State
 from signalhub.core.streams.streams import Topic
+from signalhub.core.streams.topics import check_may_read
 from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.join import (
     changed,
     check_letters,
-    find,
     find_start,
     first_unsettled,
-    redefine,
-    remove,
 )
 from signalhub.core.subscriptions.subscription import Position, Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
@@ -33,43 +30,234 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.storage import Storage
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
+    from signalhub.core.subscriptions.join import Subscriptions
 
 PAGE_MAX = 100
 
 
-def _named(hub: Hub, session: Session, message: Envelope) -> Subscription:
-    request = requests.parse(requests.SubscriptionName, message.payload)
-    publish.check_may_read(session, request.topic)
-    return find(hub, request.topic, request.subscription)
+class Management:
+    """Shows subscriptions, and does with them what people ask for."""
 
+    def __init__(
+        self,
+        streams: Streams,
+        subscriptions: Subscriptions,
+        dispatcher: Dispatcher,
+        storage: Storage,
+        replies: Replies,
+    ) -> None:
+        self._streams = streams
+        self._subscriptions = subscriptions
+        self._dispatcher = dispatcher
+        self._storage = storage
+        self._replies = replies
 
-def info(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:sub_info`."""
-    return _shown(hub, session, message, _named(hub, session, message), now)
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "hub:sub_info": self.info,
+            "hub:sub_update": self.update,
+            "hub:sub_pause": self.pause,
+            "hub:sub_resume": self.resume,
+            "hub:sub_delete": self.delete,
+            "hub:list_subs": self.list_subscriptions,
+            "hub:seek": self.seek,
+        }
 
+    def _named(self, session: Session, message: Envelope) -> Subscription:
+        request = requests.parse(requests.SubscriptionName, message.payload)
+        check_may_read(session, request.topic)
+        return self._subscriptions.find(request.topic, request.subscription)
 
-def _shown(
-    hub: Hub, session: Session, message: Envelope, subscription: Subscription, now: int
-) -> list[Effect]:
-    """How long its oldest message has waited may have to be looked up."""
+    def info(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:sub_info`."""
+        return self._shown(session, message, self._named(session, message), now)
 
-    def reply(oldest_ms: int | None, later: int) -> Reply:
-        payload = wire.encode(describe(subscription, oldest_ms, later))
-        return hub.replies.reply(session, message, "hub:sub_info_response", payload, later)
+    def _shown(
+        self, session: Session, message: Envelope, subscription: Subscription, now: int
+    ) -> list[Effect]:
+        """How long its oldest message has waited may have to be looked up."""
 
-    oldest_ms = subscription.oldest_ms()
-    if oldest_ms is not None or not subscription.lag:
-        return [reply(oldest_ms, now)]
+        def reply(oldest_ms: int | None, later: int) -> Reply:
+            payload = wire.encode(describe(subscription, oldest_ms, later))
+            return self._replies.reply(session, message, "hub:sub_info_response", payload, later)
 
-    def then(found: list[Stored] | None, later: int) -> list[Effect]:
-        if session.state is not State.CONNECTED:
+        oldest_ms = subscription.oldest_ms()
+        if oldest_ms is not None or not subscription.lag:
+            return [reply(oldest_ms, now)]
+
+        def then(found: list[Stored] | None, later: int) -> list[Effect]:
+            if session.state is not State.CONNECTED:
+                return []
+            return [reply(found[0].at_ms if found else None, later)]
+
+        stream = subscription.stream
+        seq = first_unsettled(subscription)
+        return [Fetch(stream.name, stream.id, seq, 1, 1, then)]
+
+    def list_subscriptions(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:list_subs`: a page of the subscriptions of one topic or of all."""
+        request = requests.parse_or_empty(requests.ListSubscriptions, message.payload)
+        limit = requests.page(request.limit, PAGE_MAX)
+        offset = max(0, int(request.offset or 0))
+        if request.topic is not None:
+            check_may_read(session, request.topic)
+        topics = (
+            sorted(self._streams.topics.values(), key=lambda topic: topic.name)
+            if request.topic is None
+            else [self._streams.find(request.topic)]
+        )
+        allowance = session.allowance
+        found = (
+            subscription
+            for topic in topics
+            if allowance.may_subscribe(topic.name)
+            for _, subscription in sorted(topic.subscriptions.items())
+        )
+        shown = list(islice(found, offset, offset + limit + 1))
+        payload = {
+            "subscriptions": [describe(one, one.oldest_ms(), now) for one in shown[:limit]],
+            "offset": offset,
+            "limit": limit,
+            "hasMore": len(shown) > limit,
+        }
+        encoded = wire.encode(payload)
+        return [self._replies.reply(session, message, "hub:sub_info_response", encoded, now)]
+
+    def pause(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:sub_pause`: nothing is sent until it is resumed; acks still count."""
+        return self._set_paused(session, message, now, is_paused=True)
+
+    def resume(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:sub_resume`."""
+        return self._set_paused(session, message, now, is_paused=False)
+
+    def _set_paused(
+        self, session: Session, message: Envelope, now: int, *, is_paused: bool
+    ) -> list[Effect]:
+        subscription = self._named(session, message)
+        self._storage.check()
+
+        def done(offset: int, later: int) -> list[Effect]:
+            subscription.position.is_paused = is_paused
+            if subscription.pauses == number:
+                subscription.pausing = None
+            subscription.is_dirty = True
+            self._dispatcher.wake(subscription)
             return []
-        return [reply(found[0].at_ms if found else None, later)]
 
-    stream = subscription.stream
-    seq = first_unsettled(subscription)
-    return [Fetch(stream.name, stream.id, seq, 1, 1, then)]
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            subscription.pausing = None
+            return []
+
+        subscription.pausing = is_paused
+        subscription.pauses += 1
+        number = subscription.pauses
+        entry = subscription.stream.entry(Kind.CURSOR, progress.cursor(subscription), now)
+        answer = self._replies.answer(
+            session,
+            message,
+            "hub:sub_info_response",
+            lambda: describe(subscription, subscription.oldest_ms(), now),
+        )
+        append = Append(entry, done, undo)
+        append.follow(answer.committed, answer.refused)
+        return [append]
+
+    def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:sub_update`: other options for a running subscription, at once."""
+        subscription = self._named(session, message)
+        given = requests.parse(requests.SubscriptionOptions, message.payload)
+        check_letters(session, subscription.stream.name, given)
+        definition = changed(subscription.definition, given)
+        append = self._subscriptions.redefine(subscription, definition, now)
+        self._dispatcher.wake(subscription)
+        for consumer in subscription.consumers:
+            if given.window is not None:
+                consumer.window = definition.window
+            consumer.auto_ack = definition.auto_ack
+        answer = self._replies.answer(
+            session,
+            message,
+            "hub:sub_info_response",
+            lambda: describe(subscription, subscription.oldest_ms(), now),
+        )
+        append.follow(answer.committed, answer.refused)
+        return [append]
+
+    def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:sub_delete`."""
+        subscription = self._named(session, message)
+        self._storage.check()
+        payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
+        body = msgspec.structs.replace(subscription.definition)
+        entry = subscription.stream.entry(Kind.SUBSCRIPTION_DELETED, body, now)
+        answer = self._replies.answer(session, message, "hub:sub_info_response", payload)
+        subscription.is_deleting = True
+
+        def done(offset: int, later: int) -> list[Effect]:
+            return self._subscriptions.remove(subscription, "deleted", later)
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            subscription.is_deleting = False
+            return []
+
+        append = Append(entry, done, undo)
+        append.follow(answer.committed, answer.refused)
+        return [append]
+
+    def seek(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:seek`: begin again somewhere else; acks for what was sent before count no more."""
+        subscription = self._named(session, message)
+        request = requests.parse(requests.Seek, message.payload)
+        topic = subscription.stream
+        assert isinstance(topic, Topic)
+        self._storage.check()
+
+        def then(floor: int, later: int) -> list[Effect]:
+            if session.state is not State.CONNECTED:
+                return []
+            old = subscription.position
+            will_replay, will_skip = _moved(old, floor, topic.head)
+            payload: dict[str, object] = {
+                "epoch": topic.epoch,
+                "next": floor + 1,
+                "willReplay": will_replay,
+                "willSkip": will_skip,
+            }
+            if request.dry_run:
+                encoded = wire.encode(payload)
+                return [self._replies.reply(session, message, "hub:sought", encoded, later)]
+            subscription.last_generation += 1
+            generation = subscription.last_generation
+            subscription.seeking = (floor, generation)
+
+            def done(offset: int, committed: int) -> list[Effect]:
+                if subscription.seeking == (floor, generation):
+                    subscription.seeking = None
+                subscription.seek(floor, generation)
+                self._dispatcher.wake(subscription)
+                return []
+
+            def undo(refusal: Refusal, refused: int) -> list[Effect]:
+                subscription.seeking = None
+                return []
+
+            entry = topic.entry(Kind.CURSOR, progress.cursor(subscription), later)
+            answer = self._replies.answer(session, message, "hub:sought", payload)
+            append = Append(entry, done, undo)
+            append.follow(answer.committed, answer.refused)
+            return [append]
+
+        def unread(later: int) -> list[Effect]:
+            if session.state is not State.CONNECTED:
+                return []
+            return [self._replies.refuse(session, message, refusals.storage_unreadable(), later)]
+
+        return find_start(topic, request.to, then, unread, now)
 
 
 def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dict[str, object]:
@@ -122,172 +310,6 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "deadLetter": definition.dead_letter,
         "ratePerSecond": definition.rate_s,
     }
-
-
-def list_subscriptions(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:list_subs`: a page of the subscriptions of one topic or of all."""
-    request = requests.parse_or_empty(requests.ListSubscriptions, message.payload)
-    limit = requests.page(request.limit, PAGE_MAX)
-    offset = max(0, int(request.offset or 0))
-    if request.topic is not None:
-        publish.check_may_read(session, request.topic)
-    topics = (
-        sorted(hub.streams.topics.values(), key=lambda topic: topic.name)
-        if request.topic is None
-        else [publish.find(hub, request.topic)]
-    )
-    allowance = session.allowance
-    found = (
-        subscription
-        for topic in topics
-        if allowance.may_subscribe(topic.name)
-        for _, subscription in sorted(topic.subscriptions.items())
-    )
-    shown = list(islice(found, offset, offset + limit + 1))
-    payload = {
-        "subscriptions": [describe(one, one.oldest_ms(), now) for one in shown[:limit]],
-        "offset": offset,
-        "limit": limit,
-        "hasMore": len(shown) > limit,
-    }
-    return [hub.replies.reply(session, message, "hub:sub_info_response", wire.encode(payload), now)]
-
-
-def pause(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:sub_pause`: nothing is sent until it is resumed; acks still count."""
-    return _set_paused(hub, session, message, now, is_paused=True)
-
-
-def resume(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:sub_resume`."""
-    return _set_paused(hub, session, message, now, is_paused=False)
-
-
-def _set_paused(
-    hub: Hub, session: Session, message: Envelope, now: int, *, is_paused: bool
-) -> list[Effect]:
-    subscription = _named(hub, session, message)
-    hub.storage.check()
-
-    def done(offset: int, later: int) -> list[Effect]:
-        subscription.position.is_paused = is_paused
-        if subscription.pauses == number:
-            subscription.pausing = None
-        subscription.is_dirty = True
-        hub.dispatcher.wake(subscription)
-        return []
-
-    def undo(refusal: Refusal, later: int) -> list[Effect]:
-        subscription.pausing = None
-        return []
-
-    subscription.pausing = is_paused
-    subscription.pauses += 1
-    number = subscription.pauses
-    entry = progress.entry(Kind.CURSOR, subscription.stream, progress.cursor(subscription), now)
-    answer = hub.replies.answer(
-        session,
-        message,
-        "hub:sub_info_response",
-        lambda: describe(subscription, subscription.oldest_ms(), now),
-    )
-    append = Append(entry, done, undo)
-    append.follow(answer.committed, answer.refused)
-    return [append]
-
-
-def update(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:sub_update`: other options for a running subscription, at once."""
-    subscription = _named(hub, session, message)
-    given = requests.parse(requests.SubscriptionOptions, message.payload)
-    check_letters(session, subscription.stream.name, given)
-    effects = redefine(hub, subscription, changed(subscription.definition, given), now)
-    hub.dispatcher.wake(subscription)
-    for consumer in subscription.consumers:
-        if given.window is not None:
-            consumer.window = subscription.definition.window
-        consumer.auto_ack = subscription.definition.auto_ack
-    answer = hub.replies.answer(
-        session,
-        message,
-        "hub:sub_info_response",
-        lambda: describe(subscription, subscription.oldest_ms(), now),
-    )
-    (append,) = effects
-    append.follow(answer.committed, answer.refused)
-    return [append]
-
-
-def delete(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:sub_delete`."""
-    subscription = _named(hub, session, message)
-    hub.storage.check()
-    payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
-    body = msgspec.structs.replace(subscription.definition)
-    entry = progress.entry(Kind.SUBSCRIPTION_DELETED, subscription.stream, body, now)
-    answer = hub.replies.answer(session, message, "hub:sub_info_response", payload)
-    subscription.is_deleting = True
-
-    def done(offset: int, later: int) -> list[Effect]:
-        return remove(hub, subscription, "deleted", later)
-
-    def undo(refusal: Refusal, later: int) -> list[Effect]:
-        subscription.is_deleting = False
-        return []
-
-    append = Append(entry, done, undo)
-    append.follow(answer.committed, answer.refused)
-    return [append]
-
-
-def seek(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:seek`: begin again somewhere else; acks for what was sent before mean nothing then."""
-    subscription = _named(hub, session, message)
-    request = requests.parse(requests.Seek, message.payload)
-    topic = subscription.stream
-    assert isinstance(topic, Topic)
-    hub.storage.check()
-
-    def then(floor: int, later: int) -> list[Effect]:
-        if session.state is not State.CONNECTED:
-            return []
-        old = subscription.position
-        will_replay, will_skip = _moved(old, floor, topic.head)
-        payload: dict[str, object] = {
-            "epoch": topic.epoch,
-            "next": floor + 1,
-            "willReplay": will_replay,
-            "willSkip": will_skip,
-        }
-        if request.dry_run:
-            return [hub.replies.reply(session, message, "hub:sought", wire.encode(payload), later)]
-        subscription.last_generation += 1
-        generation = subscription.last_generation
-        subscription.seeking = (floor, generation)
-
-        def done(offset: int, committed: int) -> list[Effect]:
-            if subscription.seeking == (floor, generation):
-                subscription.seeking = None
-            subscription.seek(floor, generation)
-            hub.dispatcher.wake(subscription)
-            return []
-
-        def undo(refusal: Refusal, refused: int) -> list[Effect]:
-            subscription.seeking = None
-            return []
-
-        entry = progress.entry(Kind.CURSOR, topic, progress.cursor(subscription), later)
-        answer = hub.replies.answer(session, message, "hub:sought", payload)
-        append = Append(entry, done, undo)
-        append.follow(answer.committed, answer.refused)
-        return [append]
-
-    def unread(later: int) -> list[Effect]:
-        if session.state is not State.CONNECTED:
-            return []
-        return [hub.replies.refuse(session, message, refusals.storage_unreadable(), later)]
-
-    return find_start(hub, topic, request.to, then, unread, now)
 
 
 def _moved(old: Position, floor: int, head: int) -> tuple[int, int]:

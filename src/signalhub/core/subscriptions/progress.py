@@ -14,20 +14,16 @@ from signalhub.core.replies import Answer, Replies
 from signalhub.core.sessions.session import Session
 from signalhub.core.subscriptions.subscription import RESERVE, Subscription
 from signalhub.wire.entry import (
-    Body,
     Cursor,
-    Entry,
     Kind,
     Outcome,
     Settled,
     Settlement,
-    encode_body,
 )
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.streams.streams import Stream
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 
@@ -63,11 +59,6 @@ def refuse_all(waiters: list[SettledAnswer], refusal: Refusal, now: int) -> list
     return [one for waiter in waiters for one in waiter.refused(refusal, now)]
 
 
-def entry(kind: Kind, stream: Stream, body: Body, now: int) -> Entry:
-    """An entry about a stream that is none of its messages."""
-    return Entry(kind, stream.name, stream.id, 0, now, encode_body(body))
-
-
 def has_unwritten(subscription: Subscription) -> bool:
     """Was something settled that is not on disk yet?"""
     return bool(subscription.settlements or subscription.outdated or subscription.writing)
@@ -95,7 +86,7 @@ def _write(
     now: int,
 ) -> Append:
     body = Settled(subscription.name, generation, settlements)
-    written = entry(Kind.SETTLED, subscription.stream, body, now)
+    written = subscription.stream.entry(Kind.SETTLED, body, now)
     subscription.writing += 1
     return Append(
         written,
@@ -155,7 +146,7 @@ def write_cursor(dispatcher: Dispatcher, subscription: Subscription, now: int) -
     subscription.writing_cursors += 1
     subscription.cursor_at_ms = now
     subscription.settled_since_cursor = 0
-    written = entry(Kind.CURSOR, subscription.stream, body, now)
+    written = subscription.stream.entry(Kind.CURSOR, body, now)
     reserved = body.reserved if is_reservation else 0
     return Append(
         written,

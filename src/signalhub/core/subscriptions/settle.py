@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Effect
-from signalhub.core.messages import publish
 from signalhub.core.sessions.session import Session
-from signalhub.core.subscriptions import join, progress, send
+from signalhub.core.streams.topics import check_may_read
+from signalhub.core.subscriptions import progress, send
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, Consumer
 from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT, WAITING, Flight
 from signalhub.wire import envelope as wire
@@ -16,69 +16,131 @@ from signalhub.wire.entry import Outcome
 from signalhub.wire.envelope import ASK, Envelope
 
 if TYPE_CHECKING:
-    from signalhub.core.hub import Hub
+    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
+    from signalhub.core.subscriptions.join import Subscriptions
 
 REASON_CHARS_MAX = 1_024
 
 
-def ack(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:ack`: settled. An ack that comes late, while it waits to be sent again, counts."""
-    given = _Given(hub, session, message, requests.parse(requests.Settle, message.payload))
-    for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
-        given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
-    return given.answer("hub:acked", now)
+class Settler:
+    """Applies what consumers say about their messages."""
 
+    def __init__(
+        self,
+        streams: Streams,
+        subscriptions: Subscriptions,
+        dispatcher: Dispatcher,
+        replies: Replies,
+    ) -> None:
+        self._streams = streams
+        self._subscriptions = subscriptions
+        self._dispatcher = dispatcher
+        self._replies = replies
 
-def nack(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:nack`: try again later; counts as a failure."""
-    request = requests.parse(requests.Settle, message.payload)
-    given = _Given(hub, session, message, request)
-    for flight in given.flights((SENT,)):
-        given.subscription.stats.nacked += 1
-        reason = (request.reason or "nack")[:REASON_CHARS_MAX]
-        given.subscription.fail(flight, reason, now, max(0, request.delay_ms or 0))
-    return given.answer("hub:nacked", now)
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "hub:ack": self.ack,
+            "hub:nack": self.nack,
+            "hub:extend": self.extend,
+            "hub:term": self.term,
+            "hub:credit": self.credit,
+        }
 
+    def ack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:ack`: settled. An ack that comes late, while it waits to be sent again, counts."""
+        given = self._given(session, message, requests.parse(requests.Settle, message.payload))
+        for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
+            given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
+        return self._answer(given, "hub:acked", now)
 
-def extend(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:extend`: it takes longer."""
-    request = requests.parse(requests.Settle, message.payload)
-    if request.ms is None or request.ms <= 0:
-        raise refusals.structural("payload.ms must say for how long, in milliseconds above 0")
-    given = _Given(hub, session, message, request)
-    for flight in given.flights((SENT,)):
-        given.subscription.window.set_deadline(flight, int(now + request.ms))
-    return given.answer("hub:extended", now)
+    def nack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:nack`: try again later; counts as a failure."""
+        request = requests.parse(requests.Settle, message.payload)
+        given = self._given(session, message, request)
+        for flight in given.flights((SENT,)):
+            given.subscription.stats.nacked += 1
+            reason = (request.reason or "nack")[:REASON_CHARS_MAX]
+            given.subscription.fail(flight, reason, now, max(0, request.delay_ms or 0))
+        return self._answer(given, "hub:nacked", now)
 
+    def extend(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:extend`: it takes longer."""
+        request = requests.parse(requests.Settle, message.payload)
+        if request.ms is None or request.ms <= 0:
+            raise refusals.structural("payload.ms must say for how long, in milliseconds above 0")
+        given = self._given(session, message, request)
+        for flight in given.flights((SENT,)):
+            given.subscription.window.set_deadline(flight, int(now + request.ms))
+        return self._answer(given, "hub:extended", now)
 
-def term(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:term`: never again; the dead letters get it, if there are any."""
-    request = requests.parse(requests.Settle, message.payload)
-    given = _Given(hub, session, message, request)
-    for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
-        given.subscription.terminate(flight, (request.reason or "")[:REASON_CHARS_MAX], now)
-    return given.answer("hub:termed", now)
+    def term(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:term`: never again; the dead letters get it, if there are any."""
+        request = requests.parse(requests.Settle, message.payload)
+        given = self._given(session, message, request)
+        for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
+            given.subscription.terminate(flight, (request.reason or "")[:REASON_CHARS_MAX], now)
+        return self._answer(given, "hub:termed", now)
 
+    def credit(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:credit`: how much may be in flight to this consumer from now on."""
+        request = requests.parse(requests.Credit, message.payload)
+        consumer = _consumer(session, request.subscription_id)
+        if request.messages is None and request.bytes is None:
+            raise refusals.structural("the payload needs messages or bytes")
+        consumer.grant(request.messages, request.bytes)
+        self._dispatcher.wake(consumer.subscription)
+        if message.pattern != ASK:
+            return []
+        payload = {
+            "subscriptionId": consumer.id,
+            "messages": consumer.window,
+            "bytes": consumer.bytes_max,
+        }
+        return [self._replies.reply(session, message, "hub:credited", wire.encode(payload), now)]
 
-def credit(hub: Hub, session: Session, message: Envelope, now: int) -> list[Effect]:
-    """`hub:credit`: how much may be in flight to this consumer from now on."""
-    request = requests.parse(requests.Credit, message.payload)
-    consumer = _consumer(session, request.subscription_id)
-    if request.messages is None and request.bytes is None:
-        raise refusals.structural("the payload needs messages or bytes")
-    if request.messages is not None:
-        consumer.window = int(request.messages)
-    if request.bytes is not None:
-        consumer.bytes_max = int(request.bytes)
-    hub.dispatcher.wake(consumer.subscription)
-    if message.pattern != ASK:
+    def _given(self, session: Session, message: Envelope, request: requests.Settle) -> _Given:
+        return _Given(session, message, request, self._settler(session, request))
+
+    def _answer(self, given: _Given, type: str, now: int) -> list[Effect]:
+        """An ask is answered when what it did is on disk."""
+        subscription = given.subscription
+        self._dispatcher.wake(subscription)
+        if given.message.pattern != ASK:
+            return []
+        answer = progress.SettledAnswer(
+            self._replies, given.session, given.message, type, given.accepted, given.ignored
+        )
+        if not given.accepted:
+            if not given.is_burying and not progress.has_unwritten(subscription):
+                answer.stand_at(subscription.position.floor)
+                return answer.committed(0, now)
+            # What was settled before is on its way to the log: the answer follows it.
+            subscription.write_cursor_soon()
+        subscription.waiters.append(answer)
         return []
-    payload = {
-        "subscriptionId": consumer.id,
-        "messages": consumer.window,
-        "bytes": consumer.bytes_max,
-    }
-    return [hub.replies.reply(session, message, "hub:credited", wire.encode(payload), now)]
+
+    def _settler(self, session: Session, request: requests.Settle) -> Consumer:
+        """The consumer in whose name a session settles."""
+        if request.subscription_id is not None:
+            return _consumer(session, request.subscription_id)
+        if request.stream is not None:
+            mailbox = self._streams.mailboxes.get(request.stream)
+            for consumer in mailbox.subscription.consumers if mailbox is not None else ():
+                if consumer.session is session:
+                    return consumer
+            raise refusals.not_a_consumer(request.stream)
+        if request.topic is None or request.subscription is None:
+            raise refusals.structural(
+                "the payload needs subscriptionId, or topic and subscription, or stream"
+            )
+        check_may_read(session, request.topic)
+        subscription = self._subscriptions.find(request.topic, request.subscription)
+        for consumer in subscription.consumers:
+            if consumer.session is session:
+                return consumer
+        raise refusals.not_a_consumer(f"{request.subscription} on {request.topic}")
 
 
 def _consumer(session: Session, consumer_id: str) -> Consumer:
@@ -92,20 +154,19 @@ class _Given:
     """What a settling request names, and what it came to."""
 
     def __init__(
-        self, hub: Hub, session: Session, message: Envelope, request: requests.Settle
+        self, session: Session, message: Envelope, request: requests.Settle, consumer: Consumer
     ) -> None:
-        self._hub = hub
-        self._session = session
-        self._message = message
+        self.session = session
+        self.message = message
         self._request = request
-        self.consumer = _settler(hub, session, request)
+        self.consumer = consumer
         self.subscription = self.consumer.subscription
         stream = self.subscription.stream
         if request.epoch is not None and request.epoch != stream.epoch:
             raise refusals.wrong_epoch(stream.name, request.epoch, stream.epoch)
-        self._accepted = 0
-        self._ignored: list[int] = []
-        self._is_burying = False
+        self.accepted = 0
+        self.ignored: list[int] = []
+        self.is_burying = False
 
     def flights(self, phases: tuple[object, ...]) -> list[Flight]:
         """The messages meant that are in one of these phases; the others are ignored, counted."""
@@ -121,10 +182,10 @@ class _Given:
             ):
                 found.append(flight)
             else:
-                self._ignored.append(seq)
-                self._is_burying |= flight is not None and flight.is_burying
-        self._accepted = len(found)
-        self.subscription.stats.ignored += len(self._ignored)
+                self.ignored.append(seq)
+                self.is_burying |= flight is not None and flight.is_burying
+        self.accepted = len(found)
+        self.subscription.stats.ignored += len(self.ignored)
         return found
 
     def _seqs(self) -> list[tuple[int, str | None]]:
@@ -149,43 +210,3 @@ class _Given:
         flights = subscription.window.flights
         up_to = sorted(seq for seq in flights if seq <= request.up_to and seq not in parked)
         return [(seq, request.id) for seq in up_to]
-
-    def answer(self, type: str, now: int) -> list[Effect]:
-        """An ask is answered when what it did is on disk."""
-        subscription = self.subscription
-        self._hub.dispatcher.wake(subscription)
-        if self._message.pattern != ASK:
-            return []
-        answer = progress.SettledAnswer(
-            self._hub.replies, self._session, self._message, type, self._accepted, self._ignored
-        )
-        if not self._accepted:
-            if not self._is_burying and not progress.has_unwritten(subscription):
-                answer.stand_at(subscription.position.floor)
-                return answer.committed(0, now)
-            # What was settled before is on its way to the log: the answer follows it.
-            subscription.write_cursor_soon()
-        subscription.waiters.append(answer)
-        return []
-
-
-def _settler(hub: Hub, session: Session, request: requests.Settle) -> Consumer:
-    """The consumer in whose name a session settles."""
-    if request.subscription_id is not None:
-        return _consumer(session, request.subscription_id)
-    if request.stream is not None:
-        mailbox = hub.streams.mailboxes.get(request.stream)
-        for consumer in mailbox.subscription.consumers if mailbox is not None else ():
-            if consumer.session is session:
-                return consumer
-        raise refusals.not_a_consumer(request.stream)
-    if request.topic is None or request.subscription is None:
-        raise refusals.structural(
-            "the payload needs subscriptionId, or topic and subscription, or stream"
-        )
-    publish.check_may_read(session, request.topic)
-    subscription = join.find(hub, request.topic, request.subscription)
-    for consumer in subscription.consumers:
-        if consumer.session is session:
-            return consumer
-    raise refusals.not_a_consumer(f"{request.subscription} on {request.topic}")

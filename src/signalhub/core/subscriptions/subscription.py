@@ -4,28 +4,35 @@
 exactly one phase, or settled above the floor. `lag` is what people look at; `is_behind` is what
 dispatch looks at.
 
-What is sent is decided in `sending.py`; here is what becomes of it after that.
+What is sent is decided in `send.py`; here is what becomes of it after that.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic
+from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic, blank
 from signalhub.core.subscriptions.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, Flight, Window, pause_ms
 from signalhub.counters import SubscriptionTally
 from signalhub.pacing import TokenBucket
 from signalhub.ranges import Ranges
-from signalhub.wire.entry import Cursor, Outcome, Settlement, SubscriptionDefinition
+from signalhub.wire.entry import (
+    Cursor,
+    Message,
+    Outcome,
+    Settled,
+    Settlement,
+    SubscriptionDefinition,
+)
 from signalhub.wire.envelope import encode
 
 if TYPE_CHECKING:
-    from signalhub.core.subscriptions.join import Joining
+    from signalhub.core.effects import Append
     from signalhub.core.subscriptions.progress import SettledAnswer
 
 
@@ -233,9 +240,9 @@ class Subscription:
         "is_deleted",
         "is_deleting",
         "is_dirty",
-        "joiners",
         "last_generation",
         "letters",
+        "making",
         "next_seq",
         "not_before_ms",
         "outdated",
@@ -264,6 +271,7 @@ class Subscription:
         definition: SubscriptionDefinition,
         heartbeat_default_ms: int,
         now_ms: int,
+        stats: SubscriptionTally | None = None,
     ) -> None:
         self.stream = stream
         self.definition = definition
@@ -290,8 +298,8 @@ class Subscription:
         self.waiters: list[SettledAnswer] = []
         # Entries with settlements, and with cursors, that are on their way to the log.
         self.writing = self.writing_cursors = 0
-        # Who waits for it to be on disk for the first time; nobody any more once it is.
-        self.joiners: list[Joining] | None = None
+        # What puts it on disk for the first time, until it is there.
+        self.making: Append | None = None
         self.is_deleted = False
         self.is_deleting = False  # Its end is on the way to the log.
         # The position up to which it may send once that is on disk; 0: none is on its way.
@@ -312,7 +320,7 @@ class Subscription:
         self.pauses = 0  # How often that was asked for.
         self.seeking: tuple[int, int] | None = None
         self.letters: list[Flight] = []
-        self.stats = SubscriptionTally()
+        self.stats = stats or SubscriptionTally()
         self.parked_due: list[tuple[int, int]] = []
 
     # What people and the dispatcher ask.
@@ -504,6 +512,20 @@ class Subscription:
         self.changed()
         return True
 
+    def erase_all(self, is_meant: Callable[[Message], bool]) -> int:
+        """Take the content out of what it has read; how many were settled because of that."""
+        for ahead in self.backlog.ahead:
+            if is_meant(ahead.message):
+                blank(ahead)
+        settled = 0
+        for flight in list(self.window.flights.values()):
+            held = flight.held
+            if held is not None and (held.is_erased or is_meant(held.message)):
+                blank(held)
+                self.settle(flight, Outcome.ERASED)
+                settled += 1
+        return settled
+
     def policy_changed(self) -> None:
         """Look again at what the poison policy had stopped until now."""
         for flight in list(self.window.flights.values()):
@@ -513,8 +535,7 @@ class Subscription:
     def _settled(self, seq: int) -> None:
         self.position.settle(seq)
         if isinstance(self.stream, Mailbox) and self.stream.expiries:
-            self.stream.expiries.pop(seq, None)
-            self.stream.is_dirty = True
+            self.stream.settled(seq)
 
     def note_handed_over(self, flight: Flight, now: int) -> None:
         """The log shall know that an ask was answered as delivered, and when."""
@@ -553,6 +574,18 @@ class Subscription:
             flight.is_burying = True
             self.letters.append(flight)
 
+    def buried(self, flight: Flight, generation: int) -> bool:
+        """Its dead letter is on disk; `False` if it was settled otherwise meanwhile."""
+        if self.position.generation != generation or flight.phase is not EXHAUSTED:
+            return False
+        self.stats.dead_lettered += 1
+        self.settle(flight, Outcome.DEAD_LETTERED)
+        return True
+
+    def not_buried(self, flight: Flight) -> None:
+        """Its dead letter could not be written; the next pass tries again."""
+        flight.is_burying = False
+
     def _note(self, flight: Flight, outcome: Outcome, consumer: str = "") -> None:
         held = flight.held
         self.settlements.append(
@@ -584,6 +617,34 @@ class Subscription:
         self.parked_due.clear()
         self.changed()
 
+    def restore(self, cursor: Cursor, *, is_saved: bool = False) -> None:
+        """Stand where the log says, or a snapshot, in which it is saved."""
+        self.position.restore(cursor)
+        self.is_dirty = not is_saved
+
+    def replay(self, settled: Settled) -> None:
+        """Apply what the log says about deliveries of the present generation."""
+        self.is_dirty = True
+        for one in settled.deliveries:
+            self.position.replay(one)
+
+    def lost_through(self, last: int) -> None:
+        """The log says that nothing up to here can be read any more."""
+        self.position.skip_to(last)
+        self.is_dirty = True
+
+    def stored(self, definition: SubscriptionDefinition) -> None:
+        """This definition is on disk."""
+        self.stored_definition = definition
+        self.is_dirty = True
+
+    def take_cursor(self, *, is_whole: bool) -> Cursor | None:
+        """Where it stands, for a snapshot; `None` if that has not changed or is not on disk."""
+        if self.making is not None or not (self.is_dirty or is_whole):
+            return None
+        self.is_dirty = False
+        return self.position.cursor(self.name)
+
     def recovered(self) -> None:
         """The log has been replayed: what may have been sent is sent again, marked."""
         self.next_seq = self.position.floor + 1
@@ -614,7 +675,9 @@ class Subscription:
         self.position.skip_to(first - 1, kept)
         self.next_seq = max(self.next_seq, first, self.position.floor + 1)
         self.changed()
-        return before - self.position.unsettled(self.stream.head)
+        lost = before - self.position.unsettled(self.stream.head)
+        self.stats.lost += max(0, lost)
+        return lost
 
     def _drop_window(self) -> None:
         self.window.clear()

@@ -1,7 +1,19 @@
 """The unsettled messages of a subscription that have been read.
 
-Each is in one phase (`flight.py`) and, unless it is sent, in exactly one place: among the ready
-ones, oldest first; in the queue of its key; or waiting until a time.
+A message that has been read is a flight until it is settled. It is in one phase:
+
+* ready: it may be sent; new ones begin here;
+* sent: a consumer has it and has not settled it; its deadline is when the attempt has failed;
+* waiting: an attempt failed; its deadline is when it is ready again;
+* exhausted: it is not sent any more; the poison policy drops it, buries it, or lets it stand;
+* settled: done with, and in no window any more. There is no way back.
+
+`TRANSITIONS` says which event leads from where to where; anything else is an error of the program.
+A message may be settled in every phase, because a consumer may answer late, its content may be
+erased, and it may expire or be lost while it waits.
+
+Unless it is sent or exhausted, a flight is in exactly one place: among the ready ones, oldest
+first; in the queue of its key; or waiting until a time.
 
 Deadlines of attempts come in the order of sending, so they wait in a queue; pauses and extended
 deadlines wait in a heap. Entries there are not removed when a message is settled, only passed over.
@@ -38,9 +50,27 @@ class Phase(Enum):
     EXHAUSTED = "exhausted"
     SETTLED = "settled"
 
+    # Every message passes through the table below, and a hash of the name would be slow.
+    __hash__ = object.__hash__
+
 
 READY, SENT, WAITING = Phase.READY, Phase.SENT, Phase.WAITING
 EXHAUSTED, SETTLED = Phase.EXHAUSTED, Phase.SETTLED
+
+TRANSITIONS: Final[dict[str, dict[Phase, Phase]]] = {
+    # A pass sends it.
+    "sent": {READY: SENT},
+    # Its consumer has left, or its pause is over.
+    "back": {SENT: READY, WAITING: READY},
+    # Its attempt has failed, but not too often.
+    "wait": {SENT: WAITING},
+    # Its attempt has failed too often, or a consumer has terminated it.
+    "exhaust": {READY: EXHAUSTED, SENT: EXHAUSTED, WAITING: EXHAUSTED, EXHAUSTED: EXHAUSTED},
+    # Whatever the outcome.
+    "remove": {READY: SETTLED, SENT: SETTLED, WAITING: SETTLED, EXHAUSTED: SETTLED},
+}
+_SENT, _BACK, _WAIT = TRANSITIONS["sent"], TRANSITIONS["back"], TRANSITIONS["wait"]
+_EXHAUST, _REMOVE = TRANSITIONS["exhaust"], TRANSITIONS["remove"]
 
 
 class Flight:
@@ -173,7 +203,7 @@ class Window:
     def sent(self, flight: Flight, consumer: Consumer, now: int, deadline_ms: int) -> None:
         """It is on its way to a consumer."""
         assert flight.held is not None
-        flight.phase = SENT
+        flight.phase = _SENT[flight.phase]
         flight.consumer = consumer
         flight.deliveries += 1
         flight.last_sent = now
@@ -190,7 +220,7 @@ class Window:
     def back(self, flight: Flight) -> None:
         """It may be sent again; within its key it is still the first."""
         self.release(flight)
-        flight.phase = READY
+        flight.phase = _BACK[flight.phase]
         if flight.lane is not None:
             self.keyed.append(flight.lane)
         else:
@@ -199,7 +229,7 @@ class Window:
     def wait(self, flight: Flight, until_ms: int) -> None:
         """It is ready again at a time."""
         self.release(flight)
-        flight.phase = WAITING
+        flight.phase = _WAIT[flight.phase]
         self.set_deadline(flight, until_ms)
 
     def set_deadline(self, flight: Flight, at_ms: int) -> None:
@@ -210,15 +240,14 @@ class Window:
     def exhaust(self, flight: Flight) -> None:
         """It is not sent again; the poison policy decides."""
         self.release(flight)
-        if flight.phase is not EXHAUSTED:
-            flight.phase = EXHAUSTED
-            self.exhausted += 1
+        self.exhausted += flight.phase is not EXHAUSTED
+        flight.phase = _EXHAUST[flight.phase]
 
     def remove(self, flight: Flight) -> None:
         """It is settled; the next one of its key may go."""
         self.release(flight)
         self.exhausted -= flight.phase is EXHAUSTED
-        flight.phase = SETTLED
+        flight.phase = _REMOVE[flight.phase]
         self.flights.pop(flight.seq, None)
         self.unread.pop(flight.seq, None)
         lane = flight.lane

@@ -7,7 +7,7 @@ import pytest
 from signalhub.core.effects import Recall
 from signalhub.core.messages.dedup import Dedup, fingerprint
 from signalhub.core.rooms import state
-from signalhub.core.streams import recovery, retention
+from signalhub.core.streams import recovery
 from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.rooms import (
     INBOX,
@@ -91,10 +91,10 @@ class TestWithLittleMemory:
         shell = room_shell(timestamps=timestamps)
         fill(shell, 100)
         first_offset = shell.engine.head
-        first = recovery.take_snapshot(shell.hub, first_offset)
+        first = recovery.take_snapshot(shell.hub.parts, first_offset)
         fill(shell, 100, first=101)
         second_offset = shell.engine.head
-        recovery.take_snapshot(shell.hub, second_offset)
+        recovery.take_snapshot(shell.hub.parts, second_offset)
 
         repeated(shell, 1, 50, 100, 101, 150, 200)
         shell.shelf.save_snapshot(first, shell.engine.epoch, 0)
@@ -119,7 +119,7 @@ class TestWithLittleMemory:
         shell = room_shell()
         fill(shell, 200)
         offset = shell.engine.head
-        recovery.take_snapshot(shell.hub, offset)
+        recovery.take_snapshot(shell.hub.parts, offset)
         shell.hub.rooms.messages.ids.saved(offset - 1)
         assert unsaved(shell, "m3") == 3
 
@@ -273,7 +273,7 @@ def test_messages_can_be_read_again_after_the_clock_was_ahead_for_a_moment(
     shell.clock.jump(EIGHT_DAYS_S)
     shell.tick()
     assert seqs(read(shell).page) == []
-    assert retention.needed_by_rooms(shell.hub, shell.now) is None
+    assert shell.hub.rooms.needed_from(shell.now) is None
     shell.save_snapshot()
     shell.clock.jump(-EIGHT_DAYS_S)
     shell.clock.advance(1)
@@ -286,7 +286,7 @@ def test_messages_can_be_read_again_after_the_clock_was_ahead_for_a_moment(
 
     assert (seqs(page), page.oldest) == ([1, 2, 3, 4, 5], 1)
     assert pages(shell, 2) == [1, 2, 3, 4, 5]
-    needed = retention.needed_by_rooms(shell.hub, shell.now)
+    needed = shell.hub.rooms.needed_from(shell.now)
     assert needed is not None
     assert needed <= offset_of(shell, 1)
     cut(shell)

@@ -8,7 +8,6 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.core.rooms.values import Blob
-from signalhub.core.streams import retention
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode
@@ -67,11 +66,11 @@ def test_snapshot_and_log_tell_the_same_story() -> None:
 def test_a_snapshot_holds_only_what_changed_since_the_last_one() -> None:
     shell = room_shell()
     furnished(shell)
-    first = take_snapshot(shell.hub, shell.engine.head).rooms
-    nothing = take_snapshot(shell.hub, shell.engine.head).rooms
+    first = take_snapshot(shell.hub.parts, shell.engine.head).rooms
+    nothing = take_snapshot(shell.hub.parts, shell.engine.head).rooms
     send(shell, "more", inbox=SECRET)
-    more = take_snapshot(shell.hub, shell.engine.head).rooms
-    whole = take_snapshot(shell.hub, shell.engine.head, is_whole=True).rooms
+    more = take_snapshot(shell.hub.parts, shell.engine.head).rooms
+    whole = take_snapshot(shell.hub.parts, shell.engine.head, is_whole=True).rooms
 
     assert len(first) == len(whole) == 6
     assert nothing == {}
@@ -189,14 +188,14 @@ def test_what_is_archived_does_not_keep_the_log() -> None:
     shell.hub.rooms.archived_to(everything)
     fill(shell, 5, first=6)
 
-    assert retention.needed_by_rooms(shell.hub, shell.now) == everything
+    assert shell.hub.rooms.needed_from(shell.now) == everything
 
 
 def test_nothing_is_needed_of_a_log_without_messages() -> None:
     shell = room_shell()
     put_blob(shell, b"one")
 
-    assert retention.needed_by_rooms(shell.hub, shell.now) is None
+    assert shell.hub.rooms.needed_from(shell.now) is None
 
 
 def test_counters_go_on_when_the_log_and_the_snapshot_have_lost_every_message() -> None:
@@ -228,11 +227,11 @@ def test_anchors_are_written_only_for_what_is_defined_before_the_cut() -> None:
     shell = room_shell()
     furnished(shell)
     end = shell.engine.head
-    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    shell.perform(shell.hub.anchors.anchor(end, shell.now))
     written = shell.engine.head
-    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    shell.perform(shell.hub.anchors.anchor(end, shell.now))
 
-    assert retention.anchored(shell.hub) >= end
+    assert shell.hub.anchors.anchored() >= end
     assert shell.engine.head == written
 
 
@@ -243,16 +242,16 @@ def test_nothing_may_be_cut_until_all_anchors_of_a_room_are_on_disk() -> None:
     shell.engine.is_prompt = False
     before = described(shell)
     end = shell.engine.head
-    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    shell.perform(shell.hub.anchors.anchor(end, shell.now))
     count = shell.engine.pending
     for _ in range(count - 1):
         shell.engine.commit(1)
-        assert retention.anchored(shell.hub) < end
-        shell.engine.cut(retention.anchored(shell.hub))
+        assert shell.hub.anchors.anchored() < end
+        shell.engine.cut(shell.hub.anchors.anchored())
         assert described(without_shelf(shell)) == before
     shell.engine.commit(1)
 
-    assert retention.anchored(shell.hub) >= end
+    assert shell.hub.anchors.anchored() >= end
     shell.engine.cut(end)
     assert described(without_shelf(shell)) == before
 
@@ -260,13 +259,13 @@ def test_nothing_may_be_cut_until_all_anchors_of_a_room_are_on_disk() -> None:
 def test_anchors_the_log_refused_count_for_nothing() -> None:
     shell = room_shell(retention_s=60.0)
     furnished(shell)
-    before, known = retention.anchored(shell.hub), described(shell)
+    before, known = shell.hub.anchors.anchored(), described(shell)
     shell.engine.is_full = True
-    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
     shell.engine.is_full = False
     shell.clock.advance(61)
 
-    assert retention.anchored(shell.hub) == before
+    assert shell.hub.anchors.anchored() == before
     cut(shell)
     assert described(without_shelf(shell)) == known
 
@@ -319,7 +318,7 @@ def test_what_is_on_its_way_while_the_log_is_anchored_is_not_lost(
     furnished(shell)
     shell.engine.is_prompt = False
     caller = happens(shell)
-    shell.perform(retention.anchor(shell.hub, shell.engine.head, shell.now))
+    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
     if in_pieces:
         shell.engine.commit(1)
     if is_refused:
@@ -327,7 +326,7 @@ def test_what_is_on_its_way_while_the_log_is_anchored_is_not_lost(
     shell.engine.is_prompt = True
     shell.settle()
     shell.clock.advance(61)
-    shell.engine.cut(min(retention.anchored(shell.hub), shell.engine.head))
+    shell.engine.cut(min(shell.hub.anchors.anchored(), shell.engine.head))
 
     assert len(caller.results) == 1
     assert described(without_shelf(shell)) == described(shell)
@@ -345,14 +344,14 @@ def test_what_happens_while_anchors_are_on_their_way_is_not_lost(
     furnished(shell)
     shell.engine.is_prompt = False
     end = shell.engine.head
-    shell.perform(retention.anchor(shell.hub, end, shell.now))
+    shell.perform(shell.hub.anchors.anchor(end, shell.now))
     happens(shell)
     shell.engine.commit()
     shell.engine.is_prompt = True
     shell.clock.advance(61)
     shell.engine.cut(end)
 
-    assert retention.anchored(shell.hub) >= end
+    assert shell.hub.anchors.anchored() >= end
     assert described(without_shelf(shell)) == described(shell)
 
 
@@ -372,7 +371,7 @@ def test_what_was_written_before_a_restart_holds_the_log_until_it_is_anchored(
     shell.engine.is_prompt = True
     shell.settle()
     shell.clock.advance(61)
-    shell.engine.cut(min(retention.anchored(shell.hub), shell.engine.head))
+    shell.engine.cut(min(shell.hub.anchors.anchored(), shell.engine.head))
 
     assert described(without_shelf(shell)) == described(shell)
 

@@ -6,7 +6,6 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.core.rooms.room import SlidingWindow, Windows
-from signalhub.core.streams import retention
 from signalhub.settings.model import Rooms, Settings
 from signalhub.wire.errors import RoomCode
 from tests.support.memory.rooms import (
@@ -337,7 +336,7 @@ def test_a_room_that_was_full_is_full_after_two_restarts_from_a_log_that_was_cut
     shell = room_shell(rate=3)
     fill(shell, 3)
     first = next(one.offset for one in shell.engine.entries if one.seq)
-    shell.perform(retention.anchor(shell.hub, first, shell.now))
+    shell.perform(shell.hub.anchors.anchor(first, shell.now))
     shell.engine.cut(first)
     shell = without_shelf(shell)
     shell.save_snapshot()
@@ -384,7 +383,7 @@ def test_a_restart_from_a_log_that_was_cut_lets_nobody_in_too_soon() -> None:
     shell = room_shell(rate=3)
     fill(shell, 3)
     first = next(one.offset for one in shell.engine.entries if one.seq)
-    shell.perform(retention.anchor(shell.hub, first, shell.now))
+    shell.perform(shell.hub.anchors.anchor(first, shell.now))
     shell.engine.cut(first)
 
     again = without_shelf(shell)

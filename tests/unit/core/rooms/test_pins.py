@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from signalhub.core.rooms import inbox as pins_module
 from signalhub.core.rooms.inbox import Pins
-from signalhub.core.streams import retention
 from tests.support.memory.rooms import deposit, fill, pages, room_shell, without_shelf
 
 NOW = 1_760_000_000_000
@@ -204,7 +203,7 @@ def test_a_log_cut_where_pins_allow_it_still_serves_every_page(seed: int) -> Non
         seq = deposit(shell, f"m{number}", inbox=inbox).seq
         accepted.setdefault(inbox, []).append((seq, shell.now + lasts_ms))
         shell.clock.advance(dice.choice([0.0, 0.5, 5.0, 50.0]))
-        needed = retention.needed_by_rooms(shell.hub, shell.now)
+        needed = shell.hub.rooms.needed_from(shell.now)
         shell.engine.cut(shell.engine.head if needed is None else needed)
         if dice.random() < 0.05:
             shell.save_snapshot()
@@ -219,10 +218,10 @@ def test_pins_follow_from_the_log_alone() -> None:
     shell = room_shell(retention_s=60.0)
     fill(shell, 5)
     shell.clock.advance(30)
-    before = retention.needed_by_rooms(shell.hub, shell.now)
+    before = shell.hub.rooms.needed_from(shell.now)
 
     again = without_shelf(shell)
 
-    assert retention.needed_by_rooms(again.hub, again.now) == before is not None
+    assert again.hub.rooms.needed_from(again.now) == before is not None
     again.clock.advance(30)
-    assert retention.needed_by_rooms(again.hub, again.now) is None
+    assert again.hub.rooms.needed_from(again.now) is None

@@ -1,0 +1,199 @@
+"""Who is connected: sessions from their socket's opening to its end, and the names they go by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from signalhub.core.effects import Close, Effect, Forget
+from signalhub.core.sessions.session import Session, State
+from signalhub.pacing import Period, TokenBucket
+from signalhub.wire import envelope as wire
+
+if TYPE_CHECKING:
+    from signalhub.clock import Ids
+    from signalhub.core.messages.topics import Topics
+    from signalhub.core.replies import Replies
+    from signalhub.core.sessions.registry import Registry
+    from signalhub.core.subscriptions.consumers import Consumer
+    from signalhub.counters import Tally
+    from signalhub.settings.model import Settings
+
+
+class Identities:
+    """Which sessions go by which name; a name may be shared until somebody registers it."""
+
+    def __init__(self) -> None:
+        # Nearly every name belongs to one session; a table is made only for the others.
+        self._sessions: dict[str, Session | dict[Session, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, identity: str) -> list[Session]:
+        """The sessions that go by this name, oldest first."""
+        found = self._sessions.get(identity)
+        if found is None:
+            return []
+        return [found] if isinstance(found, Session) else list(found)
+
+    def assign(self, session: Session, identity: str) -> None:
+        """The session goes by this name from now on."""
+        if session.identity == identity:
+            return
+        self.remove(session)
+        session.identity = identity
+        found = self._sessions.get(identity)
+        if found is None:
+            self._sessions[identity] = session
+        elif isinstance(found, Session):
+            self._sessions[identity] = {found: None, session: None}
+        else:
+            found[session] = None
+
+    def remove(self, session: Session) -> None:
+        """The session is gone, or about to take another name."""
+        if session.identity is None:
+            return
+        found = self._sessions.get(session.identity)
+        if found is session:
+            del self._sessions[session.identity]
+        elif isinstance(found, dict):
+            found.pop(session, None)
+            if not found:
+                del self._sessions[session.identity]
+
+
+class Sessions:
+    """Every session of the shard."""
+
+    def __init__(
+        self,
+        identities: Identities,
+        registry: Registry,
+        topics: Topics,
+        detach: Callable[[Consumer, int], None],
+        replies: Replies,
+        ids: Ids,
+        settings: Settings,
+        tally: Tally,
+    ) -> None:
+        self._identities = identities
+        self._registry = registry
+        self._topics = topics
+        self._detach = detach
+        self._replies = replies
+        self._ids = ids
+        self._settings = settings
+        self._tally = tally
+        # A dict, because goodbyes and heartbeats go out in the same order in every run.
+        self._sessions: dict[Session, None] = {}
+        self._token_ends_ms: dict[Session, float] = {}
+        self._next_token_end_ms = math.inf
+        self._push = Period(int(settings.heartbeat_push_s * 1000))
+        self.is_draining = False
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def opened(self, link: object, now: int) -> Session:
+        """A socket was accepted."""
+        settings = self._settings
+        bucket = TokenBucket(settings.message_rate, settings.message_burst, now)
+        session = Session(f"session-{self._ids.secret()}", link, bucket, now)
+        self._sessions[session] = None
+        self._tally.connections_opened += 1
+        return session
+
+    def closed(self, session: Session, now: int) -> list[Effect]:
+        """A socket is gone, or about to be. Harmless when repeated."""
+        if session.state is State.CLOSED:
+            return []
+        session.state = State.CLOSED
+        self._sessions.pop(session, None)
+        self._identities.remove(session)
+        self._topics.leave(session)
+        self._token_ends_ms.pop(session, None)
+        self._tally.connections_closed += 1
+        for consumer in list(session.consumers.values()):
+            self._detach(consumer, now)
+        addresses = list(session.registrations)
+        for address in addresses:
+            self._registry.remove(address)
+        # After a planned stop the durable tier still expects the actors back.
+        return [Forget(addresses)] if addresses and not self.is_draining else []
+
+    def dismiss(
+        self, session: Session, reason: str, text: str, code: int, now: int
+    ) -> list[Effect]:
+        """Tell a session why it must go, clean up after it and close it."""
+        payload = wire.encode({"reason": reason, "message": text})
+        notice = self._replies.notice(session, "hub:disconnect", payload, now)
+        return [notice, *self.closed(session, now), Close(session, code, reason)]
+
+    def drain(self, now: int) -> list[Effect]:
+        """Say goodbye to everybody before a planned stop."""
+        self.is_draining = True
+        effects: list[Effect] = []
+        for session in list(self._sessions):
+            effects += self.dismiss(session, "server_shutdown", "The hub is stopping.", 1001, now)
+        return effects
+
+    # Tokens.
+
+    def watch_token(self, session: Session) -> None:
+        """End the session when its token does, unless it is refreshed by then."""
+        if session.claims is None:
+            return
+        ends_ms = session.claims.expires_at_s * 1000
+        self._token_ends_ms[session] = ends_ms
+        self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
+
+    def end_tokens(self, now: int) -> list[Effect]:
+        """Dismiss those whose token has expired."""
+        effects: list[Effect] = []
+        if now < self._next_token_end_ms:
+            return effects
+        ended = [session for session, ends_ms in self._token_ends_ms.items() if ends_ms <= now]
+        for session in ended:
+            text = "The token has expired."
+            effects += self.dismiss(session, "unauthorized", text, 1008, now)
+        self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
+        return effects
+
+    # Notices.
+
+    def push_heartbeats(self, now: int) -> list[Effect]:
+        """Tell everybody the time, if that is set and it is time."""
+        if not self._settings.heartbeat_push_s or not self._push.is_due(now):
+            return []
+        payload = heartbeat_payload(b"%d" % now, now)
+        return [
+            self._replies.notice(session, "hub:heartbeat_ack", payload, now)
+            for session in self._sessions
+            if session.state is State.CONNECTED
+        ]
+
+    def hold(self, sender: Session, address: str, now: int) -> list[Effect]:
+        """Ask a sender to hold its tells to one address."""
+        self._tally.paused += 1
+        payload = wire.encode({"reason": "outbound_queue_full", "target": address})
+        return [self._replies.notice(sender, "hub:pause", payload, now)]
+
+    def resume(self, held: list[tuple[Session, str]], now: int) -> list[Effect]:
+        """Let held senders go on."""
+        self._tally.resumed += len(held)
+        return [
+            self._replies.notice(sender, "hub:resume", wire.encode({"target": address}), now)
+            for sender, address in held
+            if sender.state is State.CONNECTED
+        ]
+
+
+def heartbeat_payload(echoed: bytes, now: int) -> bytes:
+    """Payload of `hub:heartbeat_ack`."""
+    return b'{"timestamp":%b,"serverTime":%d}' % (echoed, now)
