@@ -21,6 +21,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from signalhub.pacing import grown
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -136,8 +138,7 @@ def retry_due(attempts: int, now_ms: int) -> int:
         raise ValueError(
             f"attempts is {attempts}; there is nothing to retry before the first attempt"
         )
-    doublings = min(attempts, RETRY_SECONDS_MAX.bit_length())
-    return now_ms + 1000 * min(1 << doublings, RETRY_SECONDS_MAX)
+    return now_ms + 1000 * int(grown(2, RETRY_SECONDS_MAX, attempts - 1))
 
 
 def _occurrence_after(expression: str, zone: tzinfo, after_ms: int) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from signalhub.sqlite import Schema
+
 APPLICATION_ID: Final = 0x5348_4143
 VERSION: Final = 1
 
@@ -170,3 +172,5 @@ CREATE TABLE parts (
     PRIMARY KEY (actor, move_id, number)
 ) WITHOUT ROWID;
 """
+
+SCHEMA: Final = Schema(APPLICATION_ID, VERSION, CREATE, "choose another data folder")

@@ -11,12 +11,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Self
-from urllib.parse import quote
 
 import apsw
 
-from signalhub.actors.store import schema
-from signalhub.wire.errors import SettingsError, SignalHubError
+from signalhub.actors.store.schema import SCHEMA
+from signalhub.sqlite import open_file, open_read_only
+from signalhub.wire.errors import SignalHubError
 
 # These end a turn; any other SQLite error is caused by the statement.
 STORAGE_ERRORS = (
@@ -30,7 +30,7 @@ STORAGE_ERRORS = (
     apsw.BusyError,
     apsw.LockedError,
 )
-BUSY_MS = 5_000
+_STATEMENTS = 300
 _CACHE_KIB = 65_536
 
 Durability = Literal["power", "process"]
@@ -47,7 +47,9 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "power") -> None:
         self.path = os.fspath(path)
-        self.connection = _open(self.path, durability)
+        self.connection = open_file(
+            self.path, SCHEMA, lambda opened: _prepare(opened, durability), statements=_STATEMENTS
+        )
         # After a failure that rolled back the transaction, SQLite would commit every statement
         # by itself; a handler that ignored the failure must not get that far.
         self._is_commit_refused = False
@@ -60,7 +62,7 @@ class Store:
         """Open the file of a running or stopped host read-only."""
         store = cls.__new__(cls)
         store.path = os.fspath(path)
-        store.connection = _open_read_only(store.path)
+        store.connection = open_read_only(store.path, SCHEMA)
         store.execute = store.connection.execute
         store.executemany = store.connection.executemany
         return store
@@ -137,71 +139,10 @@ def _is_raised_here(error: BaseException) -> bool:
     return module.partition(".")[0] == __name__.partition(".")[0]
 
 
-def _open(path: str, durability: Durability) -> apsw.Connection:
-    try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        connection = apsw.Connection(path, statementcachesize=300)
-    except (apsw.Error, OSError) as error:
-        raise _unusable(path, str(error)) from error
-    try:
-        connection.set_busy_timeout(BUSY_MS)
-        _check(connection, path)
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", "FULL" if durability == "power" else "NORMAL")
-        connection.pragma("temp_store", "MEMORY")
-        connection.pragma("cache_size", -_CACHE_KIB)
-        # Plans must not depend on bound values, or every statement is compiled again.
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    except apsw.Error as error:
-        connection.close()
-        raise _unusable(path, str(error)) from error
-    except SettingsError:
-        connection.close()
-        raise
-    return connection
-
-
-def _open_read_only(path: str) -> apsw.Connection:
-    # Without a write-ahead log no process has it open; then leave no new files beside it.
-    is_at_rest = not os.path.exists(f"{path}-wal")
-    options = "immutable=1" if is_at_rest else "mode=ro"
-    try:
-        connection = apsw.Connection(
-            f"file:{quote(os.path.abspath(path))}?{options}",
-            flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
-        )
-    except apsw.Error as error:
-        raise _unusable(path, str(error)) from error
-    try:
-        connection.set_busy_timeout(BUSY_MS)
-        _check_owner(connection, path)
-    except apsw.Error as error:
-        connection.close()
-        raise _unusable(path, str(error)) from error
-    except SettingsError:
-        connection.close()
-        raise
-    return connection
-
-
-def _check(connection: apsw.Connection, path: str) -> None:
-    """Check that the file is a host's store; create the tables if it is new."""
-    if not connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        with connection:
-            connection.execute(schema.CREATE)
-        return
-    _check_owner(connection, path)
-
-
-def _check_owner(connection: apsw.Connection, path: str) -> None:
-    if connection.pragma("application_id") != schema.APPLICATION_ID:
-        raise _unusable(path, "it is a database of another program")
-    version = connection.pragma("user_version")
-    if version > schema.VERSION:
-        raise _unusable(path, f"its version is {version}, this program knows {schema.VERSION}")
-
-
-def _unusable(path: str, reason: str) -> SettingsError:
-    return SettingsError(
-        f"{path} cannot be used: {reason}. It was left unchanged; choose another data folder"
-    )
+def _prepare(connection: apsw.Connection, durability: Durability) -> None:
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", "FULL" if durability == "power" else "NORMAL")
+    connection.pragma("temp_store", "MEMORY")
+    connection.pragma("cache_size", -_CACHE_KIB)
+    # Plans must not depend on bound values, or every statement is compiled again.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
