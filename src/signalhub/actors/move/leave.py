@@ -1,12 +1,6 @@
-"""Moving an actor from one host to another, with everything it has.
+"""Moving an actor to another host, with everything it has; `moves` has the steps.
 
-The old host: `asked` (the actor is stopped, the hub is asked to change its place) → `placed` (the
-hub accepts nothing more for it here; the host sends a mark to its own mailbox) → `drained` (the
-mark came back, so everything accepted before is here; the rows are sent in parts) → the new host
-confirms the arrival, and the rows are deleted. The new host's side is in `take_over`.
-
-Every step is stored in a row of `moves`, from which the next action is derived; after a crash the
-step is repeated.
+The new host's side is in `take_over`.
 """
 
 from __future__ import annotations
@@ -19,6 +13,7 @@ import msgspec
 from signalhub.actors import wire
 from signalhub.actors.kernel.events import Arrived, GiveAway, Moved, Refused, Send
 from signalhub.actors.move.moves import (
+    Event,
     Move,
     Part,
     Step,
@@ -123,9 +118,7 @@ class Moving:
         kernel.inbox.hold(actor)
         kernel.outbox.freeze(actor)
         kernel.instances.forget(actor)
-        move = Move(actor, "leaving", to, "asked", token, kernel.new_id())
-        self._moves.put(move)
-        return move
+        return self._moves.begin(actor, "leaving", to, token, kernel.new_id())
 
     def send_again(self, actor: str, to: str) -> Move:
         """Send the parts again, to a host that replaces a lost one; raises `CannotMove`."""
@@ -142,8 +135,8 @@ class Moving:
         if move is None or move.step != "asked":
             return
         if event.token is not None:
-            move.step, move.token = "placed", event.token
-            self._moves.put(move)
+            move.token = event.token
+            self._moves.advance(move, "granted")
         elif event.is_final:
             self._stay(move, event.reason)
         else:
@@ -161,7 +154,7 @@ class Moving:
         kernel.recovery.adopt(move.actor)
         # The refusal may mean that the hub has another place for it.
         kernel.dispatch.doubt(move.actor)
-        self._end(move)
+        self._end(move, "refused")
 
     def thaw(self, actor: str) -> None:
         """Send the rows of an actor that lives here again."""
@@ -175,8 +168,7 @@ class Moving:
             raise NotReadable(f"{event.sender} sent a mark; only the host itself may")
         for move in self._moves.all():
             if move.move_id == move_id and move.step == "placed":
-                move.step = "drained"
-                self._moves.put(move)
+                self._moves.advance(move, "marked")
                 # Once, because after a crash the same bytes must be sent again.
                 data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
                 self._moves.cut(move, data, PART_BYTES)
@@ -226,7 +218,7 @@ class Moving:
         kernel.places.learn(move.actor, move.peer, move.token)
         kernel.inbox.recount()
         kernel.dispatch.doubt(move.actor)
-        self._end(move)
+        self._end(move, "confirmed")
 
     # Progress.
 
@@ -274,7 +266,7 @@ class Moving:
         elif move.step == "placed":
             self._marked.add(move.move_id)
         elif move.step == "arrived":
-            self._end(move)
+            self._end(move, "told")
 
     def refused(self, event: Refused, now_ms: int) -> None:
         """The hub refused a batch; if it was a step of a move, retry it."""
@@ -294,8 +286,8 @@ class Moving:
         move = None if trip is None else self._moves.find(trip.actor)
         return (move if move is not None and trip is not None and trip.is_of(move) else None), trip
 
-    def _end(self, move: Move) -> None:
-        self._moves.end(move.actor)
+    def _end(self, move: Move, event: Event) -> None:
+        self._moves.advance(move, event)
         self._next_part.pop(move.actor, None)
         self._paused_until_ms.pop(move.actor, None)
         self._marked.discard(move.move_id)

@@ -1,10 +1,29 @@
-"""The tables of moves: the step of each, parts of moving actors, and the messages of hosts."""
+"""The moves of actors from and to this host: their steps, their parts, the messages about them.
+
+A move has two sides, and each host keeps a row for its own. A row holds the step the move has come
+to; what to do next follows from the step alone, so that after a crash it is done again.
+
+The old host, *leaving*:
+
+- `asked`: the actor is stopped, and the hub is asked to change its place.
+- `placed`: the hub accepts nothing more for it here; the host sends a mark to its own mailbox.
+- `drained`: the mark came back, so everything accepted before is here; the rows are sent in parts.
+
+The new host, *arriving*:
+
+- `parts`: parts are collected until they are complete and the hub confirms the place.
+- `arrived`: the rows are taken over; the old host is told.
+
+`TRANSITIONS` has everything that can happen to a move and where it leads. Repeated and late
+messages are not in it: whoever receives them looks at the step first. Cutting the parts again under
+another id leaves a move in its step.
+"""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -13,7 +32,25 @@ from signalhub.actors.api.names import parse_ref
 from signalhub.actors.store.store import Store
 from signalhub.actors.wire import NotReadable
 
+Direction = Literal["leaving", "arriving"]
 Step = Literal["asked", "placed", "drained", "parts", "arrived"]
+Event = Literal[
+    "granted",  # The hub has changed the place.
+    "refused",  # The hub has not, and will not: the actor stays.
+    "marked",  # The mark was delivered.
+    "confirmed",  # The new host has everything: the actor is gone.
+    "taken_over",  # The rows are in our tables.
+    "told",  # The hub has stored the confirmation for the old host.
+    "moved_on",  # The hub has given the actor to a third host.
+]
+FIRST_STEPS: Final[dict[Direction, Step]] = {"leaving": "asked", "arriving": "parts"}
+TRANSITIONS: Final[dict[tuple[Direction, Step], dict[Event, Step | None]]] = {
+    ("leaving", "asked"): {"granted": "placed", "refused": None},
+    ("leaving", "placed"): {"marked": "drained"},
+    ("leaving", "drained"): {"confirmed": None},
+    ("arriving", "parts"): {"taken_over": "arrived", "moved_on": None},
+    ("arriving", "arrived"): {"told": None, "moved_on": None},
+}
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -21,7 +58,7 @@ class Move(msgspec.Struct):
     """A row of the table `moves`."""
 
     actor: str
-    direction: Literal["leaving", "arriving"]
+    direction: Direction
     peer: str
     step: Step
     token: int
@@ -104,11 +141,24 @@ class Moves:
             "INSERT OR REPLACE INTO moves VALUES (?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(move)
         )
 
-    def end(self, actor: str) -> None:
-        """Delete the move of this actor."""
-        self._moves.pop(actor, None)
-        self._execute("DELETE FROM moves WHERE actor = ?", (actor,))
-        self.drop_parts(actor)
+    def begin(self, actor: str, direction: Direction, peer: str, token: int, move_id: str) -> Move:
+        """A move in its first step."""
+        move = Move(actor, direction, peer, FIRST_STEPS[direction], token, move_id)
+        self.put(move)
+        return move
+
+    def advance(self, move: Move, event: Event) -> None:
+        """Something has happened to a move: store its next step, or delete it at its end."""
+        steps = TRANSITIONS[move.direction, move.step]
+        assert event in steps, f"{event}, of a move that is {move.direction}, {move.step}"
+        step = steps[event]
+        if step is not None:
+            move.step = step
+            self.put(move)
+            return
+        del self._moves[move.actor]
+        self._execute("DELETE FROM moves WHERE actor = ?", (move.actor,))
+        self.drop_parts(move.actor)
 
     # Parts.
 

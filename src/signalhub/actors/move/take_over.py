@@ -53,7 +53,7 @@ class TakingOver:
         if move is not None and move.token == part.token and move.move_id > part.move:
             return  # Its parcel has been cut again since.
         if move is None or move.move_id != part.move:
-            kernel.moves.put(Move(part.actor, "arriving", peer, "parts", part.token, part.move))
+            kernel.moves.begin(part.actor, "arriving", peer, part.token, part.move)
             kernel.moves.drop_parts(part.actor)
         if own is None or own.status is not Status.ARRIVING:
             kernel.places.put(part.actor, part.token, Status.ARRIVING)
@@ -89,7 +89,9 @@ class TakingOver:
 
     def give_up(self, actor: str) -> None:
         """An actor that was moving here was moved elsewhere."""
-        self._kernel.moves.end(actor)
+        move = self._kernel.moves.find(actor)
+        if move is not None:
+            self._kernel.moves.advance(move, "moved_on")
 
     def confirmed(self, place: Place, now_ms: int) -> None:
         """The hub confirms that an arriving actor lives here: take it over if complete."""
@@ -140,8 +142,7 @@ class TakingOver:
         kernel.moving.thaw(move.actor)
         kernel.adopted(move.actor)
         self._keep_stranded(stranded, now_ms)
-        move.step = "arrived"
-        kernel.moves.put(move)
+        kernel.moves.advance(move, "taken_over")
         kernel.moves.failures.pop(move.actor, None)
         log.info("%s now lives here", move.actor)
 
