@@ -1,17 +1,33 @@
-"""Lakes for tests of the derived tables: entries landed as one plain batch, then shaped."""
+"""Lakes for tests of the derived tables: entries landed as one plain batch, then shaped.
+
+What tests look at they read without Spark, which takes a second for the smallest table.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from functools import cache
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from signalhub.log.folder import look
 from signalhub.pipeline.lake import Lake, application
+from signalhub.pipeline.source.plan import log_of
 from signalhub.pipeline.tables.catch_up import ORDER, catch_up
 from signalhub.pipeline.tables.create import ensure_table
 from signalhub.pipeline.tables.tables import ENTRIES
+
+
+@cache
+def _empty(spark: SparkSession, name: str) -> Path:
+    """An empty table: making one takes longer than copying it."""
+    lake = Lake(tempfile.mkdtemp(prefix="signalhub-empty-"))
+    ensure_table(spark, lake, name)
+    return Path(lake.location(name))
 
 
 class Lakeside:
@@ -21,7 +37,11 @@ class Lakeside:
         self.spark = spark
         self.data = data
         self.lake = Lake(str(data / "lake"))
-        ensure_table(spark, self.lake, ENTRIES.name)
+        self._make(ENTRIES.name)
+
+    def _make(self, name: str) -> None:
+        if not self.lake.exists(name):
+            copytree(_empty(self.spark, name), self.lake.location(name), dirs_exist_ok=True)
 
     def source(self) -> DataFrame:
         """What the log holds, as rows of `entries`."""
@@ -36,14 +56,13 @@ class Lakeside:
 
     def land(self) -> list[tuple[int, int]]:
         """Take in what is new; the epochs with the last offset of each."""
-        rows = self.source().persist()
-        ends = rows.groupBy("epoch").agg(F.max("offset")).orderBy("epoch").collect()
-        for epoch, last in ends:
+        segments = look(log_of(self.data)).segments
+        ends = {one.epoch: one.end - 1 for one in segments if one.end > one.base}
+        for epoch, last in ends.items():
             committed = self.lake.committed(ENTRIES.name, 0, epoch)
             new = F.col("offset") > (-1 if committed is None else committed)
-            self.append(rows.where((F.col("epoch") == epoch) & new), epoch, last)
-        rows.unpersist()
-        return [(epoch, last) for epoch, last in ends]
+            self.append(self.source().where((F.col("epoch") == epoch) & new), epoch, last)
+        return list(ends.items())
 
     def append(self, entries: DataFrame, epoch: int, last: int) -> None:
         """Land entries of one epoch up to an offset."""
@@ -58,6 +77,7 @@ class Lakeside:
     def catch_up(self, epoch: int, last: int, *tables: str, piece_entries: int = 1_000_000) -> None:
         """Let derived tables follow, all unless some are named."""
         for table in tables or ORDER:
+            self._make(table)
             catch_up(self.spark, self.lake, table, 0, epoch, last, piece_entries=piece_entries)
 
     def shape(self, *tables: str, piece_entries: int = 1_000_000) -> None:
@@ -70,5 +90,15 @@ class Lakeside:
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """Some columns of all rows, sorted."""
-        found = map(tuple, self.table(name).select(*columns).collect())
-        return sorted(found, key=repr)
+        listed = ", ".join(f'"{column}"' for column in columns)
+        found = self.lake.select(name, f"SELECT {listed} FROM {name}")
+        assert found is not None
+        rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+        return sorted(rows, key=repr)
+
+    def count(self, name: str, where: str = "true") -> int:
+        """How many rows are there that a condition holds for."""
+        found = self.lake.select(name, f"SELECT count(*) AS n FROM {name} WHERE {where}")
+        assert found is not None
+        count: int = found["n"][0].as_py()
+        return count

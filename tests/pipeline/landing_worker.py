@@ -1,6 +1,8 @@
 """A pipeline that kills itself, Spark and all, at a chosen point of its next batch.
 
-python -m tests.pipeline.landing_worker DATA POINT
+    python -m tests.pipeline.landing_worker DATA POINT [MASTER [TABLE]]
+
+One that is never killed prints how many entries it has landed, and how many rows the table gained.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from signalhub.pipeline.land.land import Landing
 from signalhub.pipeline.run.run import Pipeline
 from signalhub.pipeline.run.spark import open_session
 from signalhub.pipeline.run.status import folder_of
-from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.tables import ENTRIES
 from signalhub.settings.model import Pipeline as Settings
 
@@ -84,18 +85,18 @@ def watch_commit(path: Path) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(data: Path, chosen: str) -> None:
+def main(data: Path, chosen: str, master: str = "local[1]", *tables: str) -> None:
     global point
     point = chosen
-    # The other tables have tests of their own, and take longer than landing.
-    catch_up.ORDER = ()  # type: ignore[misc]
-    spark = open_session("local[1]", memory="512m", is_brief=True)
+    spark = open_session(master, memory="512m", is_brief=True)
     folder_of(data).mkdir(exist_ok=True)
     print("ready", flush=True)
-    pipeline = Pipeline(spark, lake_of(data), data, Settings(), landing=DyingLanding)
-    print(pipeline.once().rows, flush=True)
+    lake = lake_of(data)
+    pipeline = Pipeline(spark, lake, data, Settings(), landing=DyingLanding, tables=tables)
+    summary = pipeline.once()
+    print(summary.rows, *(summary.tables[name] for name in tables), flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -276,11 +276,11 @@ def test_an_interrupted_erasure_is_finished_by_doing_it_again(
 
     with pytest.raises(KeyboardInterrupt):
         erase(side.spark, side.lake, erasure, crash)
-    assert side.table("messages").where("sender IS NULL").count() == 4
+    assert side.count("messages", "sender IS NULL") == 4
     done = erase(side.spark, side.lake, erasure)
 
     assert done.tables == {"entries": 5}
-    assert side.table("entries").where("body IS NULL").count() == 5
+    assert side.count("entries", "body IS NULL") == 5
 
 
 def test_an_inbox_is_erased_and_the_others_keep_theirs(side: Lakeside, scene: LogScene) -> None:
@@ -293,7 +293,7 @@ def test_an_inbox_is_erased_and_the_others_keep_theirs(side: Lakeside, scene: Lo
 
     assert done.tables == {"inbox": 3, "messages": 3, "entries": 3}
     assert remains(side.data / "lake", "c2VjcmV0") == []
-    assert side.table("inbox").count() == 2
+    assert side.count("inbox") == 2
     assert side.rows("entries", "offset", "removed_reason")[2:4] == [(2, "erased"), (3, None)]
 
 

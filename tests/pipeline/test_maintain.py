@@ -160,7 +160,7 @@ def test_expired_messages_of_rooms_leave_only_their_place(side: Lakeside, scene:
         (2, "expired", 3),
         (3, None, 4),
     ]
-    assert side.table("entries").where("body IS NULL").count() == 3
+    assert side.count("entries", "body IS NULL") == 3
     assert {side.lake.committed(name, 0, epoch) for name in ("entries", *ORDER)} == {last}
     versions = _versions(side)
     again = maintain(side.spark, side.lake, side.data, FOREVER, last=done, now_ms=now + 1)
@@ -185,7 +185,7 @@ def test_what_retention_ends_is_gone_from_every_file_after_a_thorough_round(
     assert done.failed == {}
     assert done.thorough_ms == now
     assert "entries" in done.vacuumed
-    assert side.table("entries").count() == 5
+    assert side.count("entries") == 5
     assert side.rows("messages", "offset") == [(4,)]
     assert remains(lake, "REMEMBERED") == []
     assert remains(lake, "LATER")
@@ -208,7 +208,7 @@ def test_many_small_files_become_one_that_is_in_order(side: Lakeside, scene: Log
     assert side.lake.committed("entries", 0, file.epoch) == 39
     scene.publish(5)
     side.land()
-    assert side.table("entries").count() == 45
+    assert side.count("entries") == 45
 
 
 def _log_of(side: Lakeside, name: str) -> dict[str, int]:

@@ -35,7 +35,7 @@ def test_every_table_takes_in_each_entry_once(side: Lakeside, scene: LogScene) -
     scene.append([scene.said(f"inbox.1.{HASH}", expires_ms=LATER_MS) for _ in range(5)])
     scene.append([scene.mailed("@(demo/bob)", {"n": 1})])
     side.shape()
-    counts = {name: side.table(name).count() for name in ORDER}
+    counts = {name: side.count(name) for name in ORDER}
     assert (counts["messages"], counts["inbox"], counts["deliveries"]) == (36, 5, 1)
 
     ((epoch, last),) = side.land()
@@ -43,7 +43,7 @@ def test_every_table_takes_in_each_entry_once(side: Lakeside, scene: LogScene) -
 
     assert [one.rows for one in again] == [0] * len(ORDER)
     assert {one.to for one in again} == {last}
-    assert {name: side.table(name).count() for name in ORDER} == counts
+    assert {name: side.count(name) for name in ORDER} == counts
 
 
 def test_inbox_holds_what_may_still_be_read(side: Lakeside, scene: LogScene) -> None:
@@ -84,10 +84,10 @@ def test_a_table_of_another_version_is_made_again_from_the_beginning(
     monkeypatch.setitem(tables.TABLES, "messages", newer)
 
     assert ensure_table(side.spark, side.lake, "messages")
-    assert side.table("messages").isEmpty()
+    assert side.count("messages") == 0
     assert not ensure_table(side.spark, side.lake, "messages")
     side.shape("messages")
-    assert side.table("messages").count() == 3
+    assert side.count("messages") == 3
 
 
 def test_traffic_counts_by_minute_kind_and_topic(spark: SparkSession) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,8 @@ from signalhub.pipeline.run import schedule
 from signalhub.pipeline.run import spark as jars
 from signalhub.pipeline.run.status import folder_of, read_status
 from signalhub.pipeline.source.plan import Segments
-from signalhub.pipeline.tables.tables import ENTRIES, INBOX
+from signalhub.pipeline.tables.tables import ENTRIES, INBOX, MESSAGES
+from tests.pipeline.landing_worker import NEVER
 from tests.pipeline.scene import LogScene
 from tests.support.process.machine import needs_namespace
 
@@ -127,17 +127,18 @@ def test_a_pipeline_waits_for_its_lake_refuses_a_second_one_and_ends_when_told(
 
 def test_two_executors_land_everything_once(scene: LogScene) -> None:
     scene.publish(3_000)
+    worker = ("tests.pipeline.landing_worker", str(scene.data), NEVER)
     done = subprocess.run(
-        command("once", "--data", str(scene.data), "--master", "local-cluster[2,1,1024]", "--json"),
+        [sys.executable, "-m", *worker, "local-cluster[2,1,1024]", MESSAGES.name],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
         capture_output=True,
         text=True,
         check=False,
     )
 
     assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    assert summary["rows"] == 3_000
-    assert summary["tables"]["messages"] == 3_000
+    assert done.stdout == "ready\n3000 3000\n"
     assert committed(scene, ENTRIES.name) == 2_999
 
 

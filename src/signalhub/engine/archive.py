@@ -18,7 +18,6 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
-from deltalake import QueryBuilder
 
 from signalhub.clock import Clock
 from signalhub.core.effects import Consult
@@ -34,12 +33,6 @@ _INBOX: Final = "inbox"
 _ENTRIES: Final = "entries"
 # Only what looks like this becomes part of a query.
 _STREAM: Final = re.compile(r"inbox\.(\d{1,9})\.([A-Za-z0-9_-]{22})")
-_CONFIG: Final = {
-    # The hub has better uses for the other cores.
-    "datafusion.execution.target_partitions": "1",
-    # Ciphertext is most of a file: only that of the rows that are wanted is decoded.
-    "datafusion.execution.parquet.pushdown_filters": "true",
-}
 _WIDER: Final = 8
 
 _PAGE: Final = (
@@ -138,26 +131,11 @@ class LakeReader:
         )
         return [Archived(*row) for row in zip(*columns, strict=True)]
 
-    def _query(self, name: str, sql: str) -> pa.Table | None:
+    def _query(self, name: str, query: str) -> pa.Table | None:
         """The rows of a query; None if there is no such table yet."""
-        try:
-            return self._try(name, sql)
-        except LakeUnreachable:
-            # Files that were replaced go after a while; what a newer state names is there.
-            self._lake.forget(name)
-            return self._try(name, sql)
-
-    def _try(self, name: str, sql: str) -> pa.Table | None:
-        table = self._lake.open(name)
-        self._check_seen(name, is_there=table is not None)
-        if table is None:
-            return None
-        try:
-            rows = QueryBuilder(_CONFIG).register(name, table).execute(sql)
-            return pa.RecordBatchReader.from_stream(rows).read_all()
-        except Exception as error:
-            # Storage, formats and queries all fail in ways of their own.
-            raise LakeUnreachable(self._lake.location(name), str(error)) from error
+        rows = self._lake.select(name, query)
+        self._check_seen(name, is_there=rows is not None)
+        return rows
 
     def _check_seen(self, name: str, *, is_there: bool) -> None:
         """A table that is not there yet is empty; one that is gone is not."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from signalhub.pipeline.lake import Lake
     from signalhub.settings.model import Settings
 
+_SMALL_LAKE_BYTES = 64 * 2**20
+"""Work on a smaller lake is over before what Java compiles for it would pay."""
 OpenSpark = Callable[["Settings"], AbstractContextManager["SparkSession"]]
 """Opens a Spark session for as long as it is needed; `lambda _: nullcontext(spark)` lends one."""
 
@@ -49,5 +51,10 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
 
     chosen = settings.pipeline
     # Errors are raised, so Spark need not log them as well.
-    with session(chosen.master or "local[*]", memory=chosen.memory, log_level="OFF") as spark:
+    with session(
+        chosen.master or "local[*]",
+        memory=chosen.memory,
+        log_level="OFF",
+        is_brief=lake_of(settings.data, chosen.lake).bytes() <= _SMALL_LAKE_BYTES,
+    ) as spark:
         yield spark

@@ -23,21 +23,25 @@ def open_pipeline(
     *,
     landed: Callable[[Landed], None] = lambda batch: None,
     beside: int | None = None,
+    is_single_run: bool = False,
 ) -> Iterator[Pipeline]:
     """The pipeline while the block runs; its `once`, `up` and `maintain` do the work.
 
-    `landed` is called after every batch. `beside` is the process id of the hub that has precedence
+    `landed` is called after every batch. A single run that has little to do starts faster if it is
+    announced. `beside` is the process id of the hub that has precedence
     on this machine. Raises `PipelineRunning` if another one works on the data folder, and
     `InvalidArgument` if that has no log.
     """
     check_log(settings)
     with closing(lock_pipeline(settings.data)):
+        from signalhub.pipeline.run.progress import is_nearly_done
         from signalhub.pipeline.run.run import Pipeline
         from signalhub.pipeline.run.schedule import neighbour
         from signalhub.pipeline.run.spark import session
 
         chosen, data = settings.pipeline, Path(settings.data)
         master = chosen.master or ("local[*]" if beside is None else "local[1]")
-        with session(master, memory=chosen.memory) as spark:
+        is_brief = is_single_run and is_nearly_done(data, chosen.lake)
+        with session(master, memory=chosen.memory, is_brief=is_brief) as spark:
             lake = lake_of(settings.data, chosen.lake)
             yield Pipeline(spark, lake, data, chosen, landed=landed, hub=neighbour(beside))

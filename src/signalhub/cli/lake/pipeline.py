@@ -85,7 +85,8 @@ def once(
         done += batch.rows
         show(done, total)
 
-    with bar("landing", output) as show, _opened(settings, landed=landed) as pipeline:
+    opened = _opened(settings, landed=landed, is_single_run=True)
+    with bar("landing", output) as show, opened as pipeline:
         signal.signal(signal.SIGTERM, lambda *_: pipeline.stop())
         total = 0 if accept_gap else pipeline.behind()
         show(done, total)
@@ -180,13 +181,16 @@ def _opened(
     *,
     landed: Callable[[Landed], None] = lambda batch: None,
     beside: int | None = None,
+    is_single_run: bool = False,
 ) -> Iterator[Pipeline]:
     from signalhub.operate.pipeline import open_pipeline
     from signalhub.pipeline.run.lock import PipelineRunning
 
     with operation_errors():
         try:
-            with open_pipeline(settings, landed=landed, beside=beside) as pipeline:
+            with open_pipeline(
+                settings, landed=landed, beside=beside, is_single_run=is_single_run
+            ) as pipeline:
                 yield pipeline
         except PipelineRunning as error:
             message, _, resolution = str(error).partition("; ")

@@ -44,6 +44,7 @@ STEPS: Final = 7
 _POLL_S: Final = 0.5
 _ATTEMPTS_MAX: Final = 3
 _NEVER: Final = 2**62
+_HELD_BYTES_MAX: Final = 16 * 2**20
 
 Verdict = Literal["proven", "wrong", "behind"]
 
@@ -85,6 +86,7 @@ class Audit:
         self._data = data
         self._shard = shard
         self._now = now
+        self._held: list[DataFrame] = []
         self._view = look_at(data, is_live=is_hub_running(data))
         self._findings = Findings(
             run_id=secrets.token_hex(8),
@@ -105,7 +107,11 @@ class Audit:
         """Judge everything, or the hours from `since` on and before `until`, and note it."""
         self._wait(wait_s)
         if not self._findings.behind:
-            self._judge(since, until, advance)
+            try:
+                self._judge(since, until, advance)
+            finally:
+                for rows in self._held:
+                    rows.unpersist()
         self._write()
         return self._findings
 
@@ -144,7 +150,7 @@ class Audit:
     def _judge(
         self, since: datetime | None, until: datetime | None, advance: Callable[[int], None]
     ) -> None:
-        everything = self._read(ENTRIES.name)
+        everything = self._hold(ENTRIES.name)
         # Entries may have been landed since the audit began; these are not beyond the log.
         latest = look_at(self._data, is_live=self._view.is_live).head
         seen = seen_hours(everything)
@@ -257,7 +263,7 @@ class Audit:
         current = [one for one in bounds if not one.is_former]
         epoch = current[-1].epoch if current else self._view.head.epoch
         taken = self._lake.committed(DELIVERIES.name, self._shard, epoch)
-        deliveries = self._read(DELIVERIES.name)
+        deliveries = self._hold(DELIVERIES.name)
         judged = self._findings.at
         if not self._view.is_live:
             # Nobody can settle anything after the hub has stopped.
@@ -266,7 +272,7 @@ class Audit:
         is_mine = _is_within(current)
         return Recipients(
             entries=entries.where(is_mine),
-            subscriptions=self._read(SUBSCRIPTIONS.name),
+            subscriptions=self._hold(SUBSCRIPTIONS.name),
             deliveries=deliveries.where(is_mine),
             taken=Position(epoch, -1 if taken is None else taken),
             judged_at=judged,
@@ -282,6 +288,13 @@ class Audit:
             .load(self._lake.location(name))
         )
         return rows.where(F.col("shard") == self._shard)
+
+    def _hold(self, name: str) -> DataFrame:
+        """The same, kept in memory if that is small: it is asked many questions."""
+        rows = self._read(name)
+        if self._lake.bytes(name) <= _HELD_BYTES_MAX:
+            self._held.append(rows.persist())
+        return rows
 
     def _write(self) -> None:
         """Add the rows of this run to the table."""

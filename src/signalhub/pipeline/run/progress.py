@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +16,9 @@ from signalhub.pipeline.run.lock import is_pipeline_running
 from signalhub.pipeline.run.status import Status, read_status
 from signalhub.pipeline.source.plan import Position, Segments, log_of
 from signalhub.pipeline.tables.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
+
+_FEW_ENTRIES: Final = 50_000
+_WITHOUT_POSITION: Final = (QUARANTINE.name, AUDIT.name)
 
 
 class TableStanding(msgspec.Struct, frozen=True):
@@ -85,6 +88,17 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
     )
 
 
+def is_nearly_done(data: Path, uri: str) -> bool:
+    """Whether so little is left to land that a run does not pay for being compiled."""
+    found = standing(data, uri)
+    left = [
+        found.head if one.behind is None else one.behind
+        for one in found.tables
+        if one.table not in _WITHOUT_POSITION
+    ]
+    return max(left) <= _FEW_ENTRIES
+
+
 def behind(data: Path, lake: Lake, names: Iterable[str], *, shard: int = 0) -> dict[str, int]:
     """The entries that tables have yet to take in, where there are some."""
     if not (data / "log").is_dir():
@@ -129,7 +143,7 @@ def _table(lake: Lake, name: str, shard: int, begin: int, head: Position) -> Tab
         return TableStanding(name, None, None, 0, 0)
     sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
     position = behind = None
-    if name not in (QUARANTINE.name, AUDIT.name):
+    if name not in _WITHOUT_POSITION:
         committed = lake.committed(name, shard, head.epoch)
         position = begin if committed is None else committed + 1
         behind = max(0, head.offset - position)

@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
@@ -93,8 +93,12 @@ class Pipeline:
         landed: Callable[[Landed], None] = lambda batch: None,
         landing: type[Landing] = Landing,
         hub: Neighbour | None = None,
+        tables: Sequence[str] = catch_up.ORDER,
     ) -> None:
-        """`landed` hears of every batch; `landing` is how it is landed; `hub` has precedence."""
+        """`landed` hears of every batch; `landing` is how it is landed; `hub` has precedence.
+
+        `tables` are the derived tables that follow.
+        """
         self._spark = spark
         self._lake = lake
         self._data = data
@@ -103,6 +107,7 @@ class Pipeline:
         self._landed = landed
         self._landing_kind = landing
         self._hub = hub or Neighbour()
+        self._tables = tables
         self._disk = log_of(data)
         self._segments = Segments(self._disk)
         self._journal = Journal(data)
@@ -135,7 +140,7 @@ class Pipeline:
     def up(self) -> None:
         """Work until `stop`; raises `PipelineFailed` for what no waiting can mend."""
         failures = 0
-        beats = Beats(self._settings, self._hub)
+        beats = Beats(self._settings, self._hub, self._tables)
         while not self._stopping.is_set():
             started = time.monotonic()
             try:
@@ -152,7 +157,7 @@ class Pipeline:
 
     def _work(self, beats: Beats) -> None:
         forget_tables(self._spark)
-        ensure_tables(self._spark, self._lake, self._settings)
+        ensure_tables(self._spark, self._lake, self._settings, self._tables)
         position = resume(self._disk, self._lake, self._shard)
         self._journal.running(position, self._head())
         query = self._landing().begin(position)
@@ -258,7 +263,7 @@ class Pipeline:
             return True
         return False
 
-    def _catch_up(self, tables: tuple[str, ...]) -> dict[str, int]:
+    def _catch_up(self, tables: Sequence[str]) -> dict[str, int]:
         """Bring tables up to date with `entries`; the rows each has gained."""
         before = dict(self._gained)
         for name in tables:
@@ -327,7 +332,7 @@ class Pipeline:
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
-                tables = self._catch_up(catch_up.ORDER)
+                tables = self._catch_up(self._tables)
                 break
             except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
                 self._journal.failed(str(error))
@@ -359,7 +364,7 @@ class Pipeline:
 
     def _land_to(self, target: Position, *, accept_gap: bool, beyond: bool) -> None:
         forget_tables(self._spark)
-        ensure_tables(self._spark, self._lake, self._settings)
+        ensure_tables(self._spark, self._lake, self._settings, self._tables)
         landing = self._landing(until=target, beyond=beyond)
         try:
             position = resume(self._disk, self._lake, self._shard)

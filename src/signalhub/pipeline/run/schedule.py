@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -70,10 +70,13 @@ def _cpu_s(pid: int) -> float | None:
 class Beats:
     """The slower beats: inboxes, the other tables one by one, upkeep."""
 
-    def __init__(self, settings: Settings, hub: Neighbour) -> None:
+    def __init__(
+        self, settings: Settings, hub: Neighbour, tables: Sequence[str] = catch_up.ORDER
+    ) -> None:
         self.inbox = Period(int(settings.inbox_s * 1000))
         self._hub = hub
         self._shape = Period(int(settings.shape_s * 1000))
+        self._all = [name for name in tables if name != INBOX.name]
         self._tables: list[str] = []
         self._tables_due_ms = 0
         self._is_hurried = False
@@ -89,7 +92,7 @@ class Beats:
         """The next derived table to bring up to date, one after the other."""
         is_busy = self._hub.is_busy(now_ms)
         if not self._tables and (self._shape.is_due(now_ms) or self._is_hurried):
-            self._tables = [name for name in catch_up.ORDER if name != INBOX.name]
+            self._tables = list(self._all)
             self._tables_due_ms = now_ms - WAIT_MS if self._is_hurried else now_ms
             self._is_hurried = False
         may_wait = not self._is_hurried and now_ms - self._tables_due_ms < WAIT_MS

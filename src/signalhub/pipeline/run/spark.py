@@ -176,6 +176,12 @@ _SETTINGS: Final = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
 }
+_BRIEF: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    # Each stage would be a job of its own, and what follows planned again.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 _ALWAYS_SAID: Final = re.compile(
     rb"WARNING: Using incubator modules"
     rb"|Setting default log level to"
@@ -212,7 +218,8 @@ def open_session(
         .config("spark.driver.extraJavaOptions", _java_options(is_brief=is_brief))
     )
     if is_brief:
-        builder = builder.config("spark.sql.codegen.wholeStage", "false")
+        for key, value in _BRIEF.items():
+            builder = builder.config(key, value)
     try:
         with _filtered_errors():
             session = builder.getOrCreate()
@@ -225,7 +232,7 @@ def open_session(
 
 @contextmanager
 def session(
-    master: str, *, memory: str = "1g", log_level: str | None = None
+    master: str, *, memory: str = "1g", log_level: str | None = None, is_brief: bool = False
 ) -> Iterator[SparkSession]:
     """A session while the block runs; one that was made here before stays open, as it is."""
     found = SparkSession.getActiveSession()
@@ -233,7 +240,7 @@ def session(
         # The one that is active may have settings of its own, such as one for queries.
         yield found.newSession()
         return
-    opened = open_session(master, memory=memory)
+    opened = open_session(master, memory=memory, is_brief=is_brief)
     if log_level is not None:
         opened.sparkContext.setLogLevel(log_level)
     try:

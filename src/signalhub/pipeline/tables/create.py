@@ -7,6 +7,7 @@ get the columns they lack instead.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -28,10 +29,16 @@ KEPT: Final = frozenset({ENTRIES.name, QUARANTINE.name, AUDIT.name})
 _DAY_S: Final = 86_400
 
 
-def ensure_tables(spark: SparkSession, lake: Lake, settings: Settings | None = None) -> list[str]:
+def ensure_tables(
+    spark: SparkSession,
+    lake: Lake,
+    settings: Settings | None = None,
+    names: Iterable[str] = TABLES,
+) -> list[str]:
     """Make what is missing or outdated; the names of the tables that begin empty."""
-    made = [name for name in TABLES if ensure_table(spark, lake, name)]
-    for name in TABLES:
+    chosen = [name for name in TABLES if name in names or name in KEPT]
+    made = [name for name in chosen if ensure_table(spark, lake, name)]
+    for name in chosen:
         remember(spark, lake, name, settings or Settings())
     return made
 

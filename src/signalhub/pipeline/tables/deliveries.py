@@ -15,6 +15,7 @@ log is cut. Everything is idempotent by key; the last merge of a piece records t
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -186,18 +187,31 @@ def combined(changes: DataFrame) -> DataFrame:
 def take(piece: Piece) -> int:
     """Take in one piece."""
     known = subscriptions.known(piece)
-    entries = piece.entries()
-    stretches = _frame(piece, known)
-    parts = [mailed(entries), published(entries, stretches), settled(piece, entries, stretches)]
+    parts = _parts(piece, known)
+    ending = delivery_ends.find(piece, known)
+    rows = 0
+    if parts:
+        changes = functools.reduce(DataFrame.unionByName, parts)
+        rows = _merge(piece, combined(changes), records=not ending)
+    elif not ending:
+        return piece.record()
+    return rows + delivery_ends.merge(piece, ending) if ending else rows
+
+
+def _parts(piece: Piece, known: list[Stretch]) -> list[DataFrame]:
+    """The changes of a piece by their sources, without those it has nothing of."""
+    entries, stretches = piece.entries(), _frame(piece, known)
+    parts: list[DataFrame] = []
+    if "mail" in piece.kinds:
+        parts.append(mailed(entries))
+    if known and "published" in piece.kinds:
+        parts.append(published(entries, stretches))
+    if "settled" in piece.kinds:
+        parts.append(settled(piece, entries, stretches))
     begun = [one for one in known if _is_within(piece, one.from_epoch, one.from_offset)]
     if begun:
         parts.append(earlier(piece.standing(), _frame(piece, begun)))
-    changes = parts[0]
-    for part in parts[1:]:
-        changes = changes.unionByName(part)
-    ending = delivery_ends.find(piece, known)
-    rows = _merge(piece, combined(changes), records=not ending)
-    return rows + delivery_ends.merge(piece, ending) if ending else rows
+    return parts
 
 
 def _is_within(piece: Piece, epoch: int | None, offset: int | None) -> bool:

@@ -31,6 +31,7 @@ GAVE_REASON: Final = (
     f"(t.outcome IN ('{REMOVED}', '{DROPPED}') OR t.reason = '{subscriptions.GIVEN_UP}')"
 )
 """Whether the reason of a delivery is that of such an end."""
+_KINDS: Final = ("lost", "removed", "stream_deleted")
 _KEY: Final = ("shard", "epoch", "offset", "recipient_kind", "recipient", "generation")
 _OUTCOMES: Final = {
     subscriptions.SOUGHT: (subscriptions.SOUGHT, None),
@@ -73,10 +74,10 @@ def find(piece: Piece, known: list[Stretch]) -> list[End]:
         for one in known
         if one.to_epoch == piece.epoch and piece.after < (one.to_offset or 0) <= piece.to
     ]
-    kinds = F.col("kind").isin("lost", "removed", "stream_deleted")
-    read = bodies.read_bodies(piece.entries().where(kinds), bodies.CHANGES)
-    read_topics = {(one.topic, one.stream_epoch) for one in known}
-    found += _of_changes(collected(read), read_topics)
+    if not piece.kinds.isdisjoint(_KINDS):
+        entries = piece.entries().where(F.col("kind").isin(*_KINDS))
+        changes = collected(bodies.read_bodies(entries, bodies.CHANGES))
+        found += _of_changes(changes, {(one.topic, one.stream_epoch) for one in known})
     if piece.begins_epoch and len(piece.begins) > 1:
         begin = piece.begins[piece.epoch]
         found.append(

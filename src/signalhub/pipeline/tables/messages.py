@@ -30,6 +30,8 @@ def messages(entries: DataFrame) -> DataFrame:
 
 def take_messages(piece: Piece) -> int:
     """Take in one piece."""
+    if piece.kinds.isdisjoint(bodies.MESSAGES.kinds):
+        return piece.record()
     return piece.append(messages(piece.entries()))
 
 
@@ -49,6 +51,8 @@ def inbox(entries: DataFrame, now: Column | None = None) -> DataFrame:
 
 def take_inbox(piece: Piece) -> int:
     """Take in one piece."""
+    if piece.kinds.isdisjoint(bodies.INBOX.kinds):
+        return piece.record()
     # Whoever reads a page then finds it in one place of a file.
     return piece.append(inbox(piece.entries()).sortWithinPartitions("inbox", "seq"))
 
@@ -99,7 +103,9 @@ def take_dead_letters(piece: Piece) -> int:
     """Take in one piece; letters first, because what was put back may be among them."""
     entries = piece.entries()
     what = put_back(entries)
-    if what.isEmpty():
+    if "removed" not in piece.kinds or what.isEmpty():
+        if piece.kinds.isdisjoint(bodies.DEAD_LETTERS.kinds):
+            return piece.record()
         return piece.append(dead_letters(entries))
     rows = _add(piece, dead_letters(entries))
     # Letters are few among the entries, and the table knows where they are.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from signalhub.pipeline.lake import Lake, application
-from signalhub.pipeline.tables.tables import ENTRIES
+from signalhub.pipeline.tables.tables import ENTRIES, TABLES
 
 _CONF: Final = "spark.databricks.delta.write.txn"
 _BUCKET: Final = 2**17
@@ -54,6 +55,18 @@ def collected(rows: DataFrame) -> list[dict[str, Any]]:
         )
     )
     return [row.asDict() for row in found.collect()]
+
+
+def selected(lake: Lake, table: str, what: str, where: str) -> list[dict[str, Any]]:
+    """A few rows of a table, read without Spark; times are microseconds."""
+    rows = lake.select(table, f"SELECT {what} FROM {table} WHERE {where}")  # noqa: S608
+    assert rows is not None
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type):
+            whole = rows.column(at).cast(pa.timestamp("us", field.type.tz)).cast(pa.int64())
+            rows = rows.set_column(at, field.name, whole)
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
 
 
 def is_before(alias: str, epoch: str, offset: str) -> Column:
@@ -110,9 +123,24 @@ class Piece:
             (F.col("epoch") == self.epoch) & (offset > self.after) & (offset <= self.to)
         )
 
+    @property
+    def condition(self) -> str:
+        """Which rows of `entries`, or of another table by their position, belong to it."""
+        return (
+            f"shard = {self.shard} AND epoch = {self.epoch}"
+            f' AND "offset" > {self.after} AND "offset" <= {self.to}'
+        )
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of its entries: what a table makes nothing of need not be read by Spark."""
+        found = selected(self.lake, ENTRIES.name, "DISTINCT kind", self.condition)
+        return frozenset(row["kind"] for row in found)
+
     def first_at(self) -> int:
         """When the first of them was written."""
-        (first,) = collected(self.entries().select(F.min("accepted_at").alias("at")))
+        what = "min(accepted_at) AS at"
+        (first,) = selected(self.lake, ENTRIES.name, what, self.condition)
         at: int = first["at"]
         return at
 
@@ -167,7 +195,10 @@ class Piece:
 
     def record(self) -> int:
         """There was nothing: the position alone."""
-        return self.append(self.read(self.table).limit(0))
+        nothing = ", ".join(
+            f"CAST(NULL AS {one.type}) AS `{one.name}`" for one in TABLES[self.table].columns
+        )
+        return self.append(self.spark.sql(f"SELECT {nothing} WHERE false"))
 
     @contextmanager
     def _position(self) -> Iterator[None]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables import bodies
-from signalhub.pipeline.tables.piece import Piece, collected
+from signalhub.pipeline.tables.piece import Piece, collected, selected
 from signalhub.pipeline.tables.tables import SUBSCRIPTIONS
 
 SOUGHT = "sought"
@@ -68,10 +69,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     floor: int | None = None
 
 
+KINDS: Final = ("subscription_created", "subscription_deleted", "stream_deleted", "cursor")
+
+
 def changes(entries: DataFrame) -> DataFrame:
     """What some entries change; of the many cursors only those with another generation."""
-    kinds = ("subscription_created", "subscription_deleted", "stream_deleted", "cursor")
-    read = bodies.read_bodies(entries.where(F.col("kind").isin(*kinds)), bodies.CHANGES)
+    read = bodies.read_bodies(entries.where(F.col("kind").isin(*KINDS)), bodies.CHANGES)
     of_topics = read.where(F.col("subscription").isNull() | (F.col("subscription") != ""))
     window = Window.partitionBy("kind", "stream", "stream_epoch", "subscription").orderBy("offset")
     is_news = (F.col("kind") != "cursor") | ~F.col("generation").eqNullSafe(F.col("before"))
@@ -175,17 +178,21 @@ class Stretches:
 
 def known(piece: Piece) -> list[Stretch]:
     """What the table says now."""
-    rows = piece.read(SUBSCRIPTIONS.name).select(*SUBSCRIPTIONS.names)
-    return [msgspec.convert(row, Stretch) for row in collected(rows)]
+    columns = ", ".join(SUBSCRIPTIONS.names)
+    found = selected(piece.lake, SUBSCRIPTIONS.name, columns, f"shard = {piece.shard}")
+    return [msgspec.convert(row, Stretch) for row in found]
 
 
 def take(piece: Piece) -> int:
     """Take in one piece."""
-    found = collected(changes(piece.entries()).orderBy("offset"))
+    found: list[dict[str, Any]] = []
+    if not piece.kinds.isdisjoint(KINDS):
+        found = collected(changes(piece.entries()).orderBy("offset"))
     if not found and not piece.begins_epoch:
         return piece.record()
-    stretches = Stretches(piece.shard, piece.epoch, known(piece))
-    if piece.begins_epoch:
+    before = known(piece)
+    stretches = Stretches(piece.shard, piece.epoch, before)
+    if piece.begins_epoch and before:
         stretches.cut(piece.begins[piece.epoch], piece.first_at())
     for row in found:
         stretches.apply(msgspec.convert(row, Change))

@@ -7,11 +7,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from signalhub.pipeline.tables.piece import Piece, collected
+from signalhub.pipeline.tables.piece import Piece, selected
 from signalhub.pipeline.tables.tables import DELIVERIES, MESSAGES, TRAFFIC
 
 _KEY: Final = ("minute", "shard", "kind", "topic")
-_POWERS: Final = 42  # The last bucket ends after more than a lifetime.
 _PLACE: Final = ("shard", "epoch", "offset")
 
 
@@ -29,36 +28,48 @@ def traffic(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
     settled = timed.join(over, list(_PLACE)).select(
         *_KEY, F.lit(0).alias("message"), nothing.alias("bytes"), "ms"
     )
-    return (
+    # Most deliveries take one of a few times, so these are counted first.
+    times = (
         accepted.unionByName(settled)
-        .groupBy(*_KEY)
+        .groupBy(*_KEY, "ms")
         .agg(
-            F.sum("message").alias("accepted"),
-            F.count("ms").alias("settled"),
-            F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
-            _buckets().alias("buckets"),
-            F.percentile("ms", F.lit(0.5)).alias("p50_ms"),
-            F.percentile("ms", F.lit(0.99)).alias("p99_ms"),
+            F.sum("message").alias("messages"),
+            F.count("ms").alias("count"),
+            F.sum("bytes").alias("bytes"),
         )
-        .withColumn("latency_histogram", F.filter("buckets", lambda one: one["count"] > 0))
+    )
+    bucket = F.struct(_bucket_end().alias("le_ms"), "count")
+    return (
+        times.groupBy(*_KEY)
+        .agg(
+            F.sum("messages").alias("accepted"),
+            F.sum("count").alias("settled"),
+            F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
+            F.collect_list(F.when(F.col("count") > 0, bucket)).alias("buckets"),
+            F.percentile("ms", F.lit(0.5), F.col("count")).alias("p50_ms"),
+            F.percentile("ms", F.lit(0.99), F.col("count")).alias("p99_ms"),
+        )
+        .withColumn("latency_histogram", _histogram(F.col("buckets")))
         .select(*TRAFFIC.names)
     )
 
 
-def _buckets() -> Column:
-    """How many took up to 1, 2, 4, … ms and longer than the bucket before."""
+def _bucket_end() -> Column:
+    """The upper end of the bucket a time belongs to: 1, 2, 4, … ms."""
     power = F.ceil(F.log2(F.greatest(F.col("ms"), F.lit(1))))
-    # A message has no time, and `greatest` would give it one.
-    le_ms = F.when(F.col("ms").isNotNull(), F.pow(F.lit(2), power).cast("bigint"))
-    return F.array(
-        *(
-            F.struct(
-                F.lit(2**exponent).cast("bigint").alias("le_ms"),
-                F.count_if(le_ms == 2**exponent).alias("count"),
-            )
-            for exponent in range(_POWERS)
-        )
-    )
+    return F.pow(F.lit(2), power).cast("bigint")
+
+
+def _histogram(buckets: Column) -> Column:
+    """The counts of equal buckets added up, in order."""
+
+    def total(end: Column) -> Column:
+        same = F.filter(buckets, lambda one: one["le_ms"] == end)
+        count = F.aggregate(same, F.lit(0).cast("bigint"), lambda sum, one: sum + one["count"])
+        return F.struct(end.alias("le_ms"), count.alias("count"))
+
+    ends = F.array_sort(F.array_distinct(F.transform(buckets, lambda one: one["le_ms"])))
+    return F.transform(ends, total)
 
 
 def take(piece: Piece) -> int:
@@ -77,7 +88,8 @@ def take(piece: Piece) -> int:
         is_touched = F.date_trunc("minute", "accepted_at") == F.col("touched")
         return rows.join(F.broadcast(times), is_touched).drop("touched")
 
-    rows = traffic(touched(MESSAGES.name), touched(DELIVERIES.name))
+    # A merge reads its source twice.
+    rows = traffic(touched(MESSAGES.name), touched(DELIVERIES.name)).persist()
     is_same = " AND ".join(f"t.{name} <=> s.{name}" for name in _KEY)
     merging = (
         piece.target()
@@ -86,16 +98,17 @@ def take(piece: Piece) -> int:
         .whenMatchedUpdateAll()
         .whenNotMatchedInsertAll()
     )
-    return piece.merge(merging)
+    try:
+        return piece.merge(merging)
+    finally:
+        rows.unpersist()
 
 
 def _minutes(piece: Piece) -> list[int]:
-    offset, settle = F.col("offset"), F.col("settle_offset")
-    accepted = piece.read(MESSAGES.name).where(
-        (F.col("epoch") == piece.epoch) & (offset > piece.after) & (offset <= piece.to)
-    )
+    minute = "DISTINCT date_trunc('minute', accepted_at) AS minute"
+    accepted = selected(piece.lake, MESSAGES.name, minute, piece.condition)
     # A settlement may be of another epoch than its message; to look at too many does no harm.
-    settled = piece.read(DELIVERIES.name).where((settle > piece.after) & (settle <= piece.to))
-    both = accepted.select("accepted_at").unionByName(settled.select("accepted_at"))
-    minutes = both.select(F.date_trunc("minute", "accepted_at").alias("minute")).distinct()
-    return [row["minute"] for row in collected(minutes)]
+    is_settled = f"settle_offset > {piece.after} AND settle_offset <= {piece.to}"
+    is_ours = f"shard = {piece.shard} AND {is_settled}"
+    settled = selected(piece.lake, DELIVERIES.name, minute, is_ours)
+    return sorted({row["minute"] for row in (*accepted, *settled)})
