@@ -97,7 +97,7 @@ def test_what_was_landed_is_found_and_proven(landed: Path, command: Command) -> 
 def test_a_process_says_what_was_asked_for_and_nothing_else(landed: Path) -> None:
     def process(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "signalhub", *arguments, "--data", str(landed)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
     query = "SELECT seq FROM messages ORDER BY seq LIMIT 2"
     # Both at once: while one starts, the other works.

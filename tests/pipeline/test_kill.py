@@ -29,7 +29,7 @@ CHOSEN = POINTS if RANDOM_KILLS else (WRITTEN, COMMITTED)
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(240 + 60 * RANDOM_KILLS),
+    pytest.mark.timeout(900 + 60 * RANDOM_KILLS),
     pytest.mark.skipif(jars.java_problem() is not None, reason=str(jars.java_problem())),
 ]
 
