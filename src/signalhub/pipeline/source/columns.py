@@ -7,7 +7,7 @@ gathers streams or bodies without looking at a single entry in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -26,33 +26,29 @@ from signalhub.log.record import (
     read_batch,
 )
 from signalhub.pipeline.source.plan import Position, Segments, Slice
+from signalhub.pipeline.tables.tables import SOURCE_COLUMNS, Column
 from signalhub.wire.entry import Kind
 
 ROWS_MAX: Final = 32_768
 """The most rows of one Arrow batch."""
 TIME: Final = pa.timestamp("us", tz="UTC")
 
-SCHEMA: Final = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("epoch", pa.int64()),
-        ("offset", pa.int64()),
-        ("kind", pa.string()),
-        ("stream", pa.string()),
-        ("stream_epoch", pa.int64()),
-        ("seq", pa.int64()),
-        ("id", pa.string()),
-        ("accepted_at", TIME),
-        ("expires_at", TIME),
-        ("record_version", pa.int32()),
-        ("body", pa.binary()),
-        ("is_erased", pa.bool_()),
-        ("fault", pa.string()),
-        ("segment", pa.string()),
-        ("byte_position", pa.int64()),
-    ]
-)
-"""What a row of the data source has: an entry, and what is wrong with it if something is."""
+_TYPES: Final = {
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": TIME,
+}
+
+
+def arrow_fields(columns: Iterable[Column]) -> tuple[tuple[str, pa.DataType], ...]:
+    """Columns of a table with their types in Arrow."""
+    return tuple((one.name, _TYPES[one.type]) for one in columns)
+
+
+SCHEMA: Final = pa.schema(arrow_fields(SOURCE_COLUMNS))
 
 _HEAD: Final = np.dtype(
     [

@@ -33,6 +33,7 @@ from pyspark.sql.streaming.datasource import (
 
 from signalhub.log.errors import EntriesGone
 from signalhub.pipeline.source.plan import Plan, Position, Segments, Slice, log_of
+from signalhub.pipeline.tables.tables import SOURCE_COLUMNS
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -40,12 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "signalhub"
-SCHEMA: Final = (
-    "shard INT, epoch BIGINT, offset BIGINT, kind STRING, stream STRING, stream_epoch BIGINT,"
-    " seq BIGINT, id STRING, accepted_at TIMESTAMP, expires_at TIMESTAMP, record_version INT,"
-    " body BINARY, is_erased BOOLEAN, fault STRING, segment STRING, byte_position BIGINT"
-)
-"""The columns of `columns.SCHEMA`, in the words of Spark."""
+SCHEMA: Final = ", ".join(f"{one.name} {one.type}" for one in SOURCE_COLUMNS)
 
 Offsets = dict[str, dict[str, int]]
 """Position by shard, as Spark keeps it in checkpoints."""

@@ -15,23 +15,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from signalhub.pipeline.source.columns import TIME
+from signalhub.pipeline.source.columns import TIME, arrow_fields
+from signalhub.pipeline.tables.tables import ENTRY_COLUMNS
 from signalhub.wire import entry
 from signalhub.wire.entry import Kind, Outcome
 
 Values = tuple[Any, ...]
 Rows = Callable[[Any], Iterable[Values]]
 
-_PLACE: Final = (("shard", pa.int32()), ("epoch", pa.int64()), ("offset", pa.int64()))
-_STREAM: Final = (
-    ("kind", pa.string()),
-    ("stream", pa.string()),
-    ("stream_epoch", pa.int64()),
-    ("seq", pa.int64()),
-    ("id", pa.string()),
-    ("accepted_at", TIME),
-    ("expires_at", TIME),
-)
+_NOT_READ: Final = ("record_version", "body")
+_ENTRY: Final = arrow_fields(one for one in ENTRY_COLUMNS if one.name not in _NOT_READ)
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
@@ -45,12 +38,12 @@ class Reading(msgspec.Struct, frozen=True):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*_PLACE, *_STREAM, *self.columns])
+        return pa.schema([*_ENTRY, *self.columns])
 
 
 def read_bodies(entries: DataFrame, reading: Reading) -> DataFrame:
     """The rows the bodies of these entries give."""
-    kept = [name for name, _ in (*_PLACE, *_STREAM)]
+    kept = [name for name, _ in _ENTRY]
     chosen = entries.where(F.col("kind").isin(*reading.kinds)).select(*kept, "body")
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,7 +76,7 @@ def read_batch(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
             values.append(one)
     taken = batch.take(pa.array(places, pa.int64()))
     columns = list(zip(*values, strict=True)) or [()] * len(reading.columns)
-    arrays = [taken.column(name).cast(type) for name, type in (*_PLACE, *_STREAM)]
+    arrays = [taken.column(name).cast(type) for name, type in _ENTRY]
     pairs = zip(columns, reading.columns, strict=True)
     arrays += [_array(column, type) for column, (_, type) in pairs]
     return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)

@@ -86,15 +86,31 @@ _STREAM: Final = (
     Column("accepted_at", "TIMESTAMP", "When the hub took it; coarse for rooms."),
 )
 
+_RECORD: Final = (
+    Column("segment", "STRING", "The file of the log."),
+    Column("byte_position", "BIGINT", "Where in it the entry begins."),
+)
+ENTRY_COLUMNS: Final = (
+    *_PLACE,
+    *_STREAM,
+    Column("expires_at", "TIMESTAMP", "When it must not be served any more."),
+    Column("record_version", "INT", "Version of the log's format it was written in."),
+    Column("body", "BINARY", "What it holds, as MessagePack; null once it was removed."),
+)
+"""What the log says of an entry."""
+SOURCE_COLUMNS: Final = (
+    *ENTRY_COLUMNS,
+    Column("is_erased", "BOOLEAN", "Whether its content was erased."),
+    Column("fault", "STRING", "Why its body cannot be decoded; null if it can."),
+    *_RECORD,
+)
+"""What a row of the data source has: an entry, what is wrong with it, and then where it is."""
+
 ENTRIES: Final = Table(
     name="entries",
     about="Every entry of the log, once. What was removed leaves its row without the body.",
     columns=(
-        *_PLACE,
-        *_STREAM,
-        Column("expires_at", "TIMESTAMP", "When it must not be served any more."),
-        Column("record_version", "INT", "Version of the log's format it was written in."),
-        Column("body", "BINARY", "What it holds, as MessagePack; null once it was removed."),
+        *ENTRY_COLUMNS,
         Column("removed_at", "TIMESTAMP", "When its content was removed."),
         Column("removed_reason", "STRING", "Why: expired, retention or erased."),
     ),
@@ -206,8 +222,7 @@ QUARANTINE: Final = Table(
     about="Entries whose content could not be decoded; they are in `entries` as well.",
     columns=(
         *_PLACE,
-        Column("segment", "STRING", "The file of the log."),
-        Column("byte_position", "BIGINT", "Where in it the entry begins."),
+        *_RECORD,
         Column("reason", "STRING", "What is wrong with it."),
         Column("attempts", "INT", "How often it was tried."),
         Column("raw", "BINARY", "The body as it is."),
