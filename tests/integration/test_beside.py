@@ -257,7 +257,7 @@ class TestHub:
         assert app._degradations() == []
         await app.stop()
         (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
-        assert warning.startswith("the pipeline is off: there is no Java: ")
+        assert warning.startswith("the pipeline is off: Java not found: ")
         assert "install" in warning
 
     async def test_without_java_a_lake_that_is_there_is_still_read(

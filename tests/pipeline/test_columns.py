@@ -93,7 +93,7 @@ def test_a_body_that_is_no_message_is_a_row_with_a_fault(tmp_path: Path) -> None
 
     assert good["fault"] is None
     assert good["segment"] is None
-    assert "no published" in spoiled["fault"]
+    assert "invalid body of kind published" in spoiled["fault"]
     assert spoiled["body"] == b"\xc1 this is no MessagePack"
     assert spoiled["segment"].endswith(".log")
     assert spoiled["byte_position"] > 0

@@ -35,7 +35,7 @@ def test_without_java_the_one_command_to_run_is_named(programs: Path) -> None:
 
     assert problem is not None
     assert "apt-get install openjdk-17-jre-headless" in problem
-    with pytest.raises(SettingsError, match="there is no Java"):
+    with pytest.raises(SettingsError, match="Java not found"):
         jars.fetch()
 
 

@@ -188,7 +188,7 @@ def test_entries_that_cannot_be_decoded_are_in_quarantine_and_in_entries(
 
     (found,) = selected(lake, QUARANTINE.name, '"offset", raw, reason')
     assert (found["offset"], found["raw"]) == (0, spoiled.body)
-    assert "no published" in found["reason"]
+    assert "invalid body of kind published" in found["reason"]
     assert_dense(lake, 2)
 
 

@@ -92,7 +92,7 @@ REFUSED = [
     ("SELECT upper(try_reflect('java.lang.System', 'getenv', 'PATH')) FROM entries", "try_reflect"),
     ("SELECT * FROM table_changes('entries', 0)", "table_changes"),
     ("SELECT * FROM read_files('/etc')", "read_files"),
-    ("SELECT * FROM customers", "customers is no table of the lake"),
+    ("SELECT * FROM customers", "customers is not a table of the lake"),
 ]
 
 

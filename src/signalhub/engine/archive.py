@@ -103,7 +103,7 @@ class LakeReader:
         return list(found.values())
 
     def holds(self, segment: SegmentInfo) -> bool | None:
-        """Is every entry of the segment in `entries`, once? None: the table is not so far yet."""
+        """Is every entry of the segment in `entries`, once? None: it has not come that far yet."""
         if self._position(_ENTRIES, segment.epoch) < segment.end:
             return None
         place = {"shard": SHARD, "epoch": segment.epoch, "base": segment.base, "end": segment.end}
@@ -258,7 +258,7 @@ class LakeArchive:
             position = self._reader.inbox_position(self._epoch)
             if self._log_head is not None and position > self._log_head():
                 raise LakeUnreachable(
-                    "inbox", "it is ahead of the log, which must be an older copy of its own"
+                    "inbox", "it is ahead of the log, which must be an older copy"
                 )
             return Sight(position, self._landed(wanted, landed, position))
 

@@ -63,7 +63,7 @@ _COMPUTED_NAMES: Final = frozenset(
 )
 
 _ADVICE: Final = "write a SELECT"
-_HELP: Final = "mend it; the tables and their columns are described in docs/lake.md"
+_HELP: Final = "correct it; the tables and their columns are described in docs/lake.md"
 _PLACE: Final = re.compile(r"line (\d+),? pos(ition)? (\d+)")
 _CONDITION: Final = re.compile(r"^\s*\[[A-Z_.0-9]+\]\s*")
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
@@ -76,7 +76,7 @@ class QueryError(SignalHubError):
 
 
 class QueryRefused(QueryError):
-    """What was asked is no query, or asks for more than the tables."""
+    """The text is not a query, or asks for more than the tables."""
 
     code = "query_refused"
 
@@ -88,7 +88,7 @@ class QueryWrong(QueryError):
 
 
 def query_session(spark: SparkSession, lake: Lake) -> SparkSession:
-    """A session of its own for queries over the tables of a lake."""
+    """A separate session for queries over the tables of a lake."""
     # Spark's Python side would log every mistake in a query with the stack of the JVM.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     session = spark.newSession()
@@ -126,7 +126,7 @@ def check(session: SparkSession, text: str) -> set[str]:
                 f" {', '.join(sorted(present))}"
             )
         if name not in present and name not in found.local_names:
-            missing = "is not there yet" if name in TABLES else "is no table of the lake"
+            missing = "is not there yet" if name in TABLES else "is not a table of the lake"
             raise QueryRefused(f"{parts[0]} {missing}; there are {', '.join(sorted(present))}")
     return {parts[0].lower() for parts in found.relations} & present
 

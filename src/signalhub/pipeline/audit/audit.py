@@ -1,7 +1,7 @@
 """The audit: proof, hour by hour, that everything in the log is in the lake, once and unchanged.
 
 It is judged at one position: the head of the log when it begins. The tables are read as they were
-at one moment, so a pipeline or a hub at work beside it changes nothing.
+at one moment, so a pipeline or a hub running beside it changes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from signalhub.pipeline.tables.tables import AUDIT, DELIVERIES, ENTRIES, MESSAGE
 NEEDED: Final = (ENTRIES.name, MESSAGES.name, SUBSCRIPTIONS.name, DELIVERIES.name)
 """Tables that must have come as far as the audit judges."""
 STEPS: Final = 7
-"""So often `audit` says that it has come further."""
+"""How often `run` calls `advance`."""
 
 _POLL_S: Final = 0.5
 _ATTEMPTS_MAX: Final = 3
@@ -116,7 +116,7 @@ class Audit:
         return self._findings
 
     def _wait(self, wait_s: float) -> None:
-        """Give a pipeline at work the time to come as far as the log."""
+        """Give a running pipeline the time to catch up with the log."""
         deadline = time.monotonic() + wait_s
         while (behind := self._behind()) and is_pipeline_running(self._data):
             if time.monotonic() >= deadline:

@@ -19,7 +19,7 @@ from signalhub.pipeline.source.plan import Position
 from signalhub.pipeline.tables import bodies
 
 GRACE_S: Final = 300
-"""So long after its time a delivery may still be without an end."""
+"""How long after its time a delivery may still be pending."""
 ACTOR_GRACE_S: Final = 900
 """An ask to an actor without a mailbox is over at once, or given up after the next restart."""
 

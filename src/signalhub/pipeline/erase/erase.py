@@ -55,7 +55,7 @@ Values = dict[str, "str | Column"]
 
 
 class PipelineBehind(SignalHubError):
-    """The pipeline at work has not come past what is to be erased."""
+    """The running pipeline has not come past what is to be erased."""
 
     code = "pipeline_behind"
 
@@ -92,7 +92,7 @@ def wait_for(
     wait_s: float = _WAIT_S,
     poll_s: float = 0.5,
 ) -> None:
-    """Let a pipeline at work come past a position: until then it may still write what it had read.
+    """Let a running pipeline come past a position: until then it may still write what it had read.
 
     Raises `PipelineBehind`.
     """
@@ -287,7 +287,7 @@ def vacuum_all(
 
 @contextlib.contextmanager
 def alone(data: str) -> Iterator[bool]:
-    """Keep pipelines out while the block runs; False if one is at work already."""
+    """Keep pipelines out while the block runs; False if one is running already."""
     from signalhub.pipeline.run.lock import PipelineRunning, lock_pipeline
 
     try:

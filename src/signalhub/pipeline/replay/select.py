@@ -106,7 +106,7 @@ def select(
 ) -> DataFrame:
     """What a predicate selects up to a position, each row with its `verdict`.
 
-    Raises `QueryError` if it is no predicate.
+    Raises `QueryError` if it is not a predicate.
     """
     session = query_session(spark, lake)
     rows = _chosen(session, where)

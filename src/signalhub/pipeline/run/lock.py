@@ -22,7 +22,7 @@ class PipelineRunning(SignalHubError):
 
     def __init__(self, data: str | Path, pid: str) -> None:
         super().__init__(
-            f"another pipeline (process {pid or 'unknown'}) is at work on {data}; stop it first,"
+            f"another pipeline (process {pid or 'unknown'}) is running on {data}; stop it first,"
             " or look at it with `signalhub pipeline status`"
         )
 
@@ -34,7 +34,7 @@ class TablesBusy(SignalHubError):
 
     def __init__(self) -> None:
         super().__init__(
-            "upkeep or another erasure is at work on the tables; repeat the command when it is done"
+            "upkeep or another erasure is rewriting the tables; repeat the command when it is done"
         )
 
 

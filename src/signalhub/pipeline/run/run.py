@@ -1,7 +1,7 @@
-"""The pipeline at work: landing all the time, the other tables on slower beats, until it is told.
+"""A running pipeline: landing all the time, the other tables on slower beats, until it is stopped.
 
-A failure is never the end: the store may be away for minutes, and everything waits in the log. Only
-what no waiting can mend ends it: damage to the log, and entries that are gone.
+It retries after failures: the store may be away for minutes, and everything waits in the log. Only
+what waiting cannot fix ends it: damage to the log, and entries that are gone.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ log = logging.getLogger("signalhub.pipeline")
 _TICK_S: Final = 0.25
 _GRACE_S: Final = 5.0
 _PIECE_ENTRIES: Final = 250_000
-"""A table that is far behind takes so many entries in at a time; inboxes come in between."""
+"""How many entries a table that is far behind takes in at a time; inboxes come in between."""
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0
 _ATTEMPTS_MAX: Final = 6
 _OUR_ERROR: Final = re.compile(r"signalhub\.[\w.]+\.(\w+): ([^\n]+)")
 _ANY_ERROR: Final = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Error|Exception): (.+)$", re.MULTILINE)
-_MENDED_BY_STARTING_OVER: Final = {"EntriesGone", CheckpointAhead.__name__}
+_FIXED_BY_STARTING_OVER: Final = {"EntriesGone", CheckpointAhead.__name__}
 
 
 class PipelineFailed(SignalHubError):
-    """What no waiting can mend, or what a single run did not wait for."""
+    """What waiting cannot fix, or what a single run did not wait for."""
 
     code = "pipeline_failed"
 
@@ -138,7 +138,7 @@ class Pipeline:
     # Going on for ever.
 
     def up(self) -> None:
-        """Work until `stop`; raises `PipelineFailed` for what no waiting can mend."""
+        """Work until `stop`; raises `PipelineFailed` for what waiting cannot fix."""
         failures = 0
         beats = Beats(self._settings, self._hub, self._tables)
         while not self._stopping.is_set():
@@ -194,10 +194,10 @@ class Pipeline:
 
     def _ended(self, query: StreamingQuery) -> NoReturn:
         """The query has ended by itself: find out whether it is worth another try."""
-        name, message = cause(str(query.exception() or "the query ended without a word"))
+        name, message = cause(str(query.exception() or "the query ended without an error"))
         if name == "LogDamaged":
             raise PipelineFailed(message)
-        if name in _MENDED_BY_STARTING_OVER:
+        if name in _FIXED_BY_STARTING_OVER:
             self._landing().forget_checkpoint()
         raise RuntimeError(message)
 
@@ -205,7 +205,7 @@ class Pipeline:
         pause_s = grown(_PAUSE_S, _PAUSE_MAX_S, failures - 1)
         reason = first_line(error)
         log.warning(
-            "landing failed; it is tried again",
+            "landing failed and will be retried",
             extra={"reason": reason, "failures": failures, "pause_s": pause_s},
         )
         self._journal.retrying(reason, failures)
@@ -259,7 +259,7 @@ class Pipeline:
         except Exception as error:
             if not self._stopping.is_set():
                 facts = {"what": what, "reason": first_line(error)}
-                log.warning("a beat failed; the next one tries again", extra=facts)
+                log.warning("a step failed and will be retried", extra=facts)
             return True
         return False
 
@@ -272,7 +272,7 @@ class Pipeline:
         return {name: self._gained[name] - before.get(name, 0) for name in self._gained}
 
     def _take(self, table: str, *, pieces_max: int | None = None) -> bool:
-        """Have a table follow `entries`, at most so many pieces far; whether it is up to date."""
+        """Have a table follow `entries` by some pieces; whether it is up to date."""
         for epoch in self._known_epochs():
             to = self._lake.committed(ENTRIES.name, self._shard, epoch)
             done = self._lake.committed(table, self._shard, epoch)
@@ -381,7 +381,7 @@ class Pipeline:
         try:
             while not self._is_there(landing, target):
                 if self._stopping.wait(_TICK_S):
-                    raise PipelineFailed("it was stopped before everything was landed")
+                    raise PipelineFailed("stopped before everything was landed")
                 if not query.isActive:
                     self._ended(query)
         finally:

@@ -117,7 +117,7 @@ _NAME: Final = "hurry"
 
 
 def ask(data: str | Path) -> None:
-    """Have the pipeline at work do now what it would do later."""
+    """Have the running pipeline do now what it would do later."""
     (folder_of(data) / _NAME).touch()
 
 

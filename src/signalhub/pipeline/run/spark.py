@@ -46,7 +46,7 @@ def java_problem() -> str | None:
     """Why Spark cannot run here, and what to do; None if it can."""
     found = java()
     if found is None:
-        return f"there is no Java: {JAVA_ADVICE}"
+        return f"Java not found: {JAVA_ADVICE}"
     asked = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
     version = _major(asked.stderr + asked.stdout)
     if version is not None and version < JAVA_MIN:
@@ -64,7 +64,7 @@ def _major(text: str) -> int | None:
 
 
 def folder() -> Path:
-    """Where the JARs are kept; `SIGNALHUB_JARS` says otherwise."""
+    """Where the JARs are kept, unless `SIGNALHUB_JARS` names another folder."""
     if chosen := os.environ.get("SIGNALHUB_JARS"):
         return Path(chosen)
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -124,7 +124,7 @@ def install_java() -> bool:
 
 
 def main() -> int:
-    """Set up Java and the JARs, and say so; a machine that cannot is no failure."""
+    """Set up Java and the JARs, and report it; a machine that cannot have them is not a failure."""
     if jars() and java() is not None:
         return 0
     if java() is None:

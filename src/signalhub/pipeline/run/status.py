@@ -217,7 +217,7 @@ class Journal:
         log.info("landed", extra=facts)
 
     def reached(self, table: str, last: int | None) -> None:
-        """A derived table has come so far."""
+        """A derived table has reached an offset."""
         with self._lock:
             self._status.tables[table] = 0 if last is None else last + 1
 

@@ -242,7 +242,7 @@ def _look_inside(
             try:
                 head = decode(view[begin:end])
             except (msgspec.MsgspecError, ValueError) as error:
-                faults[len(ids)] = f"the body is no {_KINDS[kind]}: {error}"
+                faults[len(ids)] = f"invalid body of kind {_KINDS[kind]}: {error}"
             else:
                 identity, expires_ms = head.id, head.expires_ms
         elif kind not in _KINDS:

@@ -7,7 +7,7 @@ Spark finds it by itself where this package is installed (`pyspark_signalhub`). 
 published durable head is read, unless `beyondPublished` says that the hub is stopped.
 
 A row that cannot be decoded is a row, too: `fault` says what is wrong with it. Damage to a segment
-is no row: a stream ends in front of it, with everything before it delivered.
+is not a row: a stream delivers everything before it, and ends there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_entries_per_batch: int | None = None
     max_bytes_per_batch: int | None = None
     min_entries_per_batch: int = 1
-    """A batch of a stream begins when so many entries wait, or one of them `max_delay_ms`."""
+    """A batch of a stream begins when this many entries wait, or one has waited `max_delay_ms`."""
     max_delay_ms: int = 0
     slice_bytes: int = 32 * 2**20
     beyond_published: bool = False
@@ -274,6 +274,5 @@ def _parsed(text: str) -> Position:
         return Position(int(epoch), int(offset))
     except ValueError:
         raise SettingsError(
-            f"{text!r} is no position in a log; say earliest, latest, or an epoch and an offset"
-            " like 1:500"
+            f"invalid position {text!r}; use earliest, latest, or an epoch and an offset like 1:500"
         ) from None

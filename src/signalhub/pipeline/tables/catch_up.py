@@ -29,7 +29,7 @@ from signalhub.pipeline.tables.tables import (
 )
 
 PIECE_ENTRIES: Final = 1_000_000
-"""So many entries are taken in by one transaction; a long way is made in steps that count."""
+"""How many entries one transaction takes in at most, so that progress is kept on the way."""
 
 _TAKERS: Final[dict[str, Callable[[Piece], int]]] = {
     INBOX.name: messages.take_inbox,

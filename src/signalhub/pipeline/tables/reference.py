@@ -40,7 +40,7 @@ _OUTCOMES: Final = {
     Outcome.EXPIRED: "its time was over",
     Outcome.DROPPED: "given up by the poison policy, or its recipient was deleted",
     Outcome.DEAD_LETTERED: "it is in the dead letters",
-    Outcome.GONE: "nobody was there to take it",
+    Outcome.GONE: "the recipient was not there",
     Outcome.HANDED_OVER: "given to the socket; the recipient has yet to acknowledge it",
     Outcome.FILTERED: "meant for another subscription, or taken away before it was read",
     Outcome.ERASED: "its content was erased before it was delivered",
@@ -51,8 +51,8 @@ _INTRODUCTION: Final = """\
 
 Everything the log holds arrives in these Delta tables, by themselves while a pipeline runs (`make
 run` starts one beside the hub), or with `signalhub pipeline once`. They lie under
-`DATA/lake/NAME`, unless `pipeline.lake` or `--lake` says otherwise, and can be read by anything
-that reads Delta Lake with deletion vectors:
+`DATA/lake/NAME`, unless `pipeline.lake` or `--lake` names another place. They can be read by
+anything that reads Delta Lake with deletion vectors:
 
     signalhub sql "SELECT topic, count(*) FROM messages GROUP BY topic" --data data
 

@@ -25,7 +25,7 @@ FILE_BYTES: Final = 128 * 2**20
 """How large a file should become."""
 SMALL_BYTES: Final = 16 * 2**20
 SMALL_MAX: Final = 32
-"""With so many small files a table is compacted."""
+"""How many small files a table has when it is compacted."""
 
 IN_ORDER: Final = frozenset({ENTRIES.name, MESSAGES.name})
 _CONF: Final = {
@@ -66,7 +66,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def upkeep_session(spark: SparkSession) -> SparkSession:
-    """A session of its own, whose settings disturb nobody."""
+    """A separate session, whose settings affect no other."""
     session = spark.newSession()
     for name, value in _CONF.items():
         session.conf.set(name, value)
@@ -155,7 +155,7 @@ def _described(lake: Lake, name: str) -> list[dict[str, Any]]:
 
 
 IN_USE_S: Final = 3_600.0
-"""Files nobody has committed may belong to a write on its way, unless they are as old as this."""
+"""Uncommitted files may belong to a write in progress, unless they are older than this."""
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -180,7 +180,7 @@ def vacuum(
 
 
 def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list[str]:
-    """The files that are no part of the table any more, and were none at that time."""
+    """The files that are not part of the table now, and were not at that time."""
     log = Storage(spark, f"{lake.location(name)}/{LOG}")
     names = log.names()
     checkpoints = _versions(_CHECKPOINT, names)
