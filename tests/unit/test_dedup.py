@@ -308,7 +308,7 @@ def test_bytes_of_two_records_are_not_taken_for_one_key() -> None:
 
 def test_what_is_kept_is_remembered_by_the_next_process() -> None:
     dedup = Dedup(WINDOW_MS, 2**20)
-    dedup.is_kept = True
+    dedup.keep_fresh()
     acks = {
         f"m-{number}": Ack(NOW_MS + number, "queued", seq=number, stream=7) for number in range(999)
     }

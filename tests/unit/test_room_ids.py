@@ -47,7 +47,7 @@ def key_of(message_id: str, inbox: str = "inbox") -> bytes:
 def recorded(*accepted: tuple[str, int, int]) -> Remembered:
     """What a hub remembers of messages: id, time, position."""
     dedup = Dedup(WEEK_MS, 2**22)
-    dedup.is_kept = True
+    dedup.keep_fresh()
     for message_id, at_ms, seq in accepted:
         dedup.remember_by(key_of(message_id), at_ms, Ack(at_ms, seq=seq))
     return dedup.take_fresh()

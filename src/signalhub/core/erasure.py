@@ -152,6 +152,11 @@ class Erasures:
 
         return Erase([one.body for one in some], done)
 
+    def take_news(self) -> bool:
+        """Was something erased since the last time somebody asked?"""
+        has_news, self.has_news = self.has_news, False
+        return has_news
+
     def tick(self, now: int) -> list[Effect]:
         """Finish what an earlier process, or a full disk, has left."""
         left = [one for one in self._pending if not one.is_claimed]

@@ -22,6 +22,10 @@ class Storage:
         # Entries nobody waits for that the log had no room for.
         self._unwritten: list[Entry] = []
 
+    def stop(self, fault: Refusal) -> None:
+        """The log takes nothing more until the next start."""
+        self.fault = fault
+
     def check(self) -> None:
         """Refuse what needs the log when the log has stopped."""
         if self.fault is not None:

@@ -319,8 +319,7 @@ class App:
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
             self._save_snapshot()
-        if self.hub.erasures.has_news:
-            self.hub.erasures.has_news = False
+        if self.hub.erasures.take_news():
             self._save_snapshot()
             self._store.shed()
         segments = self._engine.segments

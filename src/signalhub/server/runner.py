@@ -283,7 +283,7 @@ class Runner:
         """The log took nothing; finally, if it will take nothing until the next start."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
-            self.hub.storage.fault = refusal
+            self.hub.storage.stop(refusal)
         self.perform(self.hub.refused(appends, refusal, now), now)
 
     def _ending_tick(self, now: int) -> None:

@@ -24,7 +24,8 @@ log = logging.getLogger("signalhub.server")
 def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     """Load the snapshot if it fits the log, and apply what was written since."""
     hub.streams.log_epoch = engine.epoch
-    hub.dedup.is_kept = hub.rooms.messages.ids.memory.is_kept = True
+    hub.dedup.keep_fresh()
+    hub.rooms.messages.ids.memory.keep_fresh()
     recovery = Recovery(hub.parts, hub.settings, now_ms)
     start = engine.first
     window = window_of(hub.settings)
@@ -33,7 +34,7 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     damage = engine.log.fault
     if damage is not None:
         # What can be read is served; the snapshot is the best there is, and nothing is changed.
-        hub.storage.fault = refusals.storage_damaged(str(damage))
+        hub.storage.stop(refusals.storage_damaged(str(damage)))
     if snapshot is not None and _begin(recovery, snapshot, engine):
         start, since = snapshot.offset, snapshot.seen_from
     elif snapshot is not None:
@@ -51,7 +52,7 @@ def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
     except LogDamaged as found:
         log.error("the log is damaged and opened read-only", extra={"reason": str(found)})
         engine.log.found_damaged(found)
-        hub.storage.fault = refusals.storage_damaged(str(found))
+        hub.storage.stop(refusals.storage_damaged(str(found)))
     except EntriesGone:
         if damage is None:
             raise

@@ -365,7 +365,7 @@ class MemoryShell:
     def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
         """The log took nothing."""
         if is_final:
-            self.hub.storage.fault = refusal
+            self.hub.storage.stop(refusal)
         self._carry_out(self.hub.refused(appends, refusal, self.now))
 
     # What the hub wants.

@@ -163,7 +163,7 @@ class TestRefusals:
     def test_a_log_that_has_stopped_erases_nothing(self) -> None:
         shell = MemoryShell()
         ada, _ = two_senders(shell)
-        shell.hub.storage.fault = refusals.storage_failed()
+        shell.hub.storage.stop(refusals.storage_failed())
 
         assert code_of(erase(ada, actor=ADA)) == "storage_failed"
 

@@ -62,7 +62,7 @@ def test_a_publication_that_does_not_fit_makes_no_topic(fault: dict[str, Any]) -
 
 
 def full_log(shell: MemoryShell) -> None:
-    shell.hub.storage.fault = refusals.storage_failed()
+    shell.hub.storage.stop(refusals.storage_failed())
 
 
 def full_of_mailboxes(shell: MemoryShell) -> None:

@@ -424,7 +424,7 @@ def test_a_token_that_permits_it_replays_in_the_name_of_others() -> None:
 
 def test_nothing_is_replayed_while_the_log_has_stopped() -> None:
     shell, operator, _ = scene()
-    shell.hub.storage.fault = refusals.storage_failed()
+    shell.hub.storage.stop(refusals.storage_failed())
 
     assert refusal(operator, original(1)) == "storage_failed"
     assert not shell.hub.replays.on_its_way

@@ -75,7 +75,7 @@ class Dedup:
         self._skew_ms = 0
         self._lost_until_ms = -1  # What was accepted up to then was given up early.
         # Records since the last `take_fresh`, if somebody keeps them; they take twice the room.
-        self.is_kept = False
+        self._is_fresh_kept = False
         self._fresh = bytearray()
         self._fresh_aside: dict[bytes, Ack] = {}
 
@@ -135,7 +135,7 @@ class Dedup:
         table = self._table
         delay_ms = ack.at_ms - (self._now_ms - self._skew_ms)
         record = table.add(key, self._now_ms, ack, delay_ms, self._oldest_kept_ms())
-        if self.is_kept:
+        if self._is_fresh_kept:
             self._fresh += record
             if table.is_aside(key):
                 self._fresh_aside[key] = ack
@@ -148,6 +148,10 @@ class Dedup:
             if (table.count - self._sliced) * _BUCKET_RECORDS_MEAN < table.count:
                 self._give_up_oldest_slice()
             table.trim(1, self._oldest_kept_ms())
+
+    def keep_fresh(self) -> None:
+        """Somebody will ask for what is new."""
+        self._is_fresh_kept = True
 
     def take_fresh(self) -> Remembered:
         """What was remembered since the last call, for somebody who keeps it."""

@@ -141,7 +141,7 @@ def test_answers_to_refused_messages_come_in_the_order_of_the_messages() -> None
 def test_nothing_fresh_is_taken_while_the_log_has_stopped() -> None:
     shell = room_shell()
     fill(shell, 1)
-    shell.hub.storage.fault = refusals.storage_failed()
+    shell.hub.storage.stop(refusals.storage_failed())
 
     assert send(shell, "fresh").code == UNAVAILABLE
     assert deposit(shell, "fresh").code == UNAVAILABLE

@@ -282,7 +282,7 @@ def test_a_snapshot_holds_no_binding_that_is_not_on_disk() -> None:
 
 def test_a_socket_cannot_bind_while_the_log_takes_nothing() -> None:
     shell = room_shell()
-    shell.hub.storage.fault = refusals.storage_failed()
+    shell.hub.storage.stop(refusals.storage_failed())
 
     assert code_of_join(shell, inbox=SECRET) == RoomCode.UNAVAILABLE
     assert shell.hub.rooms.directory.rooms == {}

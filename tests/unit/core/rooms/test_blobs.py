@@ -180,7 +180,7 @@ def test_a_room_is_not_forgotten_under_a_write() -> None:
 def test_nothing_is_written_while_the_log_has_stopped() -> None:
     shell = room_shell()
     put_blob(shell, b"one")
-    shell.hub.storage.fault = refusals.storage_failed()
+    shell.hub.storage.stop(refusals.storage_failed())
 
     assert put_blob(shell, b"two").code == RoomCode.UNAVAILABLE
     assert put_blob(shell, b"two", 7).code == CHANGED
