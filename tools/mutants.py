@@ -12,8 +12,8 @@ line and then the change, with a seed.
 
 The same mutant can be tried on another tree: it is looked for by the text of its line, the lines
 around it and the name of its function, in every file. A line that was rewritten is not found; then
-the list has to say where the mutant is now: `moved` with the `path`, the `text` of the line, and
-what stands there `before` and `after`.
+the list has to say where the mutant is now: `moved` with the `path`, the `text` of the line, the
+`nth` of several such lines, and what stands there `before` and `after`. No path: the code is gone.
 
 A run copies the tree, plants a mutant, runs the suites of its area from the fastest to the slowest
 and stops at the first test that fails. That test must pass without the mutant, or it does not
@@ -38,7 +38,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
 from operator import eq
 from pathlib import Path
@@ -312,6 +312,9 @@ def choose(tree: Path, count: int, seed: int) -> list[Mutant]:
 
 def locate(mutant: Mutant, tree: Path) -> Place | None:
     """Where the mutant's line is in a tree, if there is one line that fits best."""
+    first = Place(mutant.path, mutant.line, mutant.start, mutant.before, mutant.after)
+    if text_at(tree / mutant.path, mutant.line) == mutant.text:
+        return first
     if mutant.moved:
         return locate_moved(mutant, tree)
     scored: list[tuple[int, Place]] = []
@@ -324,26 +327,32 @@ def locate(mutant: Mutant, tree: Path) -> Place | None:
         functions = functions_of(source)
         for line, text in enumerate(change.lines, 1):
             if text.strip() == mutant.text:
-                score = 10 * (shown == mutant.path and line == mutant.line)
-                score += sum(map(eq, change.near(line, -1), mutant.above))
+                score = sum(map(eq, change.near(line, -1), mutant.above))
                 score += sum(map(eq, change.near(line, 1), mutant.below))
                 score += 2 * (functions.get(line) == mutant.function.split(".")[-1])
-                place = Place(shown, line, mutant.start, mutant.before, mutant.after)
-                scored.append((score, place))
+                scored.append((score, replace(first, path=shown, line=line)))
     scored.sort(key=lambda one: -one[0])
     is_clear = len(scored) == 1 or (len(scored) > 1 and scored[0][0] > scored[1][0])
     return scored[0][1] if is_clear else None
 
 
+def text_at(path: Path, line: int) -> str | None:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return lines[line - 1].strip() if line <= len(lines) else None
+
+
 def locate_moved(mutant: Mutant, tree: Path) -> Place | None:
-    """Where the list says that the mutant lives now."""
+    """Where the list says that the mutant lives now; it may say that the code is gone."""
     moved = mutant.moved
+    if not moved["path"]:
+        return None
     lines = (tree / moved["path"]).read_text(encoding="utf-8").splitlines()
     fitting = [at for at, line in enumerate(lines, 1) if line.strip() == moved["text"]]
-    if not fitting or moved["before"] not in moved["text"]:
+    nth = int(moved.get("nth", "1"))
+    if len(fitting) < nth or moved["before"] not in moved["text"]:
         return None
     start = moved["text"].index(moved["before"])
-    return Place(moved["path"], fitting[0], start, moved["before"], moved["after"])
+    return Place(moved["path"], fitting[nth - 1], start, moved["before"], moved["after"])
 
 
 def functions_of(source: str) -> dict[int, str]:
