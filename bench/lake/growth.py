@@ -21,8 +21,8 @@ from signalhub.engine.archive import LakeReader
 from signalhub.log.log import Log
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land.land import Landed, Landing
-from signalhub.pipeline.run.status import Upkeep
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.run.status import UpkeepRound
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.tables import ENTRIES, INBOX
 from signalhub.pipeline.upkeep.upkeep import maintain
@@ -61,7 +61,7 @@ class _GrowingLake:
         self._entries = room_messages(INBOXES, SIZE)
         self._lake = Lake(str(place / "lake"))
         self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
-        self._upkeep: Upkeep | None = None
+        self._upkeep: UpkeepRound | None = None
         self._land_s: deque[float] = deque(maxlen=TIMES)
         self._catch_up_ms: deque[int] = deque(maxlen=3)
         make_entries(spark, self._lake)
@@ -74,7 +74,7 @@ class _GrowingLake:
             batch_entries=COMMIT_ENTRIES,
             poll_s=0.05,
         )
-        self._query = landing.begin(Position(log.epoch, 0))
+        self._query = landing.begin(LogPosition(log.epoch, 0))
 
     def close(self) -> None:
         self._query.stop()

@@ -30,7 +30,7 @@ from bench.servers import ROOT
 from bench.subjects import Column, MeasurementFailed, Plan, Sample, Subject
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.source.columns import read_columns
-from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables.tables import ENTRIES
 
 NAME = "landing"
@@ -57,7 +57,7 @@ class _Source:
     spark: SparkSession
     data: Path
     lines: Path
-    end: Position
+    end: LogPosition
     bytes: int
 
 
@@ -155,7 +155,7 @@ def _write_lines(data: Path, target: Path) -> int:
     disk, end = log_of(data), log_end(data)
     encoder = msgspec.json.Encoder()
     columns = [name for name in ENTRIES.names if name not in _REMOVED]
-    slices = Segments(disk).plan(Position(end.epoch, 0), end).slices
+    slices = Segments(disk).plan(LogPosition(end.epoch, 0), end).slices
     for number, one in enumerate(slices):
         with (target / f"{number:05d}.json").open("wb") as file:
             for batch in read_columns(disk, 0, one):

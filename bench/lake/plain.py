@@ -25,14 +25,14 @@ def main(data: str, table: str, core: str) -> None:
 
     from signalhub.pipeline.lake import application
     from signalhub.pipeline.source.columns import TIME, read_columns
-    from signalhub.pipeline.source.plan import Position, Segments, log_of
+    from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
     from signalhub.pipeline.tables.tables import ENTRIES
 
     disk = log_of(Path(data))
     segments = Segments(disk)
     end = segments.valid()
     cpu_before, began = _cpu_s(), time.monotonic()
-    position = Position(end.epoch, 0)
+    position = LogPosition(end.epoch, 0)
     while position < end:
         plan = segments.plan(position, end, bytes_max=BATCH_BYTES)
         batches = [batch for one in plan.slices for batch in read_columns(disk, 0, one)]

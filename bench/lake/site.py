@@ -20,7 +20,7 @@ from bench.subjects import MeasurementFailed
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land.land import Landing, checkpointed
 from signalhub.pipeline.run.spark import open_session
-from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables.create import ensure_table, forget_tables
 from signalhub.pipeline.tables.tables import ENTRIES
 
@@ -51,7 +51,7 @@ def spark_session() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def log_end(data: Path) -> Position:
+def log_end(data: Path) -> LogPosition:
     """The end of a log that nobody is writing."""
     return Segments(log_of(data)).valid()
 
@@ -62,7 +62,7 @@ def make_entries(spark: SparkSession, lake: Lake) -> None:
     ensure_table(spark, lake, ENTRIES.name)
 
 
-def land(spark: SparkSession, lake: Lake, data: Path, checkpoint: Path, end: Position) -> float:
+def land(spark: SparkSession, lake: Lake, data: Path, checkpoint: Path, end: LogPosition) -> float:
     """Land a whole log into an empty table; the seconds from the first batch to the last row.
 
     A pipeline at work has its query running, so what starting one takes is no part of it.
@@ -77,7 +77,7 @@ def land(spark: SparkSession, lake: Lake, data: Path, checkpoint: Path, end: Pos
         until=end,
         beyond_published=True,
     )
-    query = landing.begin(Position(end.epoch, 0))
+    query = landing.begin(LogPosition(end.epoch, 0))
     try:
         while not (checkpoint / "offsets" / "0").exists():
             check(query)
@@ -89,7 +89,7 @@ def land(spark: SparkSession, lake: Lake, data: Path, checkpoint: Path, end: Pos
             _check_time(asked)
             time.sleep(_POLL_S)
         took_s = time.monotonic() - began
-        while (checkpointed(checkpoint, 0) or Position(0, 0)) < end:
+        while (checkpointed(checkpoint, 0) or LogPosition(0, 0)) < end:
             check(query)
             _check_time(asked)
             time.sleep(_POLL_S)

@@ -17,7 +17,7 @@ import pytest
 from signalhub.engine.archive import LakeArchive
 from signalhub.engine.local import LocalEngine
 from signalhub.log.footer import footer_name
-from signalhub.pipeline.run.status import LastBatch, Status, Totals, write_status
+from signalhub.pipeline.run.status import LastBatch, PipelineStatus, Totals, write_status
 from signalhub.testing import FakeClock
 from tests.support.lake.small_lake import SmallLake
 from tests.support.socket.rooms import (
@@ -111,7 +111,7 @@ class Scene:
     def say(self, **status: Any) -> None:
         """The pipeline says this about itself."""
         said: dict[str, Any] = {"pid": 1, "state": "running", "epoch": self.engine.epoch}
-        write_status(self.data, Status(**said | {"position": self.engine.head} | status))
+        write_status(self.data, PipelineStatus(**said | {"position": self.engine.head} | status))
 
 
 @asynccontextmanager

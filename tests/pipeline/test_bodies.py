@@ -33,7 +33,7 @@ MESSAGE = Message(
 )
 
 
-def read(reading: bodies.Reading, *entries: tuple[str, bytes | None]) -> list[dict[str, Any]]:
+def read(reading: bodies.BodyReader, *entries: tuple[str, bytes | None]) -> list[dict[str, Any]]:
     """The rows of entries of these kinds and bodies."""
     count = len(entries)
     batch = pa.RecordBatch.from_pydict(

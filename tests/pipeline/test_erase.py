@@ -23,7 +23,7 @@ from signalhub.pipeline.erase.erase import (
 )
 from signalhub.pipeline.erase.subject import FOUND, Subject, chosen, ranges
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     Body,
@@ -93,11 +93,11 @@ def a_life(scene: LogScene) -> None:
     )
 
 
-def head(side: Lakeside) -> Position:
+def head(side: Lakeside) -> LogPosition:
     return Segments(log_of(side.data)).valid()
 
 
-def removed(side: Lakeside, through: Position, name: str = ADA) -> Removal:
+def removed(side: Lakeside, through: LogPosition, name: str = ADA) -> Removal:
     subject = Subject("actor", name, name) if "@" in name else Subject("inbox", "id", name)
     erasure = Erasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS)
     return erase(side.spark, side.lake, erasure)
@@ -170,7 +170,7 @@ def test_a_pipeline_that_does_not_come_past_it_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineBehind, match=r"entries has not .* within 0\.1 s"):
         wait_for(
             Lake(str(tmp_path)),
-            Position(1, 5),
+            LogPosition(1, 5),
             lambda: asked.append(True),
             wait_s=0.1,
             poll_s=0.01,

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land.land import CheckpointAhead, Landing
 from signalhub.pipeline.land.resume import EntriesMissing
-from signalhub.pipeline.run.run import Pipeline, PipelineFailed, Summary
+from signalhub.pipeline.run.run import Pipeline, PipelineFailed, RunSummary
 from signalhub.pipeline.run.status import folder_of, read_status
 from signalhub.pipeline.source.plan import Segments
 from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
@@ -21,7 +21,7 @@ from signalhub.settings.model import Pipeline as Settings
 from signalhub.wire.entry import Entry, Kind
 from tests.pipeline.scene import NOON_MS, LogScene
 
-Once = Callable[..., Summary]
+Once = Callable[..., RunSummary]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def scene(tmp_path: Path) -> LogScene:
 
 @pytest.fixture
 def once(spark: SparkSession, tmp_path: Path, lake: Lake) -> Once:
-    def run(*, accept_gap: bool = False) -> Summary:
+    def run(*, accept_gap: bool = False) -> RunSummary:
         # The derived tables have tests of their own.
         pipeline = Pipeline(spark, lake, tmp_path, Settings(), tables=())
         return pipeline.once(accept_gap=accept_gap)

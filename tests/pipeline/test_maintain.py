@@ -18,13 +18,20 @@ from signalhub.engine.archive import LakeReader
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.run.lock import TablesBusy, turn
-from signalhub.pipeline.run.status import Journal, Upkeep, read_status
+from signalhub.pipeline.run.status import Journal, UpkeepRound, read_status
 from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.catch_up import ORDER
 from signalhub.pipeline.tables.create import forget_tables, remember
 from signalhub.pipeline.tables.tables import TABLES
 from signalhub.pipeline.upkeep import compact
-from signalhub.pipeline.upkeep.compact import File, Run, forget_commits, replaced, runs, vacuum
+from signalhub.pipeline.upkeep.compact import (
+    DataFile,
+    FileRun,
+    forget_commits,
+    replaced,
+    runs,
+    vacuum,
+)
 from signalhub.pipeline.upkeep.expire import Ages, Due
 from signalhub.pipeline.upkeep.upkeep import THOROUGH_MS, maintain
 from signalhub.settings.model import Pipeline
@@ -64,23 +71,23 @@ def bare(spark: SparkSession, scene: LogScene, tmp_path: Path) -> Lakeside:
 
 
 def test_neighbouring_small_files_become_one_until_it_is_large() -> None:
-    small = [File(1, n * 10, n * 10 + 9, SMALL) for n in range(5)]
+    small = [DataFile(1, n * 10, n * 10 + 9, SMALL) for n in range(5)]
 
-    assert runs(small) == [Run(1, 0, 49, 5)]
-    assert runs(small, 2 * SMALL) == [Run(1, 0, 19, 2), Run(1, 20, 39, 2)]
+    assert runs(small) == [FileRun(1, 0, 49, 5)]
+    assert runs(small, 2 * SMALL) == [FileRun(1, 0, 19, 2), FileRun(1, 20, 39, 2)]
 
 
 def test_a_large_file_or_another_epoch_ends_a_run() -> None:
     files = [
-        File(1, 0, 9, SMALL),
-        File(1, 10, 19, SMALL),
-        File(1, 20, 29, LARGE),
-        File(1, 30, 39, SMALL),
-        File(2, 35, 39, SMALL),
-        File(2, 40, 49, SMALL),
+        DataFile(1, 0, 9, SMALL),
+        DataFile(1, 10, 19, SMALL),
+        DataFile(1, 20, 29, LARGE),
+        DataFile(1, 30, 39, SMALL),
+        DataFile(2, 35, 39, SMALL),
+        DataFile(2, 40, 49, SMALL),
     ]
 
-    assert runs(files) == [Run(1, 0, 19, 2), Run(2, 35, 49, 2)]
+    assert runs(files) == [FileRun(1, 0, 19, 2), FileRun(2, 35, 49, 2)]
 
 
 def test_a_quick_round_looks_only_at_what_came_due_since_the_last() -> None:
@@ -120,7 +127,7 @@ def test_upkeep_and_erasure_take_turns(tmp_path: Path) -> None:
 
 
 def test_the_last_round_is_part_of_the_status(tmp_path: Path) -> None:
-    done = Upkeep(at_ms=NOON_MS, ms=12, looked_ms=NOON_MS, removed={"inbox": 3})
+    done = UpkeepRound(at_ms=NOON_MS, ms=12, looked_ms=NOON_MS, removed={"inbox": 3})
     Journal(tmp_path).upkeep = done
 
     found = read_status(tmp_path)
@@ -147,7 +154,7 @@ def test_expired_messages_of_rooms_leave_only_their_place(side: Lakeside, scene:
     ((epoch, last),) = side.land()
 
     now = LATER_MS + 2 * HOUR_MS
-    before = Upkeep(at_ms=LATER_MS, ms=0, looked_ms=LATER_MS, thorough_ms=LATER_MS)
+    before = UpkeepRound(at_ms=LATER_MS, ms=0, looked_ms=LATER_MS, thorough_ms=LATER_MS)
 
     done = maintain(side.spark, side.lake, side.data, FOREVER, last=before, now_ms=now)
 
@@ -283,7 +290,7 @@ def test_tables_forget_commits_from_before_the_last_two_old_checkpoints(
         _checkpoint(side, "entries")
     before = _log_of(side, "entries")
     assert forget_commits(side.spark, side.lake, "entries", 3 * 3_600.0) == 0
-    recently = Upkeep(at_ms=0, ms=0, thorough_ms=SystemClock().now_ms())
+    recently = UpkeepRound(at_ms=0, ms=0, thorough_ms=SystemClock().now_ms())
     kept = Pipeline(retention_s=FOREVER.retention_s)
 
     done = maintain(side.spark, side.lake, side.data, kept, last=recently)
@@ -405,7 +412,7 @@ def test_an_erasure_is_complete_when_its_time_has_come(bare: Lakeside, scene: Lo
     one.state, one.unreadable_ms = "unreadable", NOON_MS
     one.gone_planned_ms = NOON_MS + HOUR_MS
     certificate.write(bare.data, one)
-    quick = Upkeep(at_ms=NOON_MS, ms=0, looked_ms=NOON_MS, thorough_ms=NOON_MS)
+    quick = UpkeepRound(at_ms=NOON_MS, ms=0, looked_ms=NOON_MS, thorough_ms=NOON_MS)
 
     early = maintain(bare.spark, bare.lake, bare.data, SETTINGS, last=quick, now_ms=NOON_MS + 1)
     assert (early.erasures, early.vacuumed) == (0, [])

@@ -11,7 +11,7 @@ from signalhub.log.erasure import Erasure
 from signalhub.log.errors import LogDamaged
 from signalhub.log.log import Log
 from signalhub.pipeline.source.columns import read_columns
-from signalhub.pipeline.source.plan import Plan, Position, Segments
+from signalhub.pipeline.source.plan import LogPosition, ReadPlan, Segments
 from tests.support.memory.log import do_upkeep, drive, entry, flip_bit, open_log
 
 COUNT = 90
@@ -30,11 +30,11 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def planned(segments: Segments, log: Log, start: int = 0, **limits: int) -> Plan:
-    return segments.plan(Position(log.epoch, start), Position(log.epoch, log.head), **limits)
+def planned(segments: Segments, log: Log, start: int = 0, **limits: int) -> ReadPlan:
+    return segments.plan(LogPosition(log.epoch, start), LogPosition(log.epoch, log.head), **limits)
 
 
-def offsets(disk: SystemDisk, plan: Plan) -> list[int]:
+def offsets(disk: SystemDisk, plan: ReadPlan) -> list[int]:
     return [
         offset
         for one in plan.slices

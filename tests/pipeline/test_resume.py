@@ -14,8 +14,8 @@ from signalhub.pipeline.lake import Lake, LakeUnreachable, application, lake_of
 from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.run.lock import PipelineRunning, is_pipeline_running, lock_pipeline
 from signalhub.pipeline.run.progress import standing
-from signalhub.pipeline.run.status import Status, folder_of, read_status, write_status
-from signalhub.pipeline.source.plan import Position, Segments
+from signalhub.pipeline.run.status import PipelineStatus, folder_of, read_status, write_status
+from signalhub.pipeline.source.plan import LogPosition, Segments
 from signalhub.pipeline.tables.tables import ENTRIES
 from tests.pipeline.scene import LogScene
 
@@ -45,13 +45,13 @@ def epoch_of(scene: LogScene) -> int:
 
 
 def test_an_empty_lake_begins_with_the_first_entry(scene: LogScene, lake: Lake) -> None:
-    assert resume(scene.disk, lake, 0) == Position(epoch_of(scene), 0)
+    assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), 0)
 
 
 def test_a_lake_goes_on_behind_what_it_holds(scene: LogScene, lake: Lake) -> None:
     hold(lake, epoch_of(scene), 1_234)
 
-    assert resume(scene.disk, lake, 0) == Position(epoch_of(scene), 1_235)
+    assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), 1_235)
 
 
 def test_what_neither_log_nor_lake_has_is_named(scene: LogScene, lake: Lake) -> None:
@@ -87,7 +87,7 @@ def test_what_the_lake_has_may_be_gone_from_the_log(scene: LogScene, lake: Lake)
     first = Segments(scene.disk).first.offset
     hold(lake, epoch_of(scene), first - 1)
 
-    assert resume(scene.disk, lake, 0) == Position(epoch_of(scene), first)
+    assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), first)
 
 
 def test_epochs_are_known_also_by_the_footers_that_are_left(scene: LogScene) -> None:
@@ -142,7 +142,7 @@ def test_a_running_hub_is_noticed(tmp_path: Path) -> None:
 
 def test_a_status_is_read_as_it_was_written_and_nonsense_is_none(tmp_path: Path) -> None:
     assert read_status(tmp_path) is None
-    status = Status(pid=7, state="retrying", reason="the disk is full", position=12)
+    status = PipelineStatus(pid=7, state="retrying", reason="the disk is full", position=12)
     write_status(tmp_path, status)
     assert read_status(tmp_path) == status
 

@@ -10,7 +10,7 @@ from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.log.folder import look
 from signalhub.log.segment import segment_name
 from signalhub.pipeline.source.columns import read_columns
-from signalhub.pipeline.source.plan import Plan, Position, Segments, log_of
+from signalhub.pipeline.source.plan import LogPosition, ReadPlan, Segments, log_of
 from signalhub.wire.errors import SettingsError
 from tests.pipeline.scene import LogScene
 
@@ -23,7 +23,7 @@ def scene(tmp_path: Path) -> LogScene:
     return scene
 
 
-def offsets(scene: LogScene, plan: Plan) -> list[int]:
+def offsets(scene: LogScene, plan: ReadPlan) -> list[int]:
     """What the slices of a plan hold."""
     found: list[int] = []
     for one in plan.slices:
@@ -32,7 +32,7 @@ def offsets(scene: LogScene, plan: Plan) -> list[int]:
     return found
 
 
-def head_of(segments: Segments) -> Position:
+def head_of(segments: Segments) -> LogPosition:
     head = segments.published()
     assert head is not None
     return head
@@ -44,13 +44,13 @@ def test_a_plan_holds_every_entry_once_and_in_order(scene: LogScene) -> None:
     plan = segments.plan(segments.first, head_of(segments))
 
     assert offsets(scene, plan) == list(range(2_000))
-    assert plan.end == Position(segments.first.epoch, 2_000)
+    assert plan.end == LogPosition(segments.first.epoch, 2_000)
     assert len({one.segment for one in plan.slices}) > 1
 
 
 def test_a_plan_can_begin_and_end_within_a_batch(scene: LogScene) -> None:
     segments = Segments(scene.disk)
-    start = Position(segments.first.epoch, 137)
+    start = LogPosition(segments.first.epoch, 137)
 
     plan = segments.plan(start, head_of(segments), entries_max=55)
 
@@ -102,7 +102,7 @@ def test_what_is_appended_later_is_in_the_next_plan_only(scene: LogScene) -> Non
 
 def test_nothing_beyond_the_head_is_planned(scene: LogScene) -> None:
     segments = Segments(scene.disk)
-    head = Position(segments.first.epoch, 150)
+    head = LogPosition(segments.first.epoch, 150)
 
     plan = segments.plan(segments.first, head)
 
@@ -113,7 +113,7 @@ def test_a_sealed_segment_is_entered_through_its_footer(scene: LogScene) -> None
     scene.seal()
     segments = Segments(scene.disk)
 
-    plan = segments.plan(Position(segments.first.epoch, 150), head_of(segments), entries_max=10)
+    plan = segments.plan(LogPosition(segments.first.epoch, 150), head_of(segments), entries_max=10)
 
     assert offsets(scene, plan) == list(range(150, 160))
 
@@ -175,7 +175,7 @@ def test_a_segment_begun_anew_in_another_epoch_is_not_taken_for_the_old_one(
     scene.lose_the_end()
     scene.publish(30)
 
-    plan = segments.plan(Position(before.epoch, last.base), head_of(segments))
+    plan = segments.plan(LogPosition(before.epoch, last.base), head_of(segments))
 
-    assert plan.end == Position(before.epoch + 1, last.base + 30)
+    assert plan.end == LogPosition(before.epoch + 1, last.base + 30)
     assert offsets(scene, plan) == list(range(last.base, last.base + 30))

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.clock import SystemClock
 from signalhub.pipeline.run.schedule import WAIT_MS, Beats, Neighbour, neighbour
-from signalhub.pipeline.run.status import Upkeep
+from signalhub.pipeline.run.status import UpkeepRound
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.tables import INBOX
 from signalhub.settings.model import Pipeline
@@ -134,7 +134,7 @@ def test_upkeep_waits_for_a_busy_hub_and_not_for_ever() -> None:
     hub.pass_s(2)
 
     def is_due(seconds_ago: float) -> bool:
-        last = Upkeep(at_ms=SystemClock().now_ms() - int(seconds_ago * 1000), ms=0)
+        last = UpkeepRound(at_ms=SystemClock().now_ms() - int(seconds_ago * 1000), ms=0)
         return Beats(SETTINGS, hub.seen).is_upkeep_due(last, hub.now_ms)
 
     assert not is_due(120)

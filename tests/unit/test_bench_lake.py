@@ -19,7 +19,7 @@ from bench.lake.sender import send_on_schedule
 from bench.lake.site import CpuMeter, count_rows, log_end
 from bench.subjects import MeasurementFailed, Results, Sample
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 
 FRAME = b"0123456789"
 ANSWER = b"<kept>"
@@ -63,7 +63,7 @@ def test_publications_have_the_size_the_goal_in_megabytes_was_set_with(tmp_path:
         fill(log, publications(), 1_200)
     end = log_end(tmp_path)
     assert end.offset == 1_200
-    slices = Segments(log_of(tmp_path)).plan(Position(end.epoch, 0), end).slices
+    slices = Segments(log_of(tmp_path)).plan(LogPosition(end.epoch, 0), end).slices
     assert 300 < sum(one.end - one.begin for one in slices) / 1_200 < 400
 
 

@@ -29,7 +29,7 @@ from signalhub.pipeline.erase.subject import Subject
 from signalhub.pipeline.lake import lake_of
 from signalhub.pipeline.run import schedule
 from signalhub.pipeline.run.lock import turn
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.tables import ENTRIES
 from signalhub.pipeline.upkeep.compact import IN_USE_S
 from signalhub.settings.model import Auth, Key
@@ -142,7 +142,7 @@ class _LakeErasure:
         one, data = self.certificate, self.settings.data
         lake = lake_of(data, self.settings.pipeline.lake)
         assert one.log is not None
-        through = Position(one.log.epoch, one.log.through)
+        through = LogPosition(one.log.epoch, one.log.through)
         if not self.is_alone:
             self.progress("waiting for the pipeline to get past it")
             wait_for(lake, through, lambda: schedule.ask(data))

@@ -20,7 +20,7 @@ from signalhub.engine.archive import LakeArchive, Sight
 from signalhub.engine.local import LocalEngine
 from signalhub.pacing import Period
 from signalhub.pipeline.lake import Lake, LakeUnreachable, lake_of
-from signalhub.pipeline.run.status import Status, read_status
+from signalhub.pipeline.run.status import PipelineStatus, read_status
 from signalhub.server.pipeline_process import Beside, obstacle, pipeline_command
 from signalhub.settings import model
 
@@ -105,7 +105,7 @@ class Lakeside:
         self._clock = clock
         self._look = Period(_LOOK_MS)
         self._is_looking = False
-        self.status: Status | None = None
+        self.status: PipelineStatus | None = None
         # When the log had grown to which offset, as far as that has not landed; oldest first.
         self._samples: deque[tuple[int, int]] = deque()
         self._ill_since_ms: int | None = None

@@ -22,7 +22,7 @@ from signalhub.server.gauges import Gauges
 from signalhub.wire.errors import Code
 
 if TYPE_CHECKING:
-    from signalhub.pipeline.run.status import Status
+    from signalhub.pipeline.run.status import PipelineStatus
     from signalhub.server.lake import Lakeside
 
 LOG_STATES: Final = ("open", "full", "failed", "damaged")
@@ -80,7 +80,9 @@ def _of_lake(
     return gauge(name, of_lake, text)
 
 
-def _of_status(name: str, measure: Callable[[Status], float], text: str) -> Declaration[Gauges]:
+def _of_status(
+    name: str, measure: Callable[[PipelineStatus], float], text: str
+) -> Declaration[Gauges]:
     """A gauge that is 0 as long as the pipeline has said nothing."""
 
     def of_status(lakeside: Lakeside, _: int) -> float:
@@ -89,7 +91,7 @@ def _of_status(name: str, measure: Callable[[Status], float], text: str) -> Decl
     return _of_lake(name, of_status, text)
 
 
-def _batch_s(status: Status) -> float:
+def _batch_s(status: PipelineStatus) -> float:
     return 0 if status.last_batch is None else status.last_batch.ms / 1000
 
 

@@ -23,7 +23,7 @@ from signalhub.cli.terminal.progress import bar
 
 if TYPE_CHECKING:
     from signalhub.pipeline.land.land import Landed
-    from signalhub.pipeline.run.run import Pipeline, Summary
+    from signalhub.pipeline.run.run import Pipeline, RunSummary
     from signalhub.settings.model import Settings
 
 Master = Annotated[
@@ -208,11 +208,11 @@ def _end_with(parent: int, work: Pipeline) -> None:
     threading.Thread(target=watch, name="signalhub-parent", daemon=True).start()
 
 
-def _facts(summary: Summary) -> dict[str, Any]:
+def _facts(summary: RunSummary) -> dict[str, Any]:
     return msgspec.structs.asdict(summary)
 
 
-def _sentence(summary: Summary) -> str:
+def _sentence(summary: RunSummary) -> str:
     gained = ", ".join(f"{name} {rows}" for name, rows in summary.tables.items() if rows)
     return (
         f"Landed {summary.rows} {'entry' if summary.rows == 1 else 'entries'}"

@@ -32,7 +32,7 @@ from signalhub.pipeline.audit.rows import (
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.run import schedule
 from signalhub.pipeline.run.lock import is_pipeline_running
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.create import ensure_table
 from signalhub.pipeline.tables.tables import AUDIT, DELIVERIES, ENTRIES, MESSAGES, SUBSCRIPTIONS
 
@@ -55,7 +55,7 @@ class Findings(msgspec.Struct, kw_only=True):
     run_id: str
     at: datetime
     shard: int
-    head: Position
+    head: LogPosition
     """The entry behind the last one judged."""
     verdict: Verdict
     hours: list[Hour] = msgspec.field(default_factory=list)
@@ -203,7 +203,7 @@ class Audit:
         view, notes = self._view, self._findings.notes
         begins = view.begins
         lows = {epoch: min(row[2] for row in seen if row[0] == epoch) for epoch, *_ in seen}
-        candidates = [Position(epoch, low) for epoch, low in lows.items()]
+        candidates = [LogPosition(epoch, low) for epoch, low in lows.items()]
         candidates += [*self._audited_first(), *([view.first] if view.segments else [])]
         first = min(candidates, default=view.head)
         oldest = min(begins, default=_NEVER)
@@ -216,7 +216,7 @@ class Audit:
                     f"Epoch {epoch} is of a log that is no longer there; its rows are checked among"
                     " themselves only."
                 )
-        if begins and not found and first > Position(oldest, 0):
+        if begins and not found and first > LogPosition(oldest, 0):
             notes.append(
                 f"The lake begins with entry {first.offset} of epoch {first.epoch}; what came"
                 " before it is not part of this proof."
@@ -229,19 +229,19 @@ class Audit:
                 found.append(Bounds(epoch, low, end - 1))
         return found
 
-    def _audited_first(self) -> list[Position]:
+    def _audited_first(self) -> list[LogPosition]:
         """The first entry an earlier audit has seen: it cannot have left without a trace."""
         if not self._lake.exists(AUDIT.name):
             return []
         rows = self._read(AUDIT.name).where(F.col("verdict") != "behind")
         first = rows.agg(F.min(F.struct("epoch", "from_offset"))).collect()[0][0]
-        return [] if first is None else [Position(first[0], first[1])]
+        return [] if first is None else [LogPosition(first[0], first[1])]
 
     def _is_complete(self, bounds: list[Bounds]) -> bool:
         return bounds[0].first == 0
 
     def _name_given_up(
-        self, rows: DataFrame, bounds: list[Bounds], latest: Position, hours: Hours
+        self, rows: DataFrame, bounds: list[Bounds], latest: LogPosition, hours: Hours
     ) -> None:
         """Rows of entries that the log showed, or never had, and does not have now."""
         known = {one.epoch: one for one in bounds}
@@ -274,7 +274,7 @@ class Audit:
             entries=entries.where(is_mine),
             subscriptions=self._hold(SUBSCRIPTIONS.name),
             deliveries=deliveries.where(is_mine),
-            taken=Position(epoch, -1 if taken is None else taken),
+            taken=LogPosition(epoch, -1 if taken is None else taken),
             judged_at=judged,
         )
 

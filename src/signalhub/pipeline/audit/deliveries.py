@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.audit.hours import Hours
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables import bodies
 
 GRACE_S: Final = 300
@@ -38,7 +38,7 @@ class Recipients(msgspec.Struct, frozen=True, kw_only=True):
     entries: DataFrame
     subscriptions: DataFrame
     deliveries: DataFrame
-    taken: Position
+    taken: LogPosition
     """The last entry that `deliveries` has taken in."""
     judged_at: datetime
 
@@ -106,7 +106,7 @@ def _expected(recipients: Recipients) -> DataFrame:
     return mail.unionByName(published.select(*mail.columns))
 
 
-def _is_taken(prefix: str, taken: Position) -> Column:
+def _is_taken(prefix: str, taken: LogPosition) -> Column:
     epoch, offset = F.col(f"{prefix}_epoch"), F.col(f"{prefix}_offset")
     return (epoch < taken.epoch) | ((epoch == taken.epoch) & (offset <= taken.offset))
 

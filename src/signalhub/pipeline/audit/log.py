@@ -24,7 +24,7 @@ from signalhub.log.record import Unreadable
 from signalhub.log.segment import SegmentInfo
 from signalhub.log.verify import Report, verify
 from signalhub.pipeline.audit.hours import Hours
-from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.source.source import FORMAT
 
 BLOCK: Final = 2**16
@@ -33,7 +33,7 @@ BLOCK: Final = 2**16
 _COMPARED: Final = ("kind", "stream_epoch", "seq", "accepted_at", "stream", "body")
 _NAME: Final = re.compile(r"\b(\d{20})\.")
 
-Run = tuple[Position, Position]
+Run = tuple[LogPosition, LogPosition]
 """From an entry to the one behind the last."""
 
 
@@ -45,17 +45,17 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """Those on disk, oldest first."""
     deleted: tuple[SegmentInfo, ...]
     """Those of which the footer is left."""
-    head: Position
+    head: LogPosition
     """Where the audit ends: the next entry there will be."""
     is_live: bool
     """Whether a hub is writing it."""
 
     @property
-    def first(self) -> Position:
+    def first(self) -> LogPosition:
         """The oldest entry that can still be read."""
         if not self.segments:
             return self.head
-        return Position(self.segments[0].epoch, self.segments[0].base)
+        return LogPosition(self.segments[0].epoch, self.segments[0].base)
 
     @property
     def begins(self) -> dict[int, int]:
@@ -80,9 +80,9 @@ def look_at(data: Path, *, is_live: bool) -> LogView:
     disk = log_of(data)
     found = look(disk)
     segments = tuple(found.segments)
-    head = Position(segments[-1].epoch, segments[-1].end) if segments else Position(0, 0)
+    head = LogPosition(segments[-1].epoch, segments[-1].end) if segments else LogPosition(0, 0)
     if is_live and found.published:
-        published = Position(found.published.epoch, found.published.durable)
+        published = LogPosition(found.published.epoch, found.published.durable)
         head = min(head, published)
     return LogView(
         data=data, segments=segments, deleted=tuple(_deleted(disk)), head=head, is_live=is_live
@@ -130,7 +130,7 @@ def readable(view: LogView, *, is_sound: bool) -> list[Run]:
         return []
     found: list[Run] = []
     for one in view.segments:
-        begin, end = Position(one.epoch, one.base), Position(one.epoch, one.end)
+        begin, end = LogPosition(one.epoch, one.base), LogPosition(one.epoch, one.end)
         end = min(end, view.head)
         try:
             if begin < end and segments.plan(begin, end).end == end:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from signalhub.pipeline.erase.subject import Subject, find, ranges
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.catch_up import ORDER
 from signalhub.pipeline.tables.piece import joined
 from signalhub.pipeline.tables.tables import (
@@ -70,7 +70,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be erased from which lake."""
 
     subject: Subject
-    through: Position
+    through: LogPosition
     """Everything before it."""
     pseudonym: str
     now_ms: int
@@ -85,7 +85,7 @@ class Removal(msgspec.Struct, kw_only=True):
 
 def wait_for(
     lake: Lake,
-    through: Position,
+    through: LogPosition,
     hurry: Callable[[], object],
     *,
     shard: int = 0,

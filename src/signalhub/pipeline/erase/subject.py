@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from signalhub.core.erasure import Wanted
 from signalhub.pipeline.erase.certificate import Subject as SubjectKind
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.tables import DEAD_LETTERS, ENTRIES, MESSAGES
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import Kind, Stored
@@ -45,7 +45,7 @@ class Subject(msgspec.Struct, frozen=True):
     """As entries call it; for an inbox a hash, empty if the hub never had one."""
 
 
-def find(spark: SparkSession, lake: Lake, subject: Subject, through: Position) -> pa.Table:
+def find(spark: SparkSession, lake: Lake, subject: Subject, through: LogPosition) -> pa.Table:
     """The entries of the lake up to a position that are to be erased, in order, each once.
 
     Entries behind it belong to a life that began after the erasure.
@@ -80,7 +80,7 @@ def _read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
     return spark.read.format("delta").load(lake.location(name))
 
 
-def _until(rows: DataFrame, through: Position) -> DataFrame:
+def _until(rows: DataFrame, through: LogPosition) -> DataFrame:
     epoch, offset = F.col("epoch"), F.col("offset")
     return rows.where(
         (epoch < through.epoch) | ((epoch == through.epoch) & (offset < through.offset))

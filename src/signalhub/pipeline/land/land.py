@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from signalhub.pipeline.lake import Lake, application
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.source.source import FORMAT
 from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
 from signalhub.wire.errors import SignalHubError
@@ -32,7 +32,7 @@ BATCH_BYTES_MAX: Final = 512 * 2**20
 class Landed(msgspec.Struct, frozen=True, kw_only=True):
     """What one batch came to."""
 
-    end: Position
+    end: LogPosition
     """The next entry to land."""
     rows: int
     bytes: int
@@ -45,7 +45,7 @@ class CheckpointAhead(SignalHubError):
 
     code = "checkpoint_ahead"
 
-    def __init__(self, start: Position, wanted: int) -> None:
+    def __init__(self, start: LogPosition, wanted: int) -> None:
         super().__init__(
             f"the checkpoint goes on at offset {start.offset} of epoch {start.epoch}, but the"
             f" table wants {wanted} next; landing goes on from the table"
@@ -65,11 +65,11 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     batch_s: float = 5.0
     poll_s: float = 2.5
     """A batch costs about as much however small it is, so not every second has one."""
-    until: Position | None = None
+    until: LogPosition | None = None
     """Land up to here and wait for nothing; None: go on for ever."""
     beyond_published: bool = False
 
-    def begin(self, position: Position) -> StreamingQuery:
+    def begin(self, position: LogPosition) -> StreamingQuery:
         """Start the query where its checkpoint ends, or at the table's position if it disagrees."""
         done = checkpointed(self.checkpoint, self.shard)
         if done is not None and done > position:
@@ -135,7 +135,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             )
         )
 
-    def _write(self, rows: DataFrame, end: Position) -> tuple[int, int, int]:
+    def _write(self, rows: DataFrame, end: LogPosition) -> tuple[int, int, int]:
         seen = Observation()
         observed = rows.observe(
             seen,
@@ -147,7 +147,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         found = seen.get
         return found["rows"], found["bytes"], found["faults"]
 
-    def _quarantine(self, batch: DataFrame, end: Position) -> None:
+    def _quarantine(self, batch: DataFrame, end: LogPosition) -> None:
         committed = self.lake.committed(QUARANTINE.name, self.shard, end.epoch)
         if committed is not None and committed >= end.offset - 1:
             return
@@ -157,7 +157,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         if not faults.isEmpty():
             self._append(faults, QUARANTINE.name, end)
 
-    def _append(self, rows: DataFrame, table: str, end: Position) -> None:
+    def _append(self, rows: DataFrame, table: str, end: LogPosition) -> None:
         (
             rows.write.format("delta")
             .mode("append")
@@ -201,7 +201,7 @@ def has_unfinished(checkpoint: Path) -> bool:
     return bool(_numbers(checkpoint / "offsets") - _numbers(checkpoint / "commits"))
 
 
-def checkpointed(checkpoint: Path, shard: int) -> Position | None:
+def checkpointed(checkpoint: Path, shard: int) -> LogPosition | None:
     """Behind the last batch that Spark has noted as done; None if there is none."""
     done = _numbers(checkpoint / "commits")
     return _noted(checkpoint, max(done), shard) if done else None
@@ -211,7 +211,9 @@ def _numbers(folder: Path) -> set[int]:
     return {int(one.name) for one in folder.glob("*") if one.name.isdigit()}
 
 
-def batch_range(checkpoint: Path, batch_id: int, shard: int) -> tuple[Position | None, Position]:
+def batch_range(
+    checkpoint: Path, batch_id: int, shard: int
+) -> tuple[LogPosition | None, LogPosition]:
     """From where to where a batch reaches, as Spark has noted it before running the batch.
 
     The first batch of a checkpoint begins where the table ends, so nothing is noted about it.
@@ -220,7 +222,7 @@ def batch_range(checkpoint: Path, batch_id: int, shard: int) -> tuple[Position |
     return start, _noted(checkpoint, batch_id, shard)
 
 
-def _noted(checkpoint: Path, batch_id: int, shard: int) -> Position:
+def _noted(checkpoint: Path, batch_id: int, shard: int) -> LogPosition:
     lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     offsets = msgspec.json.decode(lines[-1], type=dict[str, dict[str, int]])
-    return Position(**offsets[str(shard)])
+    return LogPosition(**offsets[str(shard)])

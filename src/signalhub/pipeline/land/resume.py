@@ -10,7 +10,7 @@ from signalhub.log.disk import Disk
 from signalhub.log.footer import decode_summary, footer_base
 from signalhub.log.record import Unreadable
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.source.plan import Position, Segments
+from signalhub.pipeline.source.plan import LogPosition, Segments
 from signalhub.pipeline.tables.tables import ENTRIES
 from signalhub.wire.errors import SignalHubError
 
@@ -43,20 +43,20 @@ class LogBehindLake(SignalHubError):
         )
 
 
-def resume(disk: Disk, lake: Lake, shard: int) -> Position:
+def resume(disk: Disk, lake: Lake, shard: int) -> LogPosition:
     """The next entry to land; raises `EntriesMissing`, `LogBehindLake` or `LakeUnreachable`."""
     segments = Segments(disk)
     begins = _first_offsets(disk, segments)
     if not begins:
-        return Position(0, 0)
+        return LogPosition(0, 0)
     for epoch in sorted(begins, reverse=True):
         committed = lake.committed(ENTRIES.name, shard, epoch)
         if committed is not None:
-            wanted = Position(epoch, committed + 1)
+            wanted = LogPosition(epoch, committed + 1)
             break
     else:
         oldest = min(begins)
-        wanted = Position(oldest, begins[oldest])
+        wanted = LogPosition(oldest, begins[oldest])
     head = segments.published()
     if head is None or wanted > head:
         head = segments.valid()

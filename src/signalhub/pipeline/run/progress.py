@@ -13,8 +13,8 @@ from signalhub.clock import SystemClock
 from signalhub.locks import is_hub_running
 from signalhub.pipeline.lake import Lake, lake_of
 from signalhub.pipeline.run.lock import is_pipeline_running
-from signalhub.pipeline.run.status import Status, read_status
-from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.run.status import PipelineStatus, read_status
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
 
 _FEW_ENTRIES: Final = 50_000
@@ -110,11 +110,11 @@ def behind(data: Path, lake: Lake, names: Iterable[str], *, shard: int = 0) -> d
     return {name: count for name, count in found.items() if count}
 
 
-def _head(segments: Segments, hub_runs: bool) -> Position:
+def _head(segments: Segments, hub_runs: bool) -> LogPosition:
     return (segments.published() if hub_runs else None) or segments.valid()
 
 
-def _state(status: Status | None, is_running: bool) -> str:
+def _state(status: PipelineStatus | None, is_running: bool) -> str:
     if is_running:
         return status.state if status is not None else "starting"
     if status is None:
@@ -122,14 +122,14 @@ def _state(status: Status | None, is_running: bool) -> str:
     return "stopped" if status.state != "failed" else "failed"
 
 
-def _lag_s(status: Status | None) -> float:
+def _lag_s(status: PipelineStatus | None) -> float:
     """Since when something may be waiting: the last batch took everything there was."""
     if status is None or status.last_batch is None:
         return 0.0
     return round((SystemClock().now_ms() - status.last_batch.at_ms) / 1000, 1)
 
 
-def _last_batch(status: Status | None) -> str:
+def _last_batch(status: PipelineStatus | None) -> str:
     if status is None or status.last_batch is None:
         return "none"
     batch = status.last_batch
@@ -137,7 +137,7 @@ def _last_batch(status: Status | None) -> str:
     return f"{batch.rows} rows in {batch.ms} ms at {at}"
 
 
-def _table(lake: Lake, name: str, shard: int, begin: int, head: Position) -> TableStanding:
+def _table(lake: Lake, name: str, shard: int, begin: int, head: LogPosition) -> TableStanding:
     opened = lake.open(name)
     if opened is None:
         return TableStanding(name, None, None, 0, 0)

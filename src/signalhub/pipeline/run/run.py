@@ -32,8 +32,8 @@ from signalhub.pipeline.land.land import (
 )
 from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.run.schedule import Beats, Neighbour, was_asked
-from signalhub.pipeline.run.status import Journal, Upkeep, folder_of
-from signalhub.pipeline.source.plan import Position, Segments, log_of
+from signalhub.pipeline.run.status import Journal, UpkeepRound, folder_of
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.create import ensure_tables, forget_tables
 from signalhub.pipeline.tables.tables import ENTRIES, INBOX
@@ -61,7 +61,7 @@ class PipelineFailed(SignalHubError):
     code = "pipeline_failed"
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a single run came to."""
 
     rows: int
@@ -170,7 +170,7 @@ class Pipeline:
         finally:
             _stop(query)
 
-    def _landing(self, *, until: Position | None = None, beyond: bool = False) -> Landing:
+    def _landing(self, *, until: LogPosition | None = None, beyond: bool = False) -> Landing:
         settings = self._settings
         return self._landing_kind(
             spark=self._spark,
@@ -189,7 +189,7 @@ class Pipeline:
         self._journal.landed(batch, self._head())
         self._landed(batch)
 
-    def _head(self) -> Position:
+    def _head(self) -> LogPosition:
         return self._segments.published() or self._segments.valid()
 
     def _ended(self, query: StreamingQuery) -> NoReturn:
@@ -303,7 +303,7 @@ class Pipeline:
 
     def maintain(
         self, *, is_thorough: bool = False, pause: Callable[[], object] = lambda: None
-    ) -> Upkeep:
+    ) -> UpkeepRound:
         """Expire, compact and vacuum what is due, or everything that could be."""
         self._journal.upkeep = done = maintain(
             self._spark,
@@ -319,7 +319,7 @@ class Pipeline:
 
     # A single run.
 
-    def once(self, *, accept_gap: bool = False) -> Summary:
+    def once(self, *, accept_gap: bool = False) -> RunSummary:
         """Land everything there is now, follow with every table, and end.
 
         Beside a running hub "now" is its durable head; without one, the last good batch. Raises
@@ -344,7 +344,7 @@ class Pipeline:
                 self._wait_after(error, attempt)
         self._journal.stopped()
         totals = self._journal.totals()
-        return Summary(
+        return RunSummary(
             rows=totals.rows - before.rows,
             bytes=totals.bytes - before.bytes,
             quarantined=totals.quarantined - before.quarantined,
@@ -362,7 +362,7 @@ class Pipeline:
         position = resume(self._disk, self._lake, self._shard)
         return max(0, head.offset - position.offset)
 
-    def _land_to(self, target: Position, *, accept_gap: bool, beyond: bool) -> None:
+    def _land_to(self, target: LogPosition, *, accept_gap: bool, beyond: bool) -> None:
         forget_tables(self._spark)
         ensure_tables(self._spark, self._lake, self._settings, self._tables)
         landing = self._landing(until=target, beyond=beyond)
@@ -387,7 +387,7 @@ class Pipeline:
         finally:
             _stop(query)
 
-    def _is_there(self, landing: Landing, target: Position) -> bool:
+    def _is_there(self, landing: Landing, target: LogPosition) -> bool:
         """Whether everything was landed, and the batch that did it is over."""
         done = checkpointed(landing.checkpoint, self._shard)
         return done is not None and done >= target

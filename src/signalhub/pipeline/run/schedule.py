@@ -10,7 +10,7 @@ from typing import Final
 
 from signalhub.clock import SystemClock
 from signalhub.pacing import Period
-from signalhub.pipeline.run.status import Upkeep, folder_of
+from signalhub.pipeline.run.status import UpkeepRound, folder_of
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.tables import INBOX
 from signalhub.settings.model import Pipeline as Settings
@@ -104,7 +104,7 @@ class Beats:
         """It is not up to date yet; inboxes have their turn in between."""
         self._tables.insert(0, table)
 
-    def is_upkeep_due(self, last: Upkeep | None, now_ms: int) -> bool:
+    def is_upkeep_due(self, last: UpkeepRound | None, now_ms: int) -> bool:
         """The time since the last one counts, whichever pipeline did it."""
         wall_ms = SystemClock().now_ms()
         since = wall_ms - (self._begun_ms if last is None else last.at_ms)

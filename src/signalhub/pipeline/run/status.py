@@ -13,7 +13,7 @@ import msgspec
 
 from signalhub.clock import SystemClock
 from signalhub.pipeline.land.land import Landed
-from signalhub.pipeline.source.plan import Position
+from signalhub.pipeline.source.plan import LogPosition
 
 
 def keep(path: Path, value: object, *, is_for_good: bool = True) -> None:
@@ -62,7 +62,7 @@ class Totals(msgspec.Struct, kw_only=True):
     quarantined: int = 0
 
 
-class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+class UpkeepRound(msgspec.Struct, frozen=True, kw_only=True):
     """What one round of upkeep came to; the next one begins where it ended."""
 
     at_ms: int
@@ -88,7 +88,7 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     """Tables whose turn comes again with the next round, and why."""
 
 
-class Status(msgspec.Struct, kw_only=True):
+class PipelineStatus(msgspec.Struct, kw_only=True):
     """Written after every batch and every change of state."""
 
     pid: int
@@ -108,7 +108,7 @@ class Status(msgspec.Struct, kw_only=True):
     tables: dict[str, int] = msgspec.field(default_factory=dict)
     """The next offset each derived table will take in."""
     totals: Totals = msgspec.field(default_factory=Totals)
-    upkeep: Upkeep | None = None
+    upkeep: UpkeepRound | None = None
     """The last round of upkeep of the tables."""
 
 
@@ -117,15 +117,15 @@ def folder_of(data: str | Path) -> Path:
     return Path(data) / FOLDER
 
 
-def write_status(data: str | Path, status: Status) -> None:
+def write_status(data: str | Path, status: PipelineStatus) -> None:
     """Replace what was said before, at once or not at all."""
     keep(folder_of(data) / _NAME, status, is_for_good=False)
 
 
-def read_status(data: str | Path) -> Status | None:
+def read_status(data: str | Path) -> PipelineStatus | None:
     """What was said last; None if there is nothing, or nothing readable."""
     try:
-        return msgspec.json.decode((folder_of(data) / _NAME).read_bytes(), type=Status)
+        return msgspec.json.decode((folder_of(data) / _NAME).read_bytes(), type=PipelineStatus)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -144,7 +144,7 @@ class Journal:
         self._clock = SystemClock()
         now = self._clock.now_ms()
         earlier = read_status(data)
-        self._status = Status(
+        self._status = PipelineStatus(
             pid=os.getpid(),
             started_ms=now,
             tables=earlier.tables if earlier else {},
@@ -163,12 +163,12 @@ class Journal:
         self._status.inbox_failures = count
 
     @property
-    def upkeep(self) -> Upkeep | None:
+    def upkeep(self) -> UpkeepRound | None:
         """The last round of upkeep, also of an earlier pipeline."""
         return self._status.upkeep
 
     @upkeep.setter
-    def upkeep(self, done: Upkeep) -> None:
+    def upkeep(self, done: UpkeepRound) -> None:
         with self._lock:
             self._status.upkeep = done
             self._write()
@@ -181,7 +181,7 @@ class Journal:
     def totals(self) -> Totals:
         return copy(self._status.totals)
 
-    def running(self, position: Position, head: Position) -> None:
+    def running(self, position: LogPosition, head: LogPosition) -> None:
         """Landing begins, or goes on, here."""
         with self._lock:
             self._status.state = "running"
@@ -190,7 +190,7 @@ class Journal:
             self._status.head = head.offset
             self._write()
 
-    def landed(self, batch: Landed, head: Position) -> None:
+    def landed(self, batch: Landed, head: LogPosition) -> None:
         """One batch more."""
         now = self._clock.now_ms()
         with self._lock:
@@ -221,7 +221,7 @@ class Journal:
         with self._lock:
             self._status.tables[table] = 0 if last is None else last + 1
 
-    def look(self, head: Position) -> None:
+    def look(self, head: LogPosition) -> None:
         """Nothing happened; every now and then that is said, too."""
         with self._lock:
             self._status.head = head.offset

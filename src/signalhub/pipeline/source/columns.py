@@ -25,7 +25,7 @@ from signalhub.log.record import (
     entry_positions,
     read_batch,
 )
-from signalhub.pipeline.source.plan import Position, Segments, Slice
+from signalhub.pipeline.source.plan import LogPosition, Segments, Slice
 from signalhub.pipeline.tables.tables import SOURCE_COLUMNS, Column
 from signalhub.wire.entry import Kind
 
@@ -124,7 +124,7 @@ def read_columns(disk: Disk, shard: int, one: Slice) -> Iterator[pa.RecordBatch]
 
 
 def _planned_again(disk: Disk, one: Slice) -> tuple[Slice, ...]:
-    begin, end = Position(one.epoch, one.from_offset), Position(one.epoch, one.to_offset)
+    begin, end = LogPosition(one.epoch, one.from_offset), LogPosition(one.epoch, one.to_offset)
     plan = Segments(disk).plan(begin, end)
     if plan.end != end:
         raise LogDamaged(one.segment, one.begin, "its entries are not where they were planned")

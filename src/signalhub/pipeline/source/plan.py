@@ -43,7 +43,7 @@ def log_of(data: str | Path) -> SystemDisk:
     return SystemDisk(path, read_only=True)
 
 
-class Position(msgspec.Struct, frozen=True, order=True):
+class LogPosition(msgspec.Struct, frozen=True, order=True):
     """The next entry to read."""
 
     epoch: int
@@ -62,14 +62,14 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """The offset after the last entry that is meant."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReadPlan(msgspec.Struct, frozen=True):
     """Slices in order, and the position behind them."""
 
     slices: tuple[Slice, ...]
-    end: Position
+    end: LogPosition
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _BatchStart(msgspec.Struct, frozen=True):
     """A batch begins here with this offset."""
 
     offset: int
@@ -84,14 +84,14 @@ class Segments:
         self._bases: list[int] = []
         self._epochs: dict[int, int] = {}
         # Where the last plan ended in its segment, so that the next one need not search.
-        self._last: dict[int, _Place] = {}
+        self._last: dict[int, _BatchStart] = {}
         self._refresh()
 
     @property
-    def first(self) -> Position:
+    def first(self) -> LogPosition:
         """The oldest entry that can still be read; (0, 0) if there has never been one."""
         self._refresh()
-        return self._begin_of(self._bases[0]) if self._bases else Position(0, 0)
+        return self._begin_of(self._bases[0]) if self._bases else LogPosition(0, 0)
 
     @property
     def epochs(self) -> dict[int, int]:
@@ -99,25 +99,25 @@ class Segments:
         self._refresh()
         return {self._epochs[base]: base for base in reversed(self._bases)}
 
-    def published(self) -> Position | None:
+    def published(self) -> LogPosition | None:
         """The durable head as it was last published; None if that cannot be told."""
         head = read_head(self._disk)
-        return Position(head.epoch, head.durable) if head else None
+        return LogPosition(head.epoch, head.durable) if head else None
 
-    def valid(self) -> Position:
+    def valid(self) -> LogPosition:
         """The end of the last good batch, for a log that nobody is writing."""
         segments = look(self._disk).segments
-        return Position(segments[-1].epoch, segments[-1].end) if segments else Position(0, 0)
+        return LogPosition(segments[-1].epoch, segments[-1].end) if segments else LogPosition(0, 0)
 
     def plan(
         self,
-        start: Position,
-        head: Position,
+        start: LogPosition,
+        head: LogPosition,
         *,
         entries_max: int | None = None,
         bytes_max: int | None = None,
         slice_bytes: int = SLICE_BYTES,
-    ) -> Plan:
+    ) -> ReadPlan:
         """What to read from `start` on, at most to `head`, all of it verified.
 
         Ends at damage that has good entries before it, and raises `LogDamaged` in front of it;
@@ -143,12 +143,12 @@ class Segments:
 
     def _plan(
         self,
-        start: Position,
-        head: Position,
+        start: LogPosition,
+        head: LogPosition,
         entries_max: int | None,
         bytes_max: int | None,
         slice_bytes: int,
-    ) -> Plan:
+    ) -> ReadPlan:
         if head > start and head.epoch not in self._epochs.values():
             # A segment of the same name may have been begun anew.
             self._epochs.clear()
@@ -173,9 +173,9 @@ class Segments:
         except LogDamaged:
             if not slices:
                 raise
-        return Plan(tuple(slices), Position(start.epoch, offset))
+        return ReadPlan(tuple(slices), LogPosition(start.epoch, offset))
 
-    def _settle(self, start: Position, head: Position) -> Position:
+    def _settle(self, start: LogPosition, head: LogPosition) -> LogPosition:
         """The same position, or the beginning of a later epoch if nothing of this one is left."""
         while start.epoch < head.epoch and start.offset >= self._epoch_end(start.epoch, head):
             later = [base for base in self._bases if self._epochs[base] > start.epoch]
@@ -184,13 +184,13 @@ class Segments:
             start = self._begin_of(later[0])
         return start
 
-    def _epoch_end(self, epoch: int, head: Position) -> int:
+    def _epoch_end(self, epoch: int, head: LogPosition) -> int:
         later = [base for base in self._bases if self._epochs[base] > epoch]
         if later:
             return min(later[0], head.offset) if epoch == head.epoch else later[0]
         return head.offset if epoch == head.epoch or epoch == 0 else 0
 
-    def _slices(self, start: Position, limit: int, slice_bytes: int) -> Iterator[Slice]:
+    def _slices(self, start: LogPosition, limit: int, slice_bytes: int) -> Iterator[Slice]:
         offset = start.offset
         while offset < limit:
             at = bisect_right(self._bases, offset) - 1
@@ -221,7 +221,7 @@ class Segments:
                         continue
                     to_offset = min(located.batch.end, limit)
                     if to_offset == located.batch.end:
-                        self._last[base] = _Place(to_offset, end)
+                        self._last[base] = _BatchStart(to_offset, end)
                     if to_offset == limit:
                         break
                     if end - begin >= slice_bytes:
@@ -236,7 +236,7 @@ class Segments:
         finally:
             file.close()
 
-    def _place_of(self, base: int, offset: int) -> _Place:
+    def _place_of(self, base: int, offset: int) -> _BatchStart:
         """A place at or before an offset in its segment."""
         last = self._last.get(base)
         if last and last.offset <= offset:
@@ -245,13 +245,13 @@ class Segments:
         try:
             span = read_footer(file).span_of_offset(offset)
         except Unreadable:
-            return _Place(base, BATCHES_BEGIN)
+            return _BatchStart(base, BATCHES_BEGIN)
         finally:
             file.close()
-        return _Place(span.first, span.begin)
+        return _BatchStart(span.first, span.begin)
 
-    def _begin_of(self, base: int) -> Position:
-        return Position(self._epochs[base], base)
+    def _begin_of(self, base: int) -> LogPosition:
+        return LogPosition(self._epochs[base], base)
 
     @property
     def _known_to(self) -> int:

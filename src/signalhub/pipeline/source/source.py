@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from signalhub.log.errors import EntriesGone
-from signalhub.pipeline.source.plan import Plan, Position, Segments, Slice, log_of
+from signalhub.pipeline.source.plan import LogPosition, ReadPlan, Segments, Slice, log_of
 from signalhub.pipeline.tables.tables import SOURCE_COLUMNS
 from signalhub.wire.errors import SettingsError
 
@@ -154,7 +154,7 @@ class StreamReader(_Reader, DataSourceStreamReader):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._log: _Log | None = None
-        self._plan: tuple[Position, Plan] | None = None
+        self._plan: tuple[LogPosition, ReadPlan] | None = None
         self._waiting_since: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class StreamReader(_Reader, DataSourceStreamReader):
                 raise EntriesGone(to.offset)
         return list(map(LogPartition, self._plan[1].slices))
 
-    def _is_due(self, begin: Position, head: Position) -> bool:
+    def _is_due(self, begin: LogPosition, head: LogPosition) -> bool:
         """Whether enough waits, or it waits long enough."""
         options = self._options
         if head <= begin:
@@ -222,12 +222,12 @@ class StreamReader(_Reader, DataSourceStreamReader):
             self._log = _Log(self._options)
         return self._log
 
-    def _offsets(self, position: Position) -> Offsets:
+    def _offsets(self, position: LogPosition) -> Offsets:
         shard = str(self._options.shard)
         return {shard: {"epoch": position.epoch, "offset": position.offset}}
 
-    def _position(self, offsets: Offsets) -> Position:
-        return Position(**offsets[str(self._options.shard)])
+    def _position(self, offsets: Offsets) -> LogPosition:
+        return LogPosition(**offsets[str(self._options.shard)])
 
 
 class _Log:
@@ -238,14 +238,14 @@ class _Log:
         self._segments = Segments(log_of(options.path))
         self._until = _parsed(options.until) if options.until else None
 
-    def head(self) -> Position:
+    def head(self) -> LogPosition:
         options, head = self._options, None
         if not options.beyond_published:
             head = self._segments.published()
         head = head or self._segments.valid()
         return min(head, self._until) if self._until else head
 
-    def begin(self) -> Position:
+    def begin(self) -> LogPosition:
         wanted = self._options.starting_offset
         if wanted == "latest":
             return self.head()
@@ -253,12 +253,12 @@ class _Log:
 
     def plan(
         self,
-        start: Position,
-        head: Position,
+        start: LogPosition,
+        head: LogPosition,
         *,
         entries_max: int | None = None,
         bytes_max: int | None = None,
-    ) -> Plan:
+    ) -> ReadPlan:
         return self._segments.plan(
             start,
             head,
@@ -268,10 +268,10 @@ class _Log:
         )
 
 
-def _parsed(text: str) -> Position:
+def _parsed(text: str) -> LogPosition:
     epoch, _, offset = text.partition(":")
     try:
-        return Position(int(epoch), int(offset))
+        return LogPosition(int(epoch), int(offset))
     except ValueError:
         raise SettingsError(
             f"invalid position {text!r}; use earliest, latest, or an epoch and an offset like 1:500"

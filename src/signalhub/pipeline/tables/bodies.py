@@ -1,7 +1,7 @@
 """Bodies of entries turned into columns, an Arrow batch at a time.
 
-A `Reading` says what rows a body of some kind gives: none, one or many. A body that cannot be read
-gives none: landing has put it into quarantine.
+A `BodyReader` says what rows a body of some kind gives: none, one or many. A body that cannot be
+read gives none: landing has put it into quarantine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENTRY: Final = arrow_fields(one for one in ENTRY_COLUMNS if one.name not in _NO
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
-class Reading(msgspec.Struct, frozen=True):
+class BodyReader(msgspec.Struct, frozen=True):
     """Which kinds are read, and what columns their bodies give behind those of the entry."""
 
     kinds: dict[str, tuple[type[Any], Rows]]
@@ -41,7 +41,7 @@ class Reading(msgspec.Struct, frozen=True):
         return pa.schema([*_ENTRY, *self.columns])
 
 
-def read_bodies(entries: DataFrame, reading: Reading) -> DataFrame:
+def read_bodies(entries: DataFrame, reading: BodyReader) -> DataFrame:
     """The rows the bodies of these entries give."""
     kept = [name for name, _ in _ENTRY]
     chosen = entries.where(F.col("kind").isin(*reading.kinds)).select(*kept, "body")
@@ -52,7 +52,7 @@ def read_bodies(entries: DataFrame, reading: Reading) -> DataFrame:
     return chosen.mapInArrow(read, from_arrow_schema(reading.schema))
 
 
-def read_batch(batch: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
+def read_batch(batch: pa.RecordBatch, reading: BodyReader) -> pa.RecordBatch:
     """The same for one batch."""
     decoders = {
         kind: (msgspec.msgpack.Decoder(type).decode, rows)
@@ -130,7 +130,7 @@ def _room_message(one: entry.RoomMessage) -> Iterator[Values]:
     yield None, None, None, None, None, len(one.ciphertext), None, None
 
 
-MESSAGES: Final = Reading(
+MESSAGES: Final = BodyReader(
     {
         Kind.MAIL.name.lower(): (entry.Message, _message),
         Kind.PUBLISHED.name.lower(): (entry.Message, _message),
@@ -168,7 +168,7 @@ def _dead_letter(one: entry.Message) -> Iterator[Values]:
         )
 
 
-DEAD_LETTERS: Final = Reading(
+DEAD_LETTERS: Final = BodyReader(
     {Kind.PUBLISHED.name.lower(): (entry.Message, _dead_letter)},
     (
         ("topic", pa.string()),
@@ -185,7 +185,7 @@ DEAD_LETTERS: Final = Reading(
     ),
 )
 
-INBOX: Final = Reading(
+INBOX: Final = BodyReader(
     {
         Kind.ROOM_MESSAGE.name.lower(): (
             entry.RoomMessage,
@@ -217,7 +217,7 @@ def _settled(one: entry.Settled) -> Iterator[Values]:
         )
 
 
-SETTLEMENTS: Final = Reading(
+SETTLEMENTS: Final = BodyReader(
     {Kind.SETTLED.name.lower(): (entry.Settled, _settled)},
     (
         ("subscription", pa.string()),
@@ -233,7 +233,7 @@ SETTLEMENTS: Final = Reading(
     ),
 )
 
-CHANGES: Final = Reading(
+CHANGES: Final = BodyReader(
     {
         Kind.SUBSCRIPTION_CREATED.name.lower(): (
             entry.SubscriptionDefinition,

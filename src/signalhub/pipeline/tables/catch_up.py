@@ -47,7 +47,7 @@ _MADE_FROM: Final = {
 }
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What catching up came to; offsets are the last ones included, None: none."""
 
     table: str
@@ -67,7 +67,7 @@ def catch_up(
     *,
     piece_entries: int = PIECE_ENTRIES,
     pieces_max: int | None = None,
-) -> Progress:
+) -> TableProgress:
     """Take in what is behind, up to an offset of an epoch; what the table has stays as it is.
 
     A table goes no further than `entries` and the tables it is made from, and in one call no
@@ -94,4 +94,4 @@ def catch_up(
             rows += _TAKERS[table](Piece(session, lake, table, shard, epoch, last, end, begins))
             last = at = end
     ms = int((time.monotonic() - began) * 1000)
-    return Progress(table=table, rows=rows, start=start, to=at, ms=ms)
+    return TableProgress(table=table, rows=rows, start=start, to=at, ms=ms)

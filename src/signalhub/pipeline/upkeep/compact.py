@@ -39,7 +39,7 @@ _CONF: Final = {
 _SAYS: Final = ("size_bytes", "min.epoch", "max.epoch", "min.offset", "max.offset")
 
 
-class File(msgspec.Struct, frozen=True, order=True):
+class DataFile(msgspec.Struct, frozen=True, order=True):
     """A file of a table, as the table describes it; one of several epochs has no place."""
 
     epoch: int
@@ -52,7 +52,7 @@ class File(msgspec.Struct, frozen=True, order=True):
         return self.bytes < SMALL_BYTES
 
 
-class Run(msgspec.Struct, frozen=True):
+class FileRun(msgspec.Struct, frozen=True):
     """Neighbouring files that become one."""
 
     epoch: int
@@ -86,15 +86,15 @@ def compact(spark: SparkSession, lake: Lake, name: str, *, small_max: int = SMAL
     return len(sizes) - len(_sizes(lake, name))
 
 
-def runs(files: list[File], bytes_max: int = FILE_BYTES) -> list[Run]:
+def runs(files: list[DataFile], bytes_max: int = FILE_BYTES) -> list[FileRun]:
     """Which neighbours are put together: small ones, up to the size a file should have."""
-    found: list[Run] = []
-    open_run: list[File] = []
+    found: list[FileRun] = []
+    open_run: list[DataFile] = []
 
     def close() -> None:
         if len(open_run) > 1:
             last = max(one.last for one in open_run)
-            found.append(Run(open_run[0].epoch, open_run[0].first, last, len(open_run)))
+            found.append(FileRun(open_run[0].epoch, open_run[0].first, last, len(open_run)))
         open_run.clear()
 
     for file in sorted(files):
@@ -108,17 +108,17 @@ def runs(files: list[File], bytes_max: int = FILE_BYTES) -> list[Run]:
     return found
 
 
-def files_in_order(lake: Lake, name: str) -> list[File]:
+def files_in_order(lake: Lake, name: str) -> list[DataFile]:
     """The files of one epoch each, by position."""
     rows = _described(lake, name)
     return sorted(
-        File(row["min.epoch"], row["min.offset"], row["max.offset"], row["size_bytes"])
+        DataFile(row["min.epoch"], row["min.offset"], row["max.offset"], row["size_bytes"])
         for row in rows
         if row["min.offset"] is not None and row["min.epoch"] == row["max.epoch"]
     )
 
 
-def _rewrite(spark: SparkSession, location: str, run: Run) -> None:
+def _rewrite(spark: SparkSession, location: str, run: FileRun) -> None:
     """The same rows in one file. Streams that skip changes, as they have to here, skip this one."""
     rows = spark.read.format("delta").load(location).where(run.condition)
     (

@@ -21,7 +21,7 @@ from signalhub.clock import SystemClock
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.run.lock import turn
-from signalhub.pipeline.run.status import Upkeep
+from signalhub.pipeline.run.status import UpkeepRound
 from signalhub.pipeline.tables.tables import TABLES
 from signalhub.pipeline.upkeep import compact
 from signalhub.pipeline.upkeep.compact import forget_commits, vacuum
@@ -39,12 +39,12 @@ def maintain(
     data: str | Path,
     settings: Settings,
     *,
-    last: Upkeep | None = None,
+    last: UpkeepRound | None = None,
     now_ms: int | None = None,
     thorough: bool = False,
     is_alone: bool = False,
     pause: Callable[[], object] = lambda: None,
-) -> Upkeep:
+) -> UpkeepRound:
     """Do everything that is due; `is_alone` says that nobody else writes to the tables.
 
     Between tables comes `pause`, for what cannot wait until all are done. Raises `TablesBusy`
@@ -59,12 +59,12 @@ def _maintain(
     lake: Lake,
     data: str | Path,
     settings: Settings,
-    last: Upkeep | None,
+    last: UpkeepRound | None,
     now_ms: int | None,
     thorough: bool,
     is_alone: bool,
     pause: Callable[[], object],
-) -> Upkeep:
+) -> UpkeepRound:
     began = time.monotonic()
     now = SystemClock().now_ms() if now_ms is None else now_ms
     due = certificate.due(data, now)
@@ -89,7 +89,7 @@ def _maintain(
         for one in due:
             certificate.complete(data, one, now)
     forgotten = work.each(partial(forget_commits, age_s=settings.commits_s))
-    return Upkeep(
+    return UpkeepRound(
         at_ms=now,
         ms=int((time.monotonic() - began) * 1000),
         looked_ms=now if is_whole else last.looked_ms if last else 0,
