@@ -102,7 +102,7 @@ async def test_a_host_is_refused_while_another_of_its_folder_or_name_is_there(
     assert busy.code == 2
     assert "is in use by another actor host — stop it" in busy.err
     assert twin.code == 1
-    assert "a host shop is running" in twin.err
+    assert "a host shop is already running" in twin.err
     assert "Traceback" not in twin.err
 
 
@@ -151,7 +151,7 @@ async def test_a_file_configures_a_host(hub: RunningHub, tmp_path: Path) -> None
     ("text", "complaint"),
     [
         ("call_timeout = 10", "unknown key 'call_timeout' — Did you mean 'call_timeout_ms'?"),
-        ("call_timeout_ms = 1.5", "call_timeout_ms is an int, not float"),
+        ("call_timeout_ms = 1.5", "call_timeout_ms must be an int, not float"),
         ("tombstone_ttl_ms = 5", "tombstone_ttl_ms = 5 must exceed call_timeout_ms = 30000"),
         ("[host", "invalid TOML"),
         (None, "No such file"),
