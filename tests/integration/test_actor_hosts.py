@@ -295,7 +295,7 @@ async def test_a_name_belongs_to_one_host_and_a_folder_to_one_name(tmp_path: Pat
     async with run_hub(**UNLIMITED) as hub, hosting(hub.url, tmp_path, "adders", Adder) as first:
         assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1
         second = Host(Adder, data=tmp_path / "other", url=hub.url, name="adders")
-        assert "is running" in await refusal(second)
+        assert "is already running" in await refusal(second)
         with pytest.raises(SettingsError, match="in use by another actor host"):
             Host(Adder, data=tmp_path / "adders", url=hub.url)
         assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 2
@@ -313,7 +313,9 @@ async def test_a_copy_of_a_folder_does_not_run_beside_the_original(tmp_path: Pat
         assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 1
         shutil.copytree(tmp_path / "adders", tmp_path / "copy")
 
-        assert "is running" in await refusal(Host(Adder, data=tmp_path / "copy", url=hub.url))
+        assert "is already running" in await refusal(
+            Host(Adder, data=tmp_path / "copy", url=hub.url)
+        )
 
         assert await ask(hub.url, "adder/a", op(Adder.add, 1)) == 2
 
