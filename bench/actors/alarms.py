@@ -19,7 +19,7 @@ from signalhub.actors.api.operation import Continuation, encode_continuation
 from signalhub.actors.api.schedules import AlarmType, Spec
 from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.host import FILE
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 NAME = "alarms"
 ALARMS = 1_000_000
@@ -54,7 +54,7 @@ def measure(plan: Plan) -> Iterator[Sample]:
 
 def fill(data: Path, count: int) -> None:
     """Alarms of many actors within the year after tomorrow, written as rows at once."""
-    store = Store(data / FILE, durability="process")
+    store = HostStore(data / FILE, durability="process")
     spec = Spec(AlarmType.DELAYED).encode()
     continuation = encode_continuation(Continuation("ring"))
     chance, now_ms = random.Random(count), time.time_ns() // 1_000_000

@@ -11,9 +11,17 @@ from typing import Any
 from signalhub.actors import Actor, wire
 from signalhub.actors.api.operation import Operation
 from signalhub.actors.host.host import FILE
-from signalhub.actors.kernel.events import Arrived, Event, Locate, Place, Placed, Receipted, Send
+from signalhub.actors.kernel.events import (
+    ActorPlace,
+    DeliveryArrived,
+    Event,
+    LocateActors,
+    PlacesFound,
+    Receipted,
+    SendBatch,
+)
 from signalhub.actors.kernel.kernel import Kernel
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.testing.local_actors import request_body
 
 HERE = "@(actors/here)"
@@ -38,15 +46,15 @@ class Single:
         """Make a call from outside and turn until nothing is left to do."""
         self._asked += 1
         body = request_body(f"bench-{self._asked}", target, operation)
-        events: list[Event] = [Arrived(wire.CALL, body, _CALLER, self.now_ms, None)]
+        events: list[Event] = [DeliveryArrived(wire.CALL, body, _CALLER, self.now_ms, None)]
         while events or self.kernel.has_work:
             effects = self.kernel.turn(events, self.now_ms)
             events = [event for effect in effects for event in self._perform(effect)]
 
     def _perform(self, effect: Any) -> Iterator[Event]:
-        if isinstance(effect, Locate):
-            yield Placed([Place(one, self._home(one), 1) for one in effect.actors])
-        elif isinstance(effect, Send):
+        if isinstance(effect, LocateActors):
+            yield PlacesFound([ActorPlace(one, self._home(one), 1) for one in effect.actors])
+        elif isinstance(effect, SendBatch):
             yield Receipted(effect.batch)
 
     def _home(self, actor: str) -> str:
@@ -59,7 +67,7 @@ def single(
 ) -> Iterator[Single]:
     """Open a store that is synced; without `now_ms` the time is the real one."""
     names = frozenset(foreign)
-    kernel = Kernel(Store(data / FILE, durability="power"), classes, host=HERE, foreign=names)
+    kernel = Kernel(HostStore(data / FILE, durability="power"), classes, host=HERE, foreign=names)
     try:
         made = Single(kernel, names, now_ms)
         kernel.start(made.now_ms)

@@ -26,7 +26,7 @@ from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.tables import ENTRIES, INBOX
 from signalhub.pipeline.upkeep.upkeep import maintain
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 
 NAME = "growth"
 

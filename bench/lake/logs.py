@@ -14,7 +14,7 @@ from signalhub.log.disk import SystemDisk
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
 from signalhub.settings import model
-from signalhub.wire.entry import Entry, Kind, Message, RoomMessage, encode_body
+from signalhub.wire.entry import Entry, Kind, MessageBody, RoomMessageBody, encode_body
 
 BATCH_ENTRIES = 500
 KEPT_MS = 7 * 86_400_000
@@ -31,7 +31,7 @@ def open_log(data: Path) -> Iterator[Log]:
     """A log that is synced only when it is told, so that making it takes little time."""
     disk = SystemDisk(data / "log")
     clock = SystemClock()
-    log = Log(disk, model.Log(sync="os"), recover(disk, repair=True), clock=clock)
+    log = Log(disk, model.LogSettings(sync="os"), recover(disk, repair=True), clock=clock)
     try:
         yield log
     finally:
@@ -58,7 +58,7 @@ def publications() -> Iterator[Entry]:
     number = 0
     while True:
         topic, seq = number % _TOPICS, number // _TOPICS + 1
-        message = Message(
+        message = MessageBody(
             id=f"id-{number:012d}",
             copy_id=bytes(16),
             sender="@(demo/alice)",
@@ -86,7 +86,7 @@ def room_messages(inboxes: int, size: int) -> Iterator[Entry]:
     while True:
         # A hash repeated looks random enough to a compressor that works on pages.
         text = hashlib.sha512(number.to_bytes(8, "big")).hexdigest()
-        message = RoomMessage(
+        message = RoomMessageBody(
             message_id=f"m{number:012d}",
             ciphertext=(text * (size // len(text) + 1))[:size].encode(),
             created_ms=now_ms,

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from signalhub.server.rooms.openapi import describe
-from signalhub.settings.model import Rooms
+from signalhub.settings.model import RoomsSettings
 from signalhub.testing import FakeClock, run_hub, spawn_hub
 from tests.compliance.openapi_cases import COUNTS_VARIABLE, CROWDED_VARIABLE
 from tests.support.volume import volume
@@ -93,7 +93,7 @@ async def examine(
 
 
 def operations() -> list[str]:
-    paths = describe(Rooms())["paths"]
+    paths = describe(RoomsSettings())["paths"]
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
 
 
@@ -154,7 +154,7 @@ async def test_other_settings_are_described_as_well(tmp_path: Path) -> None:
 
 
 async def test_a_document_that_lies_is_found_out(tmp_path: Path) -> None:
-    document: Any = describe(Rooms())
+    document: Any = describe(RoomsSettings())
     fetch = document["paths"]["/v1/inbox/messages"]["get"]
     _, from_seq, limit = fetch["parameters"]
     del fetch["responses"]["400"]
@@ -183,7 +183,7 @@ async def test_a_document_that_lies_is_found_out(tmp_path: Path) -> None:
 
 
 def test_the_document_knows_the_limits_of_its_hub() -> None:
-    document = describe(Rooms(ciphertext_bytes_max=3, blob_bytes_max=7, rate=11))
+    document = describe(RoomsSettings(ciphertext_bytes_max=3, blob_bytes_max=7, rate=11))
 
     put = document["paths"]["/v1/room/quorum"]["put"]["requestBody"]["content"]
     deposit = document["components"]["schemas"]["Deposit"]["properties"]
@@ -194,7 +194,7 @@ def test_the_document_knows_the_limits_of_its_hub() -> None:
 
 @pytest.mark.parametrize("is_required", [True, False])
 def test_the_document_says_whether_capabilities_are_required(is_required: bool) -> None:
-    document = describe(Rooms(require_capability=is_required))
+    document = describe(RoomsSettings(require_capability=is_required))
 
     for path in ("/api/v1/message", "/v1/room/metadata", "/v1/room/proposals"):
         operation = next(iter(document["paths"][path].values()))

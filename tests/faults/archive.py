@@ -14,10 +14,10 @@ import pytest
 from signalhub.log.errors import LogDamaged
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
-from signalhub.log.recovery import Recovery, recover
+from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.verify import Report, verify
 from signalhub.testing import FakeClock, FaultyDisk
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 from tests.support.memory.log_workload import (
     ENDLESS,
     STREAMS,
@@ -83,7 +83,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 class Finding:
     """What became of a hurt folder."""
 
-    recovery: Recovery
+    recovery: LogRecovery
     report: Report
     errors: tuple[LogDamaged, ...]
     """What readers were told, at most one for the scan and one for each stream."""
@@ -114,7 +114,7 @@ def examine(files: dict[str, bytes]) -> Finding:
 
 def read_all(log: Log) -> list[LogDamaged]:
     reader = Reader(log)
-    seen: list[Stored] = []
+    seen: list[StoredEntry] = []
     errors = []
     try:
         seen.extend(reader.scan(log.first))
@@ -139,7 +139,7 @@ def read_streams(log: Log) -> list[LogDamaged]:
             if (one.stream, one.stream_epoch) == stream and one.seq
         ]
         expected = [one for offset, one in written if log.first <= offset < log.head]
-        found: list[Stored] = []
+        found: list[StoredEntry] = []
         try:
             while piece := reader.read(*stream, found[-1].seq + 1 if found else 1, 2, ENDLESS):
                 found += piece

@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
+from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, UpkeepThread
 from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
@@ -255,7 +255,7 @@ def test_power_loss_while_segments_are_sealed_beside_the_commits(cut: int) -> No
     """Two threads share the disk, so which operation is hit differs from run to run."""
     disk = FaultyDisk()
     sender = Sender(disk)
-    upkeep = Upkeep(sender.log)
+    upkeep = UpkeepThread(sender.log)
     disk.crash_at(cut)
     while sender.burst() is None:
         pass

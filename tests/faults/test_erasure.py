@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from signalhub.log.erasure import Erasure
+from signalhub.log.erasure import SegmentErasure
 from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
@@ -14,14 +14,14 @@ from signalhub.log.recovery import recover
 from signalhub.log.verify import verify
 from signalhub.testing import FakeClock, FaultyDisk, PowerCut
 from signalhub.testing.disk import Operation
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 from tests.support.memory.log import drive, entry
 from tests.support.memory.log_workload import log_settings
 from tests.support.volume import thinned
 
 BATCHES = 24
 CHOSEN = tuple((at, at) for at in range(1, 3 * BATCHES, 3))
-ERASURE = Erasure(CHOSEN, "erased.0f", CHOSEN[::2])
+ERASURE = SegmentErasure(CHOSEN, "erased.0f", CHOSEN[::2])
 SECRET = b"nobody is to read this again"
 
 
@@ -46,12 +46,12 @@ def written() -> dict[str, bytes]:
     return disk.files()
 
 
-def entries(disk: FaultyDisk) -> list[Stored]:
+def entries(disk: FaultyDisk) -> list[StoredEntry]:
     return [*Reader.of_folder(disk).scan(0)]
 
 
 @cache
-def before() -> list[Stored]:
+def before() -> list[StoredEntry]:
     return entries(FaultyDisk(written()))
 
 

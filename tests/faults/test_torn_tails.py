@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.record import ENTRY_HEADER_BYTES, HEADER_BYTES
-from signalhub.log.recovery import Recovery, recover
+from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.testing import FakeClock, FaultyDisk, PowerCut
 from signalhub.testing.disk import SECTOR_BYTES
@@ -109,7 +109,7 @@ def long_tail(*, is_prepared: bool = False) -> Scene:
     return scene
 
 
-def assert_cut(scene: Scene, content: bytes, position: int, head: int) -> Recovery:
+def assert_cut(scene: Scene, content: bytes, position: int, head: int) -> LogRecovery:
     """Recovery cuts exactly there, keeps the cut bytes, and changes nothing else."""
     disk = scene.disk_with(content)
     before = disk.files()

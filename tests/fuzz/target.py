@@ -25,8 +25,8 @@ from signalhub.core.effects import (
     Reply,
 )
 from signalhub.core.hub import Hub
-from signalhub.core.messages.ask import Receipt
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.messages.ask import AskReceipt
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.counters import Tally
 from signalhub.settings.model import Settings
@@ -93,15 +93,15 @@ class Target:
         except Exception as error:
             error.add_note(f"frame {self.frames}: {frame[:2_000]!r}")
             raise
-        if self.attacker.state is State.CLOSED:
+        if self.attacker.state is SessionState.CLOSED:
             self.attacker = self._join(ATTACKER)
-        if self.victim.state is State.CLOSED:
+        if self.victim.state is SessionState.CLOSED:
             self.victim = self._join(VICTIM)
         return True
 
     def check_bystander(self) -> None:
         """The bystander is served as ever."""
-        assert self.bystander.state is State.CONNECTED
+        assert self.bystander.state is SessionState.CONNECTED
         (heartbeat,) = self._ask(self.bystander, "hub:heartbeat", None)
         found = self._ask(self.bystander, "hub:discover", {"pattern": BYSTANDER})
         payload = {"topic": TOPIC, "type": "news", "data": self.frames}
@@ -189,7 +189,7 @@ class Target:
                     count = len(audience.recipients)
                     self._carry_out(self.hub.fanned_out(fan_receipt, count, 0, self.now))
                 case Close(session=session):
-                    assert session.state is State.CLOSED
+                    assert session.state is SessionState.CLOSED
                     assert session is not self.bystander
                 case Append():
                     self.engine.append(effect)
@@ -201,7 +201,7 @@ class Target:
                     if error is not None:
                         raise error
 
-    def _send(self, session: Session, frame: bytes, receipt: Receipt | Attempt | None) -> None:
+    def _send(self, session: Session, frame: bytes, receipt: AskReceipt | Attempt | None) -> None:
         self._written.append((session, _checked(frame)))
         if receipt is not None:
             self._carry_out(self.hub.handed_over(receipt, self.now))

@@ -6,7 +6,7 @@ import pytest
 from jwt import PyJWT
 
 from signalhub.auth.tokens import Authenticator
-from signalhub.settings.model import Auth, Settings
+from signalhub.settings.model import AuthSettings, Settings
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.target import Target
 from tests.support.volume import volume
@@ -16,7 +16,7 @@ FRAMES = volume(5_000, 25_000)
 LOOK_EVERY = 500
 
 SECRET = "a shared secret that is long enough for anybody"
-AUTH = Auth(enabled=True, secret=SECRET)
+AUTH = AuthSettings(enabled=True, secret=SECRET)
 CLAIMS = {
     "iss": "signal-hub",
     "sub": "somebody",

@@ -14,7 +14,7 @@ import pytest
 from signalhub.counters import LakeTally
 from signalhub.server.app import App
 from signalhub.server.pipeline_process import Beside, pipeline_command
-from signalhub.settings.model import Pipeline, Settings
+from signalhub.settings.model import PipelineSettings, Settings
 from tests.support.lake.small_lake import SmallLake
 from tests.support.socket.stage import eventually
 
@@ -226,7 +226,7 @@ class TestHub:
     @pytest.fixture
     def settings(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         monkeypatch.chdir(tmp_path)
-        return Settings(port=0, data="data", drain_s=1.0, pipeline=Pipeline(run="beside"))
+        return Settings(port=0, data="data", drain_s=1.0, pipeline=PipelineSettings(run="beside"))
 
     @pytest.fixture
     def no_java(self, monkeypatch: pytest.MonkeyPatch) -> None:

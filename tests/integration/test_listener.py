@@ -14,7 +14,7 @@ import picows
 import pytest
 
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, Request, Response, Routes
+from signalhub.server.port.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
 from signalhub.settings.model import Settings
 from signalhub.wire.frames import CloseCode
@@ -78,27 +78,27 @@ class Desk:
         for name in ("health", "echo", "slow", "broken", "broken_later", "bad_header", "big"):
             self.routes.add(f"/{name}", getattr(self, name))
 
-    def health(self, request: Request) -> Response:
+    def health(self, request: HttpRequest) -> Response:
         return Response(200, b"ok")
 
-    def echo(self, request: Request) -> Response:
+    def echo(self, request: HttpRequest) -> Response:
         return Response(200, request.query.encode() + request.body)
 
-    async def slow(self, request: Request) -> Response:
+    async def slow(self, request: HttpRequest) -> Response:
         self.slow_began.set()
         await self.slow_may_answer.wait()
         return Response(200, b"slow")
 
-    def broken(self, request: Request) -> Response:
+    def broken(self, request: HttpRequest) -> Response:
         raise RuntimeError("a secret detail")
 
-    async def broken_later(self, request: Request) -> Response:
+    async def broken_later(self, request: HttpRequest) -> Response:
         raise RuntimeError("a secret detail")
 
-    def bad_header(self, request: Request) -> Response:
+    def bad_header(self, request: HttpRequest) -> Response:
         return Response(200, headers={"X": "a\nb"})
 
-    def big(self, request: Request) -> Response:
+    def big(self, request: HttpRequest) -> Response:
         return Response(200, BIG)
 
 

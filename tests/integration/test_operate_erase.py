@@ -10,7 +10,7 @@ import pytest
 from signalhub import OutcomeUnknown, Refused
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.operate.erase import HubElsewhere, erase, subject_of
-from signalhub.settings.model import Auth, Settings
+from signalhub.settings.model import AuthSettings, Settings
 from signalhub.testing import run_hub
 from tests.pipeline.remains import remains
 from tests.support.process.command import unused_url
@@ -53,7 +53,7 @@ async def test_a_hub_that_cannot_be_asked_is_an_error_of_its_own(tmp_path: Path)
     settings = Settings(data=str(tmp_path))
 
     async with run_hub(
-        data=str(tmp_path), auth=Auth(enabled=True, secret="correct horse battery staple")
+        data=str(tmp_path), auth=AuthSettings(enabled=True, secret="correct horse battery staple")
     ) as hub:
         with pytest.raises(HubElsewhere, match="but not at"):
             await asyncio.to_thread(erase, settings, actor=ADA, url=unused_url())

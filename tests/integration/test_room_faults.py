@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from signalhub.core.rooms.values import Accepted, Result, Send
+from signalhub.core.rooms.values import Accepted, Result, SendToRoom
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.socket import RoomSocket
 from tests.support.socket.guest import sealed
@@ -94,7 +94,7 @@ def send_together(house: OpenHouse, *rooms: str) -> list[Sender]:
     app = house.hub.app
     senders = [Sender() for _ in rooms]
     sends = [
-        Send(sender, room, None, "together", b"QUJD", 0)
+        SendToRoom(sender, room, None, "together", b"QUJD", 0)
         for sender, room in zip(senders, rooms, strict=True)
     ]
 

@@ -18,7 +18,7 @@ from signalhub.pipeline.lake import lake_of
 from signalhub.pipeline.run.run import Pipeline
 from signalhub.pipeline.run.spark import open_session
 from signalhub.pipeline.run.status import read_status
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 
 _PIECE = bytes(2**12)
 

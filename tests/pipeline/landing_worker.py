@@ -22,7 +22,7 @@ from signalhub.pipeline.run.run import Pipeline
 from signalhub.pipeline.run.spark import open_session
 from signalhub.pipeline.run.status import folder_of
 from signalhub.pipeline.tables.tables import ENTRIES
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 
 BEFORE_WRITE = "before-write"
 WRITTEN = "written-not-committed"

@@ -11,8 +11,8 @@ from signalhub.log.disk import SystemDisk
 from signalhub.log.folder import look
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
-from signalhub.settings.model import Log as LogSettings
-from signalhub.wire.entry import Body, Entry, Kind, Message, RoomMessage, encode_body
+from signalhub.settings.model import LogSettings as LogSettings
+from signalhub.wire.entry import Body, Entry, Kind, MessageBody, RoomMessageBody, encode_body
 
 NOON_MS = 1_700_049_600_000  # 2023-11-15 12:00 UTC.
 
@@ -61,7 +61,7 @@ class LogScene:
     ) -> Entry:
         """A message on a durable topic, at its next position."""
         seq = self._next(topic, 1)
-        message = Message(
+        message = MessageBody(
             id=id or f"{topic}-{seq}",
             copy_id=b"0123456789abcdef",
             sender=sender,
@@ -77,7 +77,7 @@ class LogScene:
     ) -> Entry:
         """A message of a room; `inbox` is the name of its stream, `inbox.1.<hash>`."""
         seq = self._next(inbox, 1)
-        body = RoomMessage(f"m-{seq}", text.encode(), at_ms, expires_ms)
+        body = RoomMessageBody(f"m-{seq}", text.encode(), at_ms, expires_ms)
         return Entry(Kind.ROOM_MESSAGE, inbox, 1, seq, at_ms, encode_body(body))
 
     def mailed(
@@ -92,7 +92,7 @@ class LogScene:
         """An ask; one to an actor without a mailbox has no position."""
         seq = self._next(address, 1) if is_durable else 0
         expires_at = None if ttl is None else at_ms + ttl
-        body = Message(
+        body = MessageBody(
             id=f"{address}-{self.head}",
             copy_id=b"0123456789abcdef",
             sender="@(demo/alice)",

@@ -19,13 +19,13 @@ from signalhub.pipeline.audit.hours import Bounds, Hours
 from signalhub.wire.entry import (
     Entry,
     Kind,
-    Lost,
+    LostBody,
     Outcome,
-    Placed,
-    Settled,
+    PlacedBody,
+    SettledBody,
     Settlement,
-    StreamDefinition,
-    SubscriptionDefinition,
+    StreamDefinitionBody,
+    SubscriptionDefinitionBody,
     encode_body,
 )
 from tests.pipeline.lakeside import Lakeside
@@ -44,8 +44,8 @@ MAIL = 2 + HOUR_ENTRIES + 101
 ORDER_201 = 2 + 2 * HOUR_ENTRIES
 
 
-def definition(name: str) -> SubscriptionDefinition:
-    return SubscriptionDefinition(
+def definition(name: str) -> SubscriptionDefinitionBody:
+    return SubscriptionDefinitionBody(
         name=name,
         mode="shared",
         window=10,
@@ -60,7 +60,7 @@ def definition(name: str) -> SubscriptionDefinition:
 
 
 def settled(stream: str, subscription: str, *messages: Settlement, at_ms: int) -> Entry:
-    body = encode_body(Settled(subscription, 1, list(messages)))
+    body = encode_body(SettledBody(subscription, 1, list(messages)))
     return Entry(Kind.SETTLED, stream, 1, 0, at_ms, body)
 
 
@@ -68,7 +68,7 @@ def live(scene: LogScene) -> None:
     """Three hours of orders, a mailbox and a room; the last ten orders are pending."""
     scene.append(
         [
-            scene.about(Kind.STREAM_CREATED, "orders", StreamDefinition(is_topic=True)),
+            scene.about(Kind.STREAM_CREATED, "orders", StreamDefinitionBody(is_topic=True)),
             scene.about(Kind.SUBSCRIPTION_CREATED, "orders", definition("billing")),
         ]
     )
@@ -95,8 +95,8 @@ def live(scene: LogScene) -> None:
         scene.seal()
     scene.append(
         [
-            scene.about(Kind.LOST, "orders", Lost("billing", 201, 201), at_ms=at_ms),
-            scene.about(Kind.PLACED, "", Placed("order/17", "@(actors/shop)", 1), at_ms=at_ms),
+            scene.about(Kind.LOST, "orders", LostBody("billing", 201, 201), at_ms=at_ms),
+            scene.about(Kind.PLACED, "", PlacedBody("order/17", "@(actors/shop)", 1), at_ms=at_ms),
         ]
     )
     scene.close()
@@ -347,7 +347,9 @@ def test_a_lake_behind_the_log_proves_nothing(
 ) -> None:
     side = copied(spark, origin, tmp_path / "data")
     scene = LogScene(side.data, segment_bytes=2**16)
-    scene.append([scene.about(Kind.STREAM_CREATED, "more", StreamDefinition(is_topic=True))] * 3)
+    scene.append(
+        [scene.about(Kind.STREAM_CREATED, "more", StreamDefinitionBody(is_topic=True))] * 3
+    )
     scene.close()
 
     findings = audited(side)

@@ -10,18 +10,18 @@ import pyarrow as pa
 from signalhub.pipeline.source.columns import TIME
 from signalhub.pipeline.tables import bodies
 from signalhub.wire.entry import (
-    Broadcast,
-    DeadLetter,
-    Message,
+    BroadcastBody,
+    DeadLetterOrigin,
+    MessageBody,
     Outcome,
-    Removed,
-    RoomMessage,
-    Settled,
+    RemovedBody,
+    RoomMessageBody,
+    SettledBody,
     Settlement,
     encode_body,
 )
 
-MESSAGE = Message(
+MESSAGE = MessageBody(
     id="m-1",
     copy_id=b"0123456789abcdef",
     sender="@(demo/alice)",
@@ -65,8 +65,8 @@ def test_a_message_is_read_into_its_columns() -> None:
 
 
 def test_a_broadcast_has_only_a_sender_and_a_room_message_only_a_size() -> None:
-    told = Broadcast("b-1", "@(demo/alice)", b"{}")
-    said = RoomMessage("r-1", b"q83v", None, 2**42)
+    told = BroadcastBody("b-1", "@(demo/alice)", b"{}")
+    said = RoomMessageBody("r-1", b"q83v", None, 2**42)
 
     rows = read(
         bodies.MESSAGES, ("broadcast", encode_body(told)), ("room_message", encode_body(said))
@@ -97,7 +97,7 @@ def test_a_removed_body_leaves_an_empty_row_only_where_counts_must_fit() -> None
 
 
 def test_only_dead_letters_are_dead_letters() -> None:
-    dead = DeadLetter("orders", "billing", "1-1", 7, 3, "busy", 1000, 0, ["w"])
+    dead = DeadLetterOrigin("orders", "billing", "1-1", 7, 3, "busy", 1000, 0, ["w"])
     letter = msgspec.structs.replace(MESSAGE, dead=dead)
 
     (row,) = read(
@@ -109,7 +109,7 @@ def test_only_dead_letters_are_dead_letters() -> None:
 
 
 def test_a_settled_entry_gives_a_row_per_delivery() -> None:
-    settled = Settled(
+    settled = SettledBody(
         "billing",
         2,
         [
@@ -129,7 +129,7 @@ def test_a_settled_entry_gives_a_row_per_delivery() -> None:
 
 
 def test_a_removal_gives_a_row_per_range() -> None:
-    removed = Removed([(3, 5), (9, 9)], "purged")
+    removed = RemovedBody([(3, 5), (9, 9)], "purged")
 
     rows = read(bodies.CHANGES, ("removed", encode_body(removed)))
 

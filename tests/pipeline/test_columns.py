@@ -13,7 +13,7 @@ from signalhub.log.reader import Reader
 from signalhub.pipeline.source import source
 from signalhub.pipeline.source.columns import SCHEMA, read_columns
 from signalhub.pipeline.source.plan import Segments
-from signalhub.wire.entry import Broadcast, Entry, Kind, encode_body
+from signalhub.wire.entry import BroadcastBody, Entry, Kind, encode_body
 from tests.pipeline.scene import NOON_MS, LogScene
 
 
@@ -56,7 +56,7 @@ def test_columns_say_what_a_reader_of_single_entries_says(tmp_path: Path) -> Non
 
 def test_ids_and_expiries_are_taken_from_messages_of_every_kind(tmp_path: Path) -> None:
     scene = LogScene(tmp_path)
-    broadcast = encode_body(Broadcast("b-1", "@(demo/alice)", b"{}"))
+    broadcast = encode_body(BroadcastBody("b-1", "@(demo/alice)", b"{}"))
     scene.append(
         [
             scene.published("orders", {}, id="o-1"),

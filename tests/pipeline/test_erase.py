@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from signalhub.core.erasure import Wanted
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.erase.erase import (
-    Erasure,
+    LakeErasure,
     PipelineBehind,
     Removal,
     alone,
@@ -27,13 +27,13 @@ from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     Body,
-    DeadLetter,
+    DeadLetterOrigin,
     Entry,
-    Erased,
+    ErasedBody,
     Kind,
-    Message,
+    MessageBody,
     Outcome,
-    Settled,
+    SettledBody,
     Settlement,
     encode_body,
 )
@@ -61,8 +61,8 @@ def side(spark: SparkSession, scene: LogScene, tmp_path: Path) -> Lakeside:
     return Lakeside(spark, tmp_path)
 
 
-def message(text: str, *, sender: str = ADA, dead: DeadLetter | None = None) -> Message:
-    return Message(
+def message(text: str, *, sender: str = ADA, dead: DeadLetterOrigin | None = None) -> MessageBody:
+    return MessageBody(
         id=f"id-{text[:12]}",
         copy_id=b"0123456789abcdef",
         sender=sender,
@@ -78,7 +78,7 @@ def entry(kind: Kind, stream: str, seq: int, body: Body) -> Entry:
 
 def a_life(scene: LogScene) -> None:
     """Ada publishes, gets and answers mail, and takes from a topic; so does Bob."""
-    letter = DeadLetter("orders", "", "1", 1, 3, f"no {SECRET}", NOON_MS, NOON_MS, [])
+    letter = DeadLetterOrigin("orders", "", "1", 1, 3, f"no {SECRET}", NOON_MS, NOON_MS, [])
     settled = Settlement(1, 2, Outcome.ACKED, 1, 0, NOON_MS, NOON_MS, ADA)
     scene.append(
         [
@@ -87,7 +87,7 @@ def a_life(scene: LogScene) -> None:
             entry(Kind.MAIL, ADA, 1, message(f"{SECRET} too", sender=BOB)),
             entry(Kind.MAIL, BOB, 1, message(f"{SECRET} as well")),
             entry(Kind.MAIL, BOB, 2, message(PLAIN, sender="@(people/eve)")),
-            entry(Kind.SETTLED, ADA, 0, Settled("", 1, [settled])),
+            entry(Kind.SETTLED, ADA, 0, SettledBody("", 1, [settled])),
             entry(Kind.PUBLISHED, "orders.dlq", 1, message(SECRET, dead=letter)),
         ]
     )
@@ -99,7 +99,7 @@ def head(side: Lakeside) -> LogPosition:
 
 def removed(side: Lakeside, through: LogPosition, name: str = ADA) -> Removal:
     subject = Subject("actor", name, name) if "@" in name else Subject("inbox", "id", name)
-    erasure = Erasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS)
+    erasure = LakeErasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS)
     return erase(side.spark, side.lake, erasure)
 
 
@@ -118,11 +118,11 @@ def row(kind: str, stream: str, body: bytes | None, offset: int = 7) -> dict[str
         ("mail", BOB, encode_body(message("hers")), False),
         ("mail", ADA, encode_body(message("to her", sender=BOB)), True),
         ("mail", ADA, None, True),
-        ("settled", ADA, encode_body(Settled("", 1, [])), True),
+        ("settled", ADA, encode_body(SettledBody("", 1, [])), True),
         ("published", "orders", b"\xff cannot be read " + ADA.encode(), False),
         ("published", "orders", encode_body(message(f"about {ADA}", sender=BOB)), None),
         ("published", "orders", None, None),
-        ("settled", "orders", encode_body(Settled("s", 1, [])), None),
+        ("settled", "orders", encode_body(SettledBody("s", 1, [])), None),
         ("something_new", "orders", ADA.encode(), None),
     ],
 )
@@ -268,7 +268,7 @@ def test_an_interrupted_erasure_is_finished_by_doing_it_again(
     a_life(scene)
     side.shape("messages", "deliveries")
     subject = Subject("actor", ADA, ADA)
-    erasure = Erasure(subject=subject, through=head(side), pseudonym=STAND_IN, now_ms=NOON_MS)
+    erasure = LakeErasure(subject=subject, through=head(side), pseudonym=STAND_IN, now_ms=NOON_MS)
 
     def crash(step: str) -> None:
         if step == "erasing from entries":
@@ -300,10 +300,10 @@ def test_an_inbox_is_erased_and_the_others_keep_theirs(side: Lakeside, scene: Lo
 def test_what_comes_after_the_erasure_stays(side: Lakeside, scene: LogScene) -> None:
     scene.append([entry(Kind.MAIL, ADA, 1, message("before", sender=BOB))])
     through = head(side)
-    note = Erased("actor", [(0, 0)], [(0, 0)], STAND_IN)
+    note = ErasedBody("actor", [(0, 0)], [(0, 0)], STAND_IN)
     scene.append(
         [
-            entry(Kind.ERASED, "", 0, Erased("actor")),
+            entry(Kind.ERASED, "", 0, ErasedBody("actor")),
             entry(Kind.ERASED, "", 0, note),
             entry(Kind.MAIL, ADA, 1, message("a new life", sender=BOB)),
         ]
@@ -314,7 +314,7 @@ def test_what_comes_after_the_erasure_stays(side: Lakeside, scene: LogScene) -> 
     erase(
         side.spark,
         side.lake,
-        Erasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS),
+        LakeErasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS),
     )
 
     assert side.rows("entries", "offset", "stream") == [

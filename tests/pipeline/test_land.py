@@ -17,7 +17,7 @@ from signalhub.pipeline.run.run import Pipeline, PipelineFailed, RunSummary
 from signalhub.pipeline.run.status import folder_of, read_status
 from signalhub.pipeline.source.plan import Segments
 from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 from signalhub.wire.entry import Entry, Kind
 from tests.pipeline.scene import NOON_MS, LogScene
 

@@ -34,7 +34,7 @@ from signalhub.pipeline.upkeep.compact import (
 )
 from signalhub.pipeline.upkeep.expire import Ages, Due
 from signalhub.pipeline.upkeep.upkeep import THOROUGH_MS, maintain
-from signalhub.settings.model import Pipeline
+from signalhub.settings.model import PipelineSettings
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.remains import remains
 from tests.pipeline.scene import NOON_MS, LogScene
@@ -46,8 +46,8 @@ DAY_S = 86_400.0
 LATER_MS = 4_000_000_000_000  # What has expired by now would not reach the table.
 SMALL = 2**20
 LARGE = 100 * 2**20
-SETTINGS = Pipeline(retention_s=30 * 86_400.0, vacuum_s=0.0)
-FOREVER = Pipeline(retention_s=1e10, vacuum_s=0.0)
+SETTINGS = PipelineSettings(retention_s=30 * 86_400.0, vacuum_s=0.0)
+FOREVER = PipelineSettings(retention_s=1e10, vacuum_s=0.0)
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_tables_forget_commits_from_before_the_last_two_old_checkpoints(
     before = _log_of(side, "entries")
     assert forget_commits(side.spark, side.lake, "entries", 3 * 3_600.0) == 0
     recently = UpkeepRound(at_ms=0, ms=0, thorough_ms=SystemClock().now_ms())
-    kept = Pipeline(retention_s=FOREVER.retention_s)
+    kept = PipelineSettings(retention_s=FOREVER.retention_s)
 
     done = maintain(side.spark, side.lake, side.data, kept, last=recently)
 
@@ -347,10 +347,15 @@ def test_replaced_files_are_known_for_as_long_as_they_are_to_stay(
     side.land()
     assert known() == {"interval 1 days"}
     versions = _versions(side)
-    remember(side.spark, side.lake, "entries", Pipeline())
+    remember(side.spark, side.lake, "entries", PipelineSettings())
     assert _versions(side) == versions
 
-    remember(side.spark, side.lake, "entries", Pipeline(vacuum_s=1.5 * DAY_S, commits_s=7 * DAY_S))
+    remember(
+        side.spark,
+        side.lake,
+        "entries",
+        PipelineSettings(vacuum_s=1.5 * DAY_S, commits_s=7 * DAY_S),
+    )
 
     assert known() == {"interval 2 days", "interval 7 days"}
 

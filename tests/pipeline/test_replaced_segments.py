@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from signalhub.log.disk import SystemDisk
-from signalhub.log.erasure import Erasure
+from signalhub.log.erasure import SegmentErasure
 from signalhub.log.errors import LogDamaged
 from signalhub.log.log import Log
 from signalhub.pipeline.source.columns import read_columns
@@ -47,7 +47,7 @@ def test_a_plan_made_before_is_read_after(log: Log, tmp_path: Path) -> None:
     disk = SystemDisk(tmp_path, read_only=True)
     plan = planned(Segments(disk), log, slice_bytes=700)
 
-    drive(log.erase([Erasure(CHOSEN)]))
+    drive(log.erase([SegmentErasure(CHOSEN)]))
 
     assert offsets(disk, plan) == [*range(COUNT)]
 
@@ -58,7 +58,7 @@ def test_the_next_plan_goes_on_where_the_last_one_ended(log: Log, tmp_path: Path
     first = planned(segments, log, entries_max=12)
     assert first.end.offset == 12
 
-    drive(log.erase([Erasure(CHOSEN)]))
+    drive(log.erase([SegmentErasure(CHOSEN)]))
     second = planned(segments, log, 12)
 
     assert offsets(disk, first) + offsets(disk, second) == [*range(COUNT)]
@@ -68,7 +68,7 @@ def test_what_was_erased_has_no_body(log: Log, tmp_path: Path) -> None:
     disk = SystemDisk(tmp_path, read_only=True)
     plan = planned(Segments(disk), log)
 
-    drive(log.erase([Erasure(CHOSEN)]))
+    drive(log.erase([SegmentErasure(CHOSEN)]))
 
     rows = [
         row

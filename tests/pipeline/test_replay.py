@@ -32,8 +32,8 @@ from signalhub.pipeline.replay.select import (
     summarise,
 )
 from signalhub.testing import RunningHub, run_hub
-from signalhub.wire.entry import Broadcast, Entry, Kind, Replay, encode_body
-from signalhub.wire.entry import Message as Stored
+from signalhub.wire.entry import BroadcastBody, Entry, Kind, ReplayOrigin, encode_body
+from signalhub.wire.entry import MessageBody as Stored
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
 
@@ -59,14 +59,16 @@ def side(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakes
     ]
     scene.append(orders)
     mail = encode_body(Stored("m-1", b"copy", "@(demo/bob)", "hello", b'{"to":"carol"}'))
-    copy = Replay("job", 0, 1, 1, "m", 1, 9)
+    copy = ReplayOrigin("job", 0, 1, 1, "m", 1, 9)
     scene.append(
         [
             Entry(Kind.MAIL, "@(demo/carol)", 3, 1, NOON_MS, mail),
             scene.said("inbox.1.abc"),
             published("call:request"),
             published("n", replay=copy),
-            Entry(Kind.BROADCAST, "", 0, 0, NOON_MS, encode_body(Broadcast("b", "@(a/b)", b"{}"))),
+            Entry(
+                Kind.BROADCAST, "", 0, 0, NOON_MS, encode_body(BroadcastBody("b", "@(a/b)", b"{}"))
+            ),
         ]
     )
     scene.close()

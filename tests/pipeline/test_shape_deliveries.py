@@ -14,16 +14,16 @@ from signalhub.pipeline.tables import delivery_ends
 from signalhub.pipeline.tables.create import drop_table
 from signalhub.wire.entry import (
     Body,
-    Cursor,
+    CursorBody,
     Entry,
     Kind,
-    Lost,
+    LostBody,
     Outcome,
-    Removed,
-    Settled,
+    RemovedBody,
+    SettledBody,
     Settlement,
-    StreamDefinition,
-    SubscriptionDefinition,
+    StreamDefinitionBody,
+    SubscriptionDefinitionBody,
 )
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import LogScene
@@ -44,21 +44,21 @@ COLUMNS = (
 
 
 def created(scene: LogScene, name: str, start: int = 0) -> Entry:
-    definition = SubscriptionDefinition(
+    definition = SubscriptionDefinitionBody(
         name, "exclusive", 10, False, 1000, 3, 10, 100, None, False, start=start
     )
     return scene.about(Kind.SUBSCRIPTION_CREATED, "orders", definition)
 
 
 def cursor(scene: LogScene, name: str, generation: int, floor: int) -> Entry:
-    body = Cursor(name, generation, floor, floor + 10, [], {}, {})
+    body = CursorBody(name, generation, floor, floor + 10, [], {}, {})
     return scene.about(Kind.CURSOR, "orders", body)
 
 
 def settled(
     scene: LogScene, stream: str, name: str, generation: int, *deliveries: Settlement
 ) -> Entry:
-    return scene.about(Kind.SETTLED, stream, Settled(name, generation, list(deliveries)))
+    return scene.about(Kind.SETTLED, stream, SettledBody(name, generation, list(deliveries)))
 
 
 def write_life(scene: LogScene) -> None:
@@ -71,10 +71,10 @@ def write_life(scene: LogScene) -> None:
         return scene.published("orders", 1)
 
     failed = Settlement(2, 4, Outcome.FAILED, 1, 1, 1000, 1000, "w", "busy")
-    deleted = SubscriptionDefinition("audit", "", 1, False, 1, 1, 1, 1, None, False)
+    deleted = SubscriptionDefinitionBody("audit", "", 1, False, 1, 1, 1, 1, None, False)
     scene.append(
         [
-            scene.about(Kind.STREAM_CREATED, "orders", StreamDefinition(True)),  # 0
+            scene.about(Kind.STREAM_CREATED, "orders", StreamDefinitionBody(True)),  # 0
             created(scene, "billing"),
             cursor(scene, "billing", 1, 0),
             order(),  # 3: seq 1
@@ -88,7 +88,7 @@ def write_life(scene: LogScene) -> None:
             of("audit", 1, Settlement(2, 4, Outcome.DEAD_LETTERED, 3), Settlement(3, 6, 4, 0)),
             scene.about(Kind.SUBSCRIPTION_DELETED, "orders", deleted),  # 12
             created(scene, "audit", start=3),
-            scene.about(Kind.LOST, "orders", Lost("billing", 1, 1)),  # 14
+            scene.about(Kind.LOST, "orders", LostBody("billing", 1, 1)),  # 14
             of("billing", 2, Settlement(2, 4, Outcome.WRITTEN)),
             of("audit", 1, Settlement(4, 10, Outcome.ACKED)),  # 16: of its second life
             scene.mailed(BOB, 1),  # 17
@@ -98,7 +98,7 @@ def write_life(scene: LogScene) -> None:
             scene.mailed(BOB, 2),  # 21
             settled(scene, BOB, "", 1, Settlement(1, 17, Outcome.ACKED, 1, 0, 1, 1, BOB)),
             scene.about(Kind.STREAM_DELETED, BOB, Body()),  # 23
-            scene.about(Kind.REMOVED, "orders", Removed([(3, 3)], "purged")),  # 24
+            scene.about(Kind.REMOVED, "orders", RemovedBody([(3, 3)], "purged")),  # 24
             order(),  # 25: seq 5
         ]
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT
-from signalhub.settings.model import Dispatch, Log, Settings
+from signalhub.settings.model import DispatchSettings, LogSettings, Settings
 from tests.property.dispatch_watch import NAME, TOPIC, Watch, WatchedShell
 from tests.support.memory.shell import Message, Peer
 
@@ -98,7 +98,7 @@ class Run:
             for name, value in traits.items()
             if name not in ("wakes", "cache", "failover")
         }
-        dispatch = Dispatch(
+        dispatch = DispatchSettings(
             wakes=traits["wakes"],
             cursor_ms=200,
             cursor_settles=5,
@@ -106,7 +106,7 @@ class Run:
             heartbeat_ms=50,
         )
         settings = Settings(
-            message_rate=0.0, dispatch=dispatch, log=Log(cache_bytes=traits["cache"])
+            message_rate=0.0, dispatch=dispatch, log=LogSettings(cache_bytes=traits["cache"])
         )
         self.shell = WatchedShell(settings)
         self.watch = Watch(self.shell)

@@ -15,7 +15,7 @@ from signalhub.core.streams.streams import Topic
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT
-from signalhub.wire.entry import Cursor, Kind, Message, Outcome, Settled, decode_body
+from signalhub.wire.entry import CursorBody, Kind, MessageBody, Outcome, SettledBody, decode_body
 from tests.support.memory.shell import MemoryShell
 from tests.support.memory.shell import Message as Wire
 
@@ -42,10 +42,10 @@ class Watch:
         shell.watch = self
         # From the log.
         self._read = 0
-        self.published: dict[int, Message] = {}
+        self.published: dict[int, MessageBody] = {}
         self.letters: set[int] = set()
         self.written: set[int] = set()
-        self.cursor: Cursor | None = None
+        self.cursor: CursorBody | None = None
         # From the wire, of the present generation.
         self.generation = 1
         self.copies: Counter[int] = Counter()
@@ -170,14 +170,14 @@ class Watch:
         engine = self.shell.engine
         for entry in engine.entries[max(0, self._read - engine.first) :]:
             if entry.kind == Kind.PUBLISHED:
-                self._published(entry.stream, entry.seq, decode_body(Message, entry.body))
+                self._published(entry.stream, entry.seq, decode_body(MessageBody, entry.body))
             elif entry.kind == Kind.SETTLED and entry.stream == TOPIC:
-                self._settled(decode_body(Settled, entry.body))
+                self._settled(decode_body(SettledBody, entry.body))
             elif entry.kind == Kind.CURSOR and entry.stream == TOPIC:
-                self._cursor(decode_body(Cursor, entry.body))
+                self._cursor(decode_body(CursorBody, entry.body))
         self._read = engine.head
 
-    def _published(self, stream: str, seq: int, message: Message) -> None:
+    def _published(self, stream: str, seq: int, message: MessageBody) -> None:
         if stream == TOPIC:
             assert seq == len(self.published) + 1, "a position was left out or used twice"
             self.published[seq] = message
@@ -187,7 +187,7 @@ class Watch:
             assert message.key == self.published[message.dead.seq].key
             self.letters.add(message.dead.seq)
 
-    def _settled(self, body: Settled) -> None:
+    def _settled(self, body: SettledBody) -> None:
         if body.generation != self.generation:
             return
         for one in body.deliveries:
@@ -196,7 +196,7 @@ class Watch:
             if one.outcome not in (Outcome.FAILED, Outcome.HANDED_OVER):
                 self.written.add(one.seq)
 
-    def _cursor(self, cursor: Cursor) -> None:
+    def _cursor(self, cursor: CursorBody) -> None:
         if self.cursor is not None and cursor.generation == self.cursor.generation:
             assert cursor.floor >= self.cursor.floor, "a cursor went back"
         if cursor.generation == self.generation:

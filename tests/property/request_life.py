@@ -13,8 +13,8 @@ from typing import Any
 
 from signalhub.core import refusals
 from signalhub.core.hub import Hub
-from signalhub.core.sessions.session import State
-from signalhub.settings.model import Mailbox, Settings
+from signalhub.core.sessions.session import SessionState
+from signalhub.settings.model import MailboxSettings, Settings
 from signalhub.wire.names import HUB_ADDRESS
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import HELLO, SETTLING_HELLO, Message, Peer, envelope
@@ -90,7 +90,7 @@ class Life:
     """One hub and its peers."""
 
     def __init__(self) -> None:
-        settings = Settings(message_rate=0.0, mailbox=Mailbox(limit=MAIL_MAX))
+        settings = Settings(message_rate=0.0, mailbox=MailboxSettings(limit=MAIL_MAX))
         self.shell = TurningShell(settings)
         self.shell.engine.is_prompt = False
         # Requests by id: who asked, and for what.
@@ -350,7 +350,7 @@ class Life:
 
 
 def is_living(peer: Peer) -> bool:
-    return peer.closed is None and peer.session.state is State.CONNECTED
+    return peer.closed is None and peer.session.state is SessionState.CONNECTED
 
 
 def is_answer(message: Message, message_id: str) -> bool:

@@ -17,9 +17,9 @@ import pytest
 from signalhub.core import refusals
 from signalhub.core.effects import Consult
 from signalhub.core.messages.dedup import Dedup
-from signalhub.core.rooms.values import Archived, Deposit, PutBlob, Read, Send
+from signalhub.core.rooms.values import Archived, Deposit, PutBlob, Read, SendToRoom
 from signalhub.counters import RoomTally
-from signalhub.settings.model import Rooms, Settings
+from signalhub.settings.model import RoomsSettings, Settings
 from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import default_inbox
 from tests.property.request_life import Numbers, Picture, differences
@@ -93,10 +93,10 @@ def drawn(seed: int) -> list[Step]:
     return [(name, dice.randrange(NUMBERS)) for name in names]
 
 
-def settings_of(seed: int) -> Rooms:
+def settings_of(seed: int) -> RoomsSettings:
     """Everything is small, so that it runs out; the seed says which kind of hub it is."""
     timestamps: Literal["exact", "coarse"] = "exact" if seed % 2 else "coarse"
-    return Rooms(
+    return RoomsSettings(
         rate=RATE,
         timestamps=timestamps,
         retention_s=100.0,
@@ -167,7 +167,7 @@ class Life:
         caller = self.watch.ask("send", target=target, room=room, id=message_id, text=text)
         self.watch.issue(caller, guest)
         mono = mono_ms(self.shell)
-        request = Send(caller, room, inbox, message_id, text, mono, guest=guest, **members)
+        request = SendToRoom(caller, room, inbox, message_id, text, mono, guest=guest, **members)
         self.shell.perform(self.shell.hub.rooms.send(request, self.shell.now))
 
     def do_send(self, numbers: Numbers) -> None:

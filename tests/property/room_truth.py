@@ -20,13 +20,13 @@ from signalhub.core.rooms.values import (
     REJECTION,
 )
 from signalhub.wire.entry import (
-    Control,
     Kind,
-    Proposal,
-    RoomBlob,
-    RoomBound,
-    RoomMessage,
-    Stored,
+    ProposalBody,
+    RoomBlobBody,
+    RoomBoundBody,
+    RoomEffect,
+    RoomMessageBody,
+    StoredEntry,
     decode_body,
 )
 
@@ -84,7 +84,7 @@ class Truth:
         self.cases_max = cases_max
         self.messages: dict[str, list[Written]] = {}
         self.bindings: dict[str, str] = {}
-        self.blobs: dict[tuple[str, str], RoomBlob] = {}
+        self.blobs: dict[tuple[str, str], RoomBlobBody] = {}
         self.cases: dict[str, dict[str, Case]] = {}
         # Requests that may yet be written, by room or inbox and by id, in their order.
         self.issued: dict[tuple[str, str], list[Issued]] = {}
@@ -113,7 +113,7 @@ class Truth:
             for one in some:
                 one.is_lost |= one.offset < first_offset
 
-    def learn(self, entries: list[Stored], mono_ms: int) -> None:
+    def learn(self, entries: list[StoredEntry], mono_ms: int) -> None:
         """Read on."""
         for entry in entries:
             if entry.offset < self._next_offset:
@@ -122,18 +122,18 @@ class Truth:
             if entry.kind == Kind.ROOM_MESSAGE:
                 self._message(entry, mono_ms)
             elif entry.kind == Kind.ROOM_BOUND:
-                inbox = decode_body(RoomBound, entry.body).inbox
+                inbox = decode_body(RoomBoundBody, entry.body).inbox
                 known = self.bindings.setdefault(entry.stream, inbox)
                 assert known == inbox, "a room was bound to another inbox"
                 rooms = [room for room, bound in self.bindings.items() if bound == inbox]
                 assert len(rooms) == 1, "an inbox was bound to another room"
             elif entry.kind == Kind.ROOM_BLOB:
-                self._blob(entry.stream, decode_body(RoomBlob, entry.body))
+                self._blob(entry.stream, decode_body(RoomBlobBody, entry.body))
             elif entry.kind == Kind.ROOM_PROPOSAL:
-                self._case_written(entry.stream, decode_body(Proposal, entry.body))
+                self._case_written(entry.stream, decode_body(ProposalBody, entry.body))
 
-    def _message(self, entry: Stored, mono_ms: int) -> None:
-        body = decode_body(RoomMessage, entry.body)
+    def _message(self, entry: StoredEntry, mono_ms: int) -> None:
+        body = decode_body(RoomMessageBody, entry.body)
         known = self.messages.setdefault(entry.stream, [])
         assert entry.seq == len(known) + 1, f"position {entry.seq} follows {len(known)}"
         target = entry.stream if body.is_appended else self.room_of(entry.stream)
@@ -157,7 +157,7 @@ class Truth:
         if body.control is not None:
             self._follow(body.control, body.ciphertext, entry.at_ms)
 
-    def _blob(self, room: str, blob: RoomBlob) -> None:
+    def _blob(self, room: str, blob: RoomBlobBody) -> None:
         """The next version, or the last one written again."""
         known = self.blobs.get((room, blob.name))
         version = 0 if known is None else known.version
@@ -170,7 +170,7 @@ class Truth:
 
     # Proposals.
 
-    def _follow(self, control: Control, text: bytes, at_ms: int) -> None:
+    def _follow(self, control: RoomEffect, text: bytes, at_ms: int) -> None:
         cases = self.cases.setdefault(control.room, {})
         case = cases.get(control.proposal)
         if case is None:
@@ -185,7 +185,7 @@ class Truth:
             elif control.type in (COMMIT, REJECTION):
                 case.status = COMMITTED if control.type == COMMIT else REJECTED
 
-    def _case_written(self, room: str, proposal: Proposal) -> None:
+    def _case_written(self, room: str, proposal: ProposalBody) -> None:
         """It expired, or was written again for the sake of a cut."""
         case = self.cases[room].get(proposal.id)
         if case is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from signalhub.core.rooms.values import Accepted, Blob, Guest, Page, Result, Welcome
+from signalhub.core.rooms.values import Accepted, Blob, Guest, Page, Result, RoomWelcome
 from signalhub.wire.errors import RoomCode, RoomError
 from signalhub.wire.room_ids import default_inbox
 from tests.property.room_truth import Issued, Truth, Written
@@ -59,7 +59,7 @@ class Member(Visitor):
 
     def answer(self, result: Result, message_id: str) -> None:
         super().answer(result, message_id)
-        if isinstance(result, Welcome):
+        if isinstance(result, RoomWelcome):
             self.watch.welcomed(self, result)
 
 
@@ -128,7 +128,7 @@ class Watch:
         self.truth.bury(self.shell.now)
         self.truth.learn(self.shell.engine.entries, mono_ms(self.shell))
 
-    def welcomed(self, member: Member, welcome: Welcome) -> None:
+    def welcomed(self, member: Member, welcome: RoomWelcome) -> None:
         """Nothing that can still be read is older than what it is told to be the oldest."""
         self.learn()
         inbox, last = self.inbox_of(member), welcome.last_seq

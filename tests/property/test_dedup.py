@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from signalhub.core.messages.dedup import Ack, Dedup
+from signalhub.core.messages.dedup import Dedup, KnownAck
 
 WINDOW_MS = 60_000
 BEGIN_MS = 1_760_000_000_000
@@ -30,9 +30,9 @@ class AmpleMemory(RuleBasedStateMachine):
         super().__init__()
         self.dedup = Dedup(WINDOW_MS, 2**30)
         self.now_ms = BEGIN_MS
-        self.model: dict[tuple[str, str], tuple[int, Ack]] = {}
+        self.model: dict[tuple[str, str], tuple[int, KnownAck]] = {}
 
-    def expected(self, sender: str, message_id: str) -> Ack | None:
+    def expected(self, sender: str, message_id: str) -> KnownAck | None:
         accepted_at_ms, ack = self.model.get((sender, message_id), (0, None))
         return ack if self.now_ms - accepted_at_ms <= WINDOW_MS else None
 
@@ -43,7 +43,7 @@ class AmpleMemory(RuleBasedStateMachine):
     @rule(sender=senders, message_id=message_ids, ack=acks)
     def accept(self, sender: str, message_id: str, ack: tuple[int, str, bytes]) -> None:
         delay_ms, status, extra = ack
-        answer = Ack(self.now_ms + delay_ms, status, extra)  # type: ignore[arg-type]
+        answer = KnownAck(self.now_ms + delay_ms, status, extra)  # type: ignore[arg-type]
         known = self.dedup.find(sender, message_id, self.now_ms)
 
         assert known == self.expected(sender, message_id)
@@ -80,7 +80,7 @@ class ScarceMemory(RuleBasedStateMachine):
         self.dedup = Dedup(WINDOW_MS, MEMORY_BYTES_MAX)
         self.now_ms = BEGIN_MS
         self.elapsed_ms = 0
-        self.accepted: dict[str, tuple[int, Ack]] = {}
+        self.accepted: dict[str, tuple[int, KnownAck]] = {}
         self.number = 0
 
     @rule(step_ms=steps_ms)
@@ -97,7 +97,7 @@ class ScarceMemory(RuleBasedStateMachine):
     def accept(self, count: int) -> None:
         for _ in range(count):
             self.number += 1
-            ack = Ack(self.now_ms)
+            ack = KnownAck(self.now_ms)
             self.dedup.remember("@(local/a)", str(self.number), self.now_ms, ack)
             self.accepted[str(self.number)] = (self.elapsed_ms, ack)
 

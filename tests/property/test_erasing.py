@@ -15,7 +15,7 @@ import pytest
 
 from signalhub.core.rooms.values import Accepted
 from signalhub.core.subscriptions.subscription import Subscription
-from signalhub.settings.model import Log, Rooms, Settings
+from signalhub.settings.model import LogSettings, RoomsSettings, Settings
 from tests.support.memory.engine import Shelf
 from tests.support.memory.rooms import INBOX, WIDE, Caller, pages, send
 from tests.support.memory.rooms import described as rooms_described
@@ -69,8 +69,10 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         cache_bytes = self.dice.choice([1, 2_000, 2**20])
-        rooms = Rooms(**WIDE | {"buffer": self.dice.choice([1, 4, 500])})
-        self.settings = Settings(log=Log(cache_bytes=cache_bytes), message_rate=0, rooms=rooms)
+        rooms = RoomsSettings(**WIDE | {"buffer": self.dice.choice([1, 4, 500])})
+        self.settings = Settings(
+            log=LogSettings(cache_bytes=cache_bytes), message_rate=0, rooms=rooms
+        )
         self.shell = MemoryShell(self.settings)
         self.texts: dict[str, Text] = {}
         # Nothing of these is ever shown again; of those in `doubtful` nobody knows after a crash.

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.sessions.session import Session
 from signalhub.pacing import TokenBucket
-from signalhub.settings.model import Outbound as Bounds
+from signalhub.settings.model import OutboundSettings as Bounds
 
 BOUNDS = Bounds(pause_messages=5, resume_messages=2, messages_max=8, bytes_max=500, stalled_s=10.0)
 SENDERS = [Session(f"session-{number}", None, TokenBucket(0, 1, 0), 0) for number in range(3)]

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from signalhub.settings.model import Dispatch, Log, Mailbox, Settings
+from signalhub.settings.model import DispatchSettings, LogSettings, MailboxSettings, Settings
 from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message, Peer
 from tests.support.volume import SEEDS, volume
 
@@ -53,7 +53,7 @@ class Run:
         pick = dice.choice
         self.settles = pick([True, False])
         self.can_expire = pick([True, False, False])
-        mailbox = Mailbox(
+        mailbox = MailboxSettings(
             limit=LIMIT,
             window=pick([1, 3, 256]),
             ack_timeout_ms=pick([200, 30_000]),
@@ -64,8 +64,8 @@ class Run:
         settings = Settings(
             message_rate=0.0,
             mailbox=mailbox,
-            dispatch=Dispatch(cursor_ms=200, heartbeat_ms=50),
-            log=Log(cache_bytes=pick([1, 2**20])),
+            dispatch=DispatchSettings(cursor_ms=200, heartbeat_ms=50),
+            log=LogSettings(cache_bytes=pick([1, 2**20])),
         )
         self.shell = MemoryShell(settings)
         self.actor: Peer | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from signalhub.core import refusals
-from signalhub.wire.entry import Kind, Message, decode_body
+from signalhub.wire.entry import Kind, MessageBody, decode_body
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Peer
 from tests.support.memory.topics import TOPIC, commit_all, create
@@ -137,7 +137,7 @@ class Life:
         """What has been appended since the last look."""
         for entry in self.shell.engine.scan(self.harvested):
             if entry.kind == Kind.PUBLISHED:
-                replay = decode_body(Message, entry.body).replay
+                replay = decode_body(MessageBody, entry.body).replay
                 assert replay is not None
                 self.copies.append((replay.job, (replay.shard, replay.epoch, replay.offset)))
         self.harvested = self.shell.engine.head

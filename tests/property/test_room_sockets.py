@@ -13,7 +13,7 @@ import random
 import pytest
 from picows import WSMsgType
 
-from signalhub.settings.model import Outbound
+from signalhub.settings.model import OutboundSettings
 from signalhub.wire.frames import Opcode
 from tests.property.cutting import cut_down
 from tests.support.memory.room_sockets import RoomStage, Visitor
@@ -218,7 +218,7 @@ def failure_of(steps: list[Step]) -> Exception | AssertionError | None:
     """What is wrong after a schedule."""
     with RoomStage(
         rooms={"socket_queue": 8},
-        outbound=Outbound(bytes_max=4_000),
+        outbound=OutboundSettings(bytes_max=4_000),
         broadcast_batch=1,
         fanout_batch=2,
     ) as stage:

@@ -16,13 +16,13 @@ import pytest
 from signalhub.core.effects import Announce, Answer, Append, Effect
 from signalhub.core.messages.dedup import Dedup
 from signalhub.core.rooms import recovery, state
-from signalhub.core.rooms.accept import Acceptance, Delivery
-from signalhub.core.rooms.inbox import Buffer, Inbox, Kept, Pins
-from signalhub.core.rooms.read import Reading
+from signalhub.core.rooms.accept import Acceptance, MessageOnItsWay
+from signalhub.core.rooms.inbox import Buffer, Inbox, KeptMessage, Pins
+from signalhub.core.rooms.read import PageRead
 from signalhub.core.rooms.room import Room
-from signalhub.core.rooms.state import State
-from signalhub.core.rooms.values import Accepted, PutBlob, Send
-from signalhub.wire.entry import Entry, InboxStands, Kind, decode_body, encode_body
+from signalhub.core.rooms.state import RoomStates
+from signalhub.core.rooms.values import Accepted, PutBlob, SendToRoom
+from signalhub.wire.entry import Entry, InboxStandsBody, Kind, decode_body, encode_body
 from tests.property.cutting import cut_down
 from tests.property.room_life import Life, Step, drawn
 from tests.support.volume import SEEDS, volume
@@ -91,7 +91,7 @@ Patch = pytest.MonkeyPatch
 def acknowledging_too_soon(patch: Patch) -> None:
     send = Acceptance.send
 
-    def hasty(self: Acceptance, request: Send, now: int) -> list[Effect]:
+    def hasty(self: Acceptance, request: SendToRoom, now: int) -> list[Effect]:
         effects = send(self, request, now)
         for one in list(effects):
             if isinstance(one, Append) and one.entry.kind == Kind.ROOM_MESSAGE:
@@ -103,13 +103,13 @@ def acknowledging_too_soon(patch: Patch) -> None:
 
 
 def announcing_twice(patch: Patch) -> None:
-    committed = Delivery.committed
+    committed = MessageOnItsWay.committed
 
-    def echoing(self: Delivery, *given: object) -> list[Effect]:
+    def echoing(self: MessageOnItsWay, *given: object) -> list[Effect]:
         effects = committed(self, *given)  # type: ignore[arg-type]
         return effects + [one for one in effects if isinstance(one, Announce)]
 
-    patch.setattr(Delivery, "committed", echoing)
+    patch.setattr(MessageOnItsWay, "committed", echoing)
 
 
 def keeping_refused_positions(patch: Patch) -> None:
@@ -127,14 +127,14 @@ def needing_nothing(patch: Patch) -> None:
 def ignoring_expiry(patch: Patch) -> None:
     keep = Buffer.keep
 
-    def keep_for_ever(self: Buffer, inbox: Inbox, kept: Kept) -> None:
+    def keep_for_ever(self: Buffer, inbox: Inbox, kept: KeptMessage) -> None:
         keep(self, inbox, msgspec.structs.replace(kept, expires_ms=2**62))
 
     patch.setattr(Buffer, "keep", keep_for_ever)
 
 
 def ignoring_gaps(patch: Patch) -> None:
-    patch.setattr(Reading, "_gone", lambda self, first, last: None)
+    patch.setattr(PageRead, "_gone", lambda self, first, last: None)
 
 
 def anchoring_too_little(patch: Patch) -> None:
@@ -144,7 +144,7 @@ def anchoring_too_little(patch: Patch) -> None:
         found = entries(one, at_ms)
         for entry in found:
             if entry.kind == Kind.INBOX_STANDS:
-                stands = decode_body(InboxStands, entry.body)
+                stands = decode_body(InboxStandsBody, entry.body)
                 stands.head -= 1
                 entry.body = encode_body(stands)
         return found
@@ -166,12 +166,12 @@ def forgetting_windows(patch: Patch) -> None:
 
 
 def ignoring_conditions(patch: Patch) -> None:
-    put = State.put
+    put = RoomStates.put
 
-    def put_anyway(self: State, request: PutBlob, now: int) -> list[Effect]:
+    def put_anyway(self: RoomStates, request: PutBlob, now: int) -> list[Effect]:
         return put(self, msgspec.structs.replace(request, if_version=None), now)
 
-    patch.setattr(State, "put", put_anyway)
+    patch.setattr(RoomStates, "put", put_anyway)
 
 
 def finishing_what_has_expired(patch: Patch) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import pytest
 from picows import WSMsgType
 
-from signalhub.core.sessions.session import State
-from signalhub.settings.model import Outbound
+from signalhub.core.sessions.session import SessionState
+from signalhub.settings.model import OutboundSettings
 from signalhub.wire.frames import Opcode
 from tests.property.cutting import cut_down
 from tests.support.memory.shell import Message, decoded
@@ -113,7 +113,7 @@ class Run:
         return [self.stage.peers.index(peer), self.serial]
 
     def do_tell(self, peer: Peer, other: Peer, number: int) -> None:
-        if peer.connection.session.state is not State.CONNECTED or not peer.is_open:
+        if peer.connection.session.state is not SessionState.CONNECTED or not peer.is_open:
             return
         self.tells += not peer.connection.is_closing
         data = [*self.next_data(peer), "x" * (number % 7 * 40)]
@@ -256,7 +256,7 @@ class Run:
                         assert arrived[serial] < said_at, f"{serial} was acknowledged too early"
         for message_id, (asker, serial) in self.asks.items():
             assert answers[message_id] <= 1, f"{serial} was answered twice"
-            if asker.connection.session.state is State.CONNECTED and asker.is_open:
+            if asker.connection.session.state is SessionState.CONNECTED and asker.is_open:
                 assert answers[message_id] == 1, f"{serial} was never answered"
 
     def arrivals(self) -> Iterator[tuple[int, int]]:
@@ -280,7 +280,7 @@ class Run:
             assert connection.fan is None
             assert connection.session.outbound is None
             assert peer.transport.is_gone == (connection not in runner.connections)
-            assert not peer.transport.is_gone or connection.session.state is State.CLOSED
+            assert not peer.transport.is_gone or connection.session.state is SessionState.CLOSED
         assert not writer.dirty
         assert not writer._bulk
         assert not writer._handed_over
@@ -334,7 +334,7 @@ def _news(peer: Peer) -> Iterator[Message]:
 
 def failure_of(steps: list[Step]) -> Exception | AssertionError | None:
     """What is wrong after a schedule."""
-    bounds = Outbound(pause_messages=6, resume_messages=3, messages_max=12, bytes_max=6_000)
+    bounds = OutboundSettings(pause_messages=6, resume_messages=3, messages_max=12, bytes_max=6_000)
     with Stage(outbound=bounds, broadcast_batch=2, fanout_batch=2) as stage:
         try:
             run = Run(stage)

@@ -24,24 +24,24 @@ from signalhub.actors.api.actor import Actor
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.offload import run_offloaded
 from signalhub.actors.kernel.events import (
-    Answer,
-    Arrived,
+    ActorPlace,
+    BatchRefused,
+    CommandAnswer,
     Commanded,
     Connected,
+    DeliveryArrived,
     Effect,
-    Ended,
     Event,
     GiveAway,
-    Locate,
+    LocateActors,
     Moved,
     Offload,
-    Place,
-    Placed,
+    OffloadEnded,
+    PlacesFound,
     PlacingFailed,
     Receipted,
-    Refused,
-    Send,
-    Settle,
+    SendBatch,
+    SettleDelivery,
 )
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import StorageFailed
@@ -102,13 +102,15 @@ class ModelHub:
 
     def __init__(self, window_ms: int) -> None:
         self.mailboxes: dict[str, list[Mail]] = {}
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, ActorPlace] = {}
         self.repeats = 0
         self.stale = 0
         self._window_ms = window_ms
         self._accepted: dict[tuple[str, str], int] = {}
 
-    def send(self, sender: str, send: Send, sent_ms: int, now_ms: int) -> Receipted | Refused:
+    def send(
+        self, sender: str, send: SendBatch, sent_ms: int, now_ms: int
+    ) -> Receipted | BatchRefused:
         """An ask: accepted once, and repeated ones get the first answer."""
         before = self._accepted.get((sender, send.batch))
         if before is not None and now_ms - before <= self._window_ms:
@@ -116,11 +118,11 @@ class ModelHub:
             return Receipted(send.batch)
         expires_ms = None if send.ttl_ms is None else sent_ms + send.ttl_ms
         if expires_ms is not None and expires_ms < now_ms:
-            return Refused(send.batch, "message_expired")
+            return BatchRefused(send.batch, "message_expired")
         stale = [one for one, token in send.fences.items() if self._token(one) != token]
         if stale:
             self.stale += 1
-            return Refused(send.batch, "stale_placement", stale)
+            return BatchRefused(send.batch, "stale_placement", stale)
         self._accepted[sender, send.batch] = now_ms
         self.put(send.to, send.type, send.data, sender, now_ms, expires_ms)
         return Receipted(send.batch)
@@ -141,11 +143,11 @@ class ModelHub:
         box = self.mailboxes.setdefault(to, [])
         box.append(Mail(len(box), type, data, sender, now_ms, expires_ms))
 
-    def place(self, actor: str, host: str, token: int = 1) -> Place:
+    def place(self, actor: str, host: str, token: int = 1) -> ActorPlace:
         """Where it lives; there, if it lives nowhere."""
         known = self.places.get(actor)
         if known is None or (known.host == host and known.token < token):
-            known = self.places[actor] = Place(actor, host, token)
+            known = self.places[actor] = ActorPlace(actor, host, token)
         return known
 
     def move(self, actor: str, token: int, to: str) -> Moved:
@@ -154,7 +156,7 @@ class ModelHub:
             return Moved(actor, known.token)
         if known.token != token:
             return Moved(actor, None, "stale_placement", is_final=True)
-        self.places[actor] = Place(actor, to, token + 1)
+        self.places[actor] = ActorPlace(actor, to, token + 1)
         return Moved(actor, token + 1)
 
 
@@ -175,7 +177,7 @@ class Host:
     turn_at_ms: int = NEVER
     spins: int = 0
     # Requests without an answer, by their number.
-    open: dict[int, Send | Locate | GiveAway] = field(default_factory=dict)
+    open: dict[int, SendBatch | LocateActors | GiveAway] = field(default_factory=dict)
     # No message overtakes an earlier one on its way.
     sent_ms: dict[str, int] = field(default_factory=dict)
     answered_ms: int = 0
@@ -447,26 +449,26 @@ class ActorWorld:
 
     def perform(self, host: Host, effect: Effect) -> None:
         match effect:
-            case Send() | Locate() | GiveAway():
+            case SendBatch() | LocateActors() | GiveAway():
                 self._request(host, effect)
-            case Settle():
+            case SettleDelivery():
                 if not self.strikes(self.faults.loss):
                     mail, connection = effect.delivery
                     self.after(self._latency_ms(), self._settle, host, connection, mail)
             case Offload():
                 delay_ms = self.random.randrange(1, 2_000)
                 self.after(delay_ms, self._offloaded, host, host.boots, effect)
-            case Answer():
+            case CommandAnswer():
                 self.answers.append(effect.result)
 
-    def _request(self, host: Host, request: Send | Locate | GiveAway) -> None:
+    def _request(self, host: Host, request: SendBatch | LocateActors | GiveAway) -> None:
         self._serial += 1
         number = self._serial
         host.open[number] = request
         if not host.is_connected:
             self.after(1, self._unanswered, host, number)
             return
-        to = request.to if isinstance(request, Send) else ""
+        to = request.to if isinstance(request, SendBatch) else ""
         copies = 1 + self.strikes(self.faults.duplication)
         for _ in range(copies):
             at_ms = max(host.sent_ms.get(to, 0), self.now_ms + self._latency_ms())
@@ -482,9 +484,9 @@ class ActorWorld:
         request = host.open.pop(number, None)
         if request is None:
             return
-        if isinstance(request, Send):
-            host.events.append(Refused(request.batch, "no receipt"))
-        elif isinstance(request, Locate):
+        if isinstance(request, SendBatch):
+            host.events.append(BatchRefused(request.batch, "no receipt"))
+        elif isinstance(request, LocateActors):
             host.events.append(PlacingFailed(request.actors))
         else:
             host.events.append(Moved(request.actor, None, "no answer"))
@@ -495,22 +497,22 @@ class ActorWorld:
         host: Host,
         connection: int,
         number: int,
-        request: Send | Locate | GiveAway,
+        request: SendBatch | LocateActors | GiveAway,
         sent_ms: int,
     ) -> None:
         """The hub has got a request. Of a connection that was replaced it takes nothing more."""
         if self._is_out or host.connection != connection:
             return
         answer: Event
-        if isinstance(request, Send):
+        if isinstance(request, SendBatch):
             if self.strikes(self.faults.refusal):
-                answer = Refused(request.batch, "queue_full")
+                answer = BatchRefused(request.batch, "queue_full")
             else:
                 answer = self.hub.send(host.name, request, sent_ms, self.now_ms)
                 target = self._by_name.get(request.to)
                 if target is not None:
                     self._deliver(target)
-        elif isinstance(request, Locate):
+        elif isinstance(request, LocateActors):
             answer = self._locate(host, request)
         else:
             answer = self.hub.move(request.actor, request.token, request.to)
@@ -525,7 +527,7 @@ class ActorWorld:
         host.open.pop(number, None)
         self._happen(host, connection, answer)
 
-    def _locate(self, host: Host, request: Locate) -> Placed:
+    def _locate(self, host: Host, request: LocateActors) -> PlacesFound:
         places = []
         unplaced: dict[str, str] = {}
         for actor in request.actors:
@@ -535,9 +537,9 @@ class ActorWorld:
                 unplaced[actor] = "no_host"
             else:
                 places.append(self.home_of(actor))
-        return Placed(places, unplaced)
+        return PlacesFound(places, unplaced)
 
-    def home_of(self, actor: str) -> Place:
+    def home_of(self, actor: str) -> ActorPlace:
         """Where an actor lives; one without a place gets it on any host."""
         assert not actor.startswith("@"), f"{actor} is no durable actor and lives nowhere"
         return self.hub.place(actor, self.random.choice(self.hosts).name)
@@ -574,7 +576,7 @@ class ActorWorld:
             return
         host.newest_ms = max(host.newest_ms, mail.accepted_ms)
         delivery = (mail, connection)
-        event = Arrived(mail.type, mail.data, mail.sender, mail.accepted_ms, delivery)
+        event = DeliveryArrived(mail.type, mail.data, mail.sender, mail.accepted_ms, delivery)
         self._happen(host, connection, event)
         # Unless it is settled by then it comes again; sometimes it comes again anyhow.
         again_ms = 10_000
@@ -607,7 +609,7 @@ class ActorWorld:
         try:
             work.send(None)
         except StopIteration as end:
-            host.events.append(Ended(effect.actor, effect.call_id, end.value))
+            host.events.append(OffloadEnded(effect.actor, effect.call_id, end.value))
             self._wake(host, 0)
         else:
             raise AssertionError("work in this world does not wait for anything")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from signalhub.wire.entry import Kind, Outcome, Settled, decode_body
-from signalhub.wire.entry import Message as Stored
+from signalhub.wire.entry import Kind, Outcome, SettledBody, decode_body
+from signalhub.wire.entry import MessageBody as Stored
 from signalhub.wire.names import HUB_ADDRESS
 from tests.simulation.events import Emitted, Exchange, Handed
 from tests.support.memory.shell import MemoryShell, Message
@@ -41,7 +41,7 @@ class Disk:
             if entry.kind in (Kind.MAIL, Kind.PUBLISHED):
                 self._message(entry.stream, entry.seq, decode_body(Stored, entry.body))
             elif entry.kind == Kind.SETTLED and entry.stream:
-                self._settled(entry.stream, decode_body(Settled, entry.body))
+                self._settled(entry.stream, decode_body(SettledBody, entry.body))
         self._read = len(shell.engine.entries)
 
     def _message(self, stream: str, seq: int, message: Stored) -> None:
@@ -56,7 +56,7 @@ class Disk:
             self.asked[asked] = (stream, seq)
             self.messages[stream, seq] = message
 
-    def _settled(self, stream: str, settled: Settled) -> None:
+    def _settled(self, stream: str, settled: SettledBody) -> None:
         for one in settled.deliveries:
             if one.outcome == Outcome.DEAD_LETTERED:
                 letter = (stream, settled.subscription, one.seq)

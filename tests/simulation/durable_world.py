@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-from signalhub.settings.model import Dispatch, Log, Mailbox, Settings
+from signalhub.settings.model import DispatchSettings, LogSettings, MailboxSettings, Settings
 from signalhub.testing import FakeClock
 from tests.simulation.checkers import Check
 from tests.simulation.durable_checkers import (
@@ -86,10 +86,10 @@ class DurableWorld:
 
     def _choose_settings(self) -> Settings:
         pick = self.random.choice
-        mailbox = Mailbox(
+        mailbox = MailboxSettings(
             limit=30, window=pick([2, 256]), ack_timeout_ms=2_000, backoff_ms=100, max_deliveries=4
         )
-        dispatch = Dispatch(
+        dispatch = DispatchSettings(
             cursor_ms=pick([100, 1_000]),
             heartbeat_ms=pick([50, 500]),
             window=pick([1, 4, 256]),
@@ -98,7 +98,7 @@ class DurableWorld:
             backoff_cap_ms=1_000,
             max_deliveries=4,
         )
-        log = Log(cache_bytes=pick([1, 2_000, 2**20]))
+        log = LogSettings(cache_bytes=pick([1, 2_000, 2**20]))
         return Settings(message_rate=0.0, mailbox=mailbox, dispatch=dispatch, log=log)
 
     def _found(self) -> None:

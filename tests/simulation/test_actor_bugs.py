@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from signalhub.actors.kernel.calls import Calls, Waiting
-from signalhub.actors.kernel.events import Arrived, Refused, Send, Settle
-from signalhub.actors.kernel.inbox import Inbox, Item
+from signalhub.actors.kernel.calls import Calls, WaitingCall
+from signalhub.actors.kernel.events import BatchRefused, DeliveryArrived, SendBatch, SettleDelivery
+from signalhub.actors.kernel.inbox import HostInbox, Item
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.kernel.outbox import Lane, Outbox, Row
 from signalhub.actors.kernel.receive import Arriving
-from signalhub.actors.kernel.send import Dispatch
+from signalhub.actors.kernel.send import BatchesUnderWay
 from tests.simulation.actor_runs import ActorRun
 from tests.simulation.actor_world import ActorWorld, Faults, Host
 
@@ -25,12 +25,12 @@ OFTEN = Faults(crash=0.1)
 Plant = Callable[[Kernel, ActorWorld, Host], None]
 
 
-class SendsAndForgets(Dispatch):
+class SendsAndForgets(BatchesUnderWay):
     """Removes what it sends at once, as if every request arrived."""
 
     def _send(
         self, batch: str, lane: Lane, rows: list[Row], fences: dict[str, int], now_ms: int
-    ) -> Send:
+    ) -> SendBatch:
         self._kernel.outbox.remove(rows)
         return super()._send(batch, lane, rows, fences, now_ms)
 
@@ -50,7 +50,7 @@ def without_tombstones(kernel: Kernel, world: ActorWorld, host: Host) -> None:
     kernel.arriving.__class__ = Believing
 
 
-class Impatient(Dispatch):
+class Impatient(BatchesUnderWay):
     """Sends the next batch of a lane although the one before has no receipt."""
 
     def run(self, now_ms: int) -> None:
@@ -60,7 +60,7 @@ class Impatient(Dispatch):
         super().run(now_ms)
         self._busy.clear()
 
-    def refused(self, event: Refused, now_ms: int) -> None:
+    def refused(self, event: BatchRefused, now_ms: int) -> None:
         trip = self._trips.get(event.batch)
         super().refused(event, now_ms)
         if trip is not None:
@@ -85,8 +85,8 @@ def without_head_of_line(kernel: Kernel, world: ActorWorld, host: Host) -> None:
 def settling_before_the_commit(kernel: Kernel, world: ActorWorld, host: Host) -> None:
     arrived = kernel.arriving.arrived
 
-    def settled_and_arrived(event: Arrived, now_ms: int) -> None:
-        world.perform(host, Settle(event.delivery))
+    def settled_and_arrived(event: DeliveryArrived, now_ms: int) -> None:
+        world.perform(host, SettleDelivery(event.delivery))
         arrived(event, now_ms)
 
     kernel.arriving.arrived = settled_and_arrived  # type: ignore[method-assign]
@@ -98,7 +98,7 @@ def sending_before_the_commit(kernel: Kernel, world: ActorWorld, host: Host) -> 
     def sent_and_reached(point: str) -> None:
         if point == "commit":
             for effect in kernel.effects:
-                if isinstance(effect, Send):
+                if isinstance(effect, SendBatch):
                     world.perform(host, effect)
         reached(point)
 
@@ -108,7 +108,7 @@ def sending_before_the_commit(kernel: Kernel, world: ActorWorld, host: Host) -> 
 class Careless(Calls):
     """Says that a request was taken back, and leaves it where it is."""
 
-    def withdraw(self, actor: str, waiting: Waiting) -> bool:
+    def withdraw(self, actor: str, waiting: WaitingCall) -> bool:
         return bool(waiting.dest)
 
 
@@ -116,7 +116,7 @@ def withdrawing_nothing(kernel: Kernel, world: ActorWorld, host: Host) -> None:
     kernel.calls.__class__ = Careless
 
 
-class Hasty(Inbox):
+class Hasty(HostInbox):
     """Writes what is left before the dispatcher had its turn, and what that brings not at all."""
 
     def flush(self, now_ms: int) -> None:

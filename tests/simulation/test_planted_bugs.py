@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from signalhub.core.effects import Deliver, Effect, FanOut, Forget
-from signalhub.core.messages.ask import PublishReceipt, Receipt, Told
-from signalhub.core.messages.dedup import Ack, Dedup
+from signalhub.core.messages.ask import AskReceipt, PublishReceipt, Told
+from signalhub.core.messages.dedup import Dedup, KnownAck
 from signalhub.core.messages.topics import Audience, Topics
 from signalhub.core.sessions.registry import Registration, Registry
 from signalhub.core.sessions.session import Session
@@ -94,14 +94,14 @@ class ForgetsToForget(RecordingShell):
 
 
 class NoMemory(Dedup):
-    def find_by(self, key: bytes, now_ms: int) -> Ack | None:
+    def find_by(self, key: bytes, now_ms: int) -> KnownAck | None:
         return None
 
 
 class AckOfNow(Dedup):
-    def find_by(self, key: bytes, now_ms: int) -> Ack | None:
+    def find_by(self, key: bytes, now_ms: int) -> KnownAck | None:
         found = super().find_by(key, now_ms)
-        return None if found is None else Ack(now_ms + 1)
+        return None if found is None else KnownAck(now_ms + 1)
 
 
 class NoLeases(Registry):
@@ -185,7 +185,7 @@ def with_forgotten_asks(shell: RecordingShell) -> None:
     hub.pending = hub.asks._pending = hub._router._pending = Amnesia()
 
 
-class Amnesia(dict[bytes, Receipt | PublishReceipt | Told]):
+class Amnesia(dict[bytes, AskReceipt | PublishReceipt | Told]):
     def pop(self, *args: object) -> None:  # type: ignore[override]
         pass
 

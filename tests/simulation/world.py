@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from signalhub.settings.model import Registry, Settings
+from signalhub.settings.model import RegistrySettings, Settings
 from signalhub.testing import FakeClock
 from tests.simulation.checkers import Asks, Bounds, Check, Order, assert_nothing_is_left
 from tests.simulation.events import Exchange, RecordingShell
@@ -72,7 +72,7 @@ class World:
     def _choose_settings(self) -> Settings:
         pick = self.random.choice
         rate, burst = pick([(0.0, 1_000), (0.0, 1_000), (1.0, 5), (20.0, 40)])
-        limits = Registry(limit=pick([10, 50, 50_000]), lease_s=pick([60.0, 300.0, 300.0]))
+        limits = RegistrySettings(limit=pick([10, 50, 50_000]), lease_s=pick([60.0, 300.0, 300.0]))
         return Settings(message_rate=rate, message_burst=burst, registry=limits)
 
     # One thing after another.

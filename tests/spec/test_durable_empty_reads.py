@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from signalhub.core.effects import Fetch
-from signalhub.settings.model import Dispatch, Log, Settings
-from signalhub.wire.entry import Stored
+from signalhub.settings.model import DispatchSettings, LogSettings, Settings
+from signalhub.wire.entry import StoredEntry
 from tests.support.memory.shell import MemoryShell, Peer
 from tests.support.socket.stage import run_stage
 from tests.support.socket.topics import UNLIMITED, create, enter, publish_all, seqs
@@ -66,8 +66,8 @@ def slow_shell(**dispatch: Any) -> MemoryShell:
     """A hub that keeps nothing in memory, so that everything has to be read."""
     settings = Settings(
         message_rate=0.0,
-        log=Log(cache_bytes=1),
-        dispatch=Dispatch(heartbeat_ms=HEARTBEAT_MS, **dispatch),
+        log=LogSettings(cache_bytes=1),
+        dispatch=DispatchSettings(heartbeat_ms=HEARTBEAT_MS, **dispatch),
     )
     return MemoryShell(settings)
 
@@ -87,7 +87,7 @@ def finds_nothing(shell: MemoryShell) -> Callable[[], None]:
     """Reads are answered, but with nothing; how to end it."""
     found = shell.engine._found
 
-    def nothing(fetch: Fetch) -> list[Stored]:
+    def nothing(fetch: Fetch) -> list[StoredEntry]:
         return []
 
     def end() -> None:

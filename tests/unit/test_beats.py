@@ -12,9 +12,9 @@ from signalhub.pipeline.run.schedule import WAIT_MS, Beats, Neighbour, neighbour
 from signalhub.pipeline.run.status import UpkeepRound
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.tables import INBOX
-from signalhub.settings.model import Pipeline
+from signalhub.settings.model import PipelineSettings
 
-SETTINGS = Pipeline(shape_s=60.0, maintain_s=60.0)
+SETTINGS = PipelineSettings(shape_s=60.0, maintain_s=60.0)
 TABLES = [name for name in catch_up.ORDER if name != INBOX.name]
 
 

@@ -23,7 +23,7 @@ from bench.subject_session import choose
 from bench.subjects import Results, Sample, Subject, Summaries
 from signalhub.actors import op
 from signalhub.actors.host.host import FILE
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.testing.local_actors import LocalActors
 
 
@@ -183,7 +183,7 @@ def test_alarms_that_were_set_are_overdue_and_those_of_the_store_are_not(tmp_pat
         for _ in range(5):
             host.kernel.turn([], host.now_ms)
     assert Keeper.fired == 200
-    store = Store(tmp_path / FILE)
+    store = HostStore(tmp_path / FILE)
     assert store.execute("SELECT count(*) FROM alarms").get == 2_000
     store.close()
 

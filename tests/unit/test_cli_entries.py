@@ -8,13 +8,13 @@ import pytest
 
 from signalhub.cli.hub.log import entry_facts, kind_name
 from signalhub.wire import entry
-from signalhub.wire.entry import Kind, Outcome, Stored, encode_body
+from signalhub.wire.entry import Kind, Outcome, StoredEntry, encode_body
 
-LETTER = entry.DeadLetter("orders", "billing", "1.1", 7, 6, "bad", 1, 2, ["a"])
+LETTER = entry.DeadLetterOrigin("orders", "billing", "1.1", 7, 6, "bad", 1, 2, ["a"])
 
 
-def stored(kind: int, body: bytes, *, is_erased: bool = False) -> Stored:
-    return Stored(9, kind, "orders", 1, 3, 1000, body, is_erased)
+def stored(kind: int, body: bytes, *, is_erased: bool = False) -> StoredEntry:
+    return StoredEntry(9, kind, "orders", 1, 3, 1000, body, is_erased)
 
 
 def body_of(kind: int, body: entry.Body) -> Any:
@@ -22,7 +22,7 @@ def body_of(kind: int, body: entry.Body) -> Any:
 
 
 def test_an_entry_is_one_object_with_the_name_of_its_kind() -> None:
-    body = encode_body(entry.Lost("billing", 1, 5))
+    body = encode_body(entry.LostBody("billing", 1, 5))
 
     assert entry_facts(stored(Kind.LOST, body)) == {
         "offset": 9,
@@ -37,7 +37,7 @@ def test_an_entry_is_one_object_with_the_name_of_its_kind() -> None:
 
 
 def test_a_message_shows_its_data_and_metadata_as_json() -> None:
-    message = entry.Message(
+    message = entry.MessageBody(
         "m-1",
         b"c-1",
         "@(demo/a)",
@@ -59,7 +59,7 @@ def test_a_message_shows_its_data_and_metadata_as_json() -> None:
 def test_a_settlement_shows_its_outcomes_as_words() -> None:
     deliveries = [entry.Settlement(1, 0, Outcome.DEAD_LETTERED), entry.Settlement(2, 1, 250)]
 
-    body = body_of(Kind.SETTLED, entry.Settled("billing", 1, deliveries))
+    body = body_of(Kind.SETTLED, entry.SettledBody("billing", 1, deliveries))
 
     assert [one["outcome"] for one in body["deliveries"]] == ["dead-lettered", "250"]
 
@@ -67,16 +67,16 @@ def test_a_settlement_shows_its_outcomes_as_words() -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "member", "value"),
     [
-        (Kind.MAIL, entry.Message("m", b"c", "@(a)", "t", b"no json"), "data", "no json"),
-        (Kind.BROADCAST, entry.Broadcast("b", "@(a)", b'{"n":1}'), "ack", {"n": 1}),
+        (Kind.MAIL, entry.MessageBody("m", b"c", "@(a)", "t", b"no json"), "data", "no json"),
+        (Kind.BROADCAST, entry.BroadcastBody("b", "@(a)", b'{"n":1}'), "ack", {"n": 1}),
         (
             Kind.CURSOR,
-            entry.Cursor("billing", 1, 5, 9, [(7, 8)], {6: 99}, {}),
+            entry.CursorBody("billing", 1, 5, 9, [(7, 8)], {6: 99}, {}),
             "above",
             [[7, 8]],
         ),
-        (Kind.STREAM_CREATED, entry.StreamDefinition(True, 60.0), "retention_s", 60.0),
-        (Kind.REMOVED, entry.Removed([(1, 2)], "purged"), "ranges", [[1, 2]]),
+        (Kind.STREAM_CREATED, entry.StreamDefinitionBody(True, 60.0), "retention_s", 60.0),
+        (Kind.REMOVED, entry.RemovedBody([(1, 2)], "purged"), "ranges", [[1, 2]]),
     ],
 )
 def test_every_kind_has_its_body(kind: Kind, body: entry.Body, member: str, value: object) -> None:
@@ -108,6 +108,6 @@ def test_a_body_of_another_shape_is_shown_as_it_is(kind: int) -> None:
 
 
 def test_a_kind_of_a_newer_program_is_a_number() -> None:
-    facts = entry_facts(stored(200, encode_body(entry.Lost("billing", 1, 5))))
+    facts = entry_facts(stored(200, encode_body(entry.LostBody("billing", 1, 5))))
 
     assert (facts["kind"], facts["body"]) == ("200", ["billing", 1, 5])

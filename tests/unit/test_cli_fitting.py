@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.cli.actors.hosts import Row
 from signalhub.cli.actors.tables import ACTORS, ALARMS, CALLS, DEAD, alarm_row, call_row, dead_row
-from signalhub.cli.terminal.output import Column, Output, fitted
+from signalhub.cli.terminal.output import Output, OutputColumn, fitted
 from tests.support.process.terminal import Terminal
 
 ID = "01M7J0XH11HVJDPJH52Y9PDARE"
@@ -42,7 +42,7 @@ LISTED |= {"actor": "payment/a1b2c3d4-4000000000000119", "host": "host-1a2b3c4d"
     ids=["calls", "alarms", "dead", "ls"],
 )
 def test_with_80_columns_ids_and_short_words_are_whole(
-    columns: tuple[Column, ...], row: Row, words: list[str], monkeypatch: pytest.MonkeyPatch
+    columns: tuple[OutputColumn, ...], row: Row, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -55,7 +55,7 @@ def test_with_80_columns_ids_and_short_words_are_whole(
     assert max(map(len, lines)) <= 80
 
 
-SPARE = (Column("a"), Column("b", is_spare=True), Column("c", is_spare=True))
+SPARE = (OutputColumn("a"), OutputColumn("b", is_spare=True), OutputColumn("c", is_spare=True))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    columns = (Column("id", is_whole=True), Column("b", title="host", is_spare=True))
+    columns = (OutputColumn("id", is_whole=True), OutputColumn("b", title="host", is_spare=True))
 
     Output(as_json=False, stream=terminal).table(columns, [{"id": "x" * 16, "b": "shop"}])
 

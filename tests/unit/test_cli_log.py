@@ -23,7 +23,7 @@ SEGMENT_BYTES = 2_000
 
 
 def message(seq: int, stream: str = "orders", kind: Kind = Kind.PUBLISHED) -> Entry:
-    body = entry.Message(f"m-{seq}", b"c", "@(demo/a)", "text", b"%d" % seq)
+    body = entry.MessageBody(f"m-{seq}", b"c", "@(demo/a)", "text", b"%d" % seq)
     return Entry(kind, stream, 1, seq, NOW_MS + seq, encode_body(body))
 
 

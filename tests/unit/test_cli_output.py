@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from signalhub.cli.terminal.output import Column, Output, counted, shown
+from signalhub.cli.terminal.output import Output, OutputColumn, counted, shown
 from signalhub.cli.terminal.progress import bar
 from tests.support.process.terminal import Terminal
 
-COLUMNS = (Column("address", style="cyan"), Column("capabilities"))
+COLUMNS = (OutputColumn("address", style="cyan"), OutputColumn("capabilities"))
 ROWS = [
     {"address": "@(demo/alice)", "capabilities": ["plan"], "version": 2},
     {"address": "@(demo/bob)", "capabilities": [], "version": 1},

@@ -20,7 +20,7 @@ from signalhub.client.answers import (
 from signalhub.client.arguments import wire_position
 from signalhub.client.delivery import Delivery
 from signalhub.client.message import Message
-from signalhub.client.protocol.frame import FrameWriter, Kind, Payload, Request
+from signalhub.client.protocol.frame import FrameWriter, HeldBy, Payload, Request
 from signalhub.client.protocol.incoming import decode, message_of
 from signalhub.client.protocol.restore import Membership
 from signalhub.client.requests import Publish, Register
@@ -294,7 +294,7 @@ def test_one_settlement_names_one_attempt() -> None:
     frame = json.loads(request.frame)
     assert (frame["type"], frame["pattern"]) == ("hub:nack", "tell")
     assert frame["payload"] == PLACE | {"epoch": "e", "seq": 1, "id": "1.1.1", "reason": "busy"}
-    assert (request.kind, request.answer) == (Kind.EXEMPT, None)
+    assert (request.kind, request.answer) == (HeldBy.EXEMPT, None)
 
 
 def test_settlements_to_wait_for_are_asks() -> None:

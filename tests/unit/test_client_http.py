@@ -13,7 +13,7 @@ import pytest
 
 import signalhub
 from signalhub.client.transport import http
-from signalhub.client.transport.http import Answer, HttpClient, Origin, no_hub
+from signalhub.client.transport.http import HttpAnswer, HttpClient, Origin, no_hub
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
 from tests.support.socket.certificates import certificates
 from tests.support.socket.scripted_rooms import ScriptedRooms
@@ -34,7 +34,7 @@ async def client(server: ScriptedRooms) -> AsyncIterator[HttpClient]:
     await client.close()
 
 
-def asking(client: HttpClient, timeout_s: float = 10.0) -> asyncio.Task[Answer]:
+def asking(client: HttpClient, timeout_s: float = 10.0) -> asyncio.Task[HttpAnswer]:
     return asyncio.create_task(client.request("GET", PATH, timeout_s=timeout_s))
 
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from signalhub.client.arrivals import Inbox
+from signalhub.client.arrivals import Arrivals
 from signalhub.client.message import Message
 from signalhub.wire.errors import GaveUp
 
@@ -35,7 +35,7 @@ def message(number: int, type: str = "note") -> Message:
 
 
 async def test_messages_come_in_order() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     for number in range(3):
         inbox.put(message(number))
 
@@ -43,7 +43,7 @@ async def test_messages_come_in_order() -> None:
 
 
 async def test_a_waiting_reader_is_woken() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     reader = asyncio.create_task(inbox.next())
     await asyncio.sleep(0)
 
@@ -53,7 +53,7 @@ async def test_a_waiting_reader_is_woken() -> None:
 
 
 async def test_handlers_take_their_exact_type_one_at_a_time_in_order() -> None:
-    inbox = Inbox(100, Reading())
+    inbox = Arrivals(100, Reading())
     served: list[int] = []
     active = 0
 
@@ -80,7 +80,7 @@ async def test_handlers_take_their_exact_type_one_at_a_time_in_order() -> None:
 
 
 async def test_a_plain_function_is_a_handler_too() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     served: asyncio.Queue[Message] = asyncio.Queue()
     inbox.on("note", served.put_nowait)
 
@@ -91,7 +91,7 @@ async def test_a_plain_function_is_a_handler_too() -> None:
 
 
 async def test_a_handler_gets_what_arrived_before_it_was_attached() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     inbox.put(message(1))
     inbox.put(message(2, "other"))
     served: asyncio.Queue[Message] = asyncio.Queue()
@@ -106,7 +106,7 @@ async def test_a_handler_gets_what_arrived_before_it_was_attached() -> None:
 async def test_a_failing_handler_is_logged_and_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     served: asyncio.Queue[int] = asyncio.Queue()
 
     def handler(each: Message) -> None:
@@ -125,7 +125,7 @@ async def test_a_failing_handler_is_logged_and_goes_on(
 
 
 async def test_a_type_has_one_handler() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     inbox.on("note", print)
 
     with pytest.raises(ValueError, match="has a handler already"):
@@ -135,7 +135,7 @@ async def test_a_type_has_one_handler() -> None:
 
 async def test_at_the_limit_reading_stops_and_at_half_it_goes_on() -> None:
     reading = Reading()
-    inbox = Inbox(4, reading)
+    inbox = Arrivals(4, reading)
     reader = asyncio.create_task(inbox.next())
     await asyncio.sleep(0)
     for number in range(5):
@@ -153,7 +153,7 @@ async def test_at_the_limit_reading_stops_and_at_half_it_goes_on() -> None:
 
 async def test_a_slow_handler_stops_reading_too() -> None:
     reading = Reading()
-    inbox = Inbox(3, reading)
+    inbox = Arrivals(3, reading)
     go = asyncio.Event()
     seen: list[int] = []
 
@@ -177,7 +177,7 @@ async def test_a_slow_handler_stops_reading_too() -> None:
 
 async def test_after_a_loss_the_next_link_is_read_until_the_limit_is_met_again() -> None:
     reading = Reading()
-    inbox = Inbox(2, reading)
+    inbox = Arrivals(2, reading)
     reader = asyncio.create_task(inbox.next())
     await asyncio.sleep(0)
     for number in range(3):
@@ -194,7 +194,7 @@ async def test_messages_nobody_asks_for_make_room_and_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reading = Reading()
-    inbox = Inbox(3, reading)
+    inbox = Arrivals(3, reading)
 
     with caplog.at_level(logging.WARNING, "signalhub.client"):
         for number in range(10):
@@ -207,7 +207,7 @@ async def test_messages_nobody_asks_for_make_room_and_are_counted(
 
 
 async def test_the_end_comes_after_the_last_message() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     inbox.put(message(1))
     inbox.end()
 
@@ -217,7 +217,7 @@ async def test_the_end_comes_after_the_last_message() -> None:
 
 
 async def test_a_failure_is_raised_from_every_reader_after_the_last_message() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     readers = [asyncio.create_task(inbox.next()) for _ in range(2)]
     await asyncio.sleep(0)
 
@@ -229,7 +229,7 @@ async def test_a_failure_is_raised_from_every_reader_after_the_last_message() ->
 
 
 async def test_a_handler_may_close_the_inbox_that_serves_it() -> None:
-    inbox = Inbox(10, Reading())
+    inbox = Arrivals(10, Reading())
     closed = asyncio.Event()
 
     async def handler(each: Message) -> None:

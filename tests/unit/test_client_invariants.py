@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from signalhub.client.protocol.effects import Answered, Drop, Effect, Failed, Stop
 from signalhub.client.protocol.frame import Request
-from signalhub.client.protocol.protocol import WAITING_MAX, Phase
+from signalhub.client.protocol.protocol import WAITING_MAX, LinkPhase
 from signalhub.wire.errors import GaveUp, OutcomeUnknown, Unavailable
 from tests.support.memory.client import BOB, Scene
 
@@ -44,7 +44,7 @@ class ClientModel(RuleBasedStateMachine):
         self.watch()
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> LinkPhase:
         return self.scene.protocol.phase
 
     def watch(self) -> None:
@@ -76,7 +76,7 @@ class ClientModel(RuleBasedStateMachine):
     def publish(self, durable: bool, attempts: int) -> None:
         self.made(self.scene.publish("p", durable=durable, attempts=attempts))
 
-    @precondition(lambda self: self.phase is Phase.READY and self.open)
+    @precondition(lambda self: self.phase is LinkPhase.READY and self.open)
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         message = self.open.pop(data.draw(st.sampled_from(sorted(self.open))))
@@ -84,7 +84,7 @@ class ClientModel(RuleBasedStateMachine):
         self.scene.hear(kind, {}, message)
         self.watch()
 
-    @precondition(lambda self: self.phase is Phase.READY and self.open)
+    @precondition(lambda self: self.phase is LinkPhase.READY and self.open)
     @rule(
         data=st.data(),
         code=st.sampled_from(
@@ -97,7 +97,7 @@ class ClientModel(RuleBasedStateMachine):
         self.scene.refuse(message, code, details={"retryAfterMs": 300})
         self.watch()
 
-    @precondition(lambda self: self.phase is Phase.READY)
+    @precondition(lambda self: self.phase is LinkPhase.READY)
     @rule(type=st.sampled_from(["hub:pause", "hub:resume"]), whom=st.sampled_from([None, BOB]))
     def steer(self, type: str, whom: str | None) -> None:
         # A paused target lets asks overtake the tells to it, as the protocol wants it.
@@ -105,19 +105,19 @@ class ClientModel(RuleBasedStateMachine):
         self.scene.hear(type, {"target": whom} if whom else {})
         self.watch()
 
-    @precondition(lambda self: self.phase is Phase.READY)
+    @precondition(lambda self: self.phase is LinkPhase.READY)
     @rule(is_congested=st.booleans())
     def congest(self, is_congested: bool) -> None:
         self.scene.effects += self.scene.protocol.congested(is_congested, self.scene.now)
         self.watch()
 
-    @precondition(lambda self: self.phase is Phase.READY)
+    @precondition(lambda self: self.phase is LinkPhase.READY)
     @rule()
     def lose(self) -> None:
         self.scene.lose()
         self.open.clear()
 
-    @precondition(lambda self: self.phase is Phase.DOWN)
+    @precondition(lambda self: self.phase is LinkPhase.DOWN)
     @rule()
     def reconnect(self) -> None:
         self.scene.connect(**self.offers)

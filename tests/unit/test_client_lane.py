@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.client.arrivals import REASON_CHARS_MAX, Inbox, Lane
+from signalhub.client.arrivals import REASON_CHARS_MAX, Arrivals, HandlerLane
 from signalhub.client.delivery import Delivery, Settled
 from signalhub.client.message import Message
 from signalhub.client.stream_requests import Ack, Extend, Nack, Term, Verdict
@@ -69,8 +69,8 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-def lane() -> Lane:
-    return Lane(lambda: None)
+def lane() -> HandlerLane:
+    return HandlerLane(lambda: None)
 
 
 async def test_a_handler_that_returns_acknowledges(ledger: Ledger) -> None:
@@ -175,7 +175,7 @@ async def test_a_copy_of_what_was_settled_meanwhile_is_not_handled(ledger: Ledge
 
 async def test_a_loss_discards_what_will_come_again_and_nothing_else(ledger: Ledger) -> None:
     told: list[bool] = []
-    inbox = Inbox(4, told.append)
+    inbox = Arrivals(4, told.append)
     orders = inbox.open_lane(KEY)
     plain = Message(
         id="p", sender="@(a/b)", to="@(a/c)", type="note", payload=0, metadata={}, timestamp=0
@@ -202,7 +202,7 @@ async def test_a_loss_discards_what_will_come_again_and_nothing_else(ledger: Led
 
 
 async def test_messages_of_a_subscription_that_was_left_go_nowhere(ledger: Ledger) -> None:
-    inbox = Inbox(2, lambda is_reading: None)
+    inbox = Arrivals(2, lambda is_reading: None)
     inbox.open_lane(KEY)
     inbox.put(ledger.message(1))
     inbox.end_lane(KEY)
@@ -215,7 +215,7 @@ async def test_messages_of_a_subscription_that_was_left_go_nowhere(ledger: Ledge
 
 
 async def test_a_lane_that_was_ended_says_why_to_every_reader(ledger: Ledger) -> None:
-    inbox = Inbox(10, lambda is_reading: None)
+    inbox = Arrivals(10, lambda is_reading: None)
     orders = inbox.open_lane(KEY)
     readers = [asyncio.create_task(orders.next()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -228,7 +228,7 @@ async def test_a_lane_that_was_ended_says_why_to_every_reader(ledger: Ledger) ->
 
 
 async def test_one_subscription_has_one_lane() -> None:
-    inbox = Inbox(10, lambda is_reading: None)
+    inbox = Arrivals(10, lambda is_reading: None)
     inbox.open_lane(KEY)
 
     with pytest.raises(ValueError, match="consumes billing of topic orders already"):
@@ -239,7 +239,7 @@ async def test_one_subscription_has_one_lane() -> None:
 
 
 async def test_a_handler_at_work_when_its_lane_ends_is_ended_with_the_inbox(ledger: Ledger) -> None:
-    inbox = Inbox(10, lambda is_reading: None)
+    inbox = Arrivals(10, lambda is_reading: None)
     orders = inbox.open_lane(KEY)
     begun, cancelled = asyncio.Event(), asyncio.Event()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.client.protocol.effects import Answered, Arrived, Drop, Failed, Ready, Stop, Warned
-from signalhub.client.protocol.protocol import FINAL_REASONS, Phase
+from signalhub.client.protocol.protocol import FINAL_REASONS, LinkPhase
 from signalhub.client.requests import ListActors, Register
 from signalhub.wire.errors import GaveUp, OutcomeUnknown, Refused, Unavailable, UnknownActor
 from tests.support.memory.client import ALICE, BOB, HUB, Scene
@@ -65,7 +65,7 @@ def test_a_welcome_to_somebody_else_is_ignored(scene: Scene) -> None:
 
     scene.hear("hub:connected", {"sessionId": "s-9"})
 
-    assert scene.protocol.phase is Phase.GREETING
+    assert scene.protocol.phase is LinkPhase.GREETING
 
 
 @pytest.mark.parametrize("code", ["version_mismatch", "unauthorized", "registry_full"])
@@ -286,7 +286,7 @@ def test_a_frame_that_is_no_message_is_reported_and_survived(scene: Scene, frame
     scene.hear_raw(frame)
 
     assert len(scene.of(Warned)) == 1
-    assert scene.protocol.phase is Phase.READY
+    assert scene.protocol.phase is LinkPhase.READY
 
 
 @pytest.mark.parametrize("frame", [b'{"type":"pong"}', b'{"type":"hub:later","payload":7}'])

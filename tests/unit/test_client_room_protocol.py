@@ -9,7 +9,7 @@ import pytest
 from signalhub.client.protocol.effects import Drop, Failed, Stop, Warned
 from signalhub.client.rooms import protocol
 from signalhub.client.rooms.answers import RoomMessage
-from signalhub.client.rooms.protocol import Accepted, Fetch, Joined
+from signalhub.client.rooms.protocol import FetchPage, Joined, MessageAccepted
 from signalhub.wire.errors import GaveUp, OutcomeUnknown, Refused, Unavailable
 from tests.support.memory.room_client import Scene
 
@@ -46,7 +46,8 @@ class TestSending:
         scene.hear("ack", messageId="a", seq=5)
 
         answers = [
-            (one.sent.message_id, one.sent.seq, one.sent.is_repeat) for one in scene.of(Accepted)
+            (one.sent.message_id, one.sent.seq, one.sent.is_repeat)
+            for one in scene.of(MessageAccepted)
         ]
         assert answers == [("b", 4, True), ("a", 5, False)]
 
@@ -161,7 +162,7 @@ class TestSending:
 
         assert [frame["messageId"] for frame in scene.written()] == ["b"]
         scene.hear("ack", messageId="b", seq=1, duplicate=True)
-        assert len(scene.of(Accepted)) == 1
+        assert len(scene.of(MessageAccepted)) == 1
 
     def test_a_message_held_back_for_too_long_hears_why(self, scene: Scene) -> None:
         scene.join()
@@ -281,7 +282,7 @@ class TestOwnMessages:
         scene.live(3)
 
         assert scene.take() == [1, 2, 3]
-        assert scene.of(Fetch) == []
+        assert scene.of(FetchPage) == []
 
     def test_an_ack_behind_a_later_message_fills_the_gap(self, scene: Scene) -> None:
         scene.join()

@@ -7,7 +7,7 @@ import pytest
 from signalhub.client.protocol.effects import Stop, Warned
 from signalhub.client.rooms import protocol
 from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage
-from signalhub.client.rooms.protocol import Fetch, Phase
+from signalhub.client.rooms.protocol import FetchPage, MemberPhase
 from signalhub.wire.errors import GaveUp, Refused
 from tests.support.memory.room_client import Scene
 
@@ -28,7 +28,7 @@ class TestReading:
         scene.live(2)
 
         assert scene.take() == [1, 2]
-        assert scene.of(Fetch) == []
+        assert scene.of(FetchPage) == []
         assert scene.protocol.reading.last_seq == 2
 
     def test_what_was_missed_comes_first_and_live_messages_wait(self, scene: Scene) -> None:
@@ -65,7 +65,7 @@ class TestReading:
         scene.page(5, 5)
 
         assert scene.take() == [1, 2, 3, 4, 5]
-        assert scene.fresh(Fetch) == []
+        assert scene.fresh(FetchPage) == []
 
     def test_reading_goes_on_after_the_position_it_was_given(self) -> None:
         scene = Scene(since=7)
@@ -84,14 +84,14 @@ class TestReading:
         scene.live(10)
 
         assert scene.take() == [10]
-        assert scene.of(Fetch) == []
+        assert scene.of(FetchPage) == []
 
     def test_whoever_only_sends_fetches_nothing(self, scene: Scene) -> None:
         scene.join(last_seq=50)
         scene.send()
         scene.pass_time(1)
 
-        assert scene.of(Fetch) == []
+        assert scene.of(FetchPage) == []
 
     def test_a_gap_between_live_messages_is_fetched(self, scene: Scene) -> None:
         scene.join()
@@ -111,7 +111,7 @@ class TestReading:
         scene.page(scene.fetch(), 1, 2)
 
         scene.live(4)
-        assert scene.fresh(Fetch) == []
+        assert scene.fresh(FetchPage) == []
         scene.pass_time(protocol.PAUSE_S)
 
         assert scene.fetch() == 3
@@ -164,7 +164,7 @@ class TestReading:
 
         scene.page(scene.fetch(), 8, 9, oldest=8, partial=True)
         assert scene.take() == []
-        assert scene.fresh(Fetch) == []
+        assert scene.fresh(FetchPage) == []
         scene.pass_time(protocol.PARTIAL_S)
         assert scene.fetch() == 1
         scene.page(1, *range(1, 10))
@@ -179,7 +179,7 @@ class TestReading:
 
         scene.no_page(17.0)
         scene.pass_time(16.9)
-        assert scene.fresh(Fetch) == []
+        assert scene.fresh(FetchPage) == []
         scene.pass_time(0.2)
 
         assert scene.fetch() == 1
@@ -210,7 +210,7 @@ class TestReading:
 
         (stop,) = scene.of(Stop)
         assert isinstance(stop.error, GaveUp)
-        assert scene.protocol.phase is Phase.STOPPED
+        assert scene.protocol.phase is MemberPhase.STOPPED
 
     def test_what_is_gone_is_told_and_passed_over(self, scene: Scene) -> None:
         scene.join(last_seq=9)
@@ -347,7 +347,7 @@ class TestBounds:
         scene.join(last_seq=2_500)
         scene.take()
         scene.page(scene.fetch(), *range(1, 1_001))
-        assert scene.fresh(Fetch) == []
+        assert scene.fresh(FetchPage) == []
 
         for _ in range(501):
             _, effects = scene.protocol.take(scene.now_s)

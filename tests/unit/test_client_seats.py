@@ -8,10 +8,18 @@ import pytest
 
 from signalhub.client.answers import Lost
 from signalhub.client.delivery import Delivery
-from signalhub.client.protocol.effects import Answered, Arrived, Ended, Failed, Ready, Stop, Warned
-from signalhub.client.protocol.protocol import Phase
+from signalhub.client.protocol.effects import (
+    Answered,
+    Arrived,
+    ConsumerEnded,
+    Failed,
+    Ready,
+    Stop,
+    Warned,
+)
+from signalhub.client.protocol.protocol import LinkPhase
 from signalhub.client.requests import Register
-from signalhub.client.stream_requests import Leave, Read
+from signalhub.client.stream_requests import Leave, ReadTopic
 from signalhub.wire.errors import OutcomeUnknown, Refused, Unsubscribed
 from tests.support.memory.client import ALICE, Scene
 
@@ -137,11 +145,11 @@ def test_a_seat_that_cannot_be_taken_again_ends_alone(scene: Scene, code: str) -
 
     scene.refuse(restored(scene), code)
 
-    (ended,) = scene.of(Ended)
+    (ended,) = scene.of(ConsumerEnded)
     assert ended.key == ("orders", "billing")
     assert isinstance(ended.error, Refused)
     assert ended.error.code == code
-    assert scene.protocol.phase is Phase.READY
+    assert scene.protocol.phase is LinkPhase.READY
     assert not scene.of(Stop)
     scene.lose()
     scene.welcome(scene.open())
@@ -162,7 +170,7 @@ def test_a_seat_taken_over_ends_and_is_not_taken_again(scene: Scene) -> None:
     place = {"topic": "orders", "subscription": "billing"}
     scene.hear("hub:unsubscribed", place | {"reason": "taken_over"})
 
-    (ended,) = scene.of(Ended)
+    (ended,) = scene.of(ConsumerEnded)
     assert isinstance(ended.error, Unsubscribed)
     assert ended.error.code == "taken_over"
     assert "same name" in str(ended.error)
@@ -177,7 +185,7 @@ def test_the_hub_may_name_a_seat_by_its_id_alone(scene: Scene) -> None:
 
     scene.hear("hub:unsubscribed", {"subscriptionId": "s-7", "reason": "topic_deleted"})
 
-    (ended,) = scene.of(Ended)
+    (ended,) = scene.of(ConsumerEnded)
     assert ended.key == ("orders", "billing")
     assert ended.error.code == "topic_deleted"
 
@@ -191,7 +199,7 @@ def test_the_end_of_a_seat_that_is_not_ours_is_ignored(scene: Scene, facts: dict
 
     scene.hear("hub:unsubscribed", facts | {"reason": "taken_over"})
 
-    assert not scene.of(Ended)
+    assert not scene.of(ConsumerEnded)
 
 
 def test_leaving_a_seat_is_answered_and_ends_nothing_else(scene: Scene) -> None:
@@ -202,7 +210,7 @@ def test_leaving_a_seat_is_answered_and_ends_nothing_else(scene: Scene) -> None:
     scene.hear("hub:unsubscribed", place, scene.sent_one("hub:unsubscribe"))
 
     assert scene.is_done(request)
-    assert not scene.of(Ended)
+    assert not scene.of(ConsumerEnded)
 
 
 def test_a_mailbox_is_asked_for_again_with_every_connection(scene: Scene) -> None:
@@ -291,7 +299,7 @@ def replayed(scene: Scene, seq: int, topic: str = "orders") -> None:
 
 
 def test_a_replay_is_answered_with_its_messages(scene: Scene) -> None:
-    request = scene.submit(Read("orders", 1, limit=10))
+    request = scene.submit(ReadTopic("orders", 1, limit=10))
     asked = scene.sent_one("hub:replay")
 
     replayed(scene, 1)
@@ -307,7 +315,7 @@ def test_a_replay_is_answered_with_its_messages(scene: Scene) -> None:
 
 
 def test_a_replay_cut_short_is_asked_for_again_and_holds_nothing_twice(scene: Scene) -> None:
-    scene.submit(Read("orders", 1, limit=10))
+    scene.submit(ReadTopic("orders", 1, limit=10))
     scene.sent()
     replayed(scene, 1)
     scene.lose()
@@ -322,7 +330,7 @@ def test_a_replay_cut_short_is_asked_for_again_and_holds_nothing_twice(scene: Sc
 
 
 def test_replayed_messages_nobody_waits_for_are_ignored(scene: Scene) -> None:
-    request = scene.submit(Read("orders", 1, limit=10))
+    request = scene.submit(ReadTopic("orders", 1, limit=10))
     scene.protocol.forget(request.id)
 
     replayed(scene, 1)

@@ -11,7 +11,7 @@ import pytest
 from signalhub.client.delivery import Delivery
 from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Answered
-from signalhub.client.protocol.frame import FrameWriter, Options, Payload, Request
+from signalhub.client.protocol.frame import FrameWriter, Payload, Request, RequestOptions
 from signalhub.client.protocol.restore import Seat, SeatKey
 from signalhub.client.settle import Settlers
 from signalhub.clock import Ids
@@ -30,7 +30,7 @@ class Wire:
         self.frames = FrameWriter(ALICE, Ids())
         self.posted: list[dict[str, Any]] = []
 
-    def request(self, payload: Payload[Any], **options: Unpack[Options]) -> Request:
+    def request(self, payload: Payload[Any], **options: Unpack[RequestOptions]) -> Request:
         return self.frames.request(payload, 0, **options)
 
     def post(self, request: Request) -> None:

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from signalhub.core.messages.dedup import Ack, Dedup, _Table
+from signalhub.core.messages.dedup import Dedup, KnownAck, _Table
 
 WINDOW_MS = 300_000
 NOW_MS = 1_760_000_000_000
@@ -21,24 +21,24 @@ def fill(dedup: Dedup, count: int, now_ms: int = NOW_MS, per_ms: int = 10) -> in
     at_ms = now_ms
     for number in range(count):
         at_ms = now_ms + number // per_ms
-        dedup.remember(SENDER, str(number), at_ms, Ack(at_ms))
+        dedup.remember(SENDER, str(number), at_ms, KnownAck(at_ms))
     return at_ms
 
 
 @pytest.mark.parametrize(
     "ack",
     [
-        Ack(NOW_MS),
-        Ack(NOW_MS + 1, "queued"),
-        Ack(NOW_MS + 1_000_000, "queued"),
-        Ack(NOW_MS + 10**9),
-        Ack(NOW_MS - 1),
-        Ack(NOW_MS - 10**9, "queued"),
-        Ack(0),
-        Ack(NOW_MS, extra=b'{"deliveredCount":2}'),
+        KnownAck(NOW_MS),
+        KnownAck(NOW_MS + 1, "queued"),
+        KnownAck(NOW_MS + 1_000_000, "queued"),
+        KnownAck(NOW_MS + 10**9),
+        KnownAck(NOW_MS - 1),
+        KnownAck(NOW_MS - 10**9, "queued"),
+        KnownAck(0),
+        KnownAck(NOW_MS, extra=b'{"deliveredCount":2}'),
     ],
 )
-def test_a_repeated_message_gets_the_very_same_ack(ack: Ack) -> None:
+def test_a_repeated_message_gets_the_very_same_ack(ack: KnownAck) -> None:
     dedup = make_dedup()
     dedup.remember(SENDER, "m1", NOW_MS, ack)
 
@@ -48,7 +48,7 @@ def test_a_repeated_message_gets_the_very_same_ack(ack: Ack) -> None:
 
 def test_a_message_is_known_by_sender_and_id_together() -> None:
     dedup = make_dedup()
-    dedup.remember("@(a)", "m", NOW_MS, Ack(NOW_MS))
+    dedup.remember("@(a)", "m", NOW_MS, KnownAck(NOW_MS))
 
     assert dedup.find("@(b)", "m", NOW_MS) is None
     assert dedup.find("@(a)", "n", NOW_MS) is None
@@ -58,7 +58,7 @@ def test_a_message_is_known_by_sender_and_id_together() -> None:
 
 def test_an_id_is_forgotten_one_millisecond_after_the_window() -> None:
     dedup = make_dedup()
-    dedup.remember(SENDER, "m1", NOW_MS, Ack(NOW_MS))
+    dedup.remember(SENDER, "m1", NOW_MS, KnownAck(NOW_MS))
 
     assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS) is not None
     assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS + 1) is None
@@ -68,24 +68,24 @@ def test_a_forgotten_message_can_be_accepted_again() -> None:
     dedup = make_dedup()
     later_ms = NOW_MS + WINDOW_MS + 1
     for extra in (b"", b"{}"):
-        dedup.remember(SENDER, f"m{extra!r}", NOW_MS, Ack(NOW_MS, extra=extra))
+        dedup.remember(SENDER, f"m{extra!r}", NOW_MS, KnownAck(NOW_MS, extra=extra))
     for extra in (b"", b"{}"):
-        dedup.remember(SENDER, f"m{extra!r}", later_ms, Ack(later_ms, "queued", extra))
+        dedup.remember(SENDER, f"m{extra!r}", later_ms, KnownAck(later_ms, "queued", extra))
 
     for extra in (b"", b"{}"):
         found = dedup.find(SENDER, f"m{extra!r}", later_ms)
-        assert found == Ack(later_ms, "queued", extra)
+        assert found == KnownAck(later_ms, "queued", extra)
 
 
 def test_sweeping_frees_what_has_expired_and_nothing_else() -> None:
     dedup = make_dedup()
     empty_bytes = dedup.memory_bytes
-    dedup.remember(SENDER, "old", NOW_MS, Ack(NOW_MS, extra=b"[]"))
-    dedup.remember(SENDER, "young", NOW_MS + 1, Ack(NOW_MS + 1))
+    dedup.remember(SENDER, "old", NOW_MS, KnownAck(NOW_MS, extra=b"[]"))
+    dedup.remember(SENDER, "young", NOW_MS + 1, KnownAck(NOW_MS + 1))
 
     dedup.sweep(NOW_MS + 1 + WINDOW_MS)
     assert dedup.count == 1
-    assert dedup.find(SENDER, "young", NOW_MS + 1 + WINDOW_MS) == Ack(NOW_MS + 1)
+    assert dedup.find(SENDER, "young", NOW_MS + 1 + WINDOW_MS) == KnownAck(NOW_MS + 1)
 
     dedup.sweep(NOW_MS + 2 + WINDOW_MS)
     assert dedup.count == 0
@@ -108,7 +108,7 @@ def test_steady_traffic_keeps_itself_clean_without_a_sweep() -> None:
     dedup = Dedup(60_000, AMPLE)
 
     for number in range(60_000):
-        dedup.remember(SENDER, str(number), NOW_MS + number * 10, Ack(NOW_MS + number * 10))
+        dedup.remember(SENDER, str(number), NOW_MS + number * 10, KnownAck(NOW_MS + number * 10))
 
     # 6 000 ids fit the window; what has expired goes when its bucket is touched.
     assert dedup.count < 8_000
@@ -143,7 +143,7 @@ def test_asides_are_counted_as_memory_and_freed() -> None:
     empty_bytes = dedup.memory_bytes
     extra = b"x" * 10_000
 
-    dedup.remember(SENDER, "b", NOW_MS, Ack(NOW_MS, extra=extra))
+    dedup.remember(SENDER, "b", NOW_MS, KnownAck(NOW_MS, extra=extra))
     assert dedup.memory_bytes > empty_bytes + 10_000
 
     dedup.sweep(NOW_MS + WINDOW_MS + 1)
@@ -156,7 +156,7 @@ def test_without_memory_for_the_window_the_oldest_go_and_it_says_so() -> None:
 
     for number in range(10_000):
         at_ms = NOW_MS + number
-        dedup.remember(SENDER, str(number), at_ms, Ack(at_ms))
+        dedup.remember(SENDER, str(number), at_ms, KnownAck(at_ms))
         windows_ms.add(dedup.window_ms)
         assert dedup.memory_bytes <= 100_000
 
@@ -173,7 +173,7 @@ def test_expired_ids_make_room_before_the_window_is_shortened() -> None:
     dedup = make_dedup(memory_bytes_max=100_000)
     later_ms = fill(dedup, 3_500) + WINDOW_MS + 1
 
-    dedup.remember(SENDER, "large", later_ms, Ack(later_ms, extra=b"x" * 50_000))
+    dedup.remember(SENDER, "large", later_ms, KnownAck(later_ms, extra=b"x" * 50_000))
 
     assert dedup.memory_bytes <= 100_000
     assert not dedup.is_shortened
@@ -198,7 +198,7 @@ def test_broadcasts_are_bounded_by_the_same_memory() -> None:
 
     for number in range(1_000):
         at_ms = NOW_MS + number
-        dedup.remember(SENDER, str(number), at_ms, Ack(at_ms, extra=b"x" * 1_000))
+        dedup.remember(SENDER, str(number), at_ms, KnownAck(at_ms, extra=b"x" * 1_000))
         assert dedup.memory_bytes <= 50_000
 
     assert dedup.is_shortened
@@ -217,21 +217,21 @@ def test_a_cap_below_a_single_id_neither_fails_nor_grows() -> None:
 def test_a_clock_set_back_makes_nothing_last_longer_or_shorter() -> None:
     dedup = make_dedup()
     hour_ms = 3_600_000
-    dedup.remember(SENDER, "before", NOW_MS, Ack(NOW_MS))
+    dedup.remember(SENDER, "before", NOW_MS, KnownAck(NOW_MS))
     back_ms = NOW_MS - hour_ms
-    dedup.remember(SENDER, "after", back_ms, Ack(back_ms, "queued"))
+    dedup.remember(SENDER, "after", back_ms, KnownAck(back_ms, "queued"))
 
-    assert dedup.find(SENDER, "before", back_ms) == Ack(NOW_MS)
-    assert dedup.find(SENDER, "after", back_ms) == Ack(back_ms, "queued")
-    assert dedup.find(SENDER, "before", back_ms + WINDOW_MS - 1) == Ack(NOW_MS)
+    assert dedup.find(SENDER, "before", back_ms) == KnownAck(NOW_MS)
+    assert dedup.find(SENDER, "after", back_ms) == KnownAck(back_ms, "queued")
+    assert dedup.find(SENDER, "before", back_ms + WINDOW_MS - 1) == KnownAck(NOW_MS)
     assert dedup.find(SENDER, "before", back_ms + WINDOW_MS) is None
-    assert dedup.find(SENDER, "after", back_ms + WINDOW_MS) == Ack(back_ms, "queued")
+    assert dedup.find(SENDER, "after", back_ms + WINDOW_MS) == KnownAck(back_ms, "queued")
     assert dedup.find(SENDER, "after", back_ms + WINDOW_MS + 1) is None
 
 
 def test_ids_stay_compact_after_a_clock_was_set_back() -> None:
     dedup = make_dedup()
-    dedup.remember(SENDER, "before", NOW_MS, Ack(NOW_MS))
+    dedup.remember(SENDER, "before", NOW_MS, KnownAck(NOW_MS))
 
     fill(dedup, 5_000, now_ms=NOW_MS - 3_600_000)
 
@@ -240,7 +240,7 @@ def test_ids_stay_compact_after_a_clock_was_set_back() -> None:
 
 def test_jitter_between_readings_of_the_clock_does_not_speed_time_up() -> None:
     dedup = make_dedup()
-    dedup.remember(SENDER, "m", NOW_MS, Ack(NOW_MS))
+    dedup.remember(SENDER, "m", NOW_MS, KnownAck(NOW_MS))
 
     for _ in range(1_000):
         dedup.find(SENDER, "x", NOW_MS + 900)
@@ -256,27 +256,27 @@ STRANGE_MS = [-(10**15), -1, 0, 2**42 - 1, 2**42, 2**63]
 def test_no_time_is_too_strange(now_ms: int) -> None:
     dedup = make_dedup()
 
-    dedup.remember(SENDER, "m", now_ms, Ack(now_ms))
+    dedup.remember(SENDER, "m", now_ms, KnownAck(now_ms))
     dedup.sweep(now_ms)
 
-    assert dedup.find(SENDER, "m", now_ms) == Ack(now_ms)
+    assert dedup.find(SENDER, "m", now_ms) == KnownAck(now_ms)
 
 
 @pytest.mark.parametrize("strange_ms", STRANGE_MS)
 def test_a_sane_time_is_trusted_again_after_a_strange_one(strange_ms: int) -> None:
     dedup = make_dedup()
     for now_ms in (NOW_MS, strange_ms, NOW_MS + 5_000):
-        dedup.remember(SENDER, f"at {now_ms}", now_ms, Ack(now_ms))
+        dedup.remember(SENDER, f"at {now_ms}", now_ms, KnownAck(now_ms))
 
     last_ms = NOW_MS + 5_000
-    assert dedup.find(SENDER, f"at {last_ms}", last_ms) == Ack(last_ms)
-    assert dedup.find(SENDER, f"at {last_ms}", last_ms + WINDOW_MS) == Ack(last_ms)
+    assert dedup.find(SENDER, f"at {last_ms}", last_ms) == KnownAck(last_ms)
+    assert dedup.find(SENDER, f"at {last_ms}", last_ms + WINDOW_MS) == KnownAck(last_ms)
     assert dedup.find(SENDER, f"at {last_ms}", last_ms + WINDOW_MS + 1) is None
 
 
 def test_names_of_any_characters_are_told_apart() -> None:
     dedup = make_dedup()
-    dedup.remember("@(é\ud800)", "\0", NOW_MS, Ack(NOW_MS))
+    dedup.remember("@(é\ud800)", "\0", NOW_MS, KnownAck(NOW_MS))
 
     assert dedup.find("@(é\ud800)", "\0", NOW_MS) is not None
     assert dedup.find("@(é\ud801)", "\0", NOW_MS) is None
@@ -285,21 +285,21 @@ def test_names_of_any_characters_are_told_apart() -> None:
 def test_remembering_twice_does_no_harm() -> None:
     dedup = make_dedup()
     for extra in (b"1", b"22", b""):
-        dedup.remember(SENDER, "m", NOW_MS, Ack(NOW_MS, extra=extra))
-    assert dedup.find(SENDER, "m", NOW_MS) == Ack(NOW_MS)
+        dedup.remember(SENDER, "m", NOW_MS, KnownAck(NOW_MS, extra=extra))
+    assert dedup.find(SENDER, "m", NOW_MS) == KnownAck(NOW_MS)
 
-    dedup.remember(SENDER, "n", NOW_MS + 1, Ack(NOW_MS + 1))
+    dedup.remember(SENDER, "n", NOW_MS + 1, KnownAck(NOW_MS + 1))
     dedup.sweep(NOW_MS + 1 + WINDOW_MS)
 
     once = make_dedup()
-    once.remember(SENDER, "n", NOW_MS + 1, Ack(NOW_MS + 1))
+    once.remember(SENDER, "n", NOW_MS + 1, KnownAck(NOW_MS + 1))
     assert dedup.memory_bytes == once.memory_bytes
 
 
 def test_bytes_of_two_records_are_not_taken_for_one_key() -> None:
     table = _Table()
     for key in (b"a" * 10, b"bbbbbccccc"):
-        table.add(key, NOW_MS, Ack(NOW_MS), 0, 0)
+        table.add(key, NOW_MS, KnownAck(NOW_MS), 0, 0)
 
     assert table.find(b"\0\0\0\0\0bbbbb") is None
     assert table.find(b"bbbbbccccc") is not None
@@ -310,9 +310,10 @@ def test_what_is_kept_is_remembered_by_the_next_process() -> None:
     dedup = Dedup(WINDOW_MS, 2**20)
     dedup.keep_fresh()
     acks = {
-        f"m-{number}": Ack(NOW_MS + number, "queued", seq=number, stream=7) for number in range(999)
+        f"m-{number}": KnownAck(NOW_MS + number, "queued", seq=number, stream=7)
+        for number in range(999)
     }
-    acks["b"] = Ack(NOW_MS + 999, extra=b"{}")
+    acks["b"] = KnownAck(NOW_MS + 999, extra=b"{}")
     kept = []
     for message_id, ack in acks.items():
         dedup.remember("s", message_id, ack.at_ms, ack)
@@ -326,6 +327,6 @@ def test_what_is_kept_is_remembered_by_the_next_process() -> None:
     assert again.count == dedup.count
     assert {one: again.find("s", one, NOW_MS + 1000) for one in acks} == acks
     assert again.find("s", "m-1000", NOW_MS + 1000) is None
-    again.remember("s", "m-1000", NOW_MS + 1001, Ack(NOW_MS + 1001))
+    again.remember("s", "m-1000", NOW_MS + 1001, KnownAck(NOW_MS + 1001))
     assert again.find("s", "m-1000", NOW_MS + 1002) is not None
     assert again.find("s", "m-0", NOW_MS + WINDOW_MS + 2) is None

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.effects import Append, Erase, Fetch, Locate, Located, Match
+from signalhub.core.effects import Append, EraseEntries, Fetch, Locate, Located, Match
 from signalhub.engine.local import LocalEngine
 from signalhub.log.verify import verify
 from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
-from signalhub.wire.entry import Entry, Erased, Stored
+from signalhub.wire.entry import Entry, ErasedBody, StoredEntry
 from signalhub.wire.errors import Refusal
 from tests.support.memory.log import entry, flip_bit
 
@@ -22,7 +22,7 @@ SECRET = b"nobody is to read this again"
 TORN = "00000000000000000000.48.torn"
 
 
-def choose(stored: Stored) -> Match | None:
+def choose(stored: StoredEntry) -> Match | None:
     """Every second order."""
     if stored.seq % 2 or stored.is_erased:
         return None
@@ -40,7 +40,7 @@ class Stage:
         self.disk = FaultyDisk()
         self._committed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        log = model.Log(segment_bytes=2**16)
+        log = model.LogSettings(segment_bytes=2**16)
         self.engine = LocalEngine(Path("log"), log, FakeClock(), loop, disk=self.disk)
         self.engine.report_to(self)
 
@@ -75,12 +75,12 @@ class Stage:
 
     async def erase(self, *offsets: int) -> int | Refusal:
         answer: asyncio.Future[int | Refusal] = asyncio.Future()
-        body = Erased("actor", [(one, one) for one in offsets])
-        self.engine.erase(Erase([body], nothing), answer.set_result)
+        body = ErasedBody("actor", [(one, one) for one in offsets])
+        self.engine.erase(EraseEntries([body], nothing), answer.set_result)
         return await asyncio.wait_for(answer, 10)
 
-    async def read(self) -> list[Stored]:
-        answer: asyncio.Future[list[Stored] | None] = asyncio.Future()
+    async def read(self) -> list[StoredEntry]:
+        answer: asyncio.Future[list[StoredEntry] | None] = asyncio.Future()
         self.engine.fetch(Fetch("orders", 1, 1, 100, 2**20, nothing), answer.set_result)
         return await asyncio.wait_for(answer, 10) or []
 
@@ -141,7 +141,7 @@ async def test_torn_ends_go_with_it(stage: Stage) -> None:
 async def test_a_search_that_fails_is_answered(stage: Stage) -> None:
     await stage.fill(2)
 
-    def fail(stored: Stored) -> Match | None:
+    def fail(stored: StoredEntry) -> Match | None:
         raise RuntimeError("a fault of the caller")
 
     assert await stage.locate(choose=fail) is None

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from signalhub.engine.upkeep import CONTROL_LINGER_MS, LINGER_MS, Expirer
-from signalhub.log.commit import Upkeep
+from signalhub.log.commit import UpkeepThread
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
-from signalhub.wire.entry import Control, Entry, Kind, RoomMessage, encode_body
+from signalhub.wire.entry import Entry, Kind, RoomEffect, RoomMessageBody, encode_body
 from tests.support.memory.log import NOW_MS, do_upkeep, entry, open_log
 
 MINUTE_MS = 60_000
@@ -28,10 +28,10 @@ class Scene:
         self._seq = 0
         self.forgotten: list[int] = []
 
-    def say(self, lives_ms: int, control: Control | None = None) -> int:
+    def say(self, lives_ms: int, control: RoomEffect | None = None) -> int:
         """A message of a room; its offset."""
         self._seq += 1
-        body = RoomMessage(f"m{self._seq}", b"q83v", NOW_MS, NOW_MS + lives_ms, control=control)
+        body = RoomMessageBody(f"m{self._seq}", b"q83v", NOW_MS, NOW_MS + lives_ms, control=control)
         name = "inbox.1.abc"
         message = Entry(Kind.ROOM_MESSAGE, name, 1, self._seq, NOW_MS, encode_body(body))
         return self.log.append([message, entry(self._seq)])
@@ -43,7 +43,7 @@ class Scene:
         do_upkeep(self.log)
 
     def start(self) -> None:
-        self.upkeep = Upkeep(self.log)
+        self.upkeep = UpkeepThread(self.log)
         self._expirer = Expirer(self.log, self.upkeep, self._forget)
 
     def _forget(self, bases: list[int], done: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ def test_a_segment_without_rooms_is_not_even_read(scene: Scene) -> None:
 
 
 def test_messages_that_proposals_are_made_from_stay_until_these_are_gone(scene: Scene) -> None:
-    about = Control("room.1.x", "mls_proposal", "p")
+    about = RoomEffect("room.1.x", "mls_proposal", "p")
     offset = scene.say(MINUTE_MS, about)
     scene.roll()
     scene.start()

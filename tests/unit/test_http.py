@@ -12,8 +12,8 @@ from signalhub.server.port import door
 from signalhub.server.port.http import (
     BODY_BYTES_MAX,
     HEAD_BYTES_MAX,
-    Reader,
-    Request,
+    HttpRequest,
+    RequestReader,
     Response,
     Routes,
 )
@@ -33,9 +33,9 @@ UPGRADE_HEADERS = {
 }
 
 
-def read(data: bytes) -> tuple[list[Request], int | None]:
+def read(data: bytes) -> tuple[list[HttpRequest], int | None]:
     """The requests in `data` and the status of the refusal that ended it, if any."""
-    reader = Reader()
+    reader = RequestReader()
     requests = reader.feed(data)
     return requests, reader.failure.status if reader.failure else None
 
@@ -82,8 +82,8 @@ def test_pipelined_requests_come_in_order() -> None:
 @given(st.lists(st.integers(1, 40), max_size=20))
 def test_reading_does_not_depend_on_how_bytes_are_cut(sizes: list[int]) -> None:
     data = GET + POST + CHUNKED + GET
-    reader, at = Reader(), 0
-    requests: list[Request] = []
+    reader, at = RequestReader(), 0
+    requests: list[HttpRequest] = []
     for size in [*sizes, len(data)]:
         requests += reader.feed(data[at : at + size])
         at += size
@@ -172,7 +172,7 @@ def test_head_over_the_limit_is_refused() -> None:
 
 
 def test_head_that_never_ends_is_refused_while_it_grows() -> None:
-    reader = Reader()
+    reader = RequestReader()
     fed = 0
     reader.feed(b"GET / HTTP/1.1\r\nHost: hub\r\nX: ")
     while reader.failure is None:
@@ -184,7 +184,7 @@ def test_head_that_never_ends_is_refused_while_it_grows() -> None:
 
 
 def test_long_body_in_front_does_not_count_as_head() -> None:
-    reader = Reader()
+    reader = RequestReader()
     long = b"POST / HTTP/1.1\r\nHost: hub\r\nContent-Length: 50000\r\n\r\n" + b"x" * 50_000
 
     assert len(reader.feed(long + GET[:10])) == 1
@@ -203,14 +203,14 @@ def test_body_over_the_limit_is_refused_by_its_length_or_as_it_grows() -> None:
 
 
 def test_nothing_is_read_after_a_refusal() -> None:
-    reader = Reader()
+    reader = RequestReader()
     reader.feed(b"nonsense\r\n\r\n")
 
     assert reader.feed(GET) == []
 
 
 def test_expectation_is_known_until_the_body_came() -> None:
-    reader = Reader()
+    reader = RequestReader()
     reader.feed(
         head("Host: hub", "Expect: 100-continue", "Content-Length: 2", start="PUT / HTTP/1.1")
     )
@@ -223,7 +223,7 @@ def test_expectation_is_known_until_the_body_came() -> None:
 
 
 def test_upgrade_ends_reading_and_keeps_the_rest() -> None:
-    reader = Reader()
+    reader = RequestReader()
     data = head("Host: hub", "Connection: keep-alive, Upgrade", "Upgrade: websocket")
 
     (request,) = reader.feed(data + b"\x81\x80rest")
@@ -248,9 +248,9 @@ def test_reader_that_ended_is_freed_without_the_garbage_collector(data: bytes) -
     # What is found is kept to be looked at: other threads of the process leave garbage, too.
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        Reader().feed(data)
+        RequestReader().feed(data)
         gc.collect()
-        assert not [one for one in gc.garbage if isinstance(one, Reader)]
+        assert not [one for one in gc.garbage if isinstance(one, RequestReader)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -258,7 +258,7 @@ def test_reader_that_ended_is_freed_without_the_garbage_collector(data: bytes) -
 
 
 def test_reader_is_idle_only_between_requests() -> None:
-    reader = Reader()
+    reader = RequestReader()
     assert reader.is_idle
     reader.feed(GET[:3])
     assert not reader.is_idle
@@ -304,7 +304,7 @@ def test_header_with_a_line_break_is_a_mistake() -> None:
 def test_routes_compare_paths_exactly() -> None:
     routes = Routes()
 
-    def health(request: Request) -> Response:
+    def health(request: HttpRequest) -> Response:
         return Response(200)
 
     routes.add("/health", health)
@@ -316,7 +316,7 @@ def test_routes_compare_paths_exactly() -> None:
     assert routes.find("/HEALTH") is None
 
 
-def upgrade(method: str = "GET", version: str = "1.1", **changed: str | None) -> Request:
+def upgrade(method: str = "GET", version: str = "1.1", **changed: str | None) -> HttpRequest:
     headers = dict(UPGRADE_HEADERS)
     for name, value in changed.items():
         key = name.replace("_", "-")
@@ -324,7 +324,7 @@ def upgrade(method: str = "GET", version: str = "1.1", **changed: str | None) ->
             del headers[key]
         else:
             headers[key] = value
-    return Request(method, "/ws", "", headers, version=version)
+    return HttpRequest(method, "/ws", "", headers, version=version)
 
 
 def test_proper_upgrade_is_not_refused() -> None:
@@ -358,7 +358,7 @@ def test_proper_upgrade_is_not_refused() -> None:
         (upgrade(sec_websocket_version="13, 8"), 426),
     ],
 )
-def test_improper_upgrade_is_refused(request_: Request, status: int) -> None:
+def test_improper_upgrade_is_refused(request_: HttpRequest, status: int) -> None:
     refusal = door.handshake_refusal(request_)
 
     assert refusal is not None

@@ -10,9 +10,9 @@ import pytest
 
 from signalhub.core.messages.dedup import Remembered
 from signalhub.core.streams.recovery import Snapshot
-from signalhub.state.store import Store, Window
+from signalhub.state.store import KnownIdsWindow, StateStore
 
-WINDOW = Window(300_000, 7 * 86_400_000, 2**20)
+WINDOW = KnownIdsWindow(300_000, 7 * 86_400_000, 2**20)
 FIRST, SECOND = ("order/1", "@(h/a)", 1, 10), ("order/2", "@(h/a)", 1, 11)
 MOVED = ("order/1", "@(h/b)", 2, 12)
 
@@ -25,25 +25,25 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
+def store(path: Path) -> Iterator[StateStore]:
+    opened = StateStore(path)
     yield opened
     opened.close()
 
 
-def save(store: Store, *rows: Row, is_whole: bool = False) -> None:
+def save(store: StateStore, *rows: Row, is_whole: bool = False) -> None:
     nothing = Remembered(0, b"", {})
     snapshot = Snapshot(20, is_whole, 1, {}, {}, nothing, placements=list(rows))
     store.save_snapshot(snapshot, 1, 0, WINDOW)
     store.flush()
 
 
-def kept(store: Store) -> list[Row] | None:
+def kept(store: StateStore) -> list[Row] | None:
     found = store.load_snapshot(0, WINDOW)
     return None if found is None else found.placements
 
 
-def test_places_add_up_and_come_back_in_the_order_of_their_entries(store: Store) -> None:
+def test_places_add_up_and_come_back_in_the_order_of_their_entries(store: StateStore) -> None:
     save(store, FIRST, SECOND)
     save(store, MOVED)
     save(store)
@@ -51,14 +51,14 @@ def test_places_add_up_and_come_back_in_the_order_of_their_entries(store: Store)
     assert kept(store) == [SECOND, MOVED]
 
 
-def test_a_whole_snapshot_replaces_all_places(store: Store) -> None:
+def test_a_whole_snapshot_replaces_all_places(store: StateStore) -> None:
     save(store, FIRST, SECOND)
     save(store, MOVED, is_whole=True)
 
     assert kept(store) == [MOVED]
 
 
-def test_a_snapshot_that_is_forgotten_takes_its_places_along(store: Store) -> None:
+def test_a_snapshot_that_is_forgotten_takes_its_places_along(store: StateStore) -> None:
     save(store, FIRST)
     store.forget_snapshot()
     save(store)
@@ -67,12 +67,12 @@ def test_a_snapshot_that_is_forgotten_takes_its_places_along(store: Store) -> No
 
 
 def test_a_store_of_the_version_before_durable_actors_is_brought_up_to_date(path: Path) -> None:
-    Store(path).close()
+    StateStore(path).close()
     connection = apsw.Connection(str(path))
     connection.execute("DROP TABLE placement; PRAGMA user_version = 4")
     connection.close()
 
-    store = Store(path)
+    store = StateStore(path)
     try:
         save(store, FIRST)
         found = kept(store)

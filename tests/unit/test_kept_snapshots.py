@@ -10,9 +10,9 @@ import pytest
 
 from signalhub.core.messages.dedup import Remembered
 from signalhub.core.streams.recovery import Snapshot
-from signalhub.state.store import Store, Window
+from signalhub.state.store import KnownIdsWindow, StateStore
 
-WINDOW = Window(300_000, 7 * 86_400_000, 2**20)
+WINDOW = KnownIdsWindow(300_000, 7 * 86_400_000, 2**20)
 RECORD = b"r" * 32
 
 
@@ -22,8 +22,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
+def store(path: Path) -> Iterator[StateStore]:
+    opened = StateStore(path)
     yield opened
     opened.close()
 
@@ -34,12 +34,12 @@ def snapshot(offset: int, at_ms: int, *, is_whole: bool = False) -> Snapshot:
     return Snapshot(offset, is_whole, 2, {1: b"stream"}, {(1, "s"): b"state"}, remembered)
 
 
-def save(store: Store, one: Snapshot) -> None:
+def save(store: StateStore, one: Snapshot) -> None:
     store.save_snapshot(one, 1, 0, WINDOW)
     store.flush()
 
 
-def test_a_snapshot_is_loaded_as_it_was_saved(store: Store) -> None:
+def test_a_snapshot_is_loaded_as_it_was_saved(store: StateStore) -> None:
     save(store, snapshot(10, 1_000))
 
     found = store.load_snapshot(WINDOW.ids_ms, WINDOW)
@@ -50,7 +50,7 @@ def test_a_snapshot_is_loaded_as_it_was_saved(store: Store) -> None:
     assert [one.records for one in found.remembered] == [RECORD]
 
 
-def test_ids_of_several_snapshots_add_up_within_the_window(store: Store) -> None:
+def test_ids_of_several_snapshots_add_up_within_the_window(store: StateStore) -> None:
     for at_ms in (0, 200_000, 400_000, 500_000):
         save(store, snapshot(at_ms, at_ms))
 
@@ -60,7 +60,7 @@ def test_ids_of_several_snapshots_add_up_within_the_window(store: Store) -> None
     assert [one.newest_ms for one in found.remembered] == [200_000, 400_000, 500_000]
 
 
-def test_a_forgotten_snapshot_takes_its_ids_along(store: Store) -> None:
+def test_a_forgotten_snapshot_takes_its_ids_along(store: StateStore) -> None:
     """They may be those of messages that are lost with the end of the log."""
     save(store, snapshot(10, 1_000))
 
@@ -73,7 +73,7 @@ def test_a_forgotten_snapshot_takes_its_ids_along(store: Store) -> None:
 
 
 def test_ids_do_not_gather_without_end_while_nothing_can_be_written(
-    store: Store, path: Path
+    store: StateStore, path: Path
 ) -> None:
     other = apsw.Connection(str(path))
     store._connection.set_busy_timeout(1)
@@ -94,7 +94,7 @@ def test_ids_do_not_gather_without_end_while_nothing_can_be_written(
 
 
 def test_a_snapshot_that_builds_on_an_unwritten_one_is_not_written(
-    store: Store, path: Path
+    store: StateStore, path: Path
 ) -> None:
     save(store, snapshot(10, 1_000))
     other = apsw.Connection(str(path))

@@ -30,7 +30,7 @@ from signalhub.core import requests as payloads
 from signalhub.core.hub import UNLIMITED, Hub
 from signalhub.log import log
 from signalhub.server.app import App
-from signalhub.settings.model import Outbound, Settings
+from signalhub.settings.model import OutboundSettings, Settings
 from signalhub.testing import FakeClock, RunningHub, run_hub
 from signalhub.wire import envelope
 from signalhub.wire.errors import Code, Refusal
@@ -159,7 +159,7 @@ def retryable_by_code() -> dict[str, set[str]]:
         "float": 1.0,
         "object": None,
         "dict[str, object]": {},
-        "Outbound": Outbound(),
+        "OutboundSettings": OutboundSettings(),
     }
     found: dict[str, set[str]] = defaultdict(set)
     for _, refuse in inspect.getmembers(refusals, inspect.isfunction):
@@ -229,27 +229,27 @@ def test_every_documented_limit_is_the_default_of_its_setting() -> None:
 
 # The hello and the heartbeat take almost anything; options and settlements have tests of their own.
 PAYLOADS = {
-    "hub:register": payloads.Register,
-    "hub:unregister": payloads.Unregister,
+    "hub:register": payloads.RegisterRequest,
+    "hub:unregister": payloads.UnregisterRequest,
     "hub:renew": payloads.Renewal,
-    "hub:discover": payloads.Discover,
-    "hub:list_actors": payloads.ListActors,
-    "hub:send": payloads.Send,
-    "hub:broadcast": payloads.Broadcast,
-    "hub:subscribe": payloads.Subscribe,
-    "hub:unsubscribe": payloads.Unsubscribe,
-    "hub:publish": payloads.Publish,
-    "hub:refresh_token": payloads.Refresh,
-    "hub:topic_create": payloads.TopicCreate,
-    "hub:topic_info": payloads.TopicName,
-    "hub:list_topics": payloads.ListTopics,
-    "hub:sub_info": payloads.SubscriptionName,
-    "hub:list_subs": payloads.ListSubscriptions,
-    "hub:seek": payloads.Seek,
-    "hub:replay": payloads.Replay,
-    "hub:redrive": payloads.Letters,
-    "hub:credit": payloads.Credit,
-    "hub:republish": payloads.Republish,
+    "hub:discover": payloads.DiscoverRequest,
+    "hub:list_actors": payloads.ListActorsRequest,
+    "hub:send": payloads.SendRequest,
+    "hub:broadcast": payloads.BroadcastRequest,
+    "hub:subscribe": payloads.SubscribeRequest,
+    "hub:unsubscribe": payloads.UnsubscribeRequest,
+    "hub:publish": payloads.PublishRequest,
+    "hub:refresh_token": payloads.RefreshRequest,
+    "hub:topic_create": payloads.TopicCreateRequest,
+    "hub:topic_info": payloads.TopicNameRequest,
+    "hub:list_topics": payloads.ListTopicsRequest,
+    "hub:sub_info": payloads.SubscriptionNameRequest,
+    "hub:list_subs": payloads.ListSubscriptionsRequest,
+    "hub:seek": payloads.SeekRequest,
+    "hub:replay": payloads.ReplayRequest,
+    "hub:redrive": payloads.LettersRequest,
+    "hub:credit": payloads.CreditRequest,
+    "hub:republish": payloads.RepublishRequest,
 }
 
 
@@ -268,7 +268,9 @@ def test_every_member_of_a_settlement_is_documented() -> None:
     sections = ("hub:ack", "hub:nack", "hub:extend", "hub:term")
     prose = " ".join(REQUESTS[request_type].prose for request_type in sections)
 
-    missing = set(payloads.Settle.__struct_encode_fields__) - set(re.findall(r"`(\w+)`", prose))
+    missing = set(payloads.SettleRequest.__struct_encode_fields__) - set(
+        re.findall(r"`(\w+)`", prose)
+    )
 
     assert missing == set()
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import apsw
 import pytest
 
-from signalhub.core.messages.dedup import Ack, Dedup, Remembered, fingerprint
+from signalhub.core.messages.dedup import Dedup, KnownAck, Remembered, fingerprint
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.state import schema
 from signalhub.state.schema import RoomIds
-from signalhub.state.store import Store, Window
+from signalhub.state.store import KnownIdsWindow, StateStore
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 NOW = 20_000 * DAY_MS + DAY_MS // 2
-WINDOW = Window(300_000, WEEK_MS, 2**22)
+WINDOW = KnownIdsWindow(300_000, WEEK_MS, 2**22)
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
+def store(path: Path) -> Iterator[StateStore]:
+    opened = StateStore(path)
     yield opened
     opened.close()
 
@@ -49,12 +49,12 @@ def recorded(*accepted: tuple[str, int, int]) -> Remembered:
     dedup = Dedup(WEEK_MS, 2**22)
     dedup.keep_fresh()
     for message_id, at_ms, seq in accepted:
-        dedup.remember_by(key_of(message_id), at_ms, Ack(at_ms, seq=seq))
+        dedup.remember_by(key_of(message_id), at_ms, KnownAck(at_ms, seq=seq))
     return dedup.take_fresh()
 
 
 def save(
-    store: Store,
+    store: StateStore,
     remembered: Remembered,
     rooms: dict[str, bytes | None] | None = None,
     *,
@@ -66,14 +66,14 @@ def save(
     store.flush()
 
 
-def recall(store: Store, message_id: str, oldest_ms: int = NOW - WEEK_MS) -> int | None:
+def recall(store: StateStore, message_id: str, oldest_ms: int = NOW - WEEK_MS) -> int | None:
     found: Future[list[int] | None] = Future()
     store.recall([key_of(message_id)], oldest_ms, found.set_result)
     seqs = found.result(timeout=20)
     return None if seqs is None else seqs[0]
 
 
-def loaded(store: Store, now_ms: int = NOW) -> Dedup:
+def loaded(store: StateStore, now_ms: int = NOW) -> Dedup:
     """The memory of a hub that starts from this store."""
     snapshot = store.load_snapshot(now_ms, WINDOW)
     assert snapshot is not None
@@ -191,12 +191,14 @@ def test_whole_days_are_forgotten(room_ids: RoomIds) -> None:
 # The store.
 
 
-def test_ids_are_written_with_the_snapshot_and_loaded_with_it(store: Store, path: Path) -> None:
+def test_ids_are_written_with_the_snapshot_and_loaded_with_it(
+    store: StateStore, path: Path
+) -> None:
     save(store, recorded(("a", NOW - 5, 1), ("b", NOW, 2)))
     save(store, recorded(("c", NOW, 3)))
     store.close()
 
-    again = Store(path)
+    again = StateStore(path)
     try:
         dedup = loaded(again)
         found = [seq_in(dedup, name) for name in "abcd"]
@@ -207,7 +209,7 @@ def test_ids_are_written_with_the_snapshot_and_loaded_with_it(store: Store, path
     assert (found, recalled) == ([1, 2, 3, None], [1, 2, 3, 0])
 
 
-def test_states_of_rooms_are_replaced_dropped_and_loaded(store: Store) -> None:
+def test_states_of_rooms_are_replaced_dropped_and_loaded(store: StateStore) -> None:
     nothing = Remembered(0, b"", {})
     save(store, nothing, {"room.a": b"one", "room.b": b"one"})
     save(store, nothing, {"room.a": b"two", "room.b": None, "room.c": None})
@@ -218,7 +220,7 @@ def test_states_of_rooms_are_replaced_dropped_and_loaded(store: Store) -> None:
     assert found.rooms == {"room.a": b"two"}
 
 
-def test_a_whole_snapshot_replaces_the_states_and_keeps_the_ids(store: Store) -> None:
+def test_a_whole_snapshot_replaces_the_states_and_keeps_the_ids(store: StateStore) -> None:
     save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
     save(store, recorded(("b", NOW, 2)), {"room.b": b"two"}, is_whole=True)
 
@@ -229,14 +231,14 @@ def test_a_whole_snapshot_replaces_the_states_and_keeps_the_ids(store: Store) ->
     assert [recall(store, name) for name in "ab"] == [1, 2]
 
 
-def test_ids_older_than_the_window_are_forgotten_in_time(store: Store) -> None:
+def test_ids_older_than_the_window_are_forgotten_in_time(store: StateStore) -> None:
     save(store, recorded(("old", NOW - WEEK_MS - DAY_MS, 1), ("edge", NOW - WEEK_MS, 2)))
     save(store, recorded(("new", NOW, 3)))
 
     assert [recall(store, name, 0) for name in ("old", "edge", "new")] == [0, 2, 3]
 
 
-def test_a_forgotten_snapshot_takes_rooms_and_ids_along(store: Store) -> None:
+def test_a_forgotten_snapshot_takes_rooms_and_ids_along(store: StateStore) -> None:
     save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
 
     store.forget_snapshot()
@@ -247,7 +249,7 @@ def test_a_forgotten_snapshot_takes_rooms_and_ids_along(store: Store) -> None:
     assert (found.rooms, [recall(store, name) for name in "ab"]) == ({}, [0, 2])
 
 
-def locked(store: Store, path: Path, work: Callable[[], None]) -> None:
+def locked(store: StateStore, path: Path, work: Callable[[], None]) -> None:
     """Do something while the store cannot write."""
     other = apsw.Connection(str(path))
     store._connection.set_busy_timeout(1)
@@ -258,7 +260,7 @@ def locked(store: Store, path: Path, work: Callable[[], None]) -> None:
 
 
 def test_ids_of_a_snapshot_that_was_not_written_come_with_the_next_one(
-    store: Store, path: Path
+    store: StateStore, path: Path
 ) -> None:
     save(store, recorded(("a", NOW, 1)))
     locked(store, path, lambda: save(store, recorded(("b", NOW, 2))))
@@ -271,7 +273,7 @@ def test_ids_of_a_snapshot_that_was_not_written_come_with_the_next_one(
 
 
 def test_a_look_up_that_fails_says_so_and_is_counted(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: StateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     def spoil() -> None:
         store._connection.execute("DROP TABLE room_id")
@@ -283,7 +285,7 @@ def test_a_look_up_that_fails_says_so_and_is_counted(
     assert store.errors == 1
 
 
-def test_look_ups_see_every_snapshot_handed_over_before_them(store: Store) -> None:
+def test_look_ups_see_every_snapshot_handed_over_before_them(store: StateStore) -> None:
     found: list[Future[list[int] | None]] = []
     nothing = Remembered(0, b"", {})
     for number in range(1, 50):
@@ -297,14 +299,14 @@ def test_look_ups_see_every_snapshot_handed_over_before_them(store: Store) -> No
 
 
 def test_a_store_of_the_version_before_rooms_is_brought_up_to_date(path: Path) -> None:
-    Store(path).close()
+    StateStore(path).close()
     connection = apsw.Connection(str(path))
     later = ("room_id", "room_state", "replay", "placement")
     connection.execute("".join(f"DROP TABLE {name};" for name in later))
     connection.execute("PRAGMA user_version = 2")
     connection.close()
 
-    store = Store(path)
+    store = StateStore(path)
     try:
         save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
         found = (recall(store, "a"), store.load_snapshot(NOW, WINDOW))

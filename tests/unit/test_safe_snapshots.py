@@ -13,9 +13,9 @@ import pytest
 
 from signalhub.core.messages.dedup import Remembered
 from signalhub.core.streams.recovery import Snapshot
-from signalhub.state.store import Store, Window
+from signalhub.state.store import KnownIdsWindow, StateStore
 
-WINDOW = Window(300_000, 7 * 86_400_000, 2**20)
+WINDOW = KnownIdsWindow(300_000, 7 * 86_400_000, 2**20)
 PATIENCE_S = 20.0
 
 
@@ -47,27 +47,27 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = Store(path)
+def store(path: Path) -> Iterator[StateStore]:
+    opened = StateStore(path)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def rival(store: Store, path: Path) -> Iterator[Rival]:
+def rival(store: StateStore, path: Path) -> Iterator[Rival]:
     opened = Rival(path)
     yield opened
     opened.close()
 
 
-def save(store: Store, offset: int, *, is_whole: bool = False) -> None:
+def save(store: StateStore, offset: int, *, is_whole: bool = False) -> None:
     """Hand a snapshot over."""
     nothing = Remembered(0, b"", {})
     states: dict[int, bytes | None] = {offset: b"%d" % offset}
     store.save_snapshot(Snapshot(offset, is_whole, 2, states, {}, nothing), 1, 0, WINDOW)
 
 
-def made_safe(store: Store) -> Future[int]:
+def made_safe(store: StateStore) -> Future[int]:
     """What the store says is safe, once it is."""
     heard: Future[int] = Future()
     store.make_safe(heard.set_result)
@@ -78,7 +78,7 @@ def in_the_file_alone(path: Path) -> int | None:
     """The offset of the snapshot that a power cut leaves if it takes all that was not synced."""
     copied = path.with_name("copied.db")
     shutil.copyfile(path, copied)
-    found = Store(copied)
+    found = StateStore(copied)
     try:
         row = found.load_snapshot(0, WINDOW)
     finally:
@@ -88,7 +88,7 @@ def in_the_file_alone(path: Path) -> int | None:
 
 
 def test_a_snapshot_that_is_still_being_written_is_not_a_broken_one(
-    store: Store, rival: Rival
+    store: StateStore, rival: Rival
 ) -> None:
     has_begun, may_go_on = threading.Event(), threading.Event()
 
@@ -113,7 +113,7 @@ def test_a_snapshot_that_is_still_being_written_is_not_a_broken_one(
 
 
 def test_only_a_failure_makes_the_next_snapshot_whole_and_only_until_that_is_written(
-    store: Store, rival: Rival
+    store: StateStore, rival: Rival
 ) -> None:
     store._connection.set_busy_timeout(1)
     rival.lock()
@@ -131,7 +131,9 @@ def test_only_a_failure_makes_the_next_snapshot_whole_and_only_until_that_is_wri
     assert (store.saved_offset, store.errors) == (30, 1)
 
 
-def test_what_is_reported_as_safe_needs_nothing_beside_the_file(store: Store, path: Path) -> None:
+def test_what_is_reported_as_safe_needs_nothing_beside_the_file(
+    store: StateStore, path: Path
+) -> None:
     save(store, 10)
     store.flush()
     assert in_the_file_alone(path) is None
@@ -141,7 +143,7 @@ def test_what_is_reported_as_safe_needs_nothing_beside_the_file(store: Store, pa
 
 
 def test_a_snapshot_handed_over_after_the_sync_was_asked_for_is_not_reported(
-    store: Store, rival: Rival
+    store: StateStore, rival: Rival
 ) -> None:
     may_go_on = threading.Event()
     rival.lock()
@@ -156,7 +158,7 @@ def test_a_snapshot_handed_over_after_the_sync_was_asked_for_is_not_reported(
     assert (heard.result(PATIENCE_S), store.saved_offset) == (10, 20)
 
 
-def test_a_snapshot_that_was_not_written_is_not_reported(store: Store, rival: Rival) -> None:
+def test_a_snapshot_that_was_not_written_is_not_reported(store: StateStore, rival: Rival) -> None:
     save(store, 10)
     store.flush()
     store._connection.set_busy_timeout(1)
@@ -169,7 +171,7 @@ def test_a_snapshot_that_was_not_written_is_not_reported(store: Store, rival: Ri
 
 
 def test_what_cannot_be_synced_is_not_reported_until_it_can(
-    store: Store, rival: Rival, path: Path
+    store: StateStore, rival: Rival, path: Path
 ) -> None:
     save(store, 10)
     store.flush()

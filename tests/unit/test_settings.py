@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from signalhub.cli.hub.settings import page
 from signalhub.settings.load import Loaded, leaves, load, survey
-from signalhub.settings.model import Auth, Key, Secret, Settings
+from signalhub.settings.model import AuthSettings, Key, Secret, Settings
 from signalhub.wire.errors import SettingsError
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "settings.md"
@@ -346,7 +346,7 @@ def test_no_refusal_repeats_a_secret(environ: dict[str, str]) -> None:
 
 
 def test_a_secret_survives_being_copied() -> None:
-    copy: Any = msgspec.structs.replace(Auth(secret=SECRET), issuer="other")
+    copy: Any = msgspec.structs.replace(AuthSettings(secret=SECRET), issuer="other")
 
     assert copy.secret == SECRET == Secret(Secret(SECRET))
 

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from signalhub.state import schema
-from signalhub.state.store import RegistrationRow, Store
+from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.wire.errors import SettingsError
 
 NOW_MS = 1_760_000_000_000
@@ -35,25 +35,25 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    store = Store(path)
+def store(path: Path) -> Iterator[StateStore]:
+    store = StateStore(path)
     yield store
     store.close()
 
 
 def reopened(path: Path, now_ms: int = NOW_MS) -> list[RegistrationRow]:
-    store = Store(path)
+    store = StateStore(path)
     try:
         return store.load(now_ms)
     finally:
         store.close()
 
 
-def test_a_new_store_is_empty(store: Store) -> None:
+def test_a_new_store_is_empty(store: StateStore) -> None:
     assert store.load(NOW_MS) == []
 
 
-def test_what_was_persisted_is_loaded_after_a_restart(store: Store, path: Path) -> None:
+def test_what_was_persisted_is_loaded_after_a_restart(store: StateStore, path: Path) -> None:
     rows = [row("@(local/b)", NOW_MS), row("@(local/a)", NOW_MS + 1, version=7)]
     for one in rows:
         store.persist(one)
@@ -62,14 +62,14 @@ def test_what_was_persisted_is_loaded_after_a_restart(store: Store, path: Path) 
     assert reopened(path) == rows
 
 
-def test_rows_come_in_the_order_of_registration(store: Store) -> None:
+def test_rows_come_in_the_order_of_registration(store: StateStore) -> None:
     for number, address in enumerate(["@(c)", "@(a)", "@(b)"]):
         store.persist(row(address, NOW_MS + number))
 
     assert [one.address for one in store.load(NOW_MS)] == ["@(c)", "@(a)", "@(b)"]
 
 
-def test_the_newest_note_about_an_address_wins(store: Store) -> None:
+def test_the_newest_note_about_an_address_wins(store: StateStore) -> None:
     store.persist(row("@(kept)", version=1))
     store.persist(row("@(kept)", version=2))
     store.persist(row("@(gone)"))
@@ -82,7 +82,7 @@ def test_the_newest_note_about_an_address_wins(store: Store) -> None:
     assert loaded == {"@(kept)": 2, "@(back)": 1}
 
 
-def test_a_written_row_can_be_updated_and_forgotten(store: Store) -> None:
+def test_a_written_row_can_be_updated_and_forgotten(store: StateStore) -> None:
     store.persist(row("@(a)", version=1))
     store.persist(row("@(b)", version=1))
     store.flush()
@@ -92,7 +92,7 @@ def test_a_written_row_can_be_updated_and_forgotten(store: Store) -> None:
     assert store.load(NOW_MS) == [row("@(a)", version=2, expires_at=NOW_MS + 1)]
 
 
-def test_loading_deletes_what_has_expired(store: Store, path: Path) -> None:
+def test_loading_deletes_what_has_expired(store: StateStore, path: Path) -> None:
     store.persist(row("@(old)", expires_at=NOW_MS))
     store.persist(row("@(young)", expires_at=NOW_MS + 1))
 
@@ -101,7 +101,7 @@ def test_loading_deletes_what_has_expired(store: Store, path: Path) -> None:
     assert [one.address for one in reopened(path, now_ms=0)] == ["@(young)"]
 
 
-def test_cleaning_deletes_what_has_expired(store: Store) -> None:
+def test_cleaning_deletes_what_has_expired(store: StateStore) -> None:
     store.persist(row("@(old)", expires_at=NOW_MS))
     store.persist(row("@(young)", expires_at=NOW_MS + 1))
 
@@ -111,7 +111,7 @@ def test_cleaning_deletes_what_has_expired(store: Store) -> None:
     assert [one.address for one in store.load(0)] == ["@(young)"]
 
 
-def test_notes_are_written_without_anybody_waiting(store: Store, path: Path) -> None:
+def test_notes_are_written_without_anybody_waiting(store: StateStore, path: Path) -> None:
     store.persist(row("@(a)"))
     reader = apsw.Connection(str(path))
     reader.set_busy_timeout(5_000)
@@ -122,7 +122,7 @@ def test_notes_are_written_without_anybody_waiting(store: Store, path: Path) -> 
     reader.close()
 
 
-def test_a_closed_store_can_be_closed_again_but_not_used(store: Store) -> None:
+def test_a_closed_store_can_be_closed_again_but_not_used(store: StateStore) -> None:
     store.close()
     store.close()
 
@@ -130,7 +130,7 @@ def test_a_closed_store_can_be_closed_again_but_not_used(store: Store) -> None:
         store.persist(row("@(a)"))
 
 
-def test_the_size_is_that_of_the_files(store: Store, path: Path) -> None:
+def test_the_size_is_that_of_the_files(store: StateStore, path: Path) -> None:
     empty_bytes = store.size_bytes()
     for number in range(1_000):
         store.persist(row(f"@(local/{number})"))
@@ -141,7 +141,7 @@ def test_the_size_is_that_of_the_files(store: Store, path: Path) -> None:
 
 
 def test_a_failed_write_is_logged_and_counted_and_the_store_goes_on(
-    store: Store, path: Path, caplog: pytest.LogCaptureFixture
+    store: StateStore, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     breaker = apsw.Connection(str(path))
     breaker.execute("ALTER TABLE registration RENAME TO hidden")
@@ -158,7 +158,7 @@ def test_a_failed_write_is_logged_and_counted_and_the_store_goes_on(
     assert store.errors == 1
 
 
-def test_a_failed_batch_leaves_nothing_half_done(store: Store, path: Path) -> None:
+def test_a_failed_batch_leaves_nothing_half_done(store: StateStore, path: Path) -> None:
     store.persist(row("@(before)"))
     store.flush()
     store.persist(row("@(good)"))
@@ -195,7 +195,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     assert "another program" in refusal_of(path)
 
 
-def test_a_newer_schema_is_refused(store: Store, path: Path) -> None:
+def test_a_newer_schema_is_refused(store: StateStore, path: Path) -> None:
     store.close()
     newer = apsw.Connection(str(path))
     newer.pragma("user_version", schema.VERSION + 1)
@@ -204,7 +204,7 @@ def test_a_newer_schema_is_refused(store: Store, path: Path) -> None:
     assert f"version is {schema.VERSION + 1}" in refusal_of(path)
 
 
-def test_a_damaged_file_is_refused(store: Store, path: Path) -> None:
+def test_a_damaged_file_is_refused(store: StateStore, path: Path) -> None:
     for number in range(2_000):
         store.persist(row(f"@(local/{number})"))
     store.close()
@@ -215,7 +215,7 @@ def test_a_damaged_file_is_refused(store: Store, path: Path) -> None:
     refusal_of(path)
 
 
-def test_damage_that_can_still_be_read_is_refused(store: Store, path: Path) -> None:
+def test_damage_that_can_still_be_read_is_refused(store: StateStore, path: Path) -> None:
     for number in range(1_000, 1_100):
         store.persist(row(f"@(local/{number})"))
     store.close()
@@ -226,7 +226,7 @@ def test_damage_that_can_still_be_read_is_refused(store: Store, path: Path) -> N
     assert "damaged" in refusal_of(path)
 
 
-def test_a_truncated_file_is_refused(store: Store, path: Path) -> None:
+def test_a_truncated_file_is_refused(store: StateStore, path: Path) -> None:
     for number in range(2_000):
         store.persist(row(f"@(local/{number})"))
     store.close()
@@ -236,7 +236,7 @@ def test_a_truncated_file_is_refused(store: Store, path: Path) -> None:
     refusal_of(path)
 
 
-def test_a_row_that_cannot_be_read_is_refused(store: Store, path: Path) -> None:
+def test_a_row_that_cannot_be_read_is_refused(store: StateStore, path: Path) -> None:
     store.persist(row("@(a)"))
     store.close()
     vandal = apsw.Connection(str(path))
@@ -248,22 +248,22 @@ def test_a_row_that_cannot_be_read_is_refused(store: Store, path: Path) -> None:
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be used"):
-        Store(tmp_path)
+        StateStore(tmp_path)
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
 
     with pytest.raises(SettingsError, match="cannot be used"):
-        Store(tmp_path / "data" / "state.db")
+        StateStore(tmp_path / "data" / "state.db")
 
 
 # Persists rows for ever; says after which number everything so far was flushed.
 WRITER = f"""
 import itertools, sys
-from signalhub.state.store import RegistrationRow, Store
+from signalhub.state.store import RegistrationRow, StateStore
 
-store = Store(sys.argv[1])
+store = StateStore(sys.argv[1])
 for number in itertools.count():
     store.persist(
         RegistrationRow(f"@(local/{{number}})", ["a"], b"{{}}", {NOW_MS}, {NOW_MS} * 2, 1, number)

@@ -7,7 +7,7 @@ import dataclasses
 from prometheus_client.parser import text_string_to_metric_families
 
 from signalhub.counters import SubscriptionTally
-from signalhub.observe.subscriptions import SUBSCRIPTIONS, Reading, SubscriptionSeries
+from signalhub.observe.subscriptions import SUBSCRIPTIONS, SubscriptionReading, SubscriptionSeries
 
 LAG = "signal_hub_subscription_lag_messages"
 DELIVERED = "signal_hub_subscription_delivered_total"
@@ -16,11 +16,13 @@ OTHER = ("other", "", "")
 Series = dict[tuple[str, str, str], float]
 
 
-def reading(topic: str, name: str = "work", mode: str = "shared", delivered: int = 0) -> Reading:
-    return Reading(topic, name, mode, SubscriptionTally(delivered=delivered))
+def reading(
+    topic: str, name: str = "work", mode: str = "shared", delivered: int = 0
+) -> SubscriptionReading:
+    return SubscriptionReading(topic, name, mode, SubscriptionTally(delivered=delivered))
 
 
-def scrape(series: SubscriptionSeries, readings: list[Reading]) -> dict[str, Series]:
+def scrape(series: SubscriptionSeries, readings: list[SubscriptionReading]) -> dict[str, Series]:
     """Values by name of the sample and labels."""
     found: dict[str, Series] = {}
     page = b"".join(series.pieces(readings)).decode()
@@ -47,7 +49,7 @@ def test_a_subscription_is_labelled_by_topic_name_and_mode() -> None:
 
 
 def test_every_number_of_a_reading_is_shown() -> None:
-    one = Reading("t", "s", "shared", SubscriptionTally(), 1, 2.5, 3.5, 0.4, 1, 5, 6)
+    one = SubscriptionReading("t", "s", "shared", SubscriptionTally(), 1, 2.5, 3.5, 0.4, 1, 5, 6)
     for number, field in enumerate(dataclasses.fields(SubscriptionTally), 100):
         setattr(one.tally, field.name, number)
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import pytest
 
-from signalhub.settings.model import Registry
+from signalhub.settings.model import RegistrySettings
 from signalhub.testing import ChaosProxy, FakeClock, run_hub
 from signalhub.testing.process import variables_of
 
@@ -66,7 +66,7 @@ async def test_a_running_hub_takes_settings_by_name_and_groups_either_way() -> N
     async with run_hub(message_rate=5, registry={"limit": 7}) as hub:
         assert hub.settings.message_rate == 5
         assert hub.settings.registry.limit == 7
-    async with run_hub(registry=Registry(limit=8)) as hub:
+    async with run_hub(registry=RegistrySettings(limit=8)) as hub:
         assert hub.settings.registry.limit == 8
 
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from signalhub.auth.permissions import Permissions
 from signalhub.auth.tokens import TOKEN_CHARS_MAX, Authenticator, Claims, SessionTokens, mint
-from signalhub.settings.model import Auth, Key
+from signalhub.settings.model import AuthSettings, Key
 from signalhub.wire.errors import Code, Refusal, SettingsError
 
 NOW_S = 1_760_000_000.5
@@ -51,7 +51,7 @@ KEYS = {
     "shared": Key(secret=OTHER_SECRET),
     "signed": Key(algorithm="EdDSA", public_key=ED_PUBLIC),
 }
-AUTH = Auth(enabled=True, secret=SECRET, keys=KEYS)
+AUTH = AuthSettings(enabled=True, secret=SECRET, keys=KEYS)
 
 GOOD: dict[str, Any] = {
     "iss": "signal-hub",
@@ -92,7 +92,7 @@ def without(claim: str) -> dict[str, object]:
     return {name: value for name, value in GOOD.items() if name != claim}
 
 
-def refusal_of(token: str, auth: Auth = AUTH, now_s: float = NOW_S) -> Refusal:
+def refusal_of(token: str, auth: AuthSettings = AUTH, now_s: float = NOW_S) -> Refusal:
     with pytest.raises(Refusal) as caught:
         Authenticator(auth).verify(token, now_s)
     return caught.value
@@ -141,7 +141,7 @@ def test_the_kid_chooses_the_key(token: str, kid: str) -> None:
     [("shared", hmac_token(GOOD, OTHER_SECRET)), ("signed", eddsa_token(GOOD, kid=None))],
 )
 def test_a_token_without_kid_fits_an_only_key(kid: str, token: str) -> None:
-    only = Auth(enabled=True, keys={kid: KEYS[kid]})
+    only = AuthSettings(enabled=True, keys={kid: KEYS[kid]})
 
     assert Authenticator(only).verify(token, NOW_S).subject == "user-1"
 
@@ -290,7 +290,7 @@ def test_a_token_ends_by_its_age_even_if_its_exp_is_later() -> None:
 
 
 def test_several_keys_and_no_kid_is_refused() -> None:
-    refusal = refusal_of(hmac_token(GOOD), Auth(enabled=True, keys=KEYS))
+    refusal = refusal_of(hmac_token(GOOD), AuthSettings(enabled=True, keys=KEYS))
 
     assert "no `kid`" in refusal.message
 
@@ -298,20 +298,20 @@ def test_several_keys_and_no_kid_is_refused() -> None:
 @pytest.mark.parametrize(
     ("auth", "named"),
     [
-        (Auth(enabled=True), "auth.secret"),
-        (Auth(enabled=True, keys={"k": Key()}), "auth.keys.k.secret"),
-        (Auth(enabled=True, keys={"k": Key(algorithm="EdDSA")}), "auth.keys.k.public_key"),
+        (AuthSettings(enabled=True), "auth.secret"),
+        (AuthSettings(enabled=True, keys={"k": Key()}), "auth.keys.k.secret"),
+        (AuthSettings(enabled=True, keys={"k": Key(algorithm="EdDSA")}), "auth.keys.k.public_key"),
         (
-            Auth(enabled=True, keys={"k": Key(algorithm="EdDSA", public_key=ED_PRIVATE)}),
+            AuthSettings(enabled=True, keys={"k": Key(algorithm="EdDSA", public_key=ED_PRIVATE)}),
             "auth.keys.k.public_key",
         ),
         (
-            Auth(enabled=True, keys={"k": Key(algorithm="EdDSA", public_key=CURVE_PUBLIC)}),
+            AuthSettings(enabled=True, keys={"k": Key(algorithm="EdDSA", public_key=CURVE_PUBLIC)}),
             "auth.keys.k.public_key",
         ),
     ],
 )
-def test_unusable_keys_are_named(auth: Auth, named: str) -> None:
+def test_unusable_keys_are_named(auth: AuthSettings, named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         Authenticator(auth)
 
@@ -487,8 +487,8 @@ def test_the_guide_makes_tokens_the_hub_accepts() -> None:
 
     exec(program, made)
 
-    authenticator = Authenticator(msgspec.convert(first["auth"], Auth))
+    authenticator = Authenticator(msgspec.convert(first["auth"], AuthSettings))
     claims = authenticator.verify(made["token"], made["claims"]["iat"])
     assert claims.actor == "@(browser/ui-7)"
     assert claims.permissions.subscribe == ("prices/*",)
-    Authenticator(msgspec.convert(second["auth"], Auth))
+    Authenticator(msgspec.convert(second["auth"], AuthSettings))

@@ -14,8 +14,8 @@ from signalhub.wire.frames import (
     Assembler,
     CloseCode,
     Closed,
+    CompleteMessage,
     Event,
-    Message,
     Opcode,
     Ping,
     Pong,
@@ -104,8 +104,8 @@ def test_close_reason_always_fits_and_stays_text(reason: str) -> None:
 def test_whole_text_and_binary_are_messages() -> None:
     assembler = Assembler(LIMIT)
 
-    assert feed(assembler, Opcode.TEXT, b"text") == Message(b"text")
-    assert feed(assembler, Opcode.BINARY, "bïnary".encode()) == Message("bïnary".encode())
+    assert feed(assembler, Opcode.TEXT, b"text") == CompleteMessage(b"text")
+    assert feed(assembler, Opcode.BINARY, "bïnary".encode()) == CompleteMessage("bïnary".encode())
     assert not assembler.is_pending
 
 
@@ -115,7 +115,7 @@ def test_fragments_become_one_message() -> None:
     assert feed(assembler, Opcode.TEXT, b"one ", fin=False) is None
     assert assembler.is_pending
     assert feed(assembler, Opcode.CONTINUATION, b"two ", fin=False) is None
-    assert feed(assembler, Opcode.CONTINUATION, b"three") == Message(b"one two three")
+    assert feed(assembler, Opcode.CONTINUATION, b"three") == CompleteMessage(b"one two three")
     assert not assembler.is_pending
 
 
@@ -126,7 +126,7 @@ def test_control_frames_may_come_between_fragments() -> None:
     assert feed(assembler, Opcode.PING, b"?") == Ping(b"?")
     assert feed(assembler, Opcode.PONG) == Pong(b"")
     assert feed(assembler, Opcode.CLOSE) == Closed(None, "")
-    assert feed(assembler, Opcode.CONTINUATION, b"two") == Message(b"one two")
+    assert feed(assembler, Opcode.CONTINUATION, b"two") == CompleteMessage(b"one two")
 
 
 @given(st.text(max_size=60), st.data())
@@ -144,7 +144,7 @@ def test_text_survives_any_fragmentation(text: str, data: st.DataObject) -> None
         for index, part in enumerate(parts)
     ]
 
-    assert events == [None] * (len(parts) - 1) + [Message(payload)]
+    assert events == [None] * (len(parts) - 1) + [CompleteMessage(payload)]
 
 
 @given(st.binary(max_size=12))
@@ -155,7 +155,7 @@ def test_fragmented_bytes_pass_exactly_when_they_are_text(payload: bytes) -> Non
     result = outcome([begin, *middle, end])
 
     if is_text(payload):
-        assert result == Message(payload)
+        assert result == CompleteMessage(payload)
     else:
         assert isinstance(result, Violation)
         assert result.code is CloseCode.INVALID_TEXT
@@ -174,7 +174,7 @@ def test_whatever_arrives_is_an_event_or_a_violation(
         case Violation(code=code, reason=reason):
             assert code in (CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_TEXT, CloseCode.TOO_BIG)
             assert len(close_frame(code, reason)) > 4
-        case Message(data=data):
+        case CompleteMessage(data=data):
             assert is_text(data)
         case event:
             assert event is None or isinstance(event, Ping | Pong | Closed)
@@ -234,7 +234,7 @@ def test_message_of_the_limit_passes_and_one_byte_more_does_not() -> None:
     half = b"x" * (LIMIT // 2)
     assembler = Assembler(LIMIT)
 
-    assert feed(assembler, Opcode.TEXT, half + half) == Message(half + half)
+    assert feed(assembler, Opcode.TEXT, half + half) == CompleteMessage(half + half)
     assert violation_of((Opcode.TEXT, half + half + b"x", True)).code is CloseCode.TOO_BIG
     fragments = [(Opcode.TEXT, half, False), (Opcode.CONTINUATION, half, False)]
     assert violation_of(*fragments, (Opcode.CONTINUATION, b"x", False)).code is CloseCode.TOO_BIG
@@ -259,7 +259,7 @@ def test_each_message_has_its_own_allowance_of_fragments() -> None:
         for _ in range(FRAGMENTS_MAX - 2):
             feed(assembler, Opcode.CONTINUATION, fin=False)
 
-        assert feed(assembler, Opcode.CONTINUATION, b"end") == Message(b"end")
+        assert feed(assembler, Opcode.CONTINUATION, b"end") == CompleteMessage(b"end")
 
 
 def test_close_tells_code_and_reason() -> None:

@@ -38,7 +38,7 @@ class NotReadable(SignalHubError):
     code = "malformed_message"
 
 
-class Message(msgspec.Struct, omit_defaults=True, rename={"sender": "from"}, gc=False):
+class ActorMessage(msgspec.Struct, omit_defaults=True, rename={"sender": "from"}, gc=False):
     """One message from actor to actor; `sender` is empty for calls from outside.
 
     `body` is the operation of a request or the outcome of a result. `wants` says whether the caller
@@ -77,7 +77,7 @@ class Version(msgspec.Struct):
 
 
 encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(Message).decode
+decode = msgspec.json.Decoder(ActorMessage).decode
 _decode_batch = msgspec.json.Decoder(Batch).decode
 _decode_outlines = msgspec.json.Decoder(Outlines).decode
 _decode_version = msgspec.json.Decoder(Version).decode
@@ -90,7 +90,7 @@ def join(payloads: Iterable[bytes]) -> bytes:
     return b"%b%b]}" % (_HEAD, b",".join(payloads))
 
 
-def split(data: bytes) -> list[tuple[Message, bytes]]:
+def split(data: bytes) -> list[tuple[ActorMessage, bytes]]:
     """The messages of a batch, each with its own bytes; raises `NotReadable`."""
     try:
         version = _decode_version(data).v

@@ -22,7 +22,7 @@ from jwt import PyJWS, PyJWTError
 from jwt.algorithms import HMACAlgorithm
 
 from signalhub.auth.permissions import Permissions
-from signalhub.settings.model import Auth, Key
+from signalhub.settings.model import AuthSettings, Key
 from signalhub.wire import names
 from signalhub.wire.base64url import decoded, encoded
 from signalhub.wire.errors import Code, Refusal, SettingsError
@@ -88,7 +88,7 @@ class _VerifyingKey(msgspec.Struct, frozen=True):
 class Authenticator:
     """Verifies tokens with the keys of the settings."""
 
-    def __init__(self, auth: Auth) -> None:
+    def __init__(self, auth: AuthSettings) -> None:
         self._issuer = auth.issuer
         self._age_s_max = auth.token_age_max_s
         self._refreshed_s = auth.refreshed_token_s

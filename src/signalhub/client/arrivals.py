@@ -23,7 +23,7 @@ Handler = Callable[[Message], Awaitable[object] | object]
 log = logging.getLogger("signalhub.client")
 
 
-class Lane:
+class HandlerLane:
     """In order; `took` is told of every message that has left."""
 
     def __init__(self, took: Callable[[], None]) -> None:
@@ -132,7 +132,7 @@ async def _settle(message: Message, failure: Exception | None) -> None:
 INBOX_MAX = 10_000
 
 
-class Inbox:
+class Arrivals:
     """Bounded; `reading` is told when to stop and when to go on."""
 
     def __init__(self, limit: int, reading: Callable[[bool], None]) -> None:
@@ -142,10 +142,10 @@ class Inbox:
         self._is_reading = True
         self._is_asked = False
         self._count = 0
-        self._by_type: dict[str, Lane] = {}
-        self._by_subscription: dict[tuple[str, str], Lane] = {}
-        self._retired: list[Lane] = []
-        self._unhandled = Lane(self._took)
+        self._by_type: dict[str, HandlerLane] = {}
+        self._by_subscription: dict[tuple[str, str], HandlerLane] = {}
+        self._retired: list[HandlerLane] = []
+        self._unhandled = HandlerLane(self._took)
 
     def put(self, message: Message) -> None:
         """A message has arrived."""
@@ -161,18 +161,18 @@ class Inbox:
         """Give messages of this type to the handler, those already here first."""
         if type in self._by_type:
             raise ValueError(f"{type!r} has a handler already")
-        lane = self._by_type[type] = Lane(self._took)
+        lane = self._by_type[type] = HandlerLane(self._took)
         for message in self._unhandled.waiting:
             if message.type == type:
                 lane.put(message)
         self._unhandled.waiting = deque(m for m in self._unhandled.waiting if m.type != type)
         lane.serve(handler, type)
 
-    def open_lane(self, key: tuple[str, str]) -> Lane:
+    def open_lane(self, key: tuple[str, str]) -> HandlerLane:
         """A line of its own for the messages of a durable subscription."""
         if key in self._by_subscription:
             raise ValueError(f"this client consumes {key[1]} of topic {key[0]} already")
-        lane = self._by_subscription[key] = Lane(self._took)
+        lane = self._by_subscription[key] = HandlerLane(self._took)
         return lane
 
     def end_lane(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
@@ -209,19 +209,19 @@ class Inbox:
         for lane in [*self._lanes(), *self._retired]:
             await lane.close()
 
-    def _lanes(self) -> Iterator[Lane]:
+    def _lanes(self) -> Iterator[HandlerLane]:
         yield self._unhandled
         yield from self._by_type.values()
         yield from self._by_subscription.values()
 
-    def _lane(self, message: Message) -> Lane | None:
+    def _lane(self, message: Message) -> HandlerLane | None:
         """Where a message goes; nowhere if it is for a subscription that was just left."""
         delivery = message.delivery
         if delivery is not None and delivery.subscription is not None:
             return self._by_subscription.get((message.topic or "", delivery.subscription))
         return self._by_type.get(message.type, self._unhandled)
 
-    def _forget(self, lane: Lane) -> None:
+    def _forget(self, lane: HandlerLane) -> None:
         for _ in range(lane.discard()):
             self._took()
 

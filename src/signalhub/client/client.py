@@ -37,13 +37,13 @@ from signalhub.client.arguments import (
     checked_topic,
     checked_url,
 )
-from signalhub.client.arrivals import INBOX_MAX, Handler, Inbox
+from signalhub.client.arrivals import INBOX_MAX, Arrivals, Handler
 from signalhub.client.consumers import Consumer, join
-from signalhub.client.lifecycle import Closing, Opening
+from signalhub.client.lifecycle import Opening, Resource
 from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Instant
-from signalhub.client.protocol.frame import FrameWriter, Options, Payload
-from signalhub.client.protocol.protocol import Phase, Protocol
+from signalhub.client.protocol.frame import FrameWriter, Payload, RequestOptions
+from signalhub.client.protocol.protocol import LinkPhase, Protocol
 from signalhub.client.protocol.restore import Membership, Seat, SeatKey
 from signalhub.client.replay import Replay
 from signalhub.client.requests import (
@@ -91,7 +91,7 @@ from signalhub.client.stream_requests import (
     served,
     terms,
 )
-from signalhub.client.transport.runner import Runner, Token
+from signalhub.client.transport.runner import ClientRunner, Token
 from signalhub.clock import Ids, SystemClock
 from signalhub.pacing import Backoff, Reconnect
 from signalhub.wire.errors import GaveUp
@@ -167,7 +167,9 @@ def connect(
             membership.registered(registration, is_done=False)
         protocol = Protocol(frames, membership, Instant.of(clock))
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
-        runner = Runner(url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max)
+        runner = ClientRunner(
+            url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max
+        )
         await runner.start()
         return Client(address, runner, ssl)
 
@@ -177,7 +179,7 @@ def connect(
 Connecting = Opening["Client"]
 
 
-class Client(Closing):
+class Client(Resource):
     """One actor's connection to a hub, which mends itself.
 
     Every method may be called while the connection is down: it waits for the next one. Errors:
@@ -185,7 +187,7 @@ class Client(Closing):
     request did not happen; `OutcomeUnknown` that it may have happened.
     """
 
-    def __init__(self, address: str, runner: Runner, ssl: SSLContext | None = None) -> None:
+    def __init__(self, address: str, runner: ClientRunner, ssl: SSLContext | None = None) -> None:
         self.address = address
         self._runner = runner
         self._ssl = ssl
@@ -391,7 +393,7 @@ class Client(Closing):
         address = sender or self.address
         request = self._runner.request(Unsubscribe(topic), sender=address)
         self._protocol.membership.unsubscribed(address, topic)
-        if self._protocol.phase is not Phase.DOWN:
+        if self._protocol.phase is not LinkPhase.DOWN:
             await self._runner.call(request)
 
     async def register(
@@ -417,7 +419,7 @@ class Client(Closing):
         """Give an address up, and what it is subscribed to."""
         request = self._runner.request(Unregister(address), sender=address)
         self._protocol.membership.unregistered(address)
-        if self._protocol.phase is not Phase.DOWN:
+        if self._protocol.phase is not LinkPhase.DOWN:
             await self._runner.call(request)
 
     async def discover(
@@ -681,7 +683,7 @@ class Client(Closing):
         self,
         payload: Payload[A],
         then: Callable[[], None] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[RequestOptions],
     ) -> A:
         answered = await self._runner.call(self._runner.request(payload, **options), then)
         assert answered is not None
@@ -705,7 +707,7 @@ class Subscription:
 
 
 class _Messages:
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Arrivals) -> None:
         self._inbox = inbox
 
     def __aiter__(self) -> Self:

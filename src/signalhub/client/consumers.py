@@ -6,21 +6,21 @@ from contextlib import suppress
 from typing import Self
 
 from signalhub.client.answers import Lost
-from signalhub.client.arrivals import Handler, Lane
+from signalhub.client.arrivals import Handler, HandlerLane
 from signalhub.client.delivery import Settled
-from signalhub.client.lifecycle import Closing
+from signalhub.client.lifecycle import Resource
 from signalhub.client.message import Message
 from signalhub.client.protocol.frame import Request
 from signalhub.client.protocol.restore import Seat
-from signalhub.client.settle import Settler
+from signalhub.client.settle import DeliverySettler
 from signalhub.client.stream_requests import Credit, Leave
-from signalhub.client.transport.runner import Runner
+from signalhub.client.transport.runner import ClientRunner
 from signalhub.wire.errors import Code, OutcomeUnknown, Refused, Unavailable
 
 _GONE = frozenset({Code.NOT_A_CONSUMER, Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_TOPIC})
 
 
-class Consumer(Closing):
+class Consumer(Resource):
     """One consumer of a durable subscription: `async for message in consumer`.
 
     It survives reconnecting: the subscription is joined again under the same consumer name, and
@@ -29,7 +29,9 @@ class Consumer(Closing):
     if the hub did, `Refused` if it could not be joined again, `GaveUp` if the client has given up.
     """
 
-    def __init__(self, runner: Runner, seat: Seat, settler: Settler, lane: Lane) -> None:
+    def __init__(
+        self, runner: ClientRunner, seat: Seat, settler: DeliverySettler, lane: HandlerLane
+    ) -> None:
         self._runner = runner
         self._seat = seat
         self._settler = settler
@@ -136,7 +138,7 @@ class Consumer(Closing):
         await self._lane.close()
 
 
-async def join(runner: Runner, seat: Seat, handler: Handler | None) -> Consumer:
+async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Consumer:
     """Take a seat, or raise why that is impossible."""
     lane = runner.inbox.open_lane(seat.key)
     consumer = Consumer(runner, seat, runner.settlers.add(seat), lane)
@@ -156,7 +158,7 @@ async def join(runner: Runner, seat: Seat, handler: Handler | None) -> Consumer:
     return consumer
 
 
-def _left(runner: Runner, seat: Seat) -> bool:
+def _left(runner: ClientRunner, seat: Seat) -> bool:
     """`False` if it was left already."""
     if not runner.protocol.membership.left(seat):
         return False
@@ -165,5 +167,5 @@ def _left(runner: Runner, seat: Seat) -> bool:
     return True
 
 
-def _leaving(runner: Runner, seat: Seat) -> Request:
+def _leaving(runner: ClientRunner, seat: Seat) -> Request:
     return runner.request(Leave(*seat.key), sender=seat.address)

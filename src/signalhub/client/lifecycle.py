@@ -41,7 +41,7 @@ class Opening(Generic[C]):
             await self._opened.close()
 
 
-class Closing(ABC):
+class Resource(ABC):
     """Base of everything that has to be closed."""
 
     async def __aenter__(self) -> Self:

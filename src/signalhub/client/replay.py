@@ -8,8 +8,8 @@ from typing import Self
 
 from signalhub.client.answers import Lost, Replayed
 from signalhub.client.message import Message
-from signalhub.client.stream_requests import Read
-from signalhub.client.transport.runner import Runner
+from signalhub.client.stream_requests import ReadTopic
+from signalhub.client.transport.runner import ClientRunner
 
 PAGE = 500
 
@@ -22,7 +22,7 @@ class Replay:
     """
 
     def __init__(
-        self, runner: Runner, topic: str, from_seq: int, to_seq: int | None, limit: int | None
+        self, runner: ClientRunner, topic: str, from_seq: int, to_seq: int | None, limit: int | None
     ) -> None:
         if from_seq < 1 or (to_seq is not None and to_seq < from_seq):
             raise ValueError("a replay goes from a seq of at least 1 to one that is not before it")
@@ -67,7 +67,7 @@ class Replay:
 
     async def _ask(self, size: int) -> tuple[Replayed, tuple[Message, ...]]:
         async with self._runner.replaying:
-            page = Read(self.topic, self.next, self._to_seq, size)
+            page = ReadTopic(self.topic, self.next, self._to_seq, size)
             answered = await self._runner.call(self._runner.request(page))
         assert answered is not None
         return page.read(answered.payload, answered.attempts), answered.messages

@@ -32,7 +32,7 @@ from signalhub.client.arguments import (
     checked_type,
     epoch_ms,
 )
-from signalhub.client.protocol.frame import A, Kind, Payload
+from signalhub.client.protocol.frame import A, HeldBy, Payload
 from signalhub.wire.envelope import TELL
 
 
@@ -41,7 +41,7 @@ class Connect(Payload[None]):
 
     TYPE = "hub:connect"
     ANSWER = "hub:connected"
-    KIND = Kind.EXEMPT
+    KIND = HeldBy.EXEMPT
 
     def content(self) -> object:
         return None
@@ -55,7 +55,7 @@ class Disconnect(Connect):
 class Beat(Payload[None]):
     TYPE = "hub:heartbeat"
     ANSWER = "hub:heartbeat_ack"
-    KIND = Kind.EXEMPT
+    KIND = HeldBy.EXEMPT
     PATTERN = TELL
 
     timestamp: int
@@ -110,7 +110,7 @@ class _Send(Payload[A], Generic[A]):
 class Tell(_Send[None]):
     """A message to an actor, at most once."""
 
-    KIND = Kind.TELL
+    KIND = HeldBy.TELL
     PATTERN = TELL
 
 
@@ -118,7 +118,7 @@ class Ask(_Send[Receipt]):
     """A message to an actor that the hub acknowledges."""
 
     ANSWER = "hub:delivery_ack"
-    KIND = Kind.TRAFFIC
+    KIND = HeldBy.TRAFFIC
     NOUN = "an ask"
 
     fences: dict[str, int] | None = None
@@ -132,7 +132,7 @@ class Publish(Payload[Published]):
 
     TYPE = "hub:publish"
     ANSWER = "hub:published"
-    KIND = Kind.TRAFFIC
+    KIND = HeldBy.TRAFFIC
     NOUN = "a publish"
 
     topic: str
@@ -165,7 +165,7 @@ class Publish(Payload[Published]):
 class Broadcast(Payload[BroadcastResult]):
     TYPE = "hub:broadcast"
     ANSWER = "hub:broadcast_ack"
-    KIND = Kind.TRAFFIC
+    KIND = HeldBy.TRAFFIC
 
     type: str
     data: Any

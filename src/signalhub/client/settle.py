@@ -16,9 +16,9 @@ import msgspec
 from signalhub.client.delivery import Delivery, Progress, Settled
 from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Answered
-from signalhub.client.protocol.frame import Options, Payload, Request
+from signalhub.client.protocol.frame import Payload, Request, RequestOptions
 from signalhub.client.protocol.restore import Seat
-from signalhub.client.stream_requests import Ack, Extend, Nack, Settlement, Source, Verdict
+from signalhub.client.stream_requests import Ack, Extend, Nack, SettlementRequest, Source, Verdict
 from signalhub.wire.errors import Unavailable
 
 # So many fit into one message of any hub.
@@ -38,7 +38,7 @@ class Outlet(Protocol):
     def is_over(self) -> bool:
         """Will there never be one again?"""
 
-    def request(self, payload: Payload[Any], **options: Unpack[Options]) -> Request:
+    def request(self, payload: Payload[Any], **options: Unpack[RequestOptions]) -> Request:
         """Write a request."""
 
     def post(self, request: Request) -> None:
@@ -48,7 +48,7 @@ class Outlet(Protocol):
         """Send and wait for the answer."""
 
 
-class Settler:
+class DeliverySettler:
     """Settles what comes from one stream, a mailbox or a durable subscription."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Settler:
         """The connection is gone."""
         self._progress.lost()
 
-    async def _send(self, settlement: Settlement, *, wait: bool) -> Settled | None:
+    async def _send(self, settlement: SettlementRequest, *, wait: bool) -> Settled | None:
         """What the hub made of it, if it is to answer."""
         request = self._outlet.request(settlement, wait=wait)
         if not wait:
@@ -137,8 +137,8 @@ class Settlers:
     def __init__(self, outlet: Outlet, *, acknowledges: bool) -> None:
         self._outlet = outlet
         self._acknowledges = acknowledges
-        self._mailboxes: dict[str, Settler] = {}
-        self._seats: dict[tuple[str, str], Settler] = {}
+        self._mailboxes: dict[str, DeliverySettler] = {}
+        self._seats: dict[tuple[str, str], DeliverySettler] = {}
 
     def bound(self, message: Message) -> Message:
         """A message that knows how to be settled, if it is to be."""
@@ -148,10 +148,12 @@ class Settlers:
             return message
         return settler.bound(message, delivery)
 
-    def add(self, seat: Seat) -> Settler:
+    def add(self, seat: Seat) -> DeliverySettler:
         """A consumer takes a seat."""
         source = Source(topic=seat.key.topic, subscription=seat.key.subscription)
-        settler = Settler(source, seat.progress, self._outlet, is_automatic=seat.is_auto_acked)
+        settler = DeliverySettler(
+            source, seat.progress, self._outlet, is_automatic=seat.is_auto_acked
+        )
         self._seats[seat.key] = settler
         return settler
 
@@ -172,13 +174,13 @@ class Settlers:
         for settler in (*self._mailboxes.values(), *self._seats.values()):
             settler.lost()
 
-    def _settler(self, topic: str, delivery: Delivery) -> Settler | None:
+    def _settler(self, topic: str, delivery: Delivery) -> DeliverySettler | None:
         if delivery.subscription is not None:
             return self._seats.get((topic, delivery.subscription))
         if delivery.stream is None or not self._acknowledges:
             return None
         settler = self._mailboxes.get(delivery.stream)
         if settler is None:
-            settler = Settler(Source(delivery.stream), Progress(), self._outlet)
+            settler = DeliverySettler(Source(delivery.stream), Progress(), self._outlet)
             self._mailboxes[delivery.stream] = settler
         return settler

@@ -31,7 +31,7 @@ from signalhub.client.arguments import (
     wire_position,
 )
 from signalhub.client.delivery import Delivery, Settled
-from signalhub.client.protocol.frame import A, Kind, Payload
+from signalhub.client.protocol.frame import A, HeldBy, Payload
 from signalhub.wire.envelope import TELL
 
 
@@ -177,7 +177,7 @@ class Seek(_OfSubscription[Sought]):
         return self.dry_run
 
 
-class Read(_OfTopic[Replayed]):
+class ReadTopic(_OfTopic[Replayed]):
     """A part of a topic; the messages come before the answer."""
 
     TYPE = "hub:replay"
@@ -225,10 +225,10 @@ class Source(NamedTuple):
     subscription: str | None = None
 
 
-class Settlement(Payload[Settled]):
+class SettlementRequest(Payload[Settled]):
     """What became of messages of one epoch."""
 
-    KIND = Kind.EXEMPT
+    KIND = HeldBy.EXEMPT
 
     stream: str | None = None
     topic: str | None = None
@@ -259,25 +259,25 @@ class Settlement(Payload[Settled]):
         return f"{self.TYPE} for {self.subscription} of topic {self.topic}"
 
 
-Verdict = type[Settlement]
+Verdict = type[SettlementRequest]
 
 
-class Ack(Settlement):
+class Ack(SettlementRequest):
     TYPE = "hub:ack"
     ANSWER = "hub:acked"
 
 
-class Nack(Settlement):
+class Nack(SettlementRequest):
     TYPE = "hub:nack"
     ANSWER = "hub:nacked"
 
 
-class Extend(Settlement):
+class Extend(SettlementRequest):
     TYPE = "hub:extend"
     ANSWER = "hub:extended"
 
 
-class Term(Settlement):
+class Term(SettlementRequest):
     TYPE = "hub:term"
     ANSWER = "hub:termed"
 
@@ -286,7 +286,7 @@ class Credit(Payload[None]):
     """How much may be on its way to a consumer and not settled."""
 
     TYPE = "hub:credit"
-    KIND = Kind.EXEMPT
+    KIND = HeldBy.EXEMPT
     PATTERN = TELL
 
     subscription_id: str

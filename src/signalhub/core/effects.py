@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from signalhub.wire.entry import Entry, Erased, Stored
+from signalhub.wire.entry import Entry, ErasedBody, StoredEntry
 
 if TYPE_CHECKING:
-    from signalhub.core.messages.ask import FanReceipt, Receipt
+    from signalhub.core.messages.ask import AskReceipt, FanReceipt
     from signalhub.core.messages.topics import Audience
     from signalhub.core.rooms.values import Archived, Guest, Result
     from signalhub.core.sessions.registry import Registration
@@ -44,7 +44,7 @@ class Deliver(msgspec.Struct, gc=False):
     sender: Session
     address: str
     expires_at: float | None
-    receipt: Receipt | None
+    receipt: AskReceipt | None
 
 
 class FanOut(msgspec.Struct, gc=False):
@@ -141,7 +141,7 @@ class Fetch(msgspec.Struct, gc=False):
     from_seq: int
     count_max: int
     bytes_max: int
-    then: Callable[[list[Stored] | None, int], list[Effect]]
+    then: Callable[[list[StoredEntry] | None, int], list[Effect]]
 
 
 class FindTime(msgspec.Struct, gc=False):
@@ -183,7 +183,7 @@ class Locate(msgspec.Struct, gc=False):
     was found. Torn ends kept aside go if they hold the `needle`. `then` gets `None` if that failed.
     """
 
-    choose: Callable[[Stored], Match | None]
+    choose: Callable[[StoredEntry], Match | None]
     from_offset: int
     to_offset: int
     count_max: int
@@ -191,13 +191,13 @@ class Locate(msgspec.Struct, gc=False):
     then: Callable[[Located | None, int], list[Effect]]
 
 
-class Erase(msgspec.Struct, gc=False):
+class EraseEntries(msgspec.Struct, gc=False):
     """Write the segments anew in which these entries are, without their content.
 
     `then` gets how many segments that took, or why it is not done.
     """
 
-    bodies: list[Erased]
+    bodies: list[ErasedBody]
     then: Callable[[int | Refusal, int], list[Effect]]
 
 
@@ -273,7 +273,7 @@ Effect = (
     | Fetch
     | FindTime
     | Locate
-    | Erase
+    | EraseEntries
     | Answer
     | Announce
     | Dismiss

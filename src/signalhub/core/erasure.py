@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect, Erase, Forget, Locate, Located, Match
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.effects import Append, Effect, EraseEntries, Forget, Locate, Located, Match
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Mailbox, Topic, blank, held_of
 from signalhub.ranges import Ranges
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
     PSEUDONYM_PREFIX,
-    Broadcast,
+    BroadcastBody,
     Entry,
-    Erased,
+    ErasedBody,
     Kind,
-    Message,
+    MessageBody,
     Outcome,
     Range,
-    Settled,
+    SettledBody,
     Settlement,
-    Stored,
+    StoredEntry,
     decode_body,
     encode_body,
 )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.rooms.rooms import Rooms
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
@@ -57,10 +57,10 @@ CONTENT: Final = frozenset((Kind.MAIL, Kind.PUBLISHED, Kind.BROADCAST, Kind.ROOM
 Then = Callable[[int | Refusal, int], list[Effect]]
 
 
-class Pending(msgspec.Struct, eq=False):
+class PendingErasure(msgspec.Struct, eq=False):
     """An ERASED entry whose offsets may still hold something."""
 
-    body: Erased
+    body: ErasedBody
     offset: float = inf
     """Where it is in the log; unknown while it is on its way there."""
     is_claimed: bool = False
@@ -74,7 +74,7 @@ class Erasures:
         # Messages of these senders are hidden before these offsets, by who wants that.
         self._actors: dict[str, dict[object, float]] = {}
         self._offsets = Ranges()
-        self._pending: list[Pending] = []
+        self._pending: list[PendingErasure] = []
         self._retry_at_ms = 0
         # Something was erased, and what is kept beside the log is to forget it, too.
         self.has_news = False
@@ -96,14 +96,14 @@ class Erasures:
         """May an entry not be shown, whatever it holds?"""
         return offset in self._offsets
 
-    def hides_message(self, message: Message, offset: int) -> bool:
+    def hides_message(self, message: MessageBody, offset: int) -> bool:
         """May a message not be shown, because of who sent it or could not be reached by it?"""
         if not self._actors:
             return False
         names = (message.sender, message.dead.topic if message.dead is not None else "")
         return any(offset < max(self._actors[one].values()) for one in names if one in self._actors)
 
-    def held_of(self, stored: Stored) -> Held:
+    def held_of(self, stored: StoredEntry) -> Held:
         """A message as it was read from the log; blank if it may not be shown."""
         held = held_of(stored)
         if self.hides(stored.offset) or self.hides_message(held.message, stored.offset):
@@ -116,26 +116,26 @@ class Erasures:
         """Where the oldest pending one is written, if that is before an offset."""
         return int(min([offset, *(one.offset for one in self._pending)]))
 
-    def add(self, body: Erased, offset: float = inf) -> Pending:
+    def add(self, body: ErasedBody, offset: float = inf) -> PendingErasure:
         """One more is written to the log, or on its way there: its offsets are hidden."""
-        pending = Pending(body, offset, is_claimed=offset == inf)
+        pending = PendingErasure(body, offset, is_claimed=offset == inf)
         self._pending.append(pending)
         self._hide(pending)
         return pending
 
-    def remove(self, some: list[Pending]) -> None:
+    def remove(self, some: list[PendingErasure]) -> None:
         """These are done, and the log itself hides them now; or they could not be written."""
         self._pending = [one for one in self._pending if one not in some]
         self._offsets = Ranges()
         for one in self._pending:
             self._hide(one)
 
-    def _hide(self, pending: Pending) -> None:
+    def _hide(self, pending: PendingErasure) -> None:
         for first, last in pending.body.ranges:
             for offset in range(first, last + 1):
                 self._offsets.add(offset)
 
-    def erase(self, some: list[Pending], then: Then) -> Erase:
+    def erase(self, some: list[PendingErasure], then: Then) -> EraseEntries:
         """Have the segments written anew; what cannot be done now is tried again later."""
         for one in some:
             one.is_claimed = True
@@ -150,7 +150,7 @@ class Erasures:
                 self.has_news = True
             return then(result, now)
 
-        return Erase([one.body for one in some], done)
+        return EraseEntries([one.body for one in some], done)
 
     def take_news(self) -> bool:
         """Was something erased since the last time somebody asked?"""
@@ -184,7 +184,7 @@ class Eraser:
         registry: Registry,
         rooms: Rooms,
         dispatcher: Dispatcher,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         ids: Ids,
     ) -> None:
@@ -203,14 +203,14 @@ class Eraser:
 
     def erase(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Hide it now; answered when nothing of it is left in the log."""
-        request = requests.parse(requests.Erase, message.payload)
+        request = requests.parse(requests.EraseRequest, message.payload)
         if not session.allowance.may_administer(OPERATION):
             raise refusals.unauthorized("admin", OPERATION)
         self._check(request)
         self.storage.check()
         return _Erasing(self, session, message, request).begin(now)
 
-    def _check(self, request: requests.Erase) -> None:
+    def _check(self, request: requests.EraseRequest) -> None:
         if (request.actor is None) == (request.inbox is None):
             raise refusals.structural("the payload needs either actor or inbox")
         if request.actor is not None and not is_address(request.actor):
@@ -232,7 +232,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """There is a topic of the actor's name, and entries about that stay."""
     offsets: Ranges
 
-    def choose(self, stored: Stored) -> Match | None:
+    def choose(self, stored: StoredEntry) -> Match | None:
         """What is to be done to an entry, if anything is."""
         is_named = self._is_named(stored)
         if not is_named and (stored.is_erased or not self._is_wanted(stored)):
@@ -241,12 +241,12 @@ class Wanted(msgspec.Struct, frozen=True):
             stored.offset, stored.kind, stored.stream, stored.stream_epoch, stored.seq, is_named
         )
 
-    def _is_named(self, stored: Stored) -> bool:
+    def _is_named(self, stored: StoredEntry) -> bool:
         if stored.stream != self.actor:
             return False
         return stored.kind == Kind.MAIL or (stored.kind in _ABOUT and not self.is_topic)
 
-    def _is_wanted(self, stored: Stored) -> bool:
+    def _is_wanted(self, stored: StoredEntry) -> bool:
         kind = stored.kind
         if kind == Kind.ROOM_PROPOSAL:
             return stored.stream == self.room
@@ -258,17 +258,17 @@ class Wanted(msgspec.Struct, frozen=True):
             return stored.stream == self.inbox
         return self.actor is not None and self._is_told_by(stored, self.actor)
 
-    def _is_told_by(self, stored: Stored, actor: str) -> bool:
+    def _is_told_by(self, stored: StoredEntry, actor: str) -> bool:
         try:
             if stored.kind == Kind.BROADCAST:
-                return decode_body(Broadcast, stored.body).sender == actor
-            return _is_of(decode_body(Message, stored.body), actor)
+                return decode_body(BroadcastBody, stored.body).sender == actor
+            return _is_of(decode_body(MessageBody, stored.body), actor)
         except (msgspec.MsgspecError, ValueError):
             # Whose it is cannot be told, so it is whoever's name is in it.
             return actor.encode() in stored.body
 
 
-def _is_of(message: Message, actor: str) -> bool:
+def _is_of(message: MessageBody, actor: str) -> bool:
     """Did the actor send it, or did it die in the actor's mailbox?"""
     dead = message.dead
     return message.sender == actor or (dead is not None and dead.topic == actor)
@@ -289,7 +289,7 @@ class _Erasing:
     """One request, on its way through mark, search, and the segments."""
 
     def __init__(
-        self, eraser: Eraser, session: Session, message: Envelope, request: requests.Erase
+        self, eraser: Eraser, session: Session, message: Envelope, request: requests.EraseRequest
     ) -> None:
         rooms = eraser.rooms
         self._eraser = eraser
@@ -311,7 +311,7 @@ class _Erasing:
         self._pseudonym = request.pseudonym or made
         self._box: Mailbox | None = None
         self._through = 0
-        self._pending: list[Pending] = []
+        self._pending: list[PendingErasure] = []
         self._unwritten = 0
         self._is_searched = self._is_over = False
         self._entries = self._settled = self._torn = 0
@@ -319,7 +319,7 @@ class _Erasing:
     def begin(self, now: int) -> list[Effect]:
         eraser = self._eraser
         effects: list[Effect] = []
-        mark = Erased(self._reason)
+        mark = ErasedBody(self._reason)
         if self._actor is not None:
             eraser.erasures.hide(self._actor, self)
             self._box = eraser.streams.mailboxes.get(self._actor)
@@ -334,7 +334,7 @@ class _Erasing:
         append = Append(self._entry(mark, now), partial(self._marked, mark), self._not_begun)
         return [*effects, append]
 
-    def _entry(self, body: Erased, now: int) -> Entry:
+    def _entry(self, body: ErasedBody, now: int) -> Entry:
         return Entry(Kind.ERASED, self._inbox or "", 0, 0, now, encode_body(body))
 
     # Memory.
@@ -358,7 +358,7 @@ class _Erasing:
 
     # The mark, and the search for everything before it.
 
-    def _marked(self, mark: Erased, offset: int, now: int) -> list[Effect]:
+    def _marked(self, mark: ErasedBody, offset: int, now: int) -> list[Effect]:
         """Everything that came before the request is on disk."""
         self._through = offset
         if self._actor is not None:
@@ -393,7 +393,7 @@ class _Erasing:
             if one.seq:
                 mail += self._settle(one)
         name = self._pseudonym if renamed else ""
-        body = Erased(self._reason, list(ranges), list(renamed), name)
+        body = ErasedBody(self._reason, list(ranges), list(renamed), name)
         pending = self._eraser.erasures.add(body)
         self._unwritten += 1
         effects: list[Effect] = [
@@ -404,7 +404,7 @@ class _Erasing:
             )
         ]
         if mail and self._box is not None:
-            settled = encode_body(Settled("", self._box.subscription.position.generation, mail))
+            settled = encode_body(SettledBody("", self._box.subscription.position.generation, mail))
             entry = Entry(Kind.SETTLED, self._pseudonym, self._box.id, 0, now, settled)
             effects.insert(0, Append(entry, refused=self._give_up))
         return effects
@@ -440,7 +440,7 @@ class _Erasing:
 
     # The segments.
 
-    def _noted(self, pending: Pending, offset: int, now: int) -> list[Effect]:
+    def _noted(self, pending: PendingErasure, offset: int, now: int) -> list[Effect]:
         """One more of its entries is in the log: from now on it survives a restart."""
         pending.offset = offset
         self._pending.append(pending)
@@ -448,7 +448,7 @@ class _Erasing:
         self._unwritten -= 1
         return self._rewrite(now)
 
-    def _not_noted(self, pending: Pending, refusal: Refusal, now: int) -> list[Effect]:
+    def _not_noted(self, pending: PendingErasure, refusal: Refusal, now: int) -> list[Effect]:
         self._eraser.erasures.remove([pending])
         return self._give_up(refusal, now)
 
@@ -476,7 +476,7 @@ class _Erasing:
             "through": self._through,
             "at": now,
         }
-        if self._session.state is not State.CONNECTED:
+        if self._session.state is not SessionState.CONNECTED:
             return []
         encoded = wire.encode(payload)
         return [
@@ -496,6 +496,6 @@ class _Erasing:
         self._is_over = True
         for one in self._pending:
             one.is_claimed = False
-        if self._session.state is not State.CONNECTED:
+        if self._session.state is not SessionState.CONNECTED:
             return []
         return [self._eraser.replies.refuse(self._session, self._message, refusal, now)]

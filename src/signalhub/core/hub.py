@@ -18,7 +18,7 @@ from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Reply
 from signalhub.core.erasure import Eraser, Erasures
-from signalhub.core.messages.ask import Asks, FanReceipt, Pending, Receipt
+from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
 from signalhub.core.messages.dedup import Dedup
 from signalhub.core.messages.publish import Publisher
 from signalhub.core.messages.route import Router
@@ -28,16 +28,16 @@ from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
 from signalhub.core.rooms.recovery import RoomAnchors
 from signalhub.core.rooms.rooms import Rooms
-from signalhub.core.sessions.control import Control, Window
+from signalhub.core.sessions.control import Control, CounterWindow
 from signalhub.core.sessions.register import Directory
 from signalhub.core.sessions.registry import Registry
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.sessions.sessions import Identities, Sessions
-from signalhub.core.storage import Storage
+from signalhub.core.storage import LogState
 from signalhub.core.streams.dead_letters import DeadLetters
 from signalhub.core.streams.mailboxes import Mailboxes
 from signalhub.core.streams.recovery import Parts
-from signalhub.core.streams.retention import Anchors, Retention
+from signalhub.core.streams.retention import Anchors, Pruning
 from signalhub.core.streams.streams import Streams
 from signalhub.core.streams.topics import Catalog
 from signalhub.core.subscriptions.dispatcher import Dispatcher
@@ -67,7 +67,7 @@ UNLIMITED: Final = frozenset(
     }
 )
 
-_CONNECTED = State.CONNECTED
+_CONNECTED = SessionState.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _TICK_MS = 1_000
 # A tick that comes so much too early or too late by the wall clock means that the clock was set.
@@ -92,10 +92,10 @@ class Hub:
         self.tally = tally
         self._message_bytes_max = settings.message_bytes_max
         self._ticked_ms = 0
-        self._window = window = Window(tally)
+        self._window = window = CounterWindow(tally)
 
         # What is known.
-        self.storage = storage = Storage(settings.log.sync)
+        self.storage = storage = LogState(settings.log.sync)
         self.replies = replies = Replies(ids, tally)
         self.registry = registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.identities = identities = Identities()
@@ -130,7 +130,7 @@ class Hub:
         publisher = Publisher(
             self.pending, dedup, topics, streams, dispatcher, storage, replies, ids, settings, tally
         )
-        self.retention = retention = Retention(streams, dispatcher, tally)
+        self.retention = retention = Pruning(streams, dispatcher, tally)
         catalog = Catalog(streams, subscriptions, dispatcher, storage, replies, settings.topics)
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
@@ -252,7 +252,7 @@ class Hub:
         try:
             type = message.type
             if session.state is not _CONNECTED:
-                if session.state is State.CLOSED:
+                if session.state is SessionState.CLOSED:
                     return []
                 if type != "hub:connect":
                     raise refusals.hello_first()
@@ -279,19 +279,19 @@ class Hub:
 
     # What became of the effects.
 
-    def handed_over(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
+    def handed_over(self, receipt: AskReceipt | Attempt, now: int) -> list[Effect]:
         """The bytes of an ask, or of a dispatched message, are the kernel's."""
         if isinstance(receipt, Attempt):
             return self._passes.handed_over(receipt, now)
         return self.asks.handed_over(receipt, now)
 
-    def undelivered(self, receipt: Receipt | Attempt, now: int) -> list[Effect]:
+    def undelivered(self, receipt: AskReceipt | Attempt, now: int) -> list[Effect]:
         """The target's socket went away, or the message expired, before the bytes could leave."""
         if isinstance(receipt, Attempt):
             return self._passes.lost(receipt, now)
         return self.asks.undelivered(receipt, now)
 
-    def overflowed(self, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
+    def overflowed(self, receipt: AskReceipt, waiting: int, now: int) -> list[Effect]:
         """The target reads so slowly that the ask could not even wait."""
         return self.asks.overflowed(receipt, waiting, now)
 

@@ -32,14 +32,14 @@ from signalhub.core.effects import Append, Effect
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
-from signalhub.wire.entry import Entry, Kind, Placed, encode_body
+from signalhub.wire.entry import Entry, Kind, PlacedBody, encode_body
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.replies import Answer, Handler, Replies
+    from signalhub.core.replies import DeferredAnswer, Handler, Replies
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.counters import Tally
 
@@ -65,7 +65,7 @@ class Coming(msgspec.Struct, eq=False):
     actor: str
     place: Place
     order: int
-    waiters: list[Answer]
+    waiters: list[DeferredAnswer]
 
 
 class Placements:
@@ -202,7 +202,7 @@ class Placement:
         placements: Placements,
         streams: Streams,
         registry: Registry,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         tally: Tally,
         limit: int,
@@ -220,7 +220,7 @@ class Placement:
 
     def place(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:place`: where these actors live, in the order they are asked for."""
-        request = requests.parse(requests.Place, message.payload)
+        request = requests.parse(requests.PlaceRequest, message.payload)
         if request.tokens is not None and request.host is None:
             raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
         if request.host is None:
@@ -272,7 +272,7 @@ class Placement:
 
     def move(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:move`: another host has the actor from now on, under the next token."""
-        request = requests.parse(requests.Move, message.payload)
+        request = requests.parse(requests.MoveRequest, message.payload)
         actor, known = request.actor, self._placements.find(request.actor)
         moved = Place(request.to, request.token + 1)
         fresh: dict[str, Place] = {}
@@ -303,7 +303,7 @@ class Placement:
     # The log.
 
     def _answer_when_stored(
-        self, answer: Answer, actors: list[str], fresh: dict[str, Place], now: int
+        self, answer: DeferredAnswer, actors: list[str], fresh: dict[str, Place], now: int
     ) -> list[Effect]:
         """Write what is new, and answer when that and what is on its way already is on disk."""
         if fresh:
@@ -400,5 +400,5 @@ def _described(actor: str, place: Place | None) -> dict[str, object]:
 
 
 def _entry(actor: str, place: Place, now: int) -> Entry:
-    body = encode_body(Placed(actor, place.host, place.token))
+    body = encode_body(PlacedBody(actor, place.host, place.token))
     return Entry(Kind.PLACED, "", 0, 0, now, body)

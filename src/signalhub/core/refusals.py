@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signalhub.settings.model import Outbound
+from signalhub.settings.model import OutboundSettings
 from signalhub.wire.envelope import PROTOCOL_VERSION
 from signalhub.wire.errors import Code, Refusal
 
@@ -151,7 +151,7 @@ def reconnecting(address: str) -> Refusal:
     )
 
 
-def queue_full(address: str, waiting: int, bounds: Outbound) -> Refusal:
+def queue_full(address: str, waiting: int, bounds: OutboundSettings) -> Refusal:
     """The target reads so slowly that nothing more may wait for it."""
     return Refusal(
         Code.QUEUE_FULL,

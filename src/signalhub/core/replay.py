@@ -13,8 +13,8 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.messages import publish
-from signalhub.core.replies import Answer
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.replies import DeferredAnswer
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Mailbox, Topic
 from signalhub.core.streams.topics import check_may_read
 from signalhub.core.subscriptions import send
@@ -22,10 +22,10 @@ from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
     Entry,
     Kind,
-    Message,
-    Replay,
-    ReplaysStand,
-    Stored,
+    MessageBody,
+    ReplayOrigin,
+    ReplaysStandBody,
+    StoredEntry,
     decode_body,
     encode_body,
 )
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from signalhub.core.messages.ask import Asks
     from signalhub.core.messages.publish import Publisher
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.dead_letters import DeadLetters
-    from signalhub.core.streams.retention import Retention
+    from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams
 
 LIMIT_MAX = 10_000
@@ -58,9 +58,9 @@ class Replayer:
         publisher: Publisher,
         letters: DeadLetters,
         asks: Asks,
-        retention: Retention,
+        retention: Pruning,
         erasures: Erasures,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
     ) -> None:
         self._replays = replays
@@ -78,7 +78,7 @@ class Replayer:
 
     def replay(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """The copies in order, then `hub:replayed` with how far it came."""
-        request = requests.parse(requests.Replay, message.payload)
+        request = requests.parse(requests.ReplayRequest, message.payload)
         check_may_read(session, request.topic)
         topic = self._streams.find(request.topic)
         if request.epoch is not None and request.epoch != topic.epoch:
@@ -91,7 +91,7 @@ class Replayer:
 
     def republish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Append what this job has not appended yet; answered when all of it is on disk."""
-        request = requests.parse(requests.Republish, message.payload)
+        request = requests.parse(requests.RepublishRequest, message.payload)
         _check_may(session, request.to)
         target = self._find(request.to)
         _check(request, len(message.payload))
@@ -117,8 +117,8 @@ class Replayer:
         return [*appends]
 
     def _answer(
-        self, session: Session, message: Envelope, request: requests.Republish, appended: int
-    ) -> Answer:
+        self, session: Session, message: Envelope, request: requests.RepublishRequest, appended: int
+    ) -> DeferredAnswer:
         def payload() -> dict[str, object]:
             last = self._replays.last(request.job)
             position = None
@@ -136,7 +136,7 @@ class Replayer:
 
     # Checking.
 
-    def _find(self, to: requests.Destination) -> Target:
+    def _find(self, to: requests.Destination) -> CopyTarget:
         if (to.topic is None) is (to.actor is None) or (to.actor is not None and to.subscription):
             raise refusals.structural(
                 "payload.to needs a topic, a topic and subscription, or an actor"
@@ -145,16 +145,16 @@ class Replayer:
             mailbox = self._streams.mailboxes.get(to.actor)
             if mailbox is None:
                 raise refusals.no_mailbox(to.actor)
-            return Target(mailbox)
+            return CopyTarget(mailbox)
         assert to.topic is not None
         topic = self._streams.find(to.topic)
         if to.subscription is not None:
             subscription = topic.subscriptions.get(to.subscription)
             if subscription is None or subscription.is_deleting:
                 raise refusals.unknown_subscription(to.topic, to.subscription)
-        return Target(topic, to.subscription)
+        return CopyTarget(topic, to.subscription)
 
-    def _check_room(self, target: Target, count: int, now: int) -> None:
+    def _check_room(self, target: CopyTarget, count: int, now: int) -> None:
         """While its owner is away, a mailbox takes as much as from any sender."""
         box = target.stream
         if not isinstance(box, Mailbox) or box.subscription.consumers:
@@ -163,7 +163,7 @@ class Replayer:
 
     # Appending.
 
-    def _append(self, target: Target, copy: Message, now: int) -> Append:
+    def _append(self, target: CopyTarget, copy: MessageBody, now: int) -> Append:
         stream = target.stream
         if isinstance(stream, Mailbox):
             append = self._letters.mail_again(stream, copy, now)
@@ -224,8 +224,8 @@ class _Reading:
         topic = self._topic
         return [Fetch(topic.name, topic.id, self._next, count, PAGE_BYTES, self._fetched)]
 
-    def _fetched(self, found: list[Stored] | None, now: int) -> list[Effect]:
-        if self._session.state is not State.CONNECTED:
+    def _fetched(self, found: list[StoredEntry] | None, now: int) -> list[Effect]:
+        if self._session.state is not SessionState.CONNECTED:
             return []
         if found is None:
             unread = refusals.storage_unreadable()
@@ -277,12 +277,12 @@ Bound = tuple[int, int]  # Epoch, offset.
 _NOTHING: Final[Bound] = (-1, -1)
 
 
-def place_of(replay: Replay) -> Place:
+def place_of(replay: ReplayOrigin) -> Place:
     """Where the original of a copy is."""
     return (replay.shard, replay.epoch, replay.offset)
 
 
-def bound_of(replay: Replay) -> Bound:
+def bound_of(replay: ReplayOrigin) -> Bound:
     """What the job that sent a copy is bounded by."""
     return (replay.until_epoch, replay.until_offset)
 
@@ -290,8 +290,8 @@ def bound_of(replay: Replay) -> Bound:
 class OnItsWay(msgspec.Struct):
     """Copies of a job that are not on disk yet: the last of them, and who waits for it."""
 
-    last: Replay
-    waiters: list[Answer]
+    last: ReplayOrigin
+    waiters: list[DeferredAnswer]
 
     def committed(self, offset: int, now: int) -> list[Effect]:
         return [one for each in self.waiters for one in each.committed(offset, now)]
@@ -305,7 +305,7 @@ class Replays:
 
     def __init__(self, jobs_max: int = JOBS_MAX) -> None:
         self._jobs_max = jobs_max
-        self._last: dict[str, Replay] = {}
+        self._last: dict[str, ReplayOrigin] = {}
         self._forgotten = _NOTHING
         self.on_its_way: dict[str, OnItsWay] = {}
         self.is_dirty = False
@@ -320,7 +320,7 @@ class Replays:
         """Is there anything the log must not lose?"""
         return bool(self._last) or self._forgotten != _NOTHING
 
-    def last(self, job: str) -> Replay | None:
+    def last(self, job: str) -> ReplayOrigin | None:
         """The last copy of a job that is on disk."""
         return self._last.get(job)
 
@@ -343,7 +343,7 @@ class Replays:
         if bound <= max(self._forgotten, oldest):
             raise refusals.replay_forgotten(job, self._jobs_max)
 
-    def note(self, replay: Replay, offset: int) -> None:
+    def note(self, replay: ReplayOrigin, offset: int) -> None:
         """A copy is on disk, at this offset of the log."""
         if bound_of(replay) <= self._forgotten:
             return
@@ -368,7 +368,7 @@ class Replays:
 
     def state(self) -> bytes:
         """All of it, for a snapshot or an anchor."""
-        return encode_body(ReplaysStand([*self._last.values()], *self._forgotten))
+        return encode_body(ReplaysStandBody([*self._last.values()], *self._forgotten))
 
     def take_state(self, *, is_whole: bool) -> bytes | None:
         """The same if it changed since the last time, or if it is asked for."""
@@ -379,7 +379,7 @@ class Replays:
 
     def restore(self, state: bytes, offset: int = 0) -> None:
         """What was written is known again, beside what is; raises `msgspec.MsgspecError`."""
-        stands = decode_body(ReplaysStand, state)
+        stands = decode_body(ReplaysStandBody, state)
         for one in stands.last:
             self.note(one, offset)
         forgotten = (stands.forgotten_epoch, stands.forgotten_offset)
@@ -395,7 +395,7 @@ CALL_TYPE_PREFIX: Final = "call:"
 OPERATION: Final = "republish"
 
 
-class Target(msgspec.Struct, frozen=True):
+class CopyTarget(msgspec.Struct, frozen=True):
     """Where copies go."""
 
     stream: Topic | Mailbox
@@ -414,7 +414,7 @@ def _check_may(session: Session, to: requests.Destination) -> None:
         raise refusals.unauthorized("send", to.actor)
 
 
-def _check(request: requests.Republish, size: int) -> None:
+def _check(request: requests.RepublishRequest, size: int) -> None:
     """Refuse what cannot be sent again, all of it or nothing."""
     messages = request.messages
     if len(messages) > MESSAGES_MAX:
@@ -437,21 +437,24 @@ def _check(request: requests.Republish, size: int) -> None:
         publish.check_parts(one.key, one.headers)
 
 
-def _place(one: requests.Original) -> Place:
+def _place(one: requests.OriginalMessage) -> Place:
     return (one.shard, one.epoch, one.offset)
 
 
-def _replay(request: requests.Republish, one: requests.Original) -> Replay:
+def _replay(request: requests.RepublishRequest, one: requests.OriginalMessage) -> ReplayOrigin:
     until = request.until
     place = _place(one)
-    return Replay(request.job, *place, one.id, until.epoch, until.offset)
+    return ReplayOrigin(request.job, *place, one.id, until.epoch, until.offset)
 
 
 def _copy(
-    request: requests.Republish, one: requests.Original, target: Target, sender: str
-) -> Message:
+    request: requests.RepublishRequest,
+    one: requests.OriginalMessage,
+    target: CopyTarget,
+    sender: str,
+) -> MessageBody:
     copy_id = copy_id_of(request.job, _place(one))
-    copy = Message(copy_id, copy_id.encode(), one.sender or sender, one.type, bytes(one.data))
+    copy = MessageBody(copy_id, copy_id.encode(), one.sender or sender, one.type, bytes(one.data))
     copy.key, copy.headers = one.key, one.headers
     copy.only_for = target.only_for
     copy.replay = _replay(request, one)
@@ -467,7 +470,7 @@ def copy_id_of(job: str, place: Place) -> str:
 
 def _copied(
     replays: Replays,
-    replay: Replay,
+    replay: ReplayOrigin,
     committed: Callable[[int, int], list[Effect]],
     offset: int,
     now: int,
@@ -481,7 +484,7 @@ def _copied(
 
 def _not_copied(
     replays: Replays,
-    replay: Replay,
+    replay: ReplayOrigin,
     refused: Callable[[Refusal, int], list[Effect]],
     refusal: Refusal,
     now: int,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from signalhub.clock import Ids
 from signalhub.core import requests
 from signalhub.core.effects import Effect, Reply
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.counters import Tally
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import Envelope
@@ -88,12 +88,12 @@ class Replies:
         message: Envelope,
         type: str,
         payload: dict[str, object] | Callable[[], dict[str, object]],
-    ) -> Answer:
+    ) -> DeferredAnswer:
         """The answer to a request that waits for its entry."""
-        return Answer(self, session, message, type, payload)
+        return DeferredAnswer(self, session, message, type, payload)
 
 
-class Answer:
+class DeferredAnswer:
     """Answers a request once its entry is on disk, or says why it is not.
 
     A payload that is called shows what holds then.
@@ -118,14 +118,14 @@ class Answer:
     def committed(self, offset: int, now: int) -> list[Effect]:
         """The entry is on disk."""
         session = self._session
-        if session.state is not State.CONNECTED:
+        if session.state is not SessionState.CONNECTED:
             return []
         payload = wire.encode(self._payload() if callable(self._payload) else self._payload)
         return [self._replies.reply(session, self._message, self._type, payload, now)]
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
         """The log did not take it."""
-        if self._session.state is not State.CONNECTED:
+        if self._session.state is not SessionState.CONNECTED:
             return []
         return [self._replies.refuse(self._session, self._message, refusal, now)]
 

@@ -36,11 +36,11 @@ Token = Annotated[int, Meta(ge=1, le=2**53)]
 _DAY_MS = 86_400_000
 
 
-class Request(msgspec.Struct, gc=False, rename="camel"):
+class RequestPayload(msgspec.Struct, gc=False, rename="camel"):
     """Base of all payloads."""
 
 
-class Connect(Request):
+class ConnectRequest(RequestPayload):
     """Metadata of `hub:connect`; what has no type here is checked in its own order there."""
 
     protocol_version: Any = None
@@ -48,13 +48,13 @@ class Connect(Request):
     capabilities: Any = None
 
 
-class Heartbeat(Request):
+class HeartbeatRequest(RequestPayload):
     """Payload of `hub:heartbeat`; whatever the time is written as, it is echoed."""
 
     timestamp: Raw = _ABSENT
 
 
-class Register(Request):
+class RegisterRequest(RequestPayload):
     """Payload of `hub:register`."""
 
     actor_address: str
@@ -64,19 +64,19 @@ class Register(Request):
     durable: bool | None = None
 
 
-class Unregister(Request):
+class UnregisterRequest(RequestPayload):
     """Payload of `hub:unregister`."""
 
     actor_address: str
 
 
-class Renewal(Request):
+class Renewal(RequestPayload):
     """Payload or metadata of `hub:renew`."""
 
     renewal_token: str | None = None
 
 
-class Discover(Request):
+class DiscoverRequest(RequestPayload):
     """Payload of `hub:discover`."""
 
     pattern: str
@@ -85,14 +85,14 @@ class Discover(Request):
     include_away: bool | None = None
 
 
-class ListActors(Request):
+class ListActorsRequest(RequestPayload):
     """Payload of `hub:list_actors`."""
 
     offset: Number | None = None
     limit: Number | None = None
 
 
-class Send(Request):
+class SendRequest(RequestPayload):
     """Payload of `hub:send`."""
 
     type: Type
@@ -101,7 +101,7 @@ class Send(Request):
     fences: Annotated[dict[str, Token], Meta(max_length=FENCES_MAX)] | None = None
 
 
-class Broadcast(Request):
+class BroadcastRequest(RequestPayload):
     """Payload of `hub:broadcast`."""
 
     type: Type
@@ -109,13 +109,13 @@ class Broadcast(Request):
     exclude_self: bool | None = None
 
 
-class BroadcastMetadata(Request):
+class BroadcastMetadata(RequestPayload):
     """Metadata of `hub:broadcast`."""
 
     target_capability: str | None = None
 
 
-class Point(Request):
+class Point(RequestPayload):
     """A place in a topic: exactly one of `seq`, `time` and `last`."""
 
     seq: Position | None = None
@@ -127,14 +127,14 @@ class Point(Request):
 Start = str | Point
 
 
-class Resume(Request):
+class ResumePoint(RequestPayload):
     """The last position a consumer has processed."""
 
     seq: Annotated[int, Meta(ge=0, le=2**53)]
     epoch: str | None = None
 
 
-class SubscriptionOptions(Request):
+class SubscriptionOptions(RequestPayload):
     """What a durable subscription can be told; left out: as it is, or the default."""
 
     window: Annotated[int, Meta(ge=1, le=10_000)] | None = None
@@ -150,7 +150,7 @@ class SubscriptionOptions(Request):
     rate_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None
 
 
-class Subscribe(SubscriptionOptions):
+class SubscribeRequest(SubscriptionOptions):
     """Payload of `hub:subscribe`; with `subscription` a durable one."""
 
     topic: str = ""
@@ -158,10 +158,10 @@ class Subscribe(SubscriptionOptions):
     mode: str | None = None
     start: Start | None = msgspec.field(name="from", default=None)
     consumer: str | None = None
-    resume: Resume | None = None
+    resume: ResumePoint | None = None
 
 
-class Unsubscribe(Request):
+class UnsubscribeRequest(RequestPayload):
     """Payload of `hub:unsubscribe`; clients put a topic into either member."""
 
     topic: str | None = None
@@ -169,7 +169,7 @@ class Unsubscribe(Request):
     subscription: str | None = None
 
 
-class Publish(Request):
+class PublishRequest(RequestPayload):
     """Payload of `hub:publish`."""
 
     topic: str
@@ -181,35 +181,35 @@ class Publish(Request):
     headers: dict[str, str] | None = None
 
 
-class Retention(Request):
+class RetentionLimits(RequestPayload):
     """How long a topic keeps its messages."""
 
     age_seconds: Annotated[float, Meta(gt=0)] | None = None
     bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
 
 
-class TopicName(Request):
+class TopicNameRequest(RequestPayload):
     """Payload of requests about one topic."""
 
     topic: str
 
 
-class TopicOptions(TopicName):
+class TopicOptionsRequest(TopicNameRequest):
     """Payload of `hub:topic_update`."""
 
-    retention: Retention | None = None
+    retention: RetentionLimits | None = None
     poison: Poison | None = None
     dead_letter: str | None = None
     heartbeat_ms: Annotated[int, Meta(ge=0, le=_DAY_MS)] | None = None
 
 
-class TopicCreate(TopicOptions):
+class TopicCreateRequest(TopicOptionsRequest):
     """Payload of `hub:topic_create`."""
 
     durable: bool | None = None
 
 
-class ListTopics(Request):
+class ListTopicsRequest(RequestPayload):
     """Payload of `hub:list_topics`."""
 
     pattern: str | None = None
@@ -217,14 +217,14 @@ class ListTopics(Request):
     offset: Number | None = None
 
 
-class SubscriptionName(Request):
+class SubscriptionNameRequest(RequestPayload):
     """Payload of requests about one subscription."""
 
     topic: str
     subscription: str
 
 
-class ListSubscriptions(Request):
+class ListSubscriptionsRequest(RequestPayload):
     """Payload of `hub:list_subs`."""
 
     topic: str | None = None
@@ -232,14 +232,14 @@ class ListSubscriptions(Request):
     offset: Number | None = None
 
 
-class Seek(Request):
+class SeekRequest(RequestPayload):
     """Payload of `hub:seek`, beside the subscription's name."""
 
     to: Start
     dry_run: bool | None = None
 
 
-class Replay(Request):
+class ReplayRequest(RequestPayload):
     """Payload of `hub:replay`."""
 
     topic: str
@@ -249,7 +249,7 @@ class Replay(Request):
     epoch: str | None = None
 
 
-class Letters(Request):
+class LettersRequest(RequestPayload):
     """Payload of `hub:redrive` and `hub:purge`: all dead letters of a topic, or some."""
 
     topic: str
@@ -257,7 +257,7 @@ class Letters(Request):
     all: bool | None = None
 
 
-class Destination(Request):
+class Destination(RequestPayload):
     """Where a replay goes: a topic, one subscription of it, or a mailbox."""
 
     topic: str | None = None
@@ -265,14 +265,14 @@ class Destination(Request):
     actor: str | None = None
 
 
-class LogPosition(Request):
+class LogPosition(RequestPayload):
     """A place in the log of a hub."""
 
     epoch: LogNumber
     offset: LogNumber
 
 
-class Original(Request):
+class OriginalMessage(RequestPayload):
     """A message to be sent again, and where the original is."""
 
     epoch: LogNumber
@@ -286,16 +286,16 @@ class Original(Request):
     data: Raw = NULL
 
 
-class Republish(Request):
+class RepublishRequest(RequestPayload):
     """Payload of `hub:republish`; without messages it asks how far the job has come."""
 
     job: Annotated[str, Meta(min_length=1, max_length=JOB_CHARS_MAX)]
     until: LogPosition
     to: Destination
-    messages: list[Original] = []
+    messages: list[OriginalMessage] = []
 
 
-class Place(Request):
+class PlaceRequest(RequestPayload):
     """Payload of `hub:place`; a host that names itself claims the actors, with what it knows."""
 
     actors: Annotated[list[Actor], Meta(min_length=1, max_length=ACTORS_MAX)]
@@ -303,7 +303,7 @@ class Place(Request):
     tokens: Annotated[dict[str, Token], Meta(max_length=ACTORS_MAX)] | None = None
 
 
-class Move(Request):
+class MoveRequest(RequestPayload):
     """Payload of `hub:move`."""
 
     actor: Actor
@@ -311,7 +311,7 @@ class Move(Request):
     to: str
 
 
-class Erase(Request):
+class EraseRequest(RequestPayload):
     """Payload of `hub:erase`: what an actor got and sent, or what is in an inbox.
 
     `offsets` are further entries of the log, from and to, as they are counted in `epoch`. Whoever
@@ -325,7 +325,7 @@ class Erase(Request):
     pseudonym: Annotated[str, Meta(pattern=PSEUDONYM)] | None = None
 
 
-class Settle(Request):
+class SettleRequest(RequestPayload):
     """Payload of `hub:ack`, `hub:nack`, `hub:extend` and `hub:term`."""
 
     subscription_id: str | None = None
@@ -343,7 +343,7 @@ class Settle(Request):
     ms: Duration | None = None
 
 
-class Credit(Request):
+class CreditRequest(RequestPayload):
     """Payload of `hub:credit`."""
 
     subscription_id: str
@@ -351,13 +351,13 @@ class Credit(Request):
     bytes: Annotated[int, Meta(ge=0, le=2**40)] | None = None
 
 
-class Refresh(Request):
+class RefreshRequest(RequestPayload):
     """Payload of `hub:refresh_token`."""
 
     token: str | None = None
 
 
-class RefreshMetadata(Request):
+class RefreshMetadata(RequestPayload):
     """Metadata of `hub:refresh_token`, the other place for the token."""
 
     auth_token: str | None = None

@@ -12,7 +12,7 @@ from signalhub.wire.errors import Refusal
 _DURABILITY: Final = {"always": "fsync", "interval": "interval", "os": "os"}
 
 
-class Storage:
+class LogState:
     """The log as the core knows it."""
 
     def __init__(self, sync: str) -> None:

@@ -20,20 +20,20 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.core import refusals
-from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located
+from signalhub.core.effects import Append, EraseEntries, Fetch, FindTime, Locate, Located
 from signalhub.engine.port import Outcomes
-from signalhub.engine.upkeep import Eraser, Expirer
-from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
+from signalhub.engine.upkeep import Expirer, SegmentEraser
+from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, UpkeepThread
 from signalhub.log.disk import Disk, SystemDisk
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
-from signalhub.log.recovery import Recovery, recover
+from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.retention import Expendable, expendable
 from signalhub.log.segment import SegmentInfo
 from signalhub.settings import model
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 from signalhub.wire.errors import Refusal, SettingsError, SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
@@ -67,7 +67,7 @@ class LocalEngine:
     def __init__(
         self,
         path: Path,
-        log_settings: model.Log,
+        log_settings: model.LogSettings,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -94,8 +94,8 @@ class LocalEngine:
         self._reader = Reader(self.log, index)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="signalhub-read")
         self._commit = GroupCommit(self.log, self._reported)
-        self._upkeep = Upkeep(self.log)
-        self._eraser = Eraser(self.log, self._upkeep, loop, self._forget)
+        self._upkeep = UpkeepThread(self.log)
+        self._eraser = SegmentEraser(self.log, self._upkeep, loop, self._forget)
         self._expirer = Expirer(self.log, self._upkeep, self._forget)
         self._is_written = asyncio.Event()
         self._is_closed = False
@@ -127,7 +127,7 @@ class LocalEngine:
         bases = (info.base for info in self.log.segments if info.epoch == self.epoch)
         return next(bases, self.log.head)
 
-    def scan(self, from_offset: int) -> Iterator[Stored]:
+    def scan(self, from_offset: int) -> Iterator[StoredEntry]:
         return self._reader.scan(max(from_offset, self.log.first))
 
     def offset_at_time(self, time_ms: int) -> int:
@@ -189,8 +189,8 @@ class LocalEngine:
 
     # Reading.
 
-    def fetch(self, fetch: Fetch, done: Callable[[list[Stored] | None], None]) -> None:
-        def read() -> list[Stored]:
+    def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry] | None], None]) -> None:
+        def read() -> list[StoredEntry]:
             return self._reader.read(
                 fetch.stream, fetch.stream_epoch, fetch.from_seq, fetch.count_max, fetch.bytes_max
             )
@@ -228,7 +228,7 @@ class LocalEngine:
     def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
         self._eraser.locate(locate, done)
 
-    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+    def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
         self._eraser.erase(erase, done)
 
     def expire(self) -> None:
@@ -339,7 +339,7 @@ def _final(fault: LogFailed | LogDamaged) -> Refusal:
     return refusals.storage_failed()
 
 
-def _report(recovery: Recovery) -> None:
+def _report(recovery: LogRecovery) -> None:
     if (torn := recovery.torn) is not None:
         log_lines.warning(
             "a torn tail of the log was cut and kept aside",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from signalhub.core.effects import Append, Consult, Erase, Fetch, FindTime, Locate, Located
+from signalhub.core.effects import Append, Consult, EraseEntries, Fetch, FindTime, Locate, Located
 from signalhub.core.rooms.values import Archived
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 from signalhub.wire.errors import Refusal
 
 
@@ -31,7 +31,7 @@ class Engine(Protocol):
     def head(self) -> int:
         """The offset the next committed entry gets."""
 
-    def scan(self, from_offset: int) -> Iterator[Stored]:
+    def scan(self, from_offset: int) -> Iterator[StoredEntry]:
         """Every entry from an offset on; for starting, not for serving."""
 
     def offset_at_time(self, time_ms: int) -> int:
@@ -43,7 +43,7 @@ class Engine(Protocol):
     def flush(self) -> None:
         """Send on what was taken; never waits."""
 
-    def fetch(self, fetch: Fetch, done: Callable[[list[Stored] | None], None]) -> None:
+    def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry] | None], None]) -> None:
         """Read, and report on the loop; `None` if that failed."""
 
     def find_time(self, find: FindTime, done: Callable[[int | None], None]) -> None:
@@ -52,7 +52,7 @@ class Engine(Protocol):
     def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
         """Look through the log, and report on the loop; `None` if that failed."""
 
-    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+    def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
         """Take content out of the log; report on the loop when that is safe, or why it is not."""
 
     def close(self) -> None:

@@ -11,16 +11,16 @@ from typing import Final
 import msgspec
 
 from signalhub.core import refusals
-from signalhub.core.effects import Erase, Locate, Located, Match
-from signalhub.log.commit import Upkeep
-from signalhub.log.erasure import Erasure, remove_torn
+from signalhub.core.effects import EraseEntries, Locate, Located, Match
+from signalhub.log.commit import UpkeepThread
+from signalhub.log.erasure import SegmentErasure, remove_torn
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFull, storage_error
 from signalhub.log.footer import read_footer
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.record import Unreadable
 from signalhub.log.segment import SegmentInfo
-from signalhub.wire.entry import Control, Kind, Stored, decode_body
+from signalhub.wire.entry import Kind, RoomEffect, StoredEntry, decode_body
 from signalhub.wire.errors import Refusal, SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
@@ -31,13 +31,13 @@ _SLICE_ENTRIES: Final = 100
 Slices = Generator[None, None, None]
 
 
-class Eraser:
+class SegmentEraser:
     """Carries out what the core wants erased; reports on the loop."""
 
     def __init__(
         self,
         log: Log,
-        upkeep: Upkeep,
+        upkeep: UpkeepThread,
         loop: asyncio.AbstractEventLoop,
         forget: Callable[[list[int], Callable[[], None]], None],
     ) -> None:
@@ -51,7 +51,7 @@ class Eraser:
         """Look through the log, soon."""
         self._upkeep.run(lambda: self._locate(locate, done))
 
-    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+    def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
         """Write the segments anew, soon."""
         self._upkeep.run(lambda: self._erase(erase, done))
 
@@ -93,9 +93,9 @@ class Eraser:
             reader.close()
         return Located(found, min(offset, end))
 
-    def _erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> Slices:
+    def _erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> Slices:
         erasures = [
-            Erasure(tuple(body.ranges), body.pseudonym, tuple(body.renamed))
+            SegmentErasure(tuple(body.ranges), body.pseudonym, tuple(body.renamed))
             for body in erase.bodies
         ]
         try:
@@ -137,7 +137,7 @@ class _Ends(msgspec.Struct, array_like=True, gc=False):
     created_ms: msgspec.Raw
     expires_ms: int
     is_appended: msgspec.Raw = msgspec.Raw()
-    control: Control | None = None
+    control: RoomEffect | None = None
 
 
 class Expirer:
@@ -146,7 +146,7 @@ class Expirer:
     def __init__(
         self,
         log: Log,
-        upkeep: Upkeep,
+        upkeep: UpkeepThread,
         forget: Callable[[list[int], Callable[[], None]], None],
     ) -> None:
         """`forget` lets go of segments that were replaced."""
@@ -220,7 +220,7 @@ class Expirer:
             reader.close()
         is_due = next_ms == inf or oldest_ms + LINGER_MS <= now_ms
         if expired and is_due:
-            erasure = Erasure(tuple((offset, offset) for offset in expired))
+            erasure = SegmentErasure(tuple((offset, offset) for offset in expired))
             rewritten = yield from self._log.erase([erasure])
             self._forget([one.info.base for one in rewritten], lambda: None)
             facts = {"segment": info.name, "entries": len(expired)}
@@ -230,7 +230,7 @@ class Expirer:
         self._due_ms[info.base] = next_ms + LINGER_MS
 
 
-def _ends_ms(stored: Stored) -> float:
+def _ends_ms(stored: StoredEntry) -> float:
     """When the content of an entry has to go; never for most."""
     if stored.kind != Kind.ROOM_MESSAGE or stored.is_erased:
         return inf

@@ -10,7 +10,7 @@ from signalhub.log.disk import Disk, File
 from signalhub.log.errors import LogDamaged
 from signalhub.log.positions import Span
 from signalhub.log.record import Unreadable, entry_positions, read_batch, read_entry
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 
 _BLOCKS_MAX: Final = 64
 _FILES_MAX: Final = 64
@@ -43,10 +43,10 @@ class Block:
         """The offset after its last entry."""
         return self.first + len(self._starts)
 
-    def entry(self, offset: int) -> Stored:
+    def entry(self, offset: int) -> StoredEntry:
         return read_entry(self._data, self._starts[offset - self.first], offset)
 
-    def entry_at(self, position: int) -> Stored:
+    def entry_at(self, position: int) -> StoredEntry:
         """The entry that begins at a position of the file."""
         at = position - self.begin
         index = bisect_left(self._starts, at)

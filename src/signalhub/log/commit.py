@@ -179,7 +179,7 @@ def _count_of_batch(entries: list[Entry]) -> int:
 Job = Callable[[], Iterable[None] | None]
 
 
-class Upkeep:
+class UpkeepThread:
     """One thread for background work: preparing and sealing segments, and submitted jobs."""
 
     def __init__(self, log: Log) -> None:

@@ -26,8 +26,8 @@ from signalhub.log.record import (
     erased_entry,
     read_entry_heads,
 )
-from signalhub.log.seal import Sealing, write_footer
-from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batches
+from signalhub.log.seal import SegmentSealing, write_footer
+from signalhub.log.segment import BATCHES_BEGIN, LocatedBatch, SegmentInfo, scan_batches
 from signalhub.wire.entry import PSEUDONYM_PREFIX, Range
 
 TORN_SUFFIX: Final = ".torn"
@@ -41,7 +41,7 @@ _SYNC_BYTES: Final = 2**20
 _PIECE_BYTES: Final = 2**18
 
 
-class Erasure(msgspec.Struct, frozen=True):
+class SegmentErasure(msgspec.Struct, frozen=True):
     """The entries to erase; some of them also get another stream name."""
 
     ranges: tuple[Range, ...]
@@ -89,7 +89,7 @@ class _Offsets:
 class _Choice:
     """What several erasures change in a segment."""
 
-    def __init__(self, erasures: Sequence[Erasure]) -> None:
+    def __init__(self, erasures: Sequence[SegmentErasure]) -> None:
         self._erased = _Offsets(one for erasure in erasures for one in erasure.ranges)
         self._renamed = [
             (_Offsets(erasure.renamed), erasure.pseudonym.encode())
@@ -97,7 +97,7 @@ class _Choice:
             if erasure.renamed
         ]
 
-    def changes(self, located: Located) -> Generator[None, None, dict[int, bytes | None]]:
+    def changes(self, located: LocatedBatch) -> Generator[None, None, dict[int, bytes | None]]:
         """Offsets of a batch that still have content, with the pseudonym they get."""
         batch = located.batch
         found: dict[int, bytes | None] = {}
@@ -118,7 +118,7 @@ class _Choice:
 
 
 def rewrite(
-    disk: Disk, info: SegmentInfo, erasures: Sequence[Erasure]
+    disk: Disk, info: SegmentInfo, erasures: Sequence[SegmentErasure]
 ) -> Generator[None, None, Rewritten | None]:
     """Rewrite a sealed segment without the content to erase; `None` if there is none left.
 
@@ -174,7 +174,7 @@ def _written(
             # Many small syncs, because a large one would delay commits.
             new.sync()
             synced = position
-    sealing = Sealing(msgspec.structs.replace(info, bytes=position), summary.previous_chain)
+    sealing = SegmentSealing(msgspec.structs.replace(info, bytes=position), summary.previous_chain)
     yield from sealing.read(new)
     if sealing.chain != summary.chain:
         raise LogDamaged(info.name, 0, "its entries do not match its footer")
@@ -184,7 +184,7 @@ def _written(
     return Rewritten(temporary, replaced, erased)
 
 
-def _in_slices(old: File, info: SegmentInfo) -> Iterator[Located | None]:
+def _in_slices(old: File, info: SegmentInfo) -> Iterator[LocatedBatch | None]:
     """The batches of a segment, with `None` where a slice should end."""
     batches = size = 0
     for located in scan_batches(old, BATCHES_BEGIN, info.bytes):
@@ -196,7 +196,9 @@ def _in_slices(old: File, info: SegmentInfo) -> Iterator[Located | None]:
             yield None
 
 
-def _changed(located: Located, changes: dict[int, bytes | None]) -> Generator[None, None, bytes]:
+def _changed(
+    located: LocatedBatch, changes: dict[int, bytes | None]
+) -> Generator[None, None, bytes]:
     """The bytes of a batch without the content to erase."""
     batch, data, at = located.batch, located.data, located.at
     if not changes:

@@ -13,7 +13,7 @@ from signalhub.log.errors import LogDamaged, storage_error
 from signalhub.log.head import read_head
 from signalhub.log.positions import LatePositions, Lookup
 from signalhub.log.segment import SegmentInfo
-from signalhub.log.survey import Survey, survey
+from signalhub.log.survey import LogSurvey, survey
 
 _LOOKS_MAX: Final = 10
 
@@ -71,7 +71,7 @@ class Folder:
         }
 
 
-def look(disk: Disk) -> Survey:
+def look(disk: Disk) -> LogSurvey:
     """A survey of a folder that may be changing; raises `LogFailed` if it cannot be read."""
     for attempts_left in reversed(range(_LOOKS_MAX)):
         try:

@@ -50,7 +50,7 @@ SUMMARY_BYTES: Final = _SUMMARY.size + _CRC.size
 TRAILER_BYTES: Final = _TRAILER.size + _TRAILER_END.size
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of a sealed segment."""
 
     epoch: int
@@ -77,7 +77,7 @@ def footer_base(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def encode_summary(summary: Summary) -> bytes:
+def encode_summary(summary: SegmentSummary) -> bytes:
     fields = _SUMMARY.pack(
         MAGIC,
         VERSION,
@@ -96,7 +96,7 @@ def encode_summary(summary: Summary) -> bytes:
     return fields + _CRC.pack(crc32c(fields))
 
 
-def decode_summary(data: bytes) -> Summary:
+def decode_summary(data: bytes) -> SegmentSummary:
     """The verified summary at the beginning of some bytes; raises `Unreadable`."""
     if len(data) < SUMMARY_BYTES:
         raise Unreadable("the footer is truncated")
@@ -107,13 +107,13 @@ def decode_summary(data: bytes) -> Summary:
         raise Unreadable("the checksum of the footer's summary does not match")
     if version != VERSION:
         raise Unreadable(f"the footer has version {version}; this program supports {VERSION}")
-    return msgspec.convert(dict(zip(_SUMMARY_FIELDS, fields, strict=True)), Summary)
+    return msgspec.convert(dict(zip(_SUMMARY_FIELDS, fields, strict=True)), SegmentSummary)
 
 
-_SUMMARY_FIELDS: Final = [field.name for field in msgspec.structs.fields(Summary)]
+_SUMMARY_FIELDS: Final = [field.name for field in msgspec.structs.fields(SegmentSummary)]
 
 
-def sealed_segment(summary: Summary) -> SegmentInfo:
+def sealed_segment(summary: SegmentSummary) -> SegmentInfo:
     """What a summary says about its segment."""
     return SegmentInfo(
         name=segment_name(summary.base),
@@ -173,7 +173,7 @@ def has_trailer(file: File) -> bool:
     return data.endswith(TRAILER_MAGIC) or crc32c(data[: _TRAILER.size]) == crc
 
 
-def read_summary(file: File) -> Summary:
+def read_summary(file: File) -> SegmentSummary:
     """The summary of a sealed segment, without the rest of its footer; raises `Unreadable`."""
     place = _read_trailer(file)
     summary = decode_summary(file.read(SUMMARY_BYTES, place.position))

@@ -20,12 +20,12 @@ from signalhub.clock import Clock
 from signalhub.counters import LogTally
 from signalhub.log.active import Active
 from signalhub.log.disk import Disk, File
-from signalhub.log.erasure import Erasure, Rewritten, rewrite
+from signalhub.log.erasure import Rewritten, SegmentErasure, rewrite
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull, storage_error
 from signalhub.log.head import Head, encode_head, open_head
 from signalhub.log.positions import LatePositions, Lookup
 from signalhub.log.record import HEADER_BYTES, SALT_BYTES, Unreadable, encode_batch, encode_entry
-from signalhub.log.recovery import Recovery
+from signalhub.log.recovery import LogRecovery
 from signalhub.log.repair import keep_reserve, with_reserve
 from signalhub.log.retention import keep_footer
 from signalhub.log.seal import previous_chain_of, seal
@@ -62,7 +62,7 @@ class Log:
     """
 
     def __init__(
-        self, disk: Disk, log_settings: model.Log, recovery: Recovery, *, clock: Clock
+        self, disk: Disk, log_settings: model.LogSettings, recovery: LogRecovery, *, clock: Clock
     ) -> None:
         """Open or create the log; raises `LogFull` or `LogFailed`."""
         self.disk: Final = disk
@@ -372,7 +372,7 @@ class Log:
                 self._fault = LogDamaged(info.name, info.bytes, str(error))
                 raise self._fault from error
 
-    def erase(self, erasures: Sequence[Erasure]) -> Generator[None, None, list[Rewritten]]:
+    def erase(self, erasures: Sequence[SegmentErasure]) -> Generator[None, None, list[Rewritten]]:
         """Remove the content of entries from their segments, in slices.
 
         They must not be in the last segment: see `roll_soon`. Deleted or erased ones are skipped,

@@ -20,7 +20,7 @@ import msgspec
 from signalhub.log.disk import Disk
 from signalhub.log.errors import LogDamaged
 from signalhub.log.record import HEADER_BYTES, Unreadable, read_entry_heads
-from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batches
+from signalhub.log.segment import BATCHES_BEGIN, LocatedBatch, SegmentInfo, scan_batches
 from signalhub.wire.entry import Entry
 
 BLOCK_BYTES: Final = 2**16
@@ -106,7 +106,7 @@ class Positions:
             position += len(data)
         self.move(self.end + len(entries), position)
 
-    def add_batch(self, located: Located) -> None:
+    def add_batch(self, located: LocatedBatch) -> None:
         """Add a batch read from the file."""
         self.mark()
         shift = located.position - located.at

@@ -21,7 +21,7 @@ from signalhub.log.index import Index
 from signalhub.log.positions import Lookup, Run, read_positions
 from signalhub.log.record import Unreadable
 from signalhub.log.segment import SegmentInfo, segment_name
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 
 _FOOTERS_MAX: Final = 32
 _ATTEMPTS_MAX: Final = 5
@@ -29,7 +29,7 @@ _ATTEMPTS_MAX: Final = 5
 T = TypeVar("T")
 
 
-class Source(Protocol):
+class SegmentSource(Protocol):
     """The source of segments: a `Log` in this process, or the `Folder` of another one."""
 
     @property
@@ -56,7 +56,7 @@ class Reader:
     everything committed, in another process everything durable.
     """
 
-    def __init__(self, source: Source, index: Index | None = None) -> None:
+    def __init__(self, source: SegmentSource, index: Index | None = None) -> None:
         """`source` is a `Log`; `index`, not shared with others, avoids reading every footer."""
         self._source = source
         self._index = index
@@ -70,7 +70,7 @@ class Reader:
         """A reader for another process, or for the folder of a stopped hub."""
         return cls(Folder(disk))
 
-    def scan(self, from_offset: int, to_offset: int | None = None) -> Iterator[Stored]:
+    def scan(self, from_offset: int, to_offset: int | None = None) -> Iterator[StoredEntry]:
         """All entries in order, up to `to_offset` or to the head at that time."""
         offset = from_offset
         while True:
@@ -86,14 +86,14 @@ class Reader:
 
     def read(
         self, stream: str, stream_epoch: int, from_seq: int, count_max: int, bytes_max: int
-    ) -> list[Stored]:
+    ) -> list[StoredEntry]:
         """Entries of a stream from a position on, at least one if there is any.
 
         Starts later than `from_seq` if retention has removed those entries.
         """
 
-        def gather() -> list[Stored]:
-            found: list[Stored] = []
+        def gather() -> list[StoredEntry]:
+            found: list[StoredEntry] = []
             size = 0
             try:
                 for stored in self._follow(stream, stream_epoch, from_seq):
@@ -163,7 +163,7 @@ class Reader:
 
     def _follow(
         self, stream: str, stream_epoch: int, from_seq: int, *, accepted_from_ms: int = 0
-    ) -> Iterator[Stored]:
+    ) -> Iterator[StoredEntry]:
         head = self._source.head
         hole: LogDamaged | None = None
         for info in self._segments_with(stream, stream_epoch, from_seq):
@@ -187,7 +187,9 @@ class Reader:
         if hole:
             raise hole
 
-    def _run(self, info: SegmentInfo, part: Lookup, run: Run, from_seq: int) -> Iterator[Stored]:
+    def _run(
+        self, info: SegmentInfo, part: Lookup, run: Run, from_seq: int
+    ) -> Iterator[StoredEntry]:
         block: Block | None = None
         positions = run.positions
         for at in range(max(0, from_seq - run.first_seq), len(positions)):

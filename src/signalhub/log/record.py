@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from signalhub.wire.entry import Entry, Stored
+from signalhub.wire.entry import Entry, StoredEntry
 
 VERSION: Final = 1
 MAGIC: Final = 0x4853  # "SH"
@@ -43,7 +43,7 @@ ENTRY_HEADER_BYTES: Final = _ENTRY.size + SALT_BYTES
 ERASED: Final = 1
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     """The header of a batch; `length` includes it."""
 
     length: int
@@ -89,7 +89,7 @@ def encode_batch(
     return b"".join((guard, head, body))
 
 
-def read_batch(data: bytes | memoryview, position: int = 0) -> Batch:
+def read_batch(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     """The verified header of the batch at a position; raises `Unreadable`."""
     if len(data) - position < HEADER_BYTES:
         raise Unreadable("the header is truncated")
@@ -107,7 +107,7 @@ def read_batch(data: bytes | memoryview, position: int = 0) -> Batch:
         raise Unreadable("the checksum does not match")
     if version != VERSION:
         raise UnknownVersion(f"the batch has version {version}; this program supports {VERSION}")
-    return Batch(length, crc, count, epoch, first, durable, time_ms)
+    return BatchHeader(length, crc, count, epoch, first, durable, time_ms)
 
 
 def batch_length(data: bytes | memoryview, position: int = 0) -> int:
@@ -118,7 +118,7 @@ def batch_length(data: bytes | memoryview, position: int = 0) -> int:
     return length
 
 
-def read_entry(data: bytes | memoryview, position: int, offset: int) -> Stored:
+def read_entry(data: bytes | memoryview, position: int, offset: int) -> StoredEntry:
     """The entry at a position of verified bytes."""
     length, kind, flags, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, position)
     begin = position + ENTRY_HEADER_BYTES
@@ -126,17 +126,19 @@ def read_entry(data: bytes | memoryview, position: int, offset: int) -> Stored:
     middle = begin + stream_bytes
     stream = str(data[begin:middle], "utf-8")
     body = bytes(data[middle:end])
-    return Stored(offset, kind, stream, stream_epoch, seq, at_ms, body, bool(flags & ERASED))
+    return StoredEntry(offset, kind, stream, stream_epoch, seq, at_ms, body, bool(flags & ERASED))
 
 
-def read_entries(data: bytes | memoryview, batch: Batch, position: int = 0) -> Iterator[Stored]:
+def read_entries(
+    data: bytes | memoryview, batch: BatchHeader, position: int = 0
+) -> Iterator[StoredEntry]:
     """The entries of a verified batch."""
     for offset, at in enumerate(entry_positions(data, batch, position), batch.first):
         yield read_entry(data, at, offset)
 
 
 def read_entry_heads(
-    data: bytes | memoryview, batch: Batch, position: int = 0
+    data: bytes | memoryview, batch: BatchHeader, position: int = 0
 ) -> Iterator[tuple[int, int, str, int, int, int]]:
     """The position, flags, stream, epoch, seq and time of every entry of a verified batch."""
     at = position + HEADER_BYTES
@@ -153,7 +155,9 @@ def read_entry_heads(
         raise Unreadable("the entries do not fill their batch")
 
 
-def entry_positions(data: bytes | memoryview, batch: Batch, position: int = 0) -> Iterator[int]:
+def entry_positions(
+    data: bytes | memoryview, batch: BatchHeader, position: int = 0
+) -> Iterator[int]:
     """The positions of the entries of a verified batch; raises `Unreadable` if it is malformed."""
     at = position + HEADER_BYTES
     end = position + batch.length

@@ -13,7 +13,7 @@ from signalhub.log.disk import Disk
 from signalhub.log.errors import storage_error
 from signalhub.log.repair import cut, rewrite, save_aside, with_reserve
 from signalhub.log.segment import Header, SegmentInfo, create_segment, new_segment
-from signalhub.log.survey import Damage, Survey, Tail, survey
+from signalhub.log.survey import Damage, LogSurvey, Tail, survey
 
 
 class TornTail(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class TornTail(msgspec.Struct, frozen=True):
     """The file `{base}.{position}.torn` they were copied to; None without repair."""
 
 
-class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     """What was found. `first` to `head - 1` is readable if there is no damage."""
 
     epoch: int
@@ -50,7 +50,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     is_repaired: bool = False
 
 
-def recover(disk: Disk, *, repair: bool) -> Recovery:
+def recover(disk: Disk, *, repair: bool) -> LogRecovery:
     """Examine the log; with `repair` make it ready for `Log`.
 
     Only the last segment may end in a torn batch: its bytes are saved in a file, then cut. That
@@ -68,7 +68,7 @@ def recover(disk: Disk, *, repair: bool) -> Recovery:
     return recovery
 
 
-def judge(found: Survey) -> Recovery:
+def judge(found: LogSurvey) -> LogRecovery:
     """The result of a survey, before any repair."""
     segments, tail, published = found.segments, found.tail, found.published
     head = segments[-1].end if segments else 0
@@ -78,7 +78,7 @@ def judge(found: Survey) -> Recovery:
         shown = max(shown, published.shown)
     damage = found.damages[0] if found.damages else _rot(tail, head)
     has_lost = damage is None and shown > head
-    return Recovery(
+    return LogRecovery(
         epoch=epoch,
         first=segments[0].base if segments else 0,
         head=head,
@@ -106,7 +106,7 @@ def _torn(tail: Tail) -> TornTail:
     return TornTail(tail.info.name, tail.info.bytes, tail.torn_bytes, tail.torn_reason)
 
 
-def _repair(disk: Disk, found: Survey, recovery: Recovery) -> Recovery:
+def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery) -> LogRecovery:
     for name in found.leftovers:
         disk.remove(name)
     # The previous process may have ended between naming a segment and syncing its name.
@@ -140,7 +140,7 @@ def _repair(disk: Disk, found: Survey, recovery: Recovery) -> Recovery:
     )
 
 
-def _begin_epoch(disk: Disk, found: Survey, recovery: Recovery) -> tuple[SegmentInfo, ...]:
+def _begin_epoch(disk: Disk, found: LogSurvey, recovery: LogRecovery) -> tuple[SegmentInfo, ...]:
     published_epoch = found.published.epoch if found.published else 0
     last = recovery.segments[-1]
     header = Header(max(recovery.epoch, published_epoch) + 1, recovery.head, last.max_ms)

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from signalhub.log.disk import Disk, File
 from signalhub.log.errors import LogDamaged
 from signalhub.log.footer import (
-    Summary,
+    SegmentSummary,
     encode_run,
     encode_summary,
     encode_trailer,
@@ -27,7 +27,7 @@ from signalhub.log.footer import (
 )
 from signalhub.log.positions import Positions
 from signalhub.log.record import ERASED, Unreadable, entry_digest, read_entry_heads
-from signalhub.log.segment import BATCHES_BEGIN, Located, SegmentInfo, scan_batches
+from signalhub.log.segment import BATCHES_BEGIN, LocatedBatch, SegmentInfo, scan_batches
 
 Slices = Generator[None, None, None]
 
@@ -39,7 +39,7 @@ _BUCKETS: Final = 256
 _PIECE_BYTES: Final = 2**16
 
 
-class Sealing:
+class SegmentSealing:
     """One segment that is being sealed."""
 
     def __init__(self, info: SegmentInfo, previous_chain: bytes) -> None:
@@ -65,7 +65,7 @@ class Sealing:
             raise LogDamaged(info.name, info.bytes, f"it ends before offset {info.end}")
         self._chain.update(b"".join(digests))
 
-    def _read_batch(self, located: Located, digests: list[bytes]) -> Slices:
+    def _read_batch(self, located: LocatedBatch, digests: list[bytes]) -> Slices:
         positions, data = self._positions, located.data
         positions.mark()
         shift = located.position - located.at
@@ -92,12 +92,12 @@ class Sealing:
         """The chain of the segment, after it was read."""
         return self._chain.digest()
 
-    def footer(self) -> Generator[None, None, tuple[Summary, list[bytes]]]:
+    def footer(self) -> Generator[None, None, tuple[SegmentSummary, list[bytes]]]:
         """The footer in pieces, with its summary; can be called once."""
         hashes, places, pieces = yield from self._encode_runs()
         marks = self._positions.mark_offsets
         info = self._info
-        summary = Summary(
+        summary = SegmentSummary(
             epoch=info.epoch,
             base=info.base,
             end=info.end,
@@ -177,7 +177,7 @@ def seal(
     """
     file = disk.open(info.name)
     try:
-        sealing = Sealing(info, previous_chain)
+        sealing = SegmentSealing(info, previous_chain)
         yield from sealing.read(file)
         if expected_chain and sealing.chain != expected_chain:
             raise LogDamaged(info.name, 0, "its entries do not match the chain of the next segment")

@@ -21,7 +21,7 @@ from signalhub.log.disk import Disk, File
 from signalhub.log.record import (
     BATCH_BYTES_MAX,
     HEADER_BYTES,
-    Batch,
+    BatchHeader,
     Unreadable,
     batch_length,
     read_batch,
@@ -161,11 +161,11 @@ def new_segment(header: Header) -> SegmentInfo:
     )
 
 
-class Located(msgspec.Struct, frozen=True, gc=False):
+class LocatedBatch(msgspec.Struct, frozen=True, gc=False):
     """A verified batch in its file, and in `data`, where it starts at `at`."""
 
     position: int
-    batch: Batch
+    batch: BatchHeader
     data: bytes
     at: int
 
@@ -175,7 +175,7 @@ class Located(msgspec.Struct, frozen=True, gc=False):
         return self.position + self.batch.length
 
 
-def scan_batches(file: File, begin: int, end: int) -> Iterator[Located]:
+def scan_batches(file: File, begin: int, end: int) -> Iterator[LocatedBatch]:
     """The verified batches between two positions; raises `Unreadable` at the first invalid one."""
     data, origin, position = b"", begin, begin
     while position < end:
@@ -186,7 +186,7 @@ def scan_batches(file: File, begin: int, end: int) -> Iterator[Located]:
             if len(data) < length <= BATCH_BYTES_MAX:
                 data = file.read(min(length, end - position), position)
         batch = read_batch(data, at)
-        yield Located(position, batch, data, at)
+        yield LocatedBatch(position, batch, data, at)
         position += batch.length
 
 

@@ -17,7 +17,7 @@ import msgspec
 from signalhub.log.disk import Disk, File
 from signalhub.log.footer import (
     GENESIS,
-    Summary,
+    SegmentSummary,
     decode_summary,
     footer_base,
     footer_name,
@@ -74,7 +74,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """The position of the first batch that is not known to be synced."""
 
 
-class Survey(msgspec.Struct, kw_only=True):
+class LogSurvey(msgspec.Struct, kw_only=True):
     """The result of a survey; the tail is the last segment."""
 
     segments: list[SegmentInfo]
@@ -98,12 +98,12 @@ class _Fault(Exception):
         self.readable = readable
 
 
-def survey(disk: Disk) -> Survey:
+def survey(disk: Disk) -> LogSurvey:
     """Examine all segments."""
     # Read the head first: the log may grow meanwhile, and must not seem to have lost entries.
     published = read_head(disk)
     names = disk.names()
-    found = Survey(
+    found = LogSurvey(
         segments=[],
         tail=None,
         previous_chain=GENESIS,
@@ -132,7 +132,7 @@ def _is_ours(name: str) -> bool:
     return bool(_LEFTOVER_NAME.fullmatch(name) or _OTHER_NAME.fullmatch(name))
 
 
-def _last_deleted(disk: Disk, bases: list[int], footers: list[int]) -> Summary | None:
+def _last_deleted(disk: Disk, bases: list[int], footers: list[int]) -> SegmentSummary | None:
     before = [base for base in footers if not bases or base < bases[0]]
     if not before:
         return None
@@ -150,7 +150,9 @@ def _last_deleted(disk: Disk, bases: list[int], footers: list[int]) -> Summary |
     return summary
 
 
-def _check_presence(bases: list[int], deleted: Summary | None, published: Head | None) -> None:
+def _check_presence(
+    bases: list[int], deleted: SegmentSummary | None, published: Head | None
+) -> None:
     begin = deleted.end if deleted else 0
     if bases and bases[0] != begin:
         raise _Fault(segment_name(begin), 0, f"it is missing; the log starts at {bases[0]}")
@@ -158,7 +160,9 @@ def _check_presence(bases: list[int], deleted: Summary | None, published: Head |
         raise _Fault(segment_name(begin), 0, "it is missing, and so is every other segment")
 
 
-def _examine_all(disk: Disk, bases: list[int], found: Survey, last_deleted: Summary | None) -> None:
+def _examine_all(
+    disk: Disk, bases: list[int], found: LogSurvey, last_deleted: SegmentSummary | None
+) -> None:
     epoch = last_deleted.epoch if last_deleted else 0
     chain = found.previous_chain
     for base, next_base in zip(bases, [*bases[1:], None], strict=False):

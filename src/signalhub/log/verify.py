@@ -23,7 +23,7 @@ from signalhub.log.footer import (
 )
 from signalhub.log.record import Unreadable
 from signalhub.log.recovery import TornTail, judge
-from signalhub.log.seal import Sealing
+from signalhub.log.seal import SegmentSealing
 from signalhub.log.segment import SegmentInfo
 
 
@@ -143,7 +143,7 @@ class _Audit:
         previous = footer.summary.previous_chain if footer else self._chain
         if self._chain not in (None, previous):
             self.problems.append(f"{info.name}: it does not continue the chain before it")
-        sealing = Sealing(info, previous or b"")
+        sealing = SegmentSealing(info, previous or b"")
         for _ in sealing.read(file):
             pass
         self.entries += info.end - info.base
@@ -177,7 +177,7 @@ class _Audit:
         self._chain = None
 
 
-def _made_again(sealing: Sealing) -> bytes:
+def _made_again(sealing: SegmentSealing) -> bytes:
     slices = sealing.footer()
     while True:
         try:

@@ -18,7 +18,7 @@ LABELS: Final = ("topic", "subscription", "mode")
 _SLICE: Final = 128
 
 
-class Reading(msgspec.Struct, gc=False):
+class SubscriptionReading(msgspec.Struct, gc=False):
     """What can be said about a subscription at one moment."""
 
     topic: str
@@ -34,7 +34,7 @@ class Reading(msgspec.Struct, gc=False):
     blocked_keys: int = 0
     consumers: int = 0
 
-    def add(self, other: Reading) -> None:
+    def add(self, other: SubscriptionReading) -> None:
         """Stand for the other one, too: with the sum, or where there is none with the worst."""
         self.tally.add(other.tally)
         self.lag += other.lag
@@ -101,15 +101,15 @@ DISPATCH: Final[tuple[Counted, ...]] = (
 
 
 def _reading(
-    name: str, measure: Callable[[Reading], float | None], text: str
-) -> Declaration[Reading]:
+    name: str, measure: Callable[[SubscriptionReading], float | None], text: str
+) -> Declaration[SubscriptionReading]:
     return gauge(f"subscription_{name}", measure, text, *LABELS)
 
 
-def _count(prefix: str, counted: Counted) -> Declaration[Reading]:
+def _count(prefix: str, counted: Counted) -> Declaration[SubscriptionReading]:
     name, measure, text = counted
 
-    def of_reading(reading: Reading) -> int:
+    def of_reading(reading: SubscriptionReading) -> int:
         return measure(reading.tally)
 
     return counter(f"{prefix}_{name}", of_reading, text, *LABELS)
@@ -148,10 +148,10 @@ class SubscriptionSeries:
         self._unnamed: set[SubscriptionTally] = set()
         self._gone = SubscriptionTally()
 
-    def pieces(self, readings: Sequence[Reading]) -> Iterator[bytes]:
+    def pieces(self, readings: Sequence[SubscriptionReading]) -> Iterator[bytes]:
         """One metric after the other; an empty piece is nothing but a pause."""
         self._forget_missing({reading.tally for reading in readings})
-        others = Reading(OTHER, "", "", SubscriptionTally())
+        others = SubscriptionReading(OTHER, "", "", SubscriptionTally())
         others.tally.add(self._gone)
         rows = [(_labels(others), others)]
         for number, reading in enumerate(readings, 1):
@@ -164,7 +164,7 @@ class SubscriptionSeries:
         for declaration in SUBSCRIPTIONS:
             yield _family(declaration, rows)
 
-    def _is_named(self, reading: Reading) -> bool:
+    def _is_named(self, reading: SubscriptionReading) -> bool:
         tally = reading.tally
         if tally in self._labels:
             return True
@@ -182,7 +182,9 @@ class SubscriptionSeries:
             self._gone.add(tally)
 
 
-def _family(declaration: Declaration[Reading], rows: list[tuple[str, Reading]]) -> bytes:
+def _family(
+    declaration: Declaration[SubscriptionReading], rows: list[tuple[str, SubscriptionReading]]
+) -> bytes:
     name, measure = declaration.name, declaration.measure
     lines = [f"# HELP {name} {declaration.help}", f"# TYPE {name} {declaration.kind}"]
     for labels, reading in rows:
@@ -193,7 +195,7 @@ def _family(declaration: Declaration[Reading], rows: list[tuple[str, Reading]]) 
     return "\n".join(lines).encode()
 
 
-def _labels(reading: Reading) -> str:
+def _labels(reading: SubscriptionReading) -> str:
     values = (reading.topic, reading.name, reading.mode)
     pairs = zip(LABELS, map(_escaped, values), strict=True)
     return "{" + ",".join(f'{label}="{value}"' for label, value in pairs) + "}"

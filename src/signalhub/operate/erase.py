@@ -23,7 +23,7 @@ from signalhub.operate.lake import OpenSpark, check_log, spark_session
 from signalhub.operate.session import DEFAULT_URL, HubAccess
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.erase.certificate import Certificate, LogRemoval
-from signalhub.pipeline.erase.erase import Erasure, alone, vacuum_all, wait_for
+from signalhub.pipeline.erase.erase import LakeErasure, alone, vacuum_all, wait_for
 from signalhub.pipeline.erase.erase import erase as erase_tables
 from signalhub.pipeline.erase.subject import Subject
 from signalhub.pipeline.lake import lake_of
@@ -32,7 +32,7 @@ from signalhub.pipeline.run.lock import turn
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.tables import ENTRIES
 from signalhub.pipeline.upkeep.compact import IN_USE_S
-from signalhub.settings.model import Auth, Key
+from signalhub.settings.model import AuthSettings, Key
 from signalhub.state import inbox_key
 from signalhub.wire.errors import Unavailable
 from signalhub.wire.room_ids import Names
@@ -146,7 +146,7 @@ class _LakeErasure:
         if not self.is_alone:
             self.progress("waiting for the pipeline to get past it")
             wait_for(lake, through, lambda: schedule.ask(data))
-        wanted = Erasure(
+        wanted = LakeErasure(
             subject=self.subject, through=through, pseudonym=one.pseudonym, now_ms=_now_ms()
         )
         found = erase_tables(spark, lake, wanted, self.progress)
@@ -204,7 +204,7 @@ async def _with_private_hub(
     from signalhub.server.app import App
 
     secret = secrets.token_urlsafe(32)
-    auth = Auth(enabled=True, secret=secret)
+    auth = AuthSettings(enabled=True, secret=secret)
     token = mint(
         Key(secret=secret),
         kid=None,

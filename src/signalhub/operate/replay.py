@@ -30,7 +30,7 @@ from signalhub.pipeline.replay.job import (
     read_job,
     write_job,
 )
-from signalhub.pipeline.replay.select import Example, LeftOut, Summary
+from signalhub.pipeline.replay.select import Example, LeftOut, SelectionSummary
 from signalhub.wire.errors import Refused, SignalHubError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """What a replay would send."""
 
-    summary: Summary
+    summary: SelectionSummary
     examples: list[Example]
 
 
@@ -247,7 +247,7 @@ class _Replay:
                 progress(Behind(late))
             yield rows, until
 
-    def begin(self, until: Bound, summary: Summary) -> ReplayJob:
+    def begin(self, until: Bound, summary: SelectionSummary) -> ReplayJob:
         """From here on the same call means the same messages."""
         begun = job_of(self._name, self._selection, until, _now_ms())
         begun.selected = summary.count
@@ -255,7 +255,12 @@ class _Replay:
         return begun
 
     def send(
-        self, rows: DataFrame, summary: Summary, begun: ReplayJob, rate: float, progress: Progress
+        self,
+        rows: DataFrame,
+        summary: SelectionSummary,
+        begun: ReplayJob,
+        rate: float,
+        progress: Progress,
     ) -> Sending:
         """Send what is left of the job; the connection may be lost meanwhile."""
         sender = Sender(begun.job, begun.until, self.target, rate, self._access, progress)

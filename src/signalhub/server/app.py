@@ -35,14 +35,14 @@ from signalhub.server import startup
 from signalhub.server.gauges import Gauges
 from signalhub.server.metrics import Metrics
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import Request, Response, Routes
+from signalhub.server.port.http import HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
 from signalhub.server.rooms.api import Api
 from signalhub.server.rooms.upgrade import Gate
-from signalhub.server.runner import Runner
+from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
 from signalhub.settings.model import Settings
-from signalhub.state.store import Store
+from signalhub.state.store import StateStore
 from signalhub.wire import envelope as wire
 from signalhub.wire.frames import CloseCode
 from signalhub.wire.room_ids import Names
@@ -94,7 +94,7 @@ class App:
         self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
         self._folder: LockedFolder
-        self._store: Store
+        self._store: StateStore
         self._engine: LocalEngine
         self._checkpointed = 0
         self._snapshot_before = 0
@@ -102,7 +102,7 @@ class App:
         self._checkpoint = Period(_CHECKPOINT_MS)
         self._retention = Period(_RETENTION_MS)
         self._expiry = Period(_EXPIRY_MS)
-        self.runner: Runner
+        self.runner: HubRunner
         self._listener: Listener
         self._gauges: Gauges
         self._metrics: Metrics
@@ -125,7 +125,7 @@ class App:
         log.info("the hub is ready", extra={"port": self.port})
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._store = Store(str(self._folder.path / "state.db"))
+        self._store = StateStore(str(self._folder.path / "state.db"))
         try:
             await self._open_rest(loop)
         except BaseException:
@@ -175,7 +175,7 @@ class App:
 
     def _run(self, loop: asyncio.AbstractEventLoop, names: Names) -> None:
         archive = None if self._lakeside is None else self._lakeside.archive
-        self.runner = Runner(
+        self.runner = HubRunner(
             self.hub, self._store, self._engine, self._clock, loop, archive=archive
         )
         self._engine.report_to(self.runner)
@@ -291,7 +291,7 @@ class App:
             found += self._lakeside.degradations(self._clock.now_ms())
         return found
 
-    def _health(self, request: Request) -> Response:
+    def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
         body = {
             "status": "degraded" if degradations else "ok",
@@ -303,7 +303,7 @@ class App:
         status = 503 if self._engine.log.fault else 200
         return Response(status, wire.encode(body), content_type="application/json")
 
-    async def _serve_metrics(self, request: Request) -> Response:
+    async def _serve_metrics(self, request: HttpRequest) -> Response:
         await self._gauges.refresh()
         pieces: list[bytes] = []
         for piece in self._metrics.pieces():

@@ -22,11 +22,11 @@ from signalhub.core.subscriptions.progress import is_progress_unwritten
 from signalhub.core.subscriptions.subscription import BLOCK, Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, WAITING
 from signalhub.engine.local import LocalEngine
-from signalhub.observe.subscriptions import Reading
+from signalhub.observe.subscriptions import SubscriptionReading
 from signalhub.server.port.listener import Listener
-from signalhub.server.runner import Runner
-from signalhub.state.store import Store
-from signalhub.wire.entry import Stored
+from signalhub.server.runner import HubRunner
+from signalhub.state.store import StateStore
+from signalhub.wire.entry import StoredEntry
 
 if TYPE_CHECKING:
     from signalhub.server.lake import Lakeside
@@ -54,8 +54,8 @@ class Gauges:
     def __init__(
         self,
         hub: Hub,
-        runner: Runner,
-        store: Store,
+        runner: HubRunner,
+        store: StateStore,
         engine: LocalEngine,
         clock: Clock,
         listener: Listener,
@@ -70,7 +70,7 @@ class Gauges:
         self.listener = listener
         self.lakeside = lakeside
         self.now_ms = clock.now_ms
-        self.subscriptions: Sequence[Reading] = []
+        self.subscriptions: Sequence[SubscriptionReading] = []
         self.cursor_age_ms = 0
         self.mailbox_waiting = 0
         self._noted: dict[Subscription, _Noted] = {}
@@ -88,9 +88,9 @@ class Gauges:
     async def _look_at_subscriptions(self, now: int) -> None:
         topics = list(self.hub.streams.topics.values())
         found = [one for topic in topics for one in topic.subscriptions.values()]
-        readings: list[Reading] = []
+        readings: list[SubscriptionReading] = []
         noted: dict[Subscription, _Noted] = {}
-        unknown: list[tuple[_Noted, Subscription, Reading]] = []
+        unknown: list[tuple[_Noted, Subscription, SubscriptionReading]] = []
         cursor_age_ms = 0
         for number, subscription in enumerate(found, 1):
             note = noted[subscription] = self._note(subscription, now)
@@ -114,12 +114,12 @@ class Gauges:
         return note
 
     async def _look_up(
-        self, note: _Noted, subscription: Subscription, reading: Reading, now: int
+        self, note: _Noted, subscription: Subscription, reading: SubscriptionReading, now: int
     ) -> None:
         """Read when the oldest unsettled message was accepted; it is remembered until it moves."""
-        answered: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[list[StoredEntry]] = asyncio.get_running_loop().create_future()
 
-        def done(found: list[Stored] | None) -> None:
+        def done(found: list[StoredEntry] | None) -> None:
             if not answered.done():
                 answered.set_result(found or [])
 
@@ -130,7 +130,7 @@ class Gauges:
             reading.lag_s = max(0, now - one.at_ms) / 1000
 
 
-def _read(subscription: Subscription, note: _Noted, now: int) -> Reading:
+def _read(subscription: Subscription, note: _Noted, now: int) -> SubscriptionReading:
     window, consumers = subscription.window, subscription.consumers
     capacity = 1 if subscription.definition.strict else consumers.capacity
     sent = [
@@ -138,7 +138,7 @@ def _read(subscription: Subscription, note: _Noted, now: int) -> Reading:
         for flight in window.flights.values()
         if flight.phase in (SENT, WAITING) and flight.first_sent
     ]
-    return Reading(
+    return SubscriptionReading(
         subscription.stream.name,
         subscription.name,
         subscription.definition.mode,

@@ -34,7 +34,7 @@ _ILL: Final = ("retrying", "stopped", "failed")
 
 
 async def open_lakeside(
-    chosen: model.Pipeline,
+    chosen: model.PipelineSettings,
     data: Path,
     hub: Hub,
     engine: LocalEngine,

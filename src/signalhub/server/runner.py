@@ -24,7 +24,7 @@ from signalhub.core.effects import (
     Dismiss,
     Dispatch,
     Effect,
-    Erase,
+    EraseEntries,
     FanOut,
     Fetch,
     FindTime,
@@ -39,12 +39,12 @@ from signalhub.core.hub import Hub
 from signalhub.core.messages.topics import Audience
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.engine.port import Archive, Engine
-from signalhub.server.sockets.connection import Connection, Party, Waiting
+from signalhub.server.sockets.connection import Connection, Party, WaitingFrame
 from signalhub.server.sockets.fan_out import FanBatch
 from signalhub.server.sockets.writer import Writer
-from signalhub.state.store import RegistrationRow, Store
+from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.wire.errors import Refusal, unworded
 from signalhub.wire.frames import CloseCode, text_header
 
@@ -56,7 +56,7 @@ R = TypeVar("R")
 log = logging.getLogger("signalhub.server")
 
 
-class Runner:
+class HubRunner:
     """The one place where effects become bytes; the owner of actors' connections."""
 
     slow_code = CloseCode.POLICY_VIOLATION
@@ -64,7 +64,7 @@ class Runner:
     def __init__(
         self,
         hub: Hub,
-        store: Store,
+        store: StateStore,
         engine: Engine,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -101,7 +101,7 @@ class Runner:
 
     def is_welcome(self, connection: Connection[Session]) -> bool:
         """Did the hub accept its hello?"""
-        return connection.session.state is State.CONNECTED
+        return connection.session.state is SessionState.CONNECTED
 
     def received(self, connection: Connection[Session], payload: bytes) -> None:
         """A message arrived."""
@@ -204,7 +204,7 @@ class Runner:
                 self._engine.find_time(effect, self._told(go_on_from))
             case Locate(then=found):
                 self._engine.locate(effect, self._told(found))
-            case Erase(then=erased):
+            case EraseEntries(then=erased):
                 self._engine.erase(effect, self._told(erased))
             case Recall():
                 self._recall(effect)
@@ -230,7 +230,7 @@ class Runner:
         if connection.is_closing:
             return
         if connection.session.outbound is not None:
-            self._park(connection, Waiting(text_header(len(frame)) + frame))
+            self._park(connection, WaitingFrame(text_header(len(frame)) + frame))
         else:
             connection.queue_reply(frame)
 
@@ -251,11 +251,11 @@ class Runner:
                 self._tally.dropped_tells += 1
             return
         self._tally.deliveries += 1
-        self._park(connection, Waiting(frame, effect.expires_at, receipt, receipt is None))
+        self._park(connection, WaitingFrame(frame, effect.expires_at, receipt, receipt is None))
         if outbound.pause(effect.sender, effect.address, connection.unsent_bytes):
             self.perform(self.hub.hold(effect.sender, effect.address, now), now)
 
-    def _park(self, connection: Connection[Session], one: Waiting) -> None:
+    def _park(self, connection: Connection[Session], one: WaitingFrame) -> None:
         connection.park(one)
         outbound = connection.session.outbound
         assert outbound is not None
@@ -327,7 +327,7 @@ class Runner:
             return
         self._tally.deliveries += 1
         if connection.session.outbound is not None:
-            self._park(connection, Waiting(text_header(len(frame)) + frame, None, receipt))
+            self._park(connection, WaitingFrame(text_header(len(frame)) + frame, None, receipt))
         elif receipt is not None:
             connection.queue_message(frame, receipt)
         else:
@@ -439,7 +439,7 @@ class Runner:
             self._tally.dropped_tells += 1
             return False
         frame = text_header(len(payload)) + payload
-        self._park(connection, Waiting(frame, effect.receipt.expires_at, is_tell=True))
+        self._park(connection, WaitingFrame(frame, effect.receipt.expires_at, is_tell=True))
         return True
 
 

@@ -14,14 +14,14 @@ from signalhub.engine.local import LocalEngine
 from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.settings.model import Settings
 from signalhub.state import inbox_key
-from signalhub.state.store import SnapshotRow, Store, Window
+from signalhub.state.store import KnownIdsWindow, SnapshotRow, StateStore
 from signalhub.wire.errors import SettingsError
 from signalhub.wire.room_ids import Names
 
 log = logging.getLogger("signalhub.server")
 
 
-def recover(hub: Hub, engine: LocalEngine, store: Store, now_ms: int) -> None:
+def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> None:
     """Load the snapshot if it fits the log, and apply what was written since."""
     hub.streams.log_epoch = engine.epoch
     hub.dedup.keep_fresh()
@@ -82,10 +82,10 @@ def room_names(hub: Hub, folder: Path) -> Names:
     return names
 
 
-def window_of(settings: Settings) -> Window:
+def window_of(settings: Settings) -> KnownIdsWindow:
     """How far back accepted ids are kept."""
     rooms = settings.rooms
-    return Window(
+    return KnownIdsWindow(
         int(settings.dedup.window_s * 1000), int(rooms.repeat_s * 1000), rooms.repeat_memory_bytes
     )
 

@@ -66,7 +66,7 @@ class Key(Group, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
-class Auth(Group, frozen=True, kw_only=True):
+class AuthSettings(Group, frozen=True, kw_only=True):
     """Authentication. Without it the hub listens on loopback only."""
 
     enabled: Annotated[bool, _about("Require a token from every connection.")] = False
@@ -82,7 +82,7 @@ class Auth(Group, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
-class Registry(Group, frozen=True, kw_only=True):
+class RegistrySettings(Group, frozen=True, kw_only=True):
     """Registered actors: their number and their leases."""
 
     limit: Annotated[Count, _about("Number of registered actors.")] = 50_000
@@ -97,7 +97,7 @@ class Registry(Group, frozen=True, kw_only=True):
     ] = 60.0
 
 
-class Outbound(Group, frozen=True, kw_only=True):
+class OutboundSettings(Group, frozen=True, kw_only=True):
     """Limits on what is queued for one slow reader."""
 
     pause_messages: Annotated[Count, _about("Queued messages at which senders pause.")] = 1_000
@@ -109,7 +109,7 @@ class Outbound(Group, frozen=True, kw_only=True):
     stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
 
 
-class Dedup(Group, frozen=True, kw_only=True):
+class DedupSettings(Group, frozen=True, kw_only=True):
     """How long accepted messages are remembered, to detect duplicates."""
 
     window_s: Annotated[float, Meta(ge=60, le=300), _about("How long duplicates are detected.")] = (
@@ -120,7 +120,7 @@ class Dedup(Group, frozen=True, kw_only=True):
     )
 
 
-class Mailbox(Group, frozen=True, kw_only=True):
+class MailboxSettings(Group, frozen=True, kw_only=True):
     """Mailboxes of durable actors, and how they are delivered."""
 
     limit: Annotated[Count, _about("Messages stored for one actor that is away.")] = 100
@@ -143,7 +143,7 @@ class Mailbox(Group, frozen=True, kw_only=True):
     backoff_cap_ms: Annotated[Count, _about("Longest pause between attempts.")] = 60_000
 
 
-class Actors(Group, frozen=True, kw_only=True):
+class ActorsSettings(Group, frozen=True, kw_only=True):
     """Durable actors: mailboxes of their hosts, and the record of where each actor lives."""
 
     mailbox_limit: Annotated[Count, _about("Messages stored for one host that is away.")] = 100_000
@@ -151,7 +151,7 @@ class Actors(Group, frozen=True, kw_only=True):
     limit: Annotated[Count, _about("Number of actors whose host the hub records.")] = 1_000_000
 
 
-class Topics(Group, frozen=True, kw_only=True):
+class TopicsSettings(Group, frozen=True, kw_only=True):
     """Durable topics."""
 
     auto_create: Annotated[
@@ -165,7 +165,7 @@ class Topics(Group, frozen=True, kw_only=True):
     )
 
 
-class Dispatch(Group, frozen=True, kw_only=True):
+class DispatchSettings(Group, frozen=True, kw_only=True):
     """Durable subscriptions; most values are defaults that a subscription may override."""
 
     heartbeat_ms: Annotated[
@@ -197,7 +197,7 @@ class Dispatch(Group, frozen=True, kw_only=True):
     limit: Annotated[Count, _about("Number of durable subscriptions.")] = 100_000
 
 
-class Log(Group, frozen=True, kw_only=True):
+class LogSettings(Group, frozen=True, kw_only=True):
     """The durable log: syncing, segments and retention."""
 
     sync: Annotated[
@@ -219,7 +219,7 @@ class Log(Group, frozen=True, kw_only=True):
     cache_bytes: Annotated[Bytes, _about("Memory for the newest entries.")] = 64 * 2**20
 
 
-class Rooms(Group, frozen=True, kw_only=True):
+class RoomsSettings(Group, frozen=True, kw_only=True):
     """Rooms and inboxes of end-to-end encrypted messages."""
 
     enabled: Annotated[bool, _about("Serve rooms and inboxes.")] = True
@@ -293,7 +293,7 @@ class Rooms(Group, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
 
 
-class Pipeline(Group, frozen=True, kw_only=True):
+class PipelineSettings(Group, frozen=True, kw_only=True):
     """The pipeline from the log into the lake, and retention there."""
 
     run: Annotated[
@@ -388,17 +388,17 @@ class Settings(Group, frozen=True, kw_only=True):
         Count, _about("Durable subscriptions with their own metrics; the others share one set.")
     ] = 500
 
-    auth: Auth = Auth()
-    registry: Registry = Registry()
-    outbound: Outbound = Outbound()
-    dedup: Dedup = Dedup()
-    log: Log = Log()
-    mailbox: Mailbox = Mailbox()
-    actors: Actors = Actors()
-    topics: Topics = Topics()
-    dispatch: Dispatch = Dispatch()
-    rooms: Rooms = Rooms()
-    pipeline: Pipeline = Pipeline()
+    auth: AuthSettings = AuthSettings()
+    registry: RegistrySettings = RegistrySettings()
+    outbound: OutboundSettings = OutboundSettings()
+    dedup: DedupSettings = DedupSettings()
+    log: LogSettings = LogSettings()
+    mailbox: MailboxSettings = MailboxSettings()
+    actors: ActorsSettings = ActorsSettings()
+    topics: TopicsSettings = TopicsSettings()
+    dispatch: DispatchSettings = DispatchSettings()
+    rooms: RoomsSettings = RoomsSettings()
+    pipeline: PipelineSettings = PipelineSettings()
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -433,7 +433,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _keys(auth: Auth) -> Iterator[str]:
+def _keys(auth: AuthSettings) -> Iterator[str]:
     if auth.secret:
         yield from _weak("auth.secret", auth.secret)
     for kid, key in auth.keys.items():

@@ -67,7 +67,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     placements: list[tuple[str, str, int, int]] = []
 
 
-class Window(msgspec.Struct, frozen=True):
+class KnownIdsWindow(msgspec.Struct, frozen=True):
     """How long ids are kept: of asks and publishes, and of messages in rooms."""
 
     ids_ms: int
@@ -75,7 +75,7 @@ class Window(msgspec.Struct, frozen=True):
     room_ids_bytes: int
 
 
-class Store:
+class StateStore:
     """Registrations that survive the process.
 
     Only `load`, `flush`, `close` and the constructor wait for the disk.
@@ -130,11 +130,13 @@ class Store:
         except (apsw.Error, ValueError) as error:
             raise schema.SCHEMA.unusable(self._path, str(error)) from error
 
-    def save_snapshot(self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window) -> None:
+    def save_snapshot(
+        self, snapshot: Snapshot, epoch: int, seen_from: int, window: KnownIdsWindow
+    ) -> None:
         """Write the changes soon. If that fails, the older one stays, and the log has the rest."""
         self._submit(partial(self._save_snapshot, snapshot, epoch, seen_from, window))
 
-    def load_snapshot(self, now_ms: int, window: Window) -> SnapshotRow | None:
+    def load_snapshot(self, now_ms: int, window: KnownIdsWindow) -> SnapshotRow | None:
         """The last snapshot, if there is one, and the ids accepted within the window."""
 
         def read() -> SnapshotRow | None:
@@ -219,7 +221,7 @@ class Store:
         self._submit(look)
 
     def _save_snapshot(
-        self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window
+        self, snapshot: Snapshot, epoch: int, seen_from: int, window: KnownIdsWindow
     ) -> None:
         # Ids wait here until they are written, including those of a failed snapshot.
         if snapshot.room_ids.records:
@@ -242,7 +244,7 @@ class Store:
         self.saved_offset = snapshot.offset
 
     def _write_snapshot(
-        self, snapshot: Snapshot, epoch: int, seen_from: int, window: Window
+        self, snapshot: Snapshot, epoch: int, seen_from: int, window: KnownIdsWindow
     ) -> None:
         gone = [(stream,) for stream, state in snapshot.streams.items() if state is None]
         with self._connection:
@@ -277,7 +279,7 @@ class Store:
                 self._connection.execute(schema.PUT_REPLAY, (snapshot.replays,))
             execute(schema.PUT_PLACEMENT, snapshot.placements)
 
-    def _save_rooms(self, snapshot: Snapshot, window: Window) -> None:
+    def _save_rooms(self, snapshot: Snapshot, window: KnownIdsWindow) -> None:
         states = snapshot.rooms.items()
         execute = self._connection.executemany
         execute(schema.DROP_ROOM_STATE, [(name,) for name, state in states if state is None])

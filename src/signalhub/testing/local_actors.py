@@ -18,20 +18,20 @@ from signalhub.actors.api.offload import run_offloaded
 from signalhub.actors.api.operation import Operation, encode_operation, op
 from signalhub.actors.api.state import State
 from signalhub.actors.kernel.events import (
-    Arrived,
+    ActorPlace,
+    DeliveryArrived,
     Effect,
-    Ended,
     Event,
-    Locate,
+    LocateActors,
     Offload,
-    Place,
-    Placed,
+    OffloadEnded,
+    PlacesFound,
     Receipted,
-    Send,
-    Settle,
+    SendBatch,
+    SettleDelivery,
 )
 from signalhub.actors.kernel.kernel import Kernel
-from signalhub.actors.store.store import StorageFailed, Store
+from signalhub.actors.store.store import HostStore, StorageFailed
 from signalhub.testing.clock import FakeClock
 
 HOST = "@(actors/local)"
@@ -69,14 +69,14 @@ class LocalActors:
         self._calls = 0
         self._outcomes: dict[str, Any] = {}
         self._events: list[Event] = []
-        self._unsettled: dict[int, Arrived] = {}
+        self._unsettled: dict[int, DeliveryArrived] = {}
         self._deliveries = 0
         self.kernel = self._open(classes)
 
     def _open(self, classes: Iterable[type[Actor]]) -> Kernel:
         config = self._config or DurableConfig()
         kernel = Kernel(
-            Store(self._path, durability=config.durability),
+            HostStore(self._path, durability=config.durability),
             classes,
             host=HOST,
             config=config,
@@ -118,7 +118,7 @@ class LocalActors:
         """Deliver any message, as the hub would."""
         self._deliveries += 1
         accepted_ms = self.clock.now_ms()
-        arrived = Arrived(type, data, sender, accepted_ms, self._deliveries)
+        arrived = DeliveryArrived(type, data, sender, accepted_ms, self._deliveries)
         self._unsettled[self._deliveries] = arrived
         self._events.append(arrived)
 
@@ -173,17 +173,17 @@ class LocalActors:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case Locate():
-                places = [Place(one, HOST, effect.claims.get(one, 1)) for one in effect.actors]
-                self._events.append(Placed(places))
-            case Send():
+            case LocateActors():
+                places = [ActorPlace(one, HOST, effect.claims.get(one, 1)) for one in effect.actors]
+                self._events.append(PlacesFound(places))
+            case SendBatch():
                 for message, _ in wire.split(effect.data):
                     self._outcomes[message.call] = outcome.read(bytes(message.body), message.call)
                 self._events.append(Receipted(effect.batch))
             case Offload():
                 body = asyncio.run(run_offloaded(effect.function, effect.arguments))
-                self._events.append(Ended(effect.actor, effect.call_id, body))
-            case Settle():
+                self._events.append(OffloadEnded(effect.actor, effect.call_id, body))
+            case SettleDelivery():
                 self._unsettled.pop(effect.delivery, None)
             case _:
                 raise AssertionError(f"unexpected effect of a single host: {effect!r}")
@@ -191,5 +191,7 @@ class LocalActors:
 
 def request_body(call_id: str, target: str, operation: Operation) -> bytes:
     """The body of a call from outside."""
-    message = wire.Message("request", call_id, target, msgspec.Raw(encode_operation(operation)))
+    message = wire.ActorMessage(
+        "request", call_id, target, msgspec.Raw(encode_operation(operation))
+    )
     return wire.join([wire.encode(message)])

@@ -22,16 +22,16 @@ from signalhub.actors.api.actor import Actor
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.host.host import FILE, Host, host_address
 from signalhub.actors.kernel.events import (
-    Arrived,
+    BatchRefused,
+    DeliveryArrived,
     Effect,
     Event,
     GiveAway,
     Moved,
-    Placed,
+    PlacesFound,
     Receipted,
-    Refused,
-    Send,
-    Settle,
+    SendBatch,
+    SettleDelivery,
 )
 from signalhub.clock import SystemClock
 
@@ -182,7 +182,7 @@ def variables_of(settings: Mapping[str, Any], prefix: str = "SIGNALHUB") -> dict
 _PROGRAM: Final = "from signalhub.testing.process import main; main()"
 
 
-class Plan(msgspec.Struct, kw_only=True):
+class HostPlan(msgspec.Struct, kw_only=True):
     """The arguments of a host process."""
 
     classes: list[str]
@@ -198,7 +198,7 @@ class Plan(msgspec.Struct, kw_only=True):
 class HostProcess:
     """A host on one data folder, across any number of restarts."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: HostPlan) -> None:
         self.data = Path(plan.data)
         self.name = plan.name
         self.address = host_address(plan.name)
@@ -312,7 +312,7 @@ async def spawn_host(
     The classes must be importable from a module. `config` are settings of `DurableConfig` by name.
     """
     with TemporaryDirectory(prefix="signalhub-") as folder:
-        plan = Plan(
+        plan = HostPlan(
             classes=[f"{one.__module__}:{one.__qualname__}" for one in classes],
             data=str(Path(folder) / "data"),
             url=url,
@@ -366,15 +366,15 @@ class _DoomedHost(Host):
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Settle():
+                case SettleDelivery():
                     at("settle")
-                case Send():
+                case SendBatch():
                     at(f"send {_short(effect.type)}")
                 case GiveAway():
                     at("give away")
         super()._perform(effects)
 
-    async def _sent(self, effect: Send) -> Receipted | Refused:
+    async def _sent(self, effect: SendBatch) -> Receipted | BatchRefused:
         answer = await super()._sent(effect)
         if isinstance(answer, Receipted):
             at(f"sent {_short(effect.type)}")
@@ -383,11 +383,11 @@ class _DoomedHost(Host):
     def kernel_events(self, events: Iterable[Event]) -> None:
         happened = list(events)
         for event in happened:
-            if isinstance(event, Arrived):
+            if isinstance(event, DeliveryArrived):
                 at(f"arrived {_short(event.type)}")
             elif isinstance(event, Moved) and event.token is not None:
                 at("gave away")
-            elif isinstance(event, Placed):
+            elif isinstance(event, PlacesFound):
                 at("located")
         super().kernel_events(happened)
 
@@ -432,10 +432,10 @@ def _found(name: str) -> type[Actor]:
 def main() -> None:
     """The host process; it ends with its standard input, so that it does not outlive the test."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    asyncio.run(_serve(msgspec.json.decode(sys.argv[1], type=Plan)))
+    asyncio.run(_serve(msgspec.json.decode(sys.argv[1], type=HostPlan)))
 
 
-async def _serve(plan: Plan) -> None:
+async def _serve(plan: HostPlan) -> None:
     host = _DoomedHost(
         *map(_found, plan.classes),
         data=plan.data,

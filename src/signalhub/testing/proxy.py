@@ -12,7 +12,7 @@ Direction = Literal["up", "down", "both"]
 _READ_BYTES = 64 * 1024
 
 
-class Lane:
+class LinkDirection:
     """One direction of all connections: `up` to the upstream, `down` to the clients."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class ChaosProxy:
         self.upstream_port = upstream_port
         self.port = 0
         self.accepted = 0
-        self._lanes = {"up": Lane(), "down": Lane()}
+        self._lanes = {"up": LinkDirection(), "down": LinkDirection()}
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,7 +115,7 @@ class ChaosProxy:
             self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
-    def _chosen(self, direction: Direction) -> list[Lane]:
+    def _chosen(self, direction: Direction) -> list[LinkDirection]:
         return [lane for name, lane in self._lanes.items() if direction in (name, "both")]
 
     async def _accepted(
@@ -144,7 +144,9 @@ class ChaosProxy:
                 each.transport.abort()
 
     @staticmethod
-    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lane: Lane) -> None:
+    async def _pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lane: LinkDirection
+    ) -> None:
         while chunk := await reader.read(_READ_BYTES):
             for piece in lane.pieces(chunk):
                 if lane.delay_s:

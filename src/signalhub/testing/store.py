@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 import apsw
 
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 
 class Crash(BaseException):
     """A simulated kill of the host's process."""
 
 
-class FragileStore(Store):
+class FragileStore(HostStore):
     """A store that can fail, or kill the process, at a chosen statement."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

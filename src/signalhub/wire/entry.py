@@ -59,7 +59,7 @@ class Entry(msgspec.Struct, gc=False):
     body: bytes
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class StoredEntry(msgspec.Struct, frozen=True, gc=False):
     """One entry as it was read back."""
 
     offset: int
@@ -76,7 +76,7 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     """Base of all bodies."""
 
 
-class DeadLetter(Body):
+class DeadLetterOrigin(Body):
     """Where a dead letter comes from, and why it was given up."""
 
     topic: str  # Or the address of a mailbox.
@@ -90,7 +90,7 @@ class DeadLetter(Body):
     consumers: list[str]
 
 
-class Replay(Body):
+class ReplayOrigin(Body):
     """The replay that sent a copy, and the original: its log, position and id there.
 
     A replay never goes beyond its bound, which also tells how old it is.
@@ -105,7 +105,7 @@ class Replay(Body):
     until_offset: int
 
 
-class Message(Body):
+class MessageBody(Body):
     """Body of MAIL and PUBLISHED: one message, and what its copies need."""
 
     id: str  # Chosen by its sender.
@@ -119,12 +119,12 @@ class Message(Body):
     key: str | None = None
     headers: dict[str, str] | None = None
     deliver_at: int | None = None
-    dead: DeadLetter | None = None
+    dead: DeadLetterOrigin | None = None
     only_for: str | None = None  # The only subscription that gets a message sent again.
-    replay: Replay | None = None
+    replay: ReplayOrigin | None = None
 
 
-class Broadcast(Body):
+class BroadcastBody(Body):
     """Body of BROADCAST."""
 
     id: str
@@ -165,7 +165,7 @@ class Settlement(Body):
     reason: str = ""
 
 
-class Settled(Body):
+class SettledBody(Body):
     """Body of SETTLED; a mailbox has no subscription name."""
 
     subscription: str
@@ -173,7 +173,7 @@ class Settled(Body):
     deliveries: list[Settlement]
 
 
-class Cursor(Body):
+class CursorBody(Body):
     """Body of CURSOR: everything up to `floor` is settled or parked, and so is `above`."""
 
     subscription: str
@@ -187,7 +187,7 @@ class Cursor(Body):
     dead_lettered: int = 0
 
 
-class StreamDefinition(Body):
+class StreamDefinitionBody(Body):
     """Body of STREAM_CREATED."""
 
     is_topic: bool
@@ -203,7 +203,7 @@ class StreamDefinition(Body):
     kinds: tuple[str, ...] | None = None
 
 
-class SubscriptionDefinition(Body):
+class SubscriptionDefinitionBody(Body):
     """Body of SUBSCRIPTION_CREATED: the definition of a subscription."""
 
     name: str
@@ -222,14 +222,14 @@ class SubscriptionDefinition(Body):
     start: int = 0  # Its initial floor.
 
 
-class Removed(Body):
+class RemovedBody(Body):
     """Body of REMOVED."""
 
     ranges: list[Range]
     reason: str
 
 
-class Lost(Body):
+class LostBody(Body):
     """Body of LOST."""
 
     subscription: str
@@ -237,7 +237,7 @@ class Lost(Body):
     last: int
 
 
-class Control(Body):
+class RoomEffect(Body):
     """The effect of a message on the state of its room, such as a proposal."""
 
     room: str  # The name of the room's stream.
@@ -246,7 +246,7 @@ class Control(Body):
     pseudonym: str = ""
 
 
-class RoomMessage(Body):
+class RoomMessageBody(Body):
     """Body of ROOM_MESSAGE. Its sender and room are not stored."""
 
     message_id: str
@@ -256,10 +256,10 @@ class RoomMessage(Body):
     )  # Rounded down as the setting `rooms.timestamps` says; `None`: not shown.
     expires_ms: int
     is_appended: bool = False  # Written to the inbox directly, bypassing the room.
-    control: Control | None = None
+    control: RoomEffect | None = None
 
 
-class InboxStands(Body):
+class InboxStandsBody(Body):
     """Body of INBOX_STANDS."""
 
     head: int
@@ -269,13 +269,13 @@ class InboxStands(Body):
     erased: int = 0  # Nothing up to here is read again.
 
 
-class RoomBound(Body):
+class RoomBoundBody(Body):
     """Body of ROOM_BOUND."""
 
     inbox: str  # The name of the inbox's stream.
 
 
-class RoomBlob(Body):
+class RoomBlobBody(Body):
     """Body of ROOM_BLOB."""
 
     name: str
@@ -284,7 +284,7 @@ class RoomBlob(Body):
     modified_ms: int
 
 
-class Proposal(Body):
+class ProposalBody(Body):
     """Body of ROOM_PROPOSAL, and a proposal as its room remembers it."""
 
     id: str
@@ -297,14 +297,14 @@ class Proposal(Body):
     changed_ms: int = 0
 
 
-class InboxKey(Body):
+class InboxKeyBody(Body):
     """Body of INBOX_KEY."""
 
     version: int
     fingerprint: str
 
 
-class Erased(Body):
+class ErasedBody(Body):
     """Body of ERASED; for an inbox the entry has its stream, for an actor it names nobody.
 
     The first entry of an erasure describes it and has no ranges; others follow.
@@ -319,15 +319,15 @@ class Erased(Body):
     through: int = 0  # The last position of the inbox that is erased.
 
 
-class ReplaysStand(Body):
+class ReplaysStandBody(Body):
     """Body of REPLAYS_STAND: the last copy of each replay, and the newest forgotten one."""
 
-    last: list[Replay]
+    last: list[ReplayOrigin]
     forgotten_epoch: int
     forgotten_offset: int
 
 
-class Placed(Body):
+class PlacedBody(Body):
     """Body of PLACED: the host's address, and the token that messages to the actor must carry."""
 
     actor: str

@@ -52,7 +52,7 @@ class Violation(Exception):
         self.reason = reason
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class CompleteMessage(msgspec.Struct, frozen=True, gc=False):
     """One complete message, text or binary; `data` is valid UTF-8."""
 
     data: bytes
@@ -77,7 +77,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Event = Message | Ping | Pong | Closed
+Event = CompleteMessage | Ping | Pong | Closed
 
 # Plain integers: comparing with enum members would cost look-ups on every frame.
 _CONTINUATION, _TEXT, _BINARY = 0x0, 0x1, 0x2
@@ -190,11 +190,11 @@ class Assembler:
                 raise self._too_big()
             if not is_text(payload):
                 raise _not_text()
-            return Message(payload)
+            return CompleteMessage(payload)
         self.is_pending = True
         return self._append(payload, fin)
 
-    def _append(self, payload: bytes, fin: bool) -> Message | None:
+    def _append(self, payload: bytes, fin: bool) -> CompleteMessage | None:
         buffer = self._buffer
         self._fragments += 1
         if len(buffer) + len(payload) > self._bytes_max:
@@ -213,7 +213,7 @@ class Assembler:
         self.is_pending = False
         self._fragments = 0
         self._buffer = bytearray()
-        return Message(bytes(buffer))
+        return CompleteMessage(bytes(buffer))
 
     def _too_big(self) -> Violation:
         return Violation(CloseCode.TOO_BIG, f"a message is longer than {self._bytes_max} bytes")

@@ -12,7 +12,7 @@ from string import ascii_letters, digits
 from typing import Final
 
 from signalhub.wire.base64url import encoded
-from signalhub.wire.entry import InboxKey
+from signalhub.wire.entry import InboxKeyBody
 
 KEY_VERSION: Final = 1
 _HASH_BYTES: Final = 16
@@ -70,9 +70,9 @@ class Names:
         self.inbox = lru_cache(_CACHED)(self._inbox)
 
     @property
-    def mark(self) -> InboxKey:
+    def mark(self) -> InboxKeyBody:
         """A fingerprint of the key in the log, so that a different key is noticed."""
-        return InboxKey(self._version, self._hash(b"fingerprint", ""))
+        return InboxKeyBody(self._version, self._hash(b"fingerprint", ""))
 
     def _room(self, name: str) -> str:
         return f"room.{self._version}.{self._hash(b'room', name)}"

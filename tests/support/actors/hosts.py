@@ -18,7 +18,7 @@ from signalhub.actors.api import payload
 from signalhub.actors.api.operation import Operation
 from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.host import FILE, Host
-from signalhub.actors.kernel.events import Arrived, Receipted
+from signalhub.actors.kernel.events import DeliveryArrived, Receipted
 from signalhub.actors.move.leave import PART_BYTES
 from signalhub.clock import Clock, SystemClock
 from signalhub.testing import HostProcess
@@ -115,10 +115,10 @@ def rows_of(folder: Path, name: str, query: str) -> list[Any]:
 NOBODY = SimpleNamespace(sender="@(test/nobody)", payload={}, is_settleable=False)
 
 
-def called(actor: str, operation: Operation) -> Arrived:
+def called(actor: str, operation: Operation) -> DeliveryArrived:
     """A call as if the hub had delivered it."""
     data = request_body(uuid4().hex, actor, operation)
-    return Arrived(wire.CALL, data, NOBODY.sender, time.time_ns() // 1_000_000, NOBODY)
+    return DeliveryArrived(wire.CALL, data, NOBODY.sender, time.time_ns() // 1_000_000, NOBODY)
 
 
 async def lost(host: Host) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from signalhub.actors import Actor, CallError, remote
 from signalhub.actors.api.outcome import of_value
-from signalhub.actors.kernel.events import Effect, Ended, Offload
+from signalhub.actors.kernel.events import Effect, Offload, OffloadEnded
 from signalhub.testing.local_actors import LocalActors
 
 ran: list[Any] = []
@@ -85,5 +85,5 @@ class Unhurried(LocalActors):
 
     def end(self, work: Offload) -> None:
         value = of_value("ended", max_depth=5, max_bytes=100)
-        self._events.append(Ended(work.actor, work.call_id, value))
+        self._events.append(OffloadEnded(work.actor, work.call_id, value))
         self.run()

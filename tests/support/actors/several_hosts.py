@@ -13,19 +13,19 @@ from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.operation import Operation, op
 from signalhub.actors.api.state import State
 from signalhub.actors.kernel.events import (
-    Arrived,
+    ActorPlace,
+    BatchRefused,
+    DeliveryArrived,
     Effect,
     Event,
-    Locate,
-    Place,
-    Placed,
+    LocateActors,
+    PlacesFound,
     Receipted,
-    Refused,
-    Send,
-    Settle,
+    SendBatch,
+    SettleDelivery,
 )
 from signalhub.actors.kernel.kernel import Kernel
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.actors.wire import CALL
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.local_actors import request_body
@@ -67,7 +67,7 @@ class Side:
 
     def open(self, now_ms: int, config: DurableConfig) -> None:
         self.kernel = Kernel(
-            Store(os.fspath(self.path), durability=config.durability),
+            HostStore(os.fspath(self.path), durability=config.durability),
             self.classes,
             host=self.name,
             config=config,
@@ -90,12 +90,12 @@ class Hosts:
     ) -> None:
         self.clock = FakeClock()
         self.config = config
-        self.sent: list[Send] = []
-        self.lose: Callable[[Send], bool] = lambda send: False
-        self.lose_receipt: Callable[[Send], bool] = lambda send: False
-        self.repeat: Callable[[Send], bool] = lambda send: False
-        self.refuse: Callable[[Send], Refused | None] = lambda send: None
-        self._mailboxes: dict[str, dict[int, Arrived]] = {}
+        self.sent: list[SendBatch] = []
+        self.lose: Callable[[SendBatch], bool] = lambda send: False
+        self.lose_receipt: Callable[[SendBatch], bool] = lambda send: False
+        self.repeat: Callable[[SendBatch], bool] = lambda send: False
+        self.refuse: Callable[[SendBatch], BatchRefused | None] = lambda send: None
+        self._mailboxes: dict[str, dict[int, DeliveryArrived]] = {}
         self._deliveries = 0
         self._homes: dict[str, str] = {}
         self.sides: list[Side] = []
@@ -178,35 +178,35 @@ class Hosts:
 
     def _perform(self, side: Side, effect: Effect) -> None:
         match effect:
-            case Locate():
+            case LocateActors():
                 places = [
-                    Place(one, self._homes[one.partition("/")[0]], 1) for one in effect.actors
+                    ActorPlace(one, self._homes[one.partition("/")[0]], 1) for one in effect.actors
                 ]
-                side.events.append(Placed(places))
-            case Send():
+                side.events.append(PlacesFound(places))
+            case SendBatch():
                 side.events.append(self._send(side, effect))
-            case Settle():
+            case SettleDelivery():
                 self._mailboxes[side.name].pop(effect.delivery, None)
             case _:
                 raise AssertionError(f"no test here wants {effect!r}")
 
-    def _send(self, side: Side, send: Send) -> Receipted | Refused:
+    def _send(self, side: Side, send: SendBatch) -> Receipted | BatchRefused:
         self.sent.append(send)
         refusal = self.refuse(send)
         if refusal is not None:
             return refusal
         if self.lose(send):
-            return Refused(send.batch, "no receipt in time")
+            return BatchRefused(send.batch, "no receipt in time")
         if send.to in self._mailboxes:
             for _ in range(2 if self.repeat(send) else 1):
                 self._deliver(send.to, send.type, send.data, side.name)
         if self.lose_receipt(send):
-            return Refused(send.batch, "no receipt in time")
+            return BatchRefused(send.batch, "no receipt in time")
         return Receipted(send.batch)
 
     def _deliver(self, home: str, type: str, data: bytes, sender: str) -> None:
         self._deliveries += 1
-        arrived = Arrived(type, data, sender, self.clock.now_ms(), self._deliveries)
+        arrived = DeliveryArrived(type, data, sender, self.clock.now_ms(), self._deliveries)
         self._mailboxes[home][self._deliveries] = arrived
         (side,) = [side for side in self.sides if side.name == home]
         side.events.append(arrived)

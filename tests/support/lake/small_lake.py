@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from signalhub.engine.local import LocalEngine
 from signalhub.pipeline.lake import Lake, application
-from signalhub.wire.entry import Kind, RoomMessage, Stored, decode_body
+from signalhub.wire.entry import Kind, RoomMessageBody, StoredEntry, decode_body
 
 _TIME = pa.timestamp("us", "UTC")
 _PLACE = [("shard", pa.int32()), ("epoch", pa.int64()), ("offset", pa.int64())]
@@ -70,7 +70,7 @@ class SmallLake:
     def archive(self, engine: LocalEngine) -> None:
         """Every message of a room that is in the log and not yet in `inbox`."""
         rows = (
-            inbox_row(one.seq, decode_body(RoomMessage, one.body), one.stream)
+            inbox_row(one.seq, decode_body(RoomMessageBody, one.body), one.stream)
             | place(one.offset, engine.epoch)
             for one in self._new(engine, "inbox")
             if one.kind == Kind.ROOM_MESSAGE and not one.is_erased
@@ -98,7 +98,7 @@ class SmallLake:
     def drop(self) -> None:
         shutil.rmtree(self.path)
 
-    def _new(self, engine: LocalEngine, name: str) -> Iterator[Stored]:
+    def _new(self, engine: LocalEngine, name: str) -> Iterator[StoredEntry]:
         committed = self.lake.committed(name, 0, engine.epoch)
         return engine.scan(0 if committed is None else committed + 1)
 
@@ -107,7 +107,7 @@ def place(offset: int, epoch: int = EPOCH) -> Row:
     return {"shard": 0, "epoch": epoch, "offset": offset}
 
 
-def inbox_row(seq: int, message: RoomMessage, stream: str = STREAM) -> Row:
+def inbox_row(seq: int, message: RoomMessageBody, stream: str = STREAM) -> Row:
     """A message as the table holds it."""
     _, version, name = stream.split(".")
     created_ms = message.created_ms
@@ -124,5 +124,5 @@ def inbox_row(seq: int, message: RoomMessage, stream: str = STREAM) -> Row:
 
 def row(seq: int, changes: Mapping[str, Any] | None = None, **place_changes: int) -> Row:
     """One message of `STREAM` that expires a minute after `NOW_MS`."""
-    message = RoomMessage(f"m-{seq}", b"Y2lwaGVy", NOW_MS, NOW_MS + 60_000)
+    message = RoomMessageBody(f"m-{seq}", b"Y2lwaGVy", NOW_MS, NOW_MS + 60_000)
     return inbox_row(seq, message) | place(seq) | place_changes | dict(changes or {})

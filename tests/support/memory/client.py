@@ -17,7 +17,7 @@ from signalhub.client.protocol.effects import (
     Failed,
     Instant,
     Ready,
-    Send,
+    SendFrame,
     Stop,
 )
 from signalhub.client.protocol.frame import FrameWriter, Payload, Request
@@ -77,7 +77,7 @@ class Scene:
 
     def sent(self) -> list[dict[str, Any]]:
         """What was written since the last call."""
-        frames = [json.loads(effect.frame) for effect in self.of(Send)]
+        frames = [json.loads(effect.frame) for effect in self.of(SendFrame)]
         fresh = frames[self._frames :]
         self._frames = len(frames)
         return fresh

@@ -14,7 +14,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from signalhub.core import refusals
-from signalhub.core.effects import Append, Erase, Fetch, FindTime, Locate, Located, Match
+from signalhub.core.effects import Append, EraseEntries, Fetch, FindTime, Locate, Located, Match
 from signalhub.core.hub import Hub
 from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
 from signalhub.core.placement import Row
@@ -22,8 +22,8 @@ from signalhub.core.streams.recovery import Snapshot
 from signalhub.engine.local import LocalEngine
 from signalhub.engine.port import Outcomes
 from signalhub.server.startup import recover
-from signalhub.state.store import SnapshotRow, Store, Window
-from signalhub.wire.entry import Entry, Range, Stored
+from signalhub.state.store import KnownIdsWindow, SnapshotRow, StateStore
+from signalhub.wire.entry import Entry, Range, StoredEntry
 from signalhub.wire.errors import Refusal
 
 
@@ -39,7 +39,7 @@ class MemoryEngine:
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
         self.first = 0
-        self.entries: list[Stored] = []
+        self.entries: list[StoredEntry] = []
         # Without being told otherwise it is as fast as a log can be.
         self.is_prompt = True
         self.is_readable = True
@@ -50,7 +50,7 @@ class MemoryEngine:
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()
         self._reads: deque[Callable[[], None]] = deque()
-        self._streams: dict[tuple[str, int], list[Stored]] = {}
+        self._streams: dict[tuple[str, int], list[StoredEntry]] = {}
         # How often segments were written anew.
         self.erasures = 0
 
@@ -104,7 +104,7 @@ class MemoryEngine:
         self._outcomes.refused(lost, refusal, is_final=is_final)
 
     def _store(self, entry: Entry) -> None:
-        stored = Stored(
+        stored = StoredEntry(
             self.head,
             entry.kind,
             entry.stream,
@@ -121,13 +121,13 @@ class MemoryEngine:
 
     # Reading.
 
-    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
+    def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry]], None]) -> None:
         self._reads.append(lambda: done(self._found(fetch)))
 
-    def _found(self, fetch: Fetch) -> list[Stored]:
+    def _found(self, fetch: Fetch) -> list[StoredEntry]:
         stream = self._streams.get((fetch.stream, fetch.stream_epoch), [])
         at = bisect_left(stream, fetch.from_seq, key=lambda one: one.seq)
-        found: list[Stored] = []
+        found: list[StoredEntry] = []
         size = 0
         for one in stream[at : at + fetch.count_max]:
             size += len(one.body)
@@ -159,7 +159,7 @@ class MemoryEngine:
 
         self._reads.append(look)
 
-    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+    def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
         def rewrite() -> None:
             if self.is_full:
                 done(refusals.storage_full())
@@ -196,7 +196,7 @@ class MemoryEngine:
             one()
         return bool(reads)
 
-    def scan(self, from_offset: int) -> Iterator[Stored]:
+    def scan(self, from_offset: int) -> Iterator[StoredEntry]:
         yield from self.entries[max(0, from_offset - self.first) :]
 
     def offset_at_time(self, time_ms: int) -> int:
@@ -245,7 +245,7 @@ class TurningEngine(MemoryEngine):
         if self.pending and self.is_prompt:
             self._call_soon(self.commit)
 
-    def fetch(self, fetch: Fetch, done: Callable[[list[Stored]], None]) -> None:
+    def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry]], None]) -> None:
         super().fetch(fetch, done)
         self._call_soon(self.read)
 
@@ -257,7 +257,7 @@ class TurningEngine(MemoryEngine):
         super().locate(locate, done)
         self._call_soon(self.read)
 
-    def erase(self, erase: Erase, done: Callable[[int | Refusal], None]) -> None:
+    def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
         super().erase(erase, done)
         self._call_soon(self.read)
 
@@ -302,7 +302,7 @@ class Shelf:
             self._replays = snapshot.replays
         self._placements |= {row[0]: row for row in snapshot.placements}
 
-    def load_snapshot(self, now_ms: int, window: Window) -> SnapshotRow | None:
+    def load_snapshot(self, now_ms: int, window: KnownIdsWindow) -> SnapshotRow | None:
         if self._head is None:
             return None
         streams, subscriptions = [*self._streams.values()], [*self._subscriptions.values()]
@@ -355,4 +355,4 @@ class Shelf:
 
 def restart(hub: Hub, engine: MemoryEngine, shelf: Shelf, now_ms: int) -> None:
     """Put a new hub into the state that the log and the shelf hold."""
-    recover(hub, cast(LocalEngine, engine), cast(Store, shelf), now_ms)
+    recover(hub, cast(LocalEngine, engine), cast(StateStore, shelf), now_ms)

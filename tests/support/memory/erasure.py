@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from signalhub.wire.entry import Kind, Settled, Stored, decode_body
+from signalhub.wire.entry import Kind, SettledBody, StoredEntry, decode_body
 from tests.support.memory.shell import MemoryShell, Message, Peer
 from tests.support.memory.topics import create, publish
 
@@ -23,7 +23,7 @@ def erased(peer: Peer, **payload: Any) -> dict[str, Any]:
     return found
 
 
-def entries(shell: MemoryShell, kind: Kind) -> list[Stored]:
+def entries(shell: MemoryShell, kind: Kind) -> list[StoredEntry]:
     return [one for one in shell.engine.entries if one.kind == kind]
 
 
@@ -33,7 +33,7 @@ def outcomes(shell: MemoryShell) -> list[tuple[str, int, int]]:
         (one.stream, delivery.seq, delivery.outcome)
         for one in entries(shell, Kind.SETTLED)
         if not one.is_erased
-        for delivery in decode_body(Settled, one.body).deliveries
+        for delivery in decode_body(SettledBody, one.body).deliveries
     ]
 
 

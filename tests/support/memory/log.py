@@ -6,14 +6,14 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from signalhub.log.disk import Disk
-from signalhub.log.erasure import Erasure, rewrite
+from signalhub.log.erasure import SegmentErasure, rewrite
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.log.segment import SegmentInfo
 from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
-from signalhub.wire.entry import Entry, Kind, Stored
+from signalhub.wire.entry import Entry, Kind, StoredEntry
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def entry(seq: int, stream: str = "orders", *, body: bytes = b"x" * 100, **chang
 
 def open_log(disk: Disk, clock: FakeClock | None = None, **values: Any) -> Log:
     """Recover and open; the settings are those of `[log]`, with smaller segments."""
-    chosen = model.Log(**{"segment_bytes": 2**18} | values)
+    chosen = model.LogSettings(**{"segment_bytes": 2**18} | values)
     return Log(disk, chosen, recover(disk, repair=True), clock=clock or FakeClock())
 
 
@@ -64,7 +64,7 @@ def do_upkeep(log: Log) -> int:
     return sum(1 for _ in log.upkeep())
 
 
-def as_entry(stored: Stored) -> Entry:
+def as_entry(stored: StoredEntry) -> Entry:
     return Entry(
         stored.kind, stored.stream, stored.stream_epoch, stored.seq, stored.at_ms, stored.body
     )
@@ -79,13 +79,13 @@ def contents(log: Log) -> list[Entry]:
         reader.close()
 
 
-def seqs(found: Sequence[Stored]) -> list[int]:
+def seqs(found: Sequence[StoredEntry]) -> list[int]:
     return [stored.seq for stored in found]
 
 
 def erase(disk: FaultyDisk, info: SegmentInfo, offset: int) -> None:
     """Take the body and the salt out of one entry of a sealed segment."""
-    rewritten = drive(rewrite(disk, info, [Erasure(((offset, offset),))]))
+    rewritten = drive(rewrite(disk, info, [SegmentErasure(((offset, offset),))]))
     assert rewritten is not None
     disk.rename(rewritten.temporary, info.name)
 

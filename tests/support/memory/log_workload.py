@@ -17,11 +17,11 @@ from signalhub.log.errors import LogFull
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.record import encode_batch, encode_entry
-from signalhub.log.recovery import Recovery, recover
+from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.verify import verify
 from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
-from signalhub.wire.entry import Entry, Kind, Stored
+from signalhub.wire.entry import Entry, Kind, StoredEntry
 
 Sync = Literal["always", "interval", "os"]
 Stream = tuple[str, int]
@@ -33,9 +33,9 @@ ENDLESS = 2**30
 EPOCH = FakeClock().now_ms() // 1000
 
 
-def log_settings(sync: Sync = "always", segment_bytes: int = SEGMENT_BYTES) -> model.Log:
+def log_settings(sync: Sync = "always", segment_bytes: int = SEGMENT_BYTES) -> model.LogSettings:
     """Segments far smaller than the settings file allows, so that a short run rolls often."""
-    return model.Log(sync=sync, segment_bytes=segment_bytes, segment_s=3_600.0)
+    return model.LogSettings(sync=sync, segment_bytes=segment_bytes, segment_s=3_600.0)
 
 
 @dataclass
@@ -187,7 +187,7 @@ def live(disk: FaultyDisk, ledger: Ledger, seed: int, steps: int, sync: Sync = "
     run.close()
 
 
-def survive(disk: FaultyDisk, ledger: Ledger, *, sync: Sync = "always") -> Recovery:
+def survive(disk: FaultyDisk, ledger: Ledger, *, sync: Sync = "always") -> LogRecovery:
     """Open what a crash has left; the ledger goes on with what was found."""
     dry = recover(disk, repair=False)
     assert disk.operations == 0, "looking changes nothing"
@@ -210,7 +210,7 @@ def survive(disk: FaultyDisk, ledger: Ledger, *, sync: Sync = "always") -> Recov
     return found
 
 
-def assert_idempotent(disk: FaultyDisk, found: Recovery) -> None:
+def assert_idempotent(disk: FaultyDisk, found: LogRecovery) -> None:
     """A second recovery finds the same log, whole, and has nothing to do."""
     before = disk.files()
     again = recover(disk, repair=True)
@@ -231,11 +231,11 @@ def assert_readable(log: Log, ledger: Ledger) -> None:
     reader.close()
 
 
-def assert_stream(reader: Reader, stream: Stream, stored: list[Stored]) -> None:
+def assert_stream(reader: Reader, stream: Stream, stored: list[StoredEntry]) -> None:
     """Reading a stream in pieces gives what a plain scan of the log gives."""
     expected = [one for one in stored if (one.stream, one.stream_epoch) == stream and one.seq]
     assert reader.earliest(*stream) == (expected[0].seq if expected else None)
-    found: list[Stored] = []
+    found: list[StoredEntry] = []
     from_seq = 1
     while piece := reader.read(*stream, from_seq, 3, ENDLESS):
         found += piece
@@ -243,13 +243,13 @@ def assert_stream(reader: Reader, stream: Stream, stored: list[Stored]) -> None:
     assert found == expected
 
 
-def assert_same(stored: list[Stored], ledger: Ledger, first: int) -> None:
+def assert_same(stored: list[StoredEntry], ledger: Ledger, first: int) -> None:
     assert [one.offset for one in stored] == [*range(first, first + len(stored))]
     for one in stored:
         assert as_submitted(one) == ledger.submitted[one.offset]
 
 
-def as_submitted(stored: Stored) -> Entry:
+def as_submitted(stored: StoredEntry) -> Entry:
     return Entry(
         stored.kind,
         stored.stream,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from signalhub.client.protocol.effects import Failed, Send
+from signalhub.client.protocol.effects import Failed, SendFrame
 from signalhub.client.rooms.answers import InboxPage, RoomMessage
-from signalhub.client.rooms.protocol import Effect, Fetch, RoomProtocol
+from signalhub.client.rooms.protocol import Effect, FetchPage, RoomProtocol
 from signalhub.wire.base64url import encoded
 from signalhub.wire.errors import ClientError, Unavailable
 
@@ -36,7 +36,7 @@ class Scene:
 
     def written(self) -> list[dict[str, Any]]:
         """The frames written since the last call."""
-        return [json.loads(effect.frame) for effect in self.fresh(Send)]
+        return [json.loads(effect.frame) for effect in self.fresh(SendFrame)]
 
     def join(self, last_seq: int = 0) -> None:
         self.effects += self.protocol.opened(self.now_s)
@@ -74,7 +74,7 @@ class Scene:
 
     def fetch(self) -> int:
         """The position of the only page asked for since the last call."""
-        (fetch,) = self.fresh(Fetch)
+        (fetch,) = self.fresh(FetchPage)
         return fetch.from_seq
 
     def page(

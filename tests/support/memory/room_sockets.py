@@ -9,7 +9,7 @@ from picows import WSMsgType
 
 from signalhub.engine.port import Archive
 from signalhub.server.rooms.socket import RoomSocket, Terms, Visit
-from signalhub.settings.model import Rooms
+from signalhub.settings.model import RoomsSettings
 from signalhub.wire.frames import Opcode
 from signalhub.wire.room_ids import Names
 from tests.support.memory.write_path import End, Stage
@@ -68,7 +68,9 @@ class RoomStage(Stage):
         rooms: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(archive, rooms=Rooms(**{"rate": 10_000} | (rooms or {})), **settings)
+        super().__init__(
+            archive, rooms=RoomsSettings(**{"rate": 10_000} | (rooms or {})), **settings
+        )
         self.hub.rooms.use(Names(b"a key of the tests"))
         self.terms = Terms(self.runner, self.clock)
         self.visitors: list[Visitor] = []

@@ -25,11 +25,11 @@ from signalhub.core.rooms.values import (
     PutBlob,
     Read,
     Result,
-    Send,
-    Welcome,
+    RoomWelcome,
+    SendToRoom,
 )
-from signalhub.settings.model import Rooms, Settings
-from signalhub.wire.entry import RoomMessage, decode_body
+from signalhub.settings.model import RoomsSettings, Settings
+from signalhub.wire.entry import RoomMessageBody, decode_body
 from signalhub.wire.errors import RoomError
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Shell
@@ -127,16 +127,16 @@ class Visitor(Caller):
         return [frame["seq"] for frame in self.frames]
 
     @property
-    def welcome(self) -> Welcome:
+    def welcome(self) -> RoomWelcome:
         """The first thing it was told."""
         result = self.results[0]
-        assert isinstance(result, Welcome), result
+        assert isinstance(result, RoomWelcome), result
         return result
 
 
 def room_shell(**rooms: Any) -> MemoryShell:
     """A hub with these settings of rooms."""
-    return MemoryShell(Settings(rooms=Rooms(**WIDE | rooms)))
+    return MemoryShell(Settings(rooms=RoomsSettings(**WIDE | rooms)))
 
 
 def mono_ms(shell: MemoryShell) -> int:
@@ -159,7 +159,7 @@ def send(
 ) -> Caller:
     """A message for a room."""
     caller = caller or Caller()
-    request = Send(caller, room, inbox, message_id, ciphertext, mono_ms(shell), **members)
+    request = SendToRoom(caller, room, inbox, message_id, ciphertext, mono_ms(shell), **members)
     shell.perform(shell.hub.rooms.send(request, shell.now))
     return caller
 
@@ -313,11 +313,11 @@ def archived(
     return Archived(seq, message_id or f"m{seq}", ciphertext, None, expires_ms)
 
 
-def bodies(shell: MemoryShell, inbox: str = INBOX) -> list[RoomMessage]:
+def bodies(shell: MemoryShell, inbox: str = INBOX) -> list[RoomMessageBody]:
     """The messages of an inbox as the log holds them."""
     name = shell.hub.rooms.directory.names.inbox(inbox)
     return [
-        decode_body(RoomMessage, one.body)
+        decode_body(RoomMessageBody, one.body)
         for one in shell.engine.entries
         if one.stream == name and one.seq
     ]

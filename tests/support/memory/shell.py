@@ -30,7 +30,7 @@ from signalhub.core.effects import (
     Dismiss,
     Dispatch,
     Effect,
-    Erase,
+    EraseEntries,
     FanOut,
     Fetch,
     FindTime,
@@ -42,10 +42,10 @@ from signalhub.core.effects import (
     Reply,
 )
 from signalhub.core.hub import Hub
-from signalhub.core.messages.ask import Receipt
+from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions import outbound
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.counters import Tally
@@ -59,7 +59,7 @@ from tests.support.memory.engine import MemoryEngine, Shelf, restart
 
 Message = dict[str, Any]
 # Whoever is told that bytes have left.
-Waiter = Receipt | Attempt
+Waiter = AskReceipt | Attempt
 Shell = TypeVar("Shell", bound="MemoryShell")
 
 TURNS_MAX = 10_000
@@ -432,7 +432,7 @@ class MemoryShell:
                 self.engine.find_time(effect, lambda seq: self._carry_out(go_on(seq, self.now)))
             case Locate(then=located):
                 self.engine.locate(effect, lambda found: self._carry_out(located(found, self.now)))
-            case Erase(then=erased):
+            case EraseEntries(then=erased):
                 self.engine.erase(effect, lambda result: self._carry_out(erased(result, self.now)))
             case Answer(caller=caller, result=result, message_id=message_id):
                 caller.answer(result, message_id)  # type: ignore[attr-defined]
@@ -504,7 +504,9 @@ class MemoryShell:
         """The hub is done with the peer."""
         # A socket that cannot be flushed takes what waits for it along.
         peer.closed = (code, reason)
-        assert peer.session.state is State.CLOSED, "the hub closes sessions before their sockets"
+        assert peer.session.state is SessionState.CLOSED, (
+            "the hub closes sessions before their sockets"
+        )
         self._abandon(peer)
 
     def _abandon(self, peer: Peer) -> None:

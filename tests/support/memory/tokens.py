@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 from jwt import PyJWT
 
 from signalhub.auth.tokens import Authenticator
-from signalhub.settings.model import Auth, Key, Settings
+from signalhub.settings.model import AuthSettings, Key, Settings
 from tests.support.memory.shell import HELLO, MemoryShell, Message, Peer
 
 ALL = {"send": ["*"], "broadcast": ["*"], "publish": ["*"], "subscribe": ["*"], "register": ["*"]}
@@ -32,7 +32,7 @@ PRIVATE_PEM = PRIVATE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncrypt
 SECRET = "a shared secret that is long enough for anybody"
 
 
-AUTH = Auth(
+AUTH = AuthSettings(
     enabled=True,
     secret=SECRET,
     keys={"ed": Key(algorithm="EdDSA", public_key=PUBLIC_PEM.decode())},

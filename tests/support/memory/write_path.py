@@ -1,6 +1,6 @@
 """The real write path on a loop, a clock and sockets turned by hand.
 
-`Runner`, `Writer`, `Connection` and the hub are the real ones. The kernel takes as many bytes as
+`HubRunner`, `Writer`, `Connection` and the hub are the real ones. The kernel takes as many bytes as
 its script says, and the transport behaves as uvloop's does: it tries once to write what it is
 given, reports the first byte it has to keep, and reports again when the last one has left. The log
 is in memory and commits a turn after it was given something.
@@ -26,11 +26,11 @@ from signalhub.core.hub import Hub
 from signalhub.counters import Tally
 from signalhub.engine.port import Archive
 from signalhub.server.port.door import Door
-from signalhub.server.runner import Runner
+from signalhub.server.runner import HubRunner
 from signalhub.server.sockets import connection as connection_module
 from signalhub.server.sockets.connection import Connection, Party
 from signalhub.settings.model import Settings
-from signalhub.state.store import RegistrationRow, Store
+from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.testing import FakeClock
 from signalhub.wire.frames import Opcode, close_frame
 from tests.support.memory.engine import TurningEngine
@@ -433,8 +433,8 @@ class Stage:
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.engine = TurningEngine(self.loop.call_soon)
         self.rows = Rows()
-        store = cast(Store, self.rows)
-        self.runner = Runner(self.hub, store, self.engine, self.clock, loop, archive)
+        store = cast(StateStore, self.rows)
+        self.runner = HubRunner(self.hub, store, self.engine, self.clock, loop, archive)
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()

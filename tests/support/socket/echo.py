@@ -15,7 +15,7 @@ from signalhub.wire.frames import (
     Assembler,
     CloseCode,
     Closed,
-    Message,
+    CompleteMessage,
     Ping,
     Violation,
     is_text,
@@ -56,7 +56,7 @@ class Echo(picows.WSListener):
             transport.underlying_transport.write_eof()
             return
         match event:
-            case Message(data=data):
+            case CompleteMessage(data=data):
                 self._echo(transport, data)
             case Ping(payload=payload):
                 transport.underlying_transport.write(pong_frame(payload))

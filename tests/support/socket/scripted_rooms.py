@@ -10,7 +10,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
-from signalhub.server.port.http import Reader, Request
+from signalhub.server.port.http import HttpRequest, RequestReader
 from signalhub.wire.base64url import encoded
 from signalhub.wire.frames import close_frame, text_header
 
@@ -25,7 +25,7 @@ class Exchange:
 
     def __init__(
         self,
-        request: Request,
+        request: HttpRequest,
         connection: int,
         writer: asyncio.StreamWriter,
         gone: asyncio.Event,
@@ -81,7 +81,7 @@ class Exchange:
 class RoomPeer:
     """The hub's end of one socket."""
 
-    def __init__(self, request: Request, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
         self.headers = request.headers
         self.path = request.path
         self.gone = asyncio.Event()
@@ -214,7 +214,7 @@ class ScriptedRooms:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int
     ) -> None:
-        parser = Reader()
+        parser = RequestReader()
         gone = asyncio.Event()
         while data := await reader.read(_READ_BYTES):
             for request in parser.feed(data):
@@ -228,7 +228,7 @@ class ScriptedRooms:
 
     async def _open(
         self,
-        request: Request,
+        request: HttpRequest,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         buffer: bytearray,

@@ -10,7 +10,7 @@ import pytest
 from signalhub.actors import Actor, remote
 from signalhub.actors.api.config import DurableConfig, for_host
 from signalhub.actors.kernel.kernel import Kernel
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.testing.local_actors import LocalActors
 
 DAY_MS = 86_400_000
@@ -65,7 +65,7 @@ class Mindful(Plain):
 
 
 def kernel(*classes: type[Actor], config: DurableConfig | None = None) -> Kernel:
-    return Kernel(Store(":memory:"), classes, host="@(actors/a)", config=config)
+    return Kernel(HostStore(":memory:"), classes, host="@(actors/a)", config=config)
 
 
 def test_without_overrides_the_hosts_own_configuration_holds() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from signalhub.actors import Actor, cont, remote
 from signalhub.actors.kernel.control import ANSWER_BYTES_MAX, look
-from signalhub.actors.kernel.events import Answer, Commanded
-from signalhub.actors.store.store import Store
+from signalhub.actors.kernel.events import CommandAnswer, Commanded
+from signalhub.actors.store.store import HostStore
 from signalhub.testing.local_actors import LocalActors
 from signalhub.wire.errors import SettingsError
 
@@ -57,7 +57,7 @@ def ask(actors: LocalActors, name: str, **arguments: Any) -> dict[str, Any]:
     (answer,) = (
         effect
         for effect in actors.kernel.turn([Commanded(name, arguments, "who")], 1_760_000_000_000)
-        if isinstance(effect, Answer)
+        if isinstance(effect, CommandAnswer)
     )
     return answer.result
 
@@ -152,7 +152,7 @@ def test_what_was_given_up_can_be_read(actors: LocalActors) -> None:
 
 def test_a_file_can_be_looked_at_while_it_is_written(actors: LocalActors, tmp_path: Path) -> None:
     actors.call("desk/1", "recall", "")
-    store = Store.read_only(tmp_path / "actors.db")
+    store = HostStore.read_only(tmp_path / "actors.db")
     before = look(store, "actors", {})
     actors.call("desk/2", "recall", "")
     after = look(store, "actors", {})
@@ -169,7 +169,7 @@ def test_looking_at_a_file_at_rest_leaves_nothing_beside_it(tmp_path: Path) -> N
     one.call("desk/1", "recall", "")
     one.close()
 
-    store = Store.read_only(tmp_path / "actors.db")
+    store = HostStore.read_only(tmp_path / "actors.db")
     found = look(store, "actors", {})
     store.close()
 
@@ -184,6 +184,6 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, content: bytes |
         path.write_bytes(content)
 
     with pytest.raises(SettingsError, match="cannot be used"):
-        Store.read_only(path)
+        HostStore.read_only(path)
 
     assert path.exists() == (content is not None)

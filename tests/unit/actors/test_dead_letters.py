@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Actor, CallError, Token, alias, remote, wire
-from signalhub.actors.kernel.calls import Waiting
+from signalhub.actors.kernel.calls import WaitingCall
 from signalhub.actors.kernel.dead_letters import DeadLetter, Evidence, contents
 from signalhub.testing.local_actors import LocalActors
 
@@ -302,7 +302,7 @@ def test_what_could_not_be_read_is_shown_and_cannot_be_redriven() -> None:
 @pytest.mark.parametrize("outcome", [None, b"{}"])
 def test_what_a_call_leaves_behind_is_enough_to_wait_for_it_again(outcome: bytes | None) -> None:
     calls = LocalActors(Asker, Echo).kernel.calls
-    waiting = Waiting("c1", "echo/1", "echo", b"then", b"catch", True, b"null")
+    waiting = WaitingCall("c1", "echo/1", "echo", b"then", b"catch", True, b"null")
     evidence = Evidence.of(waiting, outcome)
 
     item = calls.restore("asker/1", "c1", evidence)

@@ -6,16 +6,16 @@ import os
 
 import pytest
 
-from signalhub.actors.kernel.inbox import Inbox, Item
-from signalhub.actors.store.store import Store
+from signalhub.actors.kernel.inbox import HostInbox, Item
+from signalhub.actors.store.store import HostStore
 from signalhub.ids import Ulids
 
 NOW = 1_760_000_000_000
 
 
 @pytest.fixture
-def inbox() -> Inbox:
-    inbox = Inbox(Store(":memory:"), Ulids(os.urandom))
+def inbox() -> HostInbox:
+    inbox = HostInbox(HostStore(":memory:"), Ulids(os.urandom))
     inbox.load()
     return inbox
 
@@ -24,17 +24,19 @@ def item(call_id: str, actor: str = "a/1") -> Item:
     return Item(actor, "request", call_id, "b/1", b"{}")
 
 
-def taken(inbox: Inbox, now_ms: int = NOW, limit: int = 100) -> list[str]:
+def taken(inbox: HostInbox, now_ms: int = NOW, limit: int = 100) -> list[str]:
     return [one.call_id for one in inbox.take(now_ms, limit)]
 
 
-def store(inbox: Inbox, *call_ids: str) -> None:
+def store(inbox: HostInbox, *call_ids: str) -> None:
     for call_id in call_ids:
         inbox.put(item(call_id), NOW)
     inbox.flush(NOW)
 
 
-def test_what_comes_for_an_actor_with_stored_messages_is_stored_behind_them(inbox: Inbox) -> None:
+def test_what_comes_for_an_actor_with_stored_messages_is_stored_behind_them(
+    inbox: HostInbox,
+) -> None:
     store(inbox, "1", "2")
     inbox.put(item("3"), NOW)
     inbox.put(item("other", "a/2"), NOW)
@@ -43,7 +45,9 @@ def test_what_comes_for_an_actor_with_stored_messages_is_stored_behind_them(inbo
     assert taken(inbox) == ["1", "2", "3"]
 
 
-def test_what_comes_for_an_actor_that_refuses_work_is_stored_and_not_ready(inbox: Inbox) -> None:
+def test_what_comes_for_an_actor_that_refuses_work_is_stored_and_not_ready(
+    inbox: HostInbox,
+) -> None:
     inbox.not_started("a/1", NOW + 10)
     inbox.put(item("1"), NOW)
 
@@ -53,7 +57,7 @@ def test_what_comes_for_an_actor_that_refuses_work_is_stored_and_not_ready(inbox
     assert inbox.next_due_ms() == NOW + 10
 
 
-def test_messages_of_an_actor_that_has_started_are_ready_in_order(inbox: Inbox) -> None:
+def test_messages_of_an_actor_that_has_started_are_ready_in_order(inbox: HostInbox) -> None:
     one = item("1")
     inbox.not_started("a/1", NOW + 10)
     inbox.refuse(one, NOW)
@@ -67,7 +71,7 @@ def test_messages_of_an_actor_that_has_started_are_ready_in_order(inbox: Inbox) 
     assert inbox.next_due_ms() is None
 
 
-def test_a_message_is_stored_once(inbox: Inbox) -> None:
+def test_a_message_is_stored_once(inbox: HostInbox) -> None:
     store(inbox, "1", "1")
 
     assert taken(inbox) == ["1"]
@@ -77,14 +81,14 @@ def test_a_message_is_stored_once(inbox: Inbox) -> None:
     assert not inbox.is_ready
 
 
-def test_no_more_is_taken_than_wanted(inbox: Inbox) -> None:
+def test_no_more_is_taken_than_wanted(inbox: HostInbox) -> None:
     store(inbox, "1", "2", "3")
 
     assert taken(inbox, limit=2) == ["1", "2"]
     assert taken(inbox, limit=0) == []
 
 
-def test_what_is_put_off_comes_when_it_is_due_and_before_the_rest(inbox: Inbox) -> None:
+def test_what_is_put_off_comes_when_it_is_due_and_before_the_rest(inbox: HostInbox) -> None:
     store(inbox, "1", "2")
     first, second = inbox.take(NOW, 9)
     inbox.later(second, NOW, NOW + 5)
@@ -96,7 +100,7 @@ def test_what_is_put_off_comes_when_it_is_due_and_before_the_rest(inbox: Inbox) 
     assert (first.attempts, second.attempts) == (0, 1)
 
 
-def test_held_messages_are_ready_again_in_the_order_they_came_in(inbox: Inbox) -> None:
+def test_held_messages_are_ready_again_in_the_order_they_came_in(inbox: HostInbox) -> None:
     store(inbox, "1", "2")
     inbox.not_started("a/1", NOW + 10)
     inbox.hold("a/1")
@@ -107,7 +111,7 @@ def test_held_messages_are_ready_again_in_the_order_they_came_in(inbox: Inbox) -
     assert taken(inbox) == ["1", "2"]
 
 
-def test_a_withdrawn_message_is_gone_wherever_it_stands(inbox: Inbox) -> None:
+def test_a_withdrawn_message_is_gone_wherever_it_stands(inbox: HostInbox) -> None:
     store(inbox, "stored")
     inbox.fresh.append(item("fresh"))
 
@@ -119,7 +123,7 @@ def test_a_withdrawn_message_is_gone_wherever_it_stands(inbox: Inbox) -> None:
     assert not inbox.is_ready
 
 
-def test_what_is_withdrawn_while_others_are_done_is_not_handed_out(inbox: Inbox) -> None:
+def test_what_is_withdrawn_while_others_are_done_is_not_handed_out(inbox: HostInbox) -> None:
     store(inbox, "1", "2", "3")
     seen = []
     for one in inbox.take(NOW, 9):
@@ -129,7 +133,7 @@ def test_what_is_withdrawn_while_others_are_done_is_not_handed_out(inbox: Inbox)
     assert seen == ["1", "3"]
 
 
-def test_a_run_that_fails_has_withdrawn_nothing_from_memory(inbox: Inbox) -> None:
+def test_a_run_that_fails_has_withdrawn_nothing_from_memory(inbox: HostInbox) -> None:
     inbox.fresh.extend([item("1"), item("2")])
     inbox.begin()
     inbox.withdraw("a/1", "request", "1")
@@ -143,7 +147,7 @@ def test_a_run_that_fails_has_withdrawn_nothing_from_memory(inbox: Inbox) -> Non
     assert [one.call_id for one in inbox.fresh] == ["2"]
 
 
-def test_what_was_withdrawn_before_a_run_stays_away_when_that_fails(inbox: Inbox) -> None:
+def test_what_was_withdrawn_before_a_run_stays_away_when_that_fails(inbox: HostInbox) -> None:
     inbox.fresh.extend([item("1"), item("2")])
     inbox.withdraw("a/1", "request", "1")
     inbox.begin()

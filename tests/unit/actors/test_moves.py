@@ -13,23 +13,23 @@ import pytest
 from signalhub.actors import Actor, Retry, remote, wire
 from signalhub.actors.api.operation import op
 from signalhub.actors.kernel.events import (
-    Answer,
-    Arrived,
+    ActorPlace,
+    BatchRefused,
+    CommandAnswer,
     Commanded,
+    DeliveryArrived,
     Effect,
     Event,
     GiveAway,
-    Locate,
+    LocateActors,
     Moved,
-    Place,
-    Placed,
+    PlacesFound,
     Receipted,
-    Refused,
-    Send,
+    SendBatch,
 )
 from signalhub.actors.move.leave import PART_BYTES
 from signalhub.actors.move.parcel import pack, unpack
-from signalhub.actors.move.places import Status
+from signalhub.actors.move.places import PlaceStatus
 from signalhub.testing.local_actors import CALLER, HOST, LocalActors, request_body
 
 OLD, NEW = "@(actors/old)", "@(actors/new)"
@@ -101,12 +101,12 @@ class Journey:
         match effect:
             case GiveAway():
                 return [Moved(ACTOR, 2)]
-            case Send(type=wire.MARK):
-                mark = Arrived(wire.MARK, effect.data, HOST, now_ms, "mark")
+            case SendBatch(type=wire.MARK):
+                mark = DeliveryArrived(wire.MARK, effect.data, HOST, now_ms, "mark")
                 return [Receipted(effect.batch), mark]
-            case Send(type=wire.MOVE):
+            case SendBatch(type=wire.MOVE):
                 if len(effect.data) > self.bytes_max:
-                    return [Refused(effect.batch, "too large", is_too_large=True)]
+                    return [BatchRefused(effect.batch, "too large", is_too_large=True)]
                 self.parts.append(msgspec.json.decode(effect.data))
                 if len(self.parts) > self.receipts_max:
                     self.withheld.append(Receipted(effect.batch))
@@ -125,12 +125,12 @@ def take_in(new: LocalActors, parts: list[dict[str, Any]]) -> list[Effect]:
     effects: list[Effect] = []
     for number, part in enumerate(parts):
         data = msgspec.json.encode(part)
-        effects += turn(new, Arrived(wire.MOVE, data, OLD, new.clock.now_ms(), number))
+        effects += turn(new, DeliveryArrived(wire.MOVE, data, OLD, new.clock.now_ms(), number))
     return effects
 
 
 def confirm(new: LocalActors, token: int = 2) -> list[Effect]:
-    return turn(new, Placed([Place(ACTOR, HOST, token)]))
+    return turn(new, PlacesFound([ActorPlace(ACTOR, HOST, token)]))
 
 
 def arrive(new: LocalActors, parts: list[dict[str, Any]]) -> None:
@@ -142,13 +142,13 @@ def content(actors: LocalActors) -> Any:
     return actors.state(ACTOR).get("content")
 
 
-def status(actors: LocalActors, actor: str = ACTOR) -> Status | None:
+def status(actors: LocalActors, actor: str = ACTOR) -> PlaceStatus | None:
     own = actors.kernel.places.own(actor)
     return None if own is None else own.status
 
 
-def told(effects: list[Effect], type: str) -> list[Send]:
-    return [one for one in effects if isinstance(one, Send) and one.type == type]
+def told(effects: list[Effect], type: str) -> list[SendBatch]:
+    return [one for one in effects if isinstance(one, SendBatch) and one.type == type]
 
 
 def test_a_parcel_is_cut_until_its_parts_fit() -> None:
@@ -203,9 +203,9 @@ def test_the_new_host_is_believed_whatever_the_parts_were_called() -> None:
     journey.run()
 
     take_in(new, journey.parts)
-    turn(journey.old, Arrived(wire.MOVE, arrival.data, NEW, 1, "arrival"))
+    turn(journey.old, DeliveryArrived(wire.MOVE, arrival.data, NEW, 1, "arrival"))
 
-    assert status(journey.old) is Status.GONE
+    assert status(journey.old) is PlaceStatus.GONE
     assert content(journey.old) is None
     assert content(new) is not None
 
@@ -217,9 +217,11 @@ def test_nobody_else_makes_the_old_host_forget_an_actor(changes: dict[str, Any])
     sender = changes.pop("sender", NEW)
     arrival = {"v": 1, "move": journey.parts[0]["move"], "actor": ACTOR, "token": 2} | changes
 
-    turn(journey.old, Arrived(wire.MOVE, msgspec.json.encode(arrival), sender, 1, "arrival"))
+    turn(
+        journey.old, DeliveryArrived(wire.MOVE, msgspec.json.encode(arrival), sender, 1, "arrival")
+    )
 
-    assert status(journey.old) is Status.LEAVING
+    assert status(journey.old) is PlaceStatus.LEAVING
     assert content(journey.old) is not None
 
 
@@ -227,14 +229,14 @@ def test_a_copy_of_a_part_is_answered_once_its_move_has_ended_and_never_before()
     journey, new = Journey(), LocalActors(Chest)
     journey.run()
     arrive(new, journey.parts)
-    new.kernel.places.put(ACTOR, 3, Status.GONE)
+    new.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
 
     (answer,) = told(take_in(new, journey.parts[:1]), wire.MOVE)
-    turn(journey.old, Arrived(wire.MOVE, answer.data, NEW, 1, "answer"))
-    assert status(journey.old) is Status.GONE
+    turn(journey.old, DeliveryArrived(wire.MOVE, answer.data, NEW, 1, "answer"))
+    assert status(journey.old) is PlaceStatus.GONE
 
     another = LocalActors(Chest)
-    another.kernel.places.put(ACTOR, 3, Status.GONE)
+    another.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
     assert not told(take_in(another, journey.parts), wire.MOVE)
 
 
@@ -279,7 +281,7 @@ def test_a_parcel_that_cannot_be_taken_over_is_kept_and_ends_no_host(
 
     for _ in range(2):
         confirm(new)
-        assert status(new) is Status.ARRIVING
+        assert status(new) is PlaceStatus.ARRIVING
         assert new.kernel.moves.failures[ACTOR] in caplog.text
         new.call("chest/3", "fill", 1)
         new.restart()
@@ -294,18 +296,18 @@ def test_what_cannot_be_sent_is_not_moved_at_all() -> None:
 
     (answer, *_) = turn(actors, Commanded("move", {"actor": ACTOR, "to": NEW}, None))
 
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CommandAnswer)
     assert "cannot be sent" in answer.result["error"]
-    assert status(actors) is Status.HERE
+    assert status(actors) is PlaceStatus.HERE
 
 
 def asking() -> tuple[LocalActors, str]:
     """An actor with a call on its way, which then begins to move; and the batch of the call."""
     actors = LocalActors(Asker, foreign=["stock"])
     data = request_body("c", "asker/1", op("ask"))
-    turn(actors, Arrived(wire.CALL, data, CALLER, actors.clock.now_ms(), "c"))
-    turn(actors, Placed([Place("asker/1", HOST, 1)]))
-    (send,) = told(turn(actors, Placed([Place("stock/1", OLD, 1)])), wire.BATCH)
+    turn(actors, DeliveryArrived(wire.CALL, data, CALLER, actors.clock.now_ms(), "c"))
+    turn(actors, PlacesFound([ActorPlace("asker/1", HOST, 1)]))
+    (send,) = told(turn(actors, PlacesFound([ActorPlace("stock/1", OLD, 1)])), wire.BATCH)
     turn(actors, Commanded("move", {"actor": "asker/1", "to": NEW}, None))
     return actors, send.batch
 
@@ -313,13 +315,13 @@ def asking() -> tuple[LocalActors, str]:
 def test_an_actor_that_stands_still_does_not_hear_that_its_call_was_too_large() -> None:
     actors, batch = asking()
 
-    turn(actors, Refused(batch, "too large", is_too_large=True))
+    turn(actors, BatchRefused(batch, "too large", is_too_large=True))
     assert actors.state("asker/1").get("heard") is None
 
     turn(actors, Moved("asker/1", None, "refused", is_final=True))
     actors.clock.advance(2)
-    (again,) = told(turn(actors, Placed([Place("stock/1", OLD, 1)])), wire.BATCH)
-    turn(actors, Refused(again.batch, "too large", is_too_large=True))
+    (again,) = told(turn(actors, PlacesFound([ActorPlace("stock/1", OLD, 1)])), wire.BATCH)
+    turn(actors, BatchRefused(again.batch, "too large", is_too_large=True))
     assert "CallUndeliverable" in actors.state("asker/1").get("heard")
 
 
@@ -350,11 +352,11 @@ def test_a_hub_that_has_forgotten_a_move_is_told_of_it_by_the_new_host() -> None
 
     confirm(new, token=1)
     new.clock.advance(2)
-    (asked,) = [one for one in turn(new) if isinstance(one, Locate)]
+    (asked,) = [one for one in turn(new) if isinstance(one, LocateActors)]
     assert asked.claims == {ACTOR: 2}
     confirm(new)
 
-    assert status(new) is Status.HERE
+    assert status(new) is PlaceStatus.HERE
 
 
 def test_a_host_that_has_only_some_parts_claims_nothing() -> None:
@@ -364,7 +366,7 @@ def test_a_host_that_has_only_some_parts_claims_nothing() -> None:
 
     confirm(new, token=1)
     new.clock.advance(2)
-    (asked,) = [one for one in turn(new) if isinstance(one, Locate)]
+    (asked,) = [one for one in turn(new) if isinstance(one, LocateActors)]
     assert not asked.claims
 
 
@@ -404,11 +406,11 @@ def test_what_waits_for_an_actor_that_is_to_come_back_stays_in_the_name_of_its_s
     journey.run()
     old = journey.old
     data = request_body("c", "sender/1", op("tell", 1))
-    turn(old, Arrived(wire.CALL, data, CALLER, old.clock.now_ms(), "c"))
-    turn(old, Placed([Place("sender/1", HOST, 1)]))
+    turn(old, DeliveryArrived(wire.CALL, data, CALLER, old.clock.now_ms(), "c"))
+    turn(old, PlacesFound([ActorPlace("sender/1", HOST, 1)]))
 
-    effects = turn(old, Placed([Place(ACTOR, HOST, 3)]))
+    effects = turn(old, PlacesFound([ActorPlace(ACTOR, HOST, 3)]))
 
     waiting = old.kernel.store.execute("SELECT actor FROM outbox WHERE dest = ?", (ACTOR,))
     assert waiting.fetchall() == [("sender/1",)]
-    assert not [one for one in effects if isinstance(one, Locate)], "and is asked about later"
+    assert not [one for one in effects if isinstance(one, LocateActors)], "and is asked about later"

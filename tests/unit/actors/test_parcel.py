@@ -8,23 +8,23 @@ import pytest
 
 from signalhub.actors.api.state import State
 from signalhub.actors.move.parcel import Parcel, pack, unpack
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 ACTOR = "keeper/1"
 
 
 @pytest.fixture
 def before() -> State:
-    return state_of(Store(":memory:"))
+    return state_of(HostStore(":memory:"))
 
 
-def state_of(store: Store) -> State:
+def state_of(store: HostStore) -> State:
     return State(store, ACTOR, 50, 2**20)
 
 
 def moved(state: State) -> State:
     """The same in another store, which has something of its own already."""
-    store = Store(":memory:")
+    store = HostStore(":memory:")
     parcel = unpack(pack(Parcel.collect(state._store, ACTOR, "")))
     Parcel.delete(state._store, ACTOR)
     assert not state._store.execute(

@@ -9,11 +9,18 @@ import pytest
 from signalhub.actors import Actor, remote, wire
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.operation import op
-from signalhub.actors.kernel.events import Arrived, Offload, Place, Placed, Refused, Send
+from signalhub.actors.kernel.events import (
+    ActorPlace,
+    BatchRefused,
+    DeliveryArrived,
+    Offload,
+    PlacesFound,
+    SendBatch,
+)
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.kernel.outbox import FROZEN, Outbox, Row
-from signalhub.actors.move.places import Status
-from signalhub.actors.store.store import Store
+from signalhub.actors.move.places import PlaceStatus
+from signalhub.actors.store.store import HostStore
 from signalhub.actors.store.views import SEARCHED_MAX, call
 from signalhub.testing.local_actors import LocalActors, request_body
 
@@ -44,7 +51,7 @@ class Busy(Actor):
 
 @pytest.fixture
 def kernel() -> Kernel:
-    made = Kernel(Store(":memory:"), [Busy], host=HOST, config=CONFIG)
+    made = Kernel(HostStore(":memory:"), [Busy], host=HOST, config=CONFIG)
     made.start(START_MS)
     return made
 
@@ -54,9 +61,9 @@ def count(kernel: Kernel, table: str) -> int:
     return found
 
 
-def arrived(target: str, at_ms: int, number: int = 1) -> Arrived:
+def arrived(target: str, at_ms: int, number: int = 1) -> DeliveryArrived:
     data = request_body(f"c{number}", target, op("work"))
-    return Arrived(wire.CALL, data, "@(test/caller)", at_ms, number)
+    return DeliveryArrived(wire.CALL, data, "@(test/caller)", at_ms, number)
 
 
 @pytest.mark.parametrize("table", ["done", "keys"])
@@ -99,37 +106,37 @@ def test_work_of_an_actor_that_is_not_here_is_not_started(tmp_path: Path) -> Non
     local.begin("busy/1", "offload_work")
     local.turn()
     kernel = local.kernel
-    effects = kernel.turn([Placed([Place("busy/1", kernel.places.host, 1)])], START_MS)
+    effects = kernel.turn([PlacesFound([ActorPlace("busy/1", kernel.places.host, 1)])], START_MS)
     assert [one for one in effects if isinstance(one, Offload)]
 
-    def starts(status: Status) -> bool:
+    def starts(status: PlaceStatus) -> bool:
         kernel.places.put("busy/1", 1, status)
         local.restart()
         effects = local.kernel.turn([], START_MS)
         return any(isinstance(one, Offload) for one in effects)
 
-    assert starts(Status.HERE)
+    assert starts(PlaceStatus.HERE)
     kernel = local.kernel
-    assert not starts(Status.GONE)
+    assert not starts(PlaceStatus.GONE)
 
 
 def test_a_result_that_is_too_large_is_replaced_under_the_id_its_caller_knows(
     kernel: Kernel,
 ) -> None:
     kernel.turn([arrived("busy/1", START_MS)], START_MS)
-    effects = kernel.turn([Placed([Place("busy/1", HOST, 1)])], START_MS)
-    (sent,) = [one for one in effects if isinstance(one, Send)]
+    effects = kernel.turn([PlacesFound([ActorPlace("busy/1", HOST, 1)])], START_MS)
+    (sent,) = [one for one in effects if isinstance(one, SendBatch)]
 
-    effects = kernel.turn([Refused(sent.batch, "too large", is_too_large=True)], START_MS)
+    effects = kernel.turn([BatchRefused(sent.batch, "too large", is_too_large=True)], START_MS)
 
-    (sent,) = [one for one in effects if isinstance(one, Send)]
+    (sent,) = [one for one in effects if isinstance(one, SendBatch)]
     ((message, _),) = wire.split(sent.data)
     assert message.call == "c1"
     assert b"TooLarge" in bytes(message.body)
 
 
 def test_what_an_actor_has_to_send_is_frozen_row_by_row() -> None:
-    store = Store(":memory:")
+    store = HostStore(":memory:")
     outbox = Outbox(store)
     for number in range(3):
         outbox.add(Row("busy/1", f"busy/x{number}", "m1", "request", "m1", b"{}"), ("", True))
@@ -146,7 +153,7 @@ def test_what_an_actor_has_to_send_is_frozen_row_by_row() -> None:
 
 
 def test_a_request_that_has_run_is_looked_for_among_the_newest() -> None:
-    store = Store(":memory:")
+    store = HostStore(":memory:")
     insert = "INSERT INTO done VALUES (?, 'busy/1', ?, 5)"
     store.execute(insert, (1, "old"))
     store.execute(insert, (SEARCHED_MAX, "newer"))

@@ -55,7 +55,7 @@ def forged(method: str) -> Any:
     """What a sender that checks nothing gets for an operation of that name."""
     local = LocalActors(Club)
     body = msgspec.Raw(encode_operation(Operation(method)))
-    message = wire.Message("request", "forged", "club/1", body)
+    message = wire.ActorMessage("request", "forged", "club/1", body)
     local.deliver(wire.CALL, wire.join([wire.encode(message)]))
     local.run()
     return local.outcome("forged")
@@ -83,7 +83,7 @@ def test_whatever_is_not_marked_is_not_callable_even_by_a_sender_that_checks_not
 def test_an_operation_among_the_arguments_needs_the_mark_as_well() -> None:
     local = LocalActors(Club)
     body = encode_operation(Operation("visit", (Operation("_count_silver"),)))
-    message = wire.Message("request", "forged", "club/1", msgspec.Raw(body))
+    message = wire.ActorMessage("request", "forged", "club/1", msgspec.Raw(body))
     local.deliver(wire.CALL, wire.join([wire.encode(message)]))
     local.run()
 
@@ -190,7 +190,7 @@ def test_an_unknown_version_of_the_envelope_is_kept_as_evidence_and_harms_nobody
 
 def test_an_outsider_can_only_make_requests() -> None:
     local = LocalActors(Club)
-    message = wire.Message("result", "c", "club/1", msgspec.Raw(b'{"ok":1}'))
+    message = wire.ActorMessage("result", "c", "club/1", msgspec.Raw(b'{"ok":1}'))
     local.deliver(wire.CALL, wire.join([wire.encode(message)]))
     local.run()
 
@@ -206,7 +206,7 @@ def test_an_outsider_cannot_pretend_to_be_somebody_else() -> None:
     local = LocalActors(Asked)
     context = CallContext(("boss/1",), "root", {}, "x", "boss/1").encode()
     body = msgspec.Raw(encode_operation(Operation("who")))
-    message = wire.Message("request", "c", "asked/1", body, "boss/1", msgspec.Raw(context))
+    message = wire.ActorMessage("request", "c", "asked/1", body, "boss/1", msgspec.Raw(context))
     local.deliver(wire.CALL, wire.join([wire.encode(message)]))
     local.run()
 
@@ -215,7 +215,7 @@ def test_an_outsider_cannot_pretend_to_be_somebody_else() -> None:
 
 def test_a_broken_operation_is_an_error_of_the_call() -> None:
     local = LocalActors(Club)
-    message = wire.Message("request", "c", "club/1", msgspec.Raw(b'{"nonsense": 1}'))
+    message = wire.ActorMessage("request", "c", "club/1", msgspec.Raw(b'{"nonsense": 1}'))
     local.deliver(wire.CALL, wire.join([wire.encode(message)]))
     local.run()
 

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.actors import Actor, CallError, CallTimeout, Token, remote
 from signalhub.actors.api.config import DurableConfig
-from signalhub.actors.kernel.events import Place, Placed, Refused, Send
+from signalhub.actors.kernel.events import ActorPlace, BatchRefused, PlacesFound, SendBatch
 from signalhub.actors.wire import split
 from tests.support.actors.several_hosts import Hosts
 
@@ -122,7 +122,7 @@ def test_a_lost_batch_is_sent_again_after_pauses_that_double_up_to_ten_seconds(
 ) -> None:
     times: list[int] = []
 
-    def lose(send: Send) -> bool:
+    def lose(send: SendBatch) -> bool:
         if send.to == to_target(hosts):
             times.append(hosts.clock.now_ms())
             return len(times) < 7
@@ -147,9 +147,9 @@ def test_the_next_batch_waits_for_the_receipt_of_the_one_before(hosts: Hosts) ->
 
 
 def test_a_result_that_is_lost_is_sent_again(hosts: Hosts) -> None:
-    lost: list[Send] = []
+    lost: list[SendBatch] = []
 
-    def lose(send: Send) -> bool:
+    def lose(send: SendBatch) -> bool:
         if send.to == hosts.sides[0].name and len(lost) < 3:
             lost.append(send)
             return True
@@ -238,9 +238,9 @@ def test_a_result_that_comes_before_the_receipt_leaves_nothing_in_the_way(hosts:
 
 
 def test_a_request_too_large_for_the_hub_ends_its_call_and_others_go_on(hosts: Hosts) -> None:
-    def refuse(send: Send) -> Refused | None:
+    def refuse(send: SendBatch) -> BatchRefused | None:
         is_large = len(send.data) > 50_000
-        return Refused(send.batch, "too large", is_too_large=True) if is_large else None
+        return BatchRefused(send.batch, "too large", is_too_large=True) if is_large else None
 
     hosts.refuse = refuse
     hosts.call("caller/1", "ask", "target/1", "note", "a")
@@ -258,9 +258,9 @@ def test_a_request_too_large_for_the_hub_ends_its_call_and_others_go_on(hosts: H
 
 
 def test_a_result_too_large_for_the_hub_is_an_error_of_the_call(hosts: Hosts) -> None:
-    def refuse(send: Send) -> Refused | None:
+    def refuse(send: SendBatch) -> BatchRefused | None:
         is_large = len(send.data) > 500_000
-        return Refused(send.batch, "too large", is_too_large=True) if is_large else None
+        return BatchRefused(send.batch, "too large", is_too_large=True) if is_large else None
 
     hosts.refuse = refuse
     hosts.call("caller/1", "ask", "target/1", "large")
@@ -295,7 +295,7 @@ def test_a_call_without_an_end_is_in_no_batch_that_ends(hosts: Hosts) -> None:
     hosts.crash(side)
     hosts.sent.clear()
 
-    side.events.append(Placed([Place("target/1", to_target(hosts), 1)]))
+    side.events.append(PlacesFound([ActorPlace("target/1", to_target(hosts), 1)]))
     hosts.turn(side)
 
     (ending,) = [send for send in hosts.sent if send.to == to_target(hosts)]

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.actors import Actor, CallTimeout, Token, remote
 from signalhub.actors.api.config import DurableConfig
-from signalhub.actors.kernel.events import Effect, Offload, Send
+from signalhub.actors.kernel.events import Effect, Offload, SendBatch
 from signalhub.testing.local_actors import LocalActors
 
 log: list[str] = []
@@ -70,7 +70,7 @@ class Deaf(LocalActors):
     is_deaf = True
 
     def _perform(self, effect: Effect) -> None:
-        if not (self.is_deaf and isinstance(effect, Send | Offload)):
+        if not (self.is_deaf and isinstance(effect, SendBatch | Offload)):
             super()._perform(effect)
 
 

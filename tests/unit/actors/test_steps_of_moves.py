@@ -12,16 +12,16 @@ from signalhub.actors.move.moves import (
     TRANSITIONS,
     Direction,
     Event,
-    Move,
+    MoveRow,
     Moves,
     Step,
 )
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 ACTOR = "order/1"
 
 
-def stored(store: Store) -> list[Move]:
+def stored(store: HostStore) -> list[MoveRow]:
     moves = Moves(store)
     moves.load()
     return moves.all()
@@ -32,9 +32,9 @@ def stored(store: Store) -> list[Move]:
 def test_a_move_takes_only_the_steps_of_its_table(
     direction: Direction, step: Step, event: Event
 ) -> None:
-    store = Store(":memory:")
+    store = HostStore(":memory:")
     moves = Moves(store)
-    move = Move(ACTOR, direction, "@(h/b)", step, 1, "m-1")
+    move = MoveRow(ACTOR, direction, "@(h/b)", step, 1, "m-1")
     moves.put(move)
     moves.put_part(ACTOR, "m-1", 0, b"rows")
     before = msgspec.structs.replace(move)

@@ -10,7 +10,7 @@ import pytest
 
 from signalhub.actors import Actor, CallTimeout, Retry, Token, remote, wire
 from signalhub.actors.api.config import DurableConfig
-from signalhub.actors.wire import Message
+from signalhub.actors.wire import ActorMessage
 from signalhub.testing.local_actors import LocalActors
 
 
@@ -135,7 +135,7 @@ def test_a_call_that_never_left_the_outbox_was_not_executed() -> None:
         """A hub that does not answer where actors live."""
 
         def _perform(self, effect: Any) -> None:
-            if type(effect).__name__ == "Locate" and "target/1" in effect.actors:
+            if type(effect).__name__ == "LocateActors" and "target/1" in effect.actors:
                 return
             super()._perform(effect)
 
@@ -228,7 +228,7 @@ def test_a_result_that_comes_in_the_turn_of_the_timeout_is_the_only_outcome(
 ) -> None:
     call_id = local.call("asker/1", "ask", "later")
     local.clock.advance(5)
-    result = Message("result", call_id, "asker/1", msgspec.Raw(b'{"ok":"just in time"}'))
+    result = ActorMessage("result", call_id, "asker/1", msgspec.Raw(b'{"ok":"just in time"}'))
     local.deliver(wire.BATCH, wire.join([wire.encode(result)]), "@(actors/other)")
     local.run()
 

@@ -8,7 +8,7 @@ import pytest
 
 from signalhub.actors import Actor, CallError, op, remote
 from signalhub.actors.kernel.dead_letters import contents
-from signalhub.actors.kernel.events import Effect, Locate
+from signalhub.actors.kernel.events import Effect, LocateActors
 from signalhub.testing.local_actors import LocalActors
 
 HALF_AN_HOUR = 1_800
@@ -53,7 +53,7 @@ class Silent(LocalActors):
     is_silent = True
 
     def _perform(self, effect: Effect) -> None:
-        if self.is_silent and isinstance(effect, Locate) and "echo/1" in effect.actors:
+        if self.is_silent and isinstance(effect, LocateActors) and "echo/1" in effect.actors:
             return
         super()._perform(effect)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from signalhub.actors import Actor, remote, wire
-from signalhub.actors.kernel.events import Arrived, Effect, Send, Settle
+from signalhub.actors.kernel.events import DeliveryArrived, Effect, SendBatch, SettleDelivery
 from signalhub.testing.local_actors import CALLER, LocalActors
 
 PEER = "@(actors/elsewhere)"
@@ -23,9 +23,9 @@ class Counter(Actor):
 
 def delivered(actors: LocalActors, type: str, data: bytes, sender: str) -> list[Effect]:
     actors.call("counter/1", "add")
-    event = Arrived(type, data, sender, actors.clock.now_ms(), "it")
+    event = DeliveryArrived(type, data, sender, actors.clock.now_ms(), "it")
     effects = actors.kernel.turn([event], actors.clock.now_ms())
-    assert Settle("it") in effects
+    assert SettleDelivery("it") in effects
     actors.run()
     assert actors.state("counter/1").get("count") == 1
     return effects
@@ -42,7 +42,7 @@ def test_a_call_of_another_version_is_answered_with_an_error_and_kept() -> None:
 
     effects = delivered(actors, wire.CALL, request(2), CALLER)
 
-    (answer,) = (one for one in effects if isinstance(one, Send))
+    (answer,) = (one for one in effects if isinstance(one, SendBatch))
     assert answer.to == CALLER
     ((result, _),) = wire.split(answer.data)
     assert result.call == "c-1"
@@ -58,7 +58,7 @@ def test_a_batch_from_somebody_who_is_no_host_does_nothing() -> None:
 
     (letter,) = actors.kernel.letters.of("")
     assert "is not a host" in letter.error
-    assert all(isinstance(effect, Settle) for effect in effects), "and answers nobody"
+    assert all(isinstance(effect, SettleDelivery) for effect in effects), "and answers nobody"
     assert actors.kernel.store.execute("SELECT count(*) FROM outbox").get == 0
 
 
@@ -70,7 +70,7 @@ def test_a_message_from_nobody_is_kept_and_not_answered(sender: str) -> None:
 
     (letter,) = actors.kernel.letters.of("")
     assert "invalid sender" in letter.error
-    assert all(isinstance(effect, Settle) for effect in effects)
+    assert all(isinstance(effect, SettleDelivery) for effect in effects)
 
 
 def test_a_call_for_nobody_is_answered_with_an_error_and_nothing_waits() -> None:
@@ -79,14 +79,16 @@ def test_a_call_for_nobody_is_answered_with_an_error_and_nothing_waits() -> None
 
     effects = delivered(actors, wire.CALL, data, CALLER)
 
-    ((result, _),) = wire.split(next(one for one in effects if isinstance(one, Send)).data)
+    ((result, _),) = wire.split(next(one for one in effects if isinstance(one, SendBatch)).data)
     assert b"invalid address" in bytes(result.body)
     assert actors.kernel.store.execute("SELECT count(*) FROM inbox").get == 0
 
 
 def test_only_the_newest_evidence_of_what_cannot_be_read_is_kept() -> None:
     actors = LocalActors(Counter)
-    events = [Arrived("chat:line", b"%d" % number, PEER, 1, number) for number in range(1_010)]
+    events = [
+        DeliveryArrived("chat:line", b"%d" % number, PEER, 1, number) for number in range(1_010)
+    ]
     actors.kernel.turn(events, actors.clock.now_ms())
 
     kept = [row[0] for row in actors.kernel.store.execute("SELECT payload FROM dead ORDER BY 1")]
@@ -98,7 +100,7 @@ def test_a_batch_of_a_host_is_done() -> None:
     actors = LocalActors(Counter)
     actors.call("counter/1", "add")
 
-    event = Arrived(wire.BATCH, request(1, "counter/1"), PEER, actors.clock.now_ms(), "it")
+    event = DeliveryArrived(wire.BATCH, request(1, "counter/1"), PEER, actors.clock.now_ms(), "it")
     actors.kernel.turn([event], actors.clock.now_ms())
 
     assert actors.state("counter/1").get("count") == 2

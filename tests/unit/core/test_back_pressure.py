@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.sessions.outbound import Outbound
-from signalhub.settings.model import Outbound as Bounds
+from signalhub.settings.model import OutboundSettings as Bounds
 from tests.support.memory.shell import MemoryShell
 
 BOUNDS = Bounds(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings.model import Dispatch, Settings
+from signalhub.settings.model import DispatchSettings, Settings
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
     ACTOR,
@@ -74,7 +74,7 @@ def test_a_pause_after_a_failure_ends(jump_s: int) -> None:
 
 @pytest.mark.parametrize("jump_s", JUMPS)
 def test_the_watchdog_goes_on_looking(jump_s: int) -> None:
-    shell = MemoryShell(Settings(dispatch=Dispatch(wakes=False)))
+    shell = MemoryShell(Settings(dispatch=DispatchSettings(wakes=False)))
     writer, reader = working(shell)
 
     shell.clock.jump(jump_s)
@@ -88,7 +88,7 @@ def test_the_watchdog_goes_on_looking(jump_s: int) -> None:
 
 @pytest.mark.parametrize("jump_s", JUMPS)
 def test_the_next_consumer_is_promoted(jump_s: int) -> None:
-    shell = MemoryShell(Settings(dispatch=Dispatch(failover_ms=3_000)))
+    shell = MemoryShell(Settings(dispatch=DispatchSettings(failover_ms=3_000)))
     writer, reader = working(shell, mode="failover")
     standby = shell.connect("@(a/standby)")
     subscribe(standby, mode="failover")

@@ -16,11 +16,11 @@ from signalhub.core.subscriptions.consumers import (
     SHARED,
     Consumer,
     Consumers,
-    Lane,
+    KeyLane,
 )
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.pacing import TokenBucket
-from signalhub.settings.model import Outbound as Bounds
+from signalhub.settings.model import OutboundSettings as Bounds
 
 NOBODYS = cast(Subscription, None)
 
@@ -131,7 +131,7 @@ KEYS = [f"key {number}" for number in range(1_000)]
 def owners(consumers: Consumers) -> dict[str, str]:
     found = {}
     for key in KEYS:
-        owner = consumers.owner_of(Lane(key, deque()))
+        owner = consumers.owner_of(KeyLane(key, deque()))
         assert owner is not None
         found[key] = owner.name
     return found
@@ -139,7 +139,7 @@ def owners(consumers: Consumers) -> dict[str, str]:
 
 def test_a_key_stays_with_its_owner_when_somebody_joins() -> None:
     consumers = group(KEY_SHARED, "a")
-    lanes = [Lane(key, deque()) for key in KEYS]
+    lanes = [KeyLane(key, deque()) for key in KEYS]
     first = [consumers.owner_of(lane) for lane in lanes]
 
     consumers.add(consumer("b"))

@@ -8,7 +8,7 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.server.startup import window_of
-from signalhub.settings.model import Log, Settings
+from signalhub.settings.model import LogSettings, Settings
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Peer
 from tests.support.memory.topics import (
@@ -170,7 +170,7 @@ def test_a_snapshot_that_cannot_be_decoded_is_made_again_from_the_log(
 
 
 def test_a_lagging_subscription_reads_no_further_ahead_than_its_window() -> None:
-    shell = MemoryShell(Settings(log=Log(cache_bytes=1), message_rate=0.0))
+    shell = MemoryShell(Settings(log=LogSettings(cache_bytes=1), message_rate=0.0))
     writer = filled(shell, 300)
     readers = [shell.connect(f"@(a/{number})") for number in range(3)]
     for reader, window in zip(readers, (1, 10, 100), strict=True):

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings.model import Registry, Settings
+from signalhub.settings.model import RegistrySettings, Settings
 from tests.support.memory.shell import MemoryShell, Message, Peer
 
 
 def sized(limit: int, **changes: Any) -> MemoryShell:
-    return MemoryShell(Settings(message_rate=0, registry=Registry(limit=limit, **changes)))
+    return MemoryShell(Settings(message_rate=0, registry=RegistrySettings(limit=limit, **changes)))
 
 
 def discover(peer: Peer, pattern: str = "*", **payload: Any) -> Message:

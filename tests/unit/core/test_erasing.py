@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.wire.entry import Erased, Kind, Message, Outcome, decode_body
+from signalhub.wire.entry import ErasedBody, Kind, MessageBody, Outcome, decode_body
 from tests.support.memory.erasure import ADA, BOB, entries, erased, holds, outcomes, two_senders
 from tests.support.memory.shell import MemoryShell, envelope
 from tests.support.memory.topics import (
@@ -50,7 +50,7 @@ class TestWhatAnActorSent:
 
         erased(bob, actor=ADA)
 
-        mark, found = (decode_body(Erased, one.body) for one in entries(shell, Kind.ERASED))
+        mark, found = (decode_body(ErasedBody, one.body) for one in entries(shell, Kind.ERASED))
         assert mark.ranges == []
         assert found.ranges == [(one, one) for one in offsets]
         assert not holds(shell, ADA)
@@ -305,4 +305,4 @@ def test_a_blank_message_is_never_taken_for_a_real_one() -> None:
     held = topic_of(shell).recent[1]
 
     assert held.is_erased
-    assert held.message == Message("", b"", "", "", b"null")
+    assert held.message == MessageBody("", b"", "", "", b"null")

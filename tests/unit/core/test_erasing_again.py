@@ -7,7 +7,7 @@ import pytest
 from signalhub.core import refusals
 from signalhub.core.erasure import Wanted
 from signalhub.ranges import Ranges
-from signalhub.wire.entry import Kind, Stored
+from signalhub.wire.entry import Kind, StoredEntry
 from tests.support.memory.erasure import ADA, BOB, entries, erase, erased, holds, two_senders
 from tests.support.memory.shell import MemoryShell, Message, Peer
 from tests.support.memory.topics import (
@@ -258,7 +258,7 @@ def test_an_entry_that_cannot_be_read_goes_if_it_holds_the_name() -> None:
     wanted = Wanted(ADA, None, None, False, Ranges())
 
     def choose(body: bytes) -> bool:
-        return wanted.choose(Stored(0, Kind.PUBLISHED, "t", 1, 1, 0, body)) is not None
+        return wanted.choose(StoredEntry(0, Kind.PUBLISHED, "t", 1, 1, 0, body)) is not None
 
     assert choose(b"\xc1" + ADA.encode())
     assert not choose(b"\xc1")

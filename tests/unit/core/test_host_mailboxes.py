@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from signalhub.settings.model import Actors, Mailbox, Settings
+from signalhub.settings.model import ActorsSettings, MailboxSettings, Settings
 from tests.support.memory.engine import Shelf
 from tests.support.memory.hosts import ACTOR, A, B, cut, host, place, register, send
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import attempts, code_of, commit_all, mailbox_of
 
 SMALL = Settings(
-    mailbox=Mailbox(limit=2, idle_s=3_600.0, max_deliveries=2),
-    actors=Actors(mailbox_limit=5),
+    mailbox=MailboxSettings(limit=2, idle_s=3_600.0, max_deliveries=2),
+    actors=ActorsSettings(mailbox_limit=5),
     message_rate=0.0,
 )
 OF_HOST = ["actor-host", "actor:order"]
@@ -206,7 +206,9 @@ def test_a_host_may_still_give_a_message_up() -> None:
 
 def test_a_host_has_a_window_of_its_own_also_if_it_becomes_one_later() -> None:
     shell = MemoryShell(
-        Settings(mailbox=Mailbox(window=2), actors=Actors(window=4), message_rate=0.0)
+        Settings(
+            mailbox=MailboxSettings(window=2), actors=ActorsSettings(window=4), message_rate=0.0
+        )
     )
     sender = shell.connect("@(a/sender)")
     owner = shell.connect(A, metadata=SETTLING_HELLO)

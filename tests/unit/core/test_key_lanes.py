@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.subscriptions import send
-from signalhub.core.subscriptions.consumers import Consumers, Lane
+from signalhub.core.subscriptions.consumers import Consumers, KeyLane
 from signalhub.settings.model import Settings
 from tests.support.memory.shell import MemoryShell
 from tests.support.memory.topics import (
@@ -36,7 +36,7 @@ def test_a_message_costs_the_same_however_many_keys_wait(monkeypatch: pytest.Mon
     looks = 0
     owner_of = Consumers.owner_of
 
-    def counted(consumers: Consumers, lane: Lane) -> object:
+    def counted(consumers: Consumers, lane: KeyLane) -> object:
         nonlocal looks
         looks += 1
         return owner_of(consumers, lane)

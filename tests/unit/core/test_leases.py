@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.settings.model import Registry, Settings
+from signalhub.settings.model import RegistrySettings, Settings
 from tests.support.memory.shell import MemoryShell, Peer
 
 
@@ -237,7 +237,7 @@ def test_restored_registrations_whose_owner_stays_away_are_forgotten() -> None:
 
 
 def test_a_clock_set_back_does_not_stop_the_writing_of_renewals() -> None:
-    shell = MemoryShell(Settings(registry=Registry(sweep_s=60.0)))
+    shell = MemoryShell(Settings(registry=RegistrySettings(sweep_s=60.0)))
     peer = shell.join("@(local/a)")
     shell.pass_time(61)
 

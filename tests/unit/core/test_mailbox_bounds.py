@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.effects import Fetch
-from signalhub.settings.model import Log, Mailbox, Settings
+from signalhub.settings.model import LogSettings, MailboxSettings, Settings
 from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message
 from tests.support.memory.topics import ACTOR, attempts, code_of, mailbox_of
 
-IDLE = Settings(mailbox=Mailbox(idle_s=3_600.0))
+IDLE = Settings(mailbox=MailboxSettings(idle_s=3_600.0))
 
 
 def test_an_actor_that_never_left_keeps_its_mailbox_over_a_kill() -> None:
@@ -53,7 +53,7 @@ def test_a_mailbox_nobody_comes_back_to_goes_in_the_end() -> None:
 
 
 def test_there_are_only_so_many_mailboxes_whether_their_owners_are_there_or_not() -> None:
-    shell = MemoryShell(Settings(mailbox=Mailbox(count_max=3)))
+    shell = MemoryShell(Settings(mailbox=MailboxSettings(count_max=3)))
     for number in range(3):
         actor = shell.connect(f"@(a/{number})")
         actor.register(durable=True)
@@ -125,7 +125,7 @@ def test_mail_that_expired_while_its_actor_was_away_is_settled_on_disk() -> None
 def test_a_mailbox_whose_mail_is_gone_is_not_read_in_circles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shell = MemoryShell(Settings(log=Log(cache_bytes=1)))
+    shell = MemoryShell(Settings(log=LogSettings(cache_bytes=1)))
     sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
     actor.register(durable=True)
     actor.drop()
@@ -148,7 +148,7 @@ def test_a_mailbox_whose_mail_is_gone_is_not_read_in_circles(
 
 
 def test_what_retention_took_from_a_mailbox_is_a_counted_loss() -> None:
-    shell = MemoryShell(Settings(log=Log(cache_bytes=1)))
+    shell = MemoryShell(Settings(log=LogSettings(cache_bytes=1)))
     sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
     actor.register(durable=True)
     actor.drop()

@@ -10,8 +10,8 @@ import pytest
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.core import placement, refusals
 from signalhub.core.placement import Place, Placements, number_of, preferred
-from signalhub.settings.model import Actors, Settings
-from signalhub.wire.entry import Kind, Placed, decode_body
+from signalhub.settings.model import ActorsSettings, Settings
+from signalhub.wire.entry import Kind, PlacedBody, decode_body
 from tests.support.memory.hosts import (
     ACTOR,
     A,
@@ -33,7 +33,7 @@ ORDERS = [f"order/{number}" for number in range(300)]
 
 def placed_entries(shell: MemoryShell) -> list[tuple[str, str, int]]:
     found = [one for one in shell.engine.entries if one.kind == Kind.PLACED]
-    bodies = [decode_body(Placed, one.body) for one in found]
+    bodies = [decode_body(PlacedBody, one.body) for one in found]
     return [(one.actor, one.host, one.token) for one in bodies]
 
 
@@ -405,7 +405,7 @@ def test_a_token_is_a_whole_number_from_one(token: Any) -> None:
 
 
 def test_the_hub_remembers_only_so_many_places() -> None:
-    shell = MemoryShell(Settings(actors=Actors(limit=2)))
+    shell = MemoryShell(Settings(actors=ActorsSettings(limit=2)))
     caller, owner = shell.connect("@(a/caller)"), host(shell)
     place(caller, "order/1")
 

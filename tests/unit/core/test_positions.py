@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.subscriptions.subscription import Position
-from signalhub.wire.entry import Cursor, Outcome, Settlement, decode_body, encode_body
+from signalhub.wire.entry import CursorBody, Outcome, Settlement, decode_body, encode_body
 
 
 def test_the_floor_follows_what_is_settled_in_order() -> None:
@@ -97,7 +97,7 @@ def test_a_cursor_restores_everything() -> None:
     position.reserved = 4_096
     position.is_paused = True
 
-    written = decode_body(Cursor, encode_body(position.cursor("s")))
+    written = decode_body(CursorBody, encode_body(position.cursor("s")))
     other = Position(0)
     other.restore(written)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.settings.model import Settings, Topics
+from signalhub.settings.model import Settings, TopicsSettings
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
     ACTOR,
@@ -84,7 +84,7 @@ def test_a_letter_whose_mailbox_is_gone_stays() -> None:
 
 
 def test_dead_letters_go_somewhere_however_many_topics_there_are() -> None:
-    shell = MemoryShell(Settings(topics=Topics(limit=1)))
+    shell = MemoryShell(Settings(topics=TopicsSettings(limit=1)))
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
     create(writer, poison="dead_letter")
     subscribe(reader)

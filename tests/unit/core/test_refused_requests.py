@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from signalhub.settings.model import Mailbox, Settings
+from signalhub.settings.model import MailboxSettings, Settings
 from tests.property.request_life import described, outline
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Peer
@@ -75,7 +75,7 @@ def full_of_mailboxes(shell: MemoryShell) -> None:
 def test_a_registration_over_another_owner_that_is_refused_leaves_the_owner_alone(
     obstacle: Callable[[MemoryShell], None], code: str
 ) -> None:
-    shell = MemoryShell(Settings(mailbox=Mailbox(count_max=1)))
+    shell = MemoryShell(Settings(mailbox=MailboxSettings(count_max=1)))
     owner = shell.join(OWNER)
     owner.ask("hub:subscribe", {"topic": "plain"})
     obstacle(shell)

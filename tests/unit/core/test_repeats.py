@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.messages.ask import Receipt
+from signalhub.core.messages.ask import AskReceipt
 from tests.support.memory.shell import MemoryShell, Message, Peer
 
 WINDOW_S = 300
@@ -114,7 +114,7 @@ def test_a_refused_ask_may_be_retried_with_the_same_id(reason: str) -> None:
                 bob = shell.join("@(local/bob)")
             else:
                 (receipt,) = shell.hub.pending.values()
-                assert isinstance(receipt, Receipt)
+                assert isinstance(receipt, AskReceipt)
                 bob.waiting.clear()
                 bob.read_on()
                 shell.perform(shell.hub.overflowed(receipt, 1, shell.now))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.replay import Replays, place_of
-from signalhub.wire.entry import Replay
+from signalhub.wire.entry import ReplayOrigin
 from signalhub.wire.errors import Code, Refusal
 
 
-def copy(job: str, offset: int = 1, *, until: int) -> Replay:
-    return Replay(job, 0, 1, offset, f"m-{offset}", 1, until)
+def copy(job: str, offset: int = 1, *, until: int) -> ReplayOrigin:
+    return ReplayOrigin(job, 0, 1, offset, f"m-{offset}", 1, until)
 
 
 def full(*bounds: int, jobs_max: int = 3) -> Replays:

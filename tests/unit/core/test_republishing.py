@@ -8,7 +8,7 @@ import pytest
 
 from signalhub.core import refusals, replay
 from signalhub.core.replay import Replays
-from signalhub.settings.model import Mailbox, Settings
+from signalhub.settings.model import MailboxSettings, Settings
 from signalhub.wire.entry import Kind
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Message, Peer
@@ -286,7 +286,7 @@ def test_a_copy_that_is_read_from_its_topic_says_what_it_is_too() -> None:
 
 
 def test_a_full_mailbox_lets_the_replay_wait() -> None:
-    shell = MemoryShell(Settings(mailbox=Mailbox(limit=3)))
+    shell = MemoryShell(Settings(mailbox=MailboxSettings(limit=3)))
     operator, actor = shell.connect("@(a/operator)"), shell.connect(ACTOR)
     actor.register(durable=True)
     actor.drop()

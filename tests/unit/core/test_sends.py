@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.messages.ask import Receipt
+from signalhub.core.messages.ask import AskReceipt
 from signalhub.wire.names import HUB_ADDRESS
 from tests.support.memory.shell import MemoryShell, Message, Peer, envelope
 
@@ -243,7 +243,7 @@ def test_an_overflowing_target_refuses_the_ask_for_now() -> None:
     bob.stall()
     alice.send("@(local/bob)", pattern="ask", id="a1")
     (receipt,) = shell.hub.pending.values()
-    assert isinstance(receipt, Receipt)
+    assert isinstance(receipt, AskReceipt)
     bob.waiting.clear()
 
     shell.perform(shell.hub.overflowed(receipt, 10_000, shell.now))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.sessions.session import State
+from signalhub.core.sessions.session import SessionState
 from signalhub.settings.model import Settings
 from signalhub.wire.envelope import RAW_PING
 from tests.support.memory.shell import HELLO, MemoryShell, envelope
@@ -75,7 +75,7 @@ def test_nothing_but_the_hello_is_served_on_a_new_socket(type: str) -> None:
     assert reply["type"] == "hub:error"
     assert reply["payload"]["code"] == "unauthorized"
     assert peer.closed is None
-    assert peer.session.state is State.CONNECTING
+    assert peer.session.state is SessionState.CONNECTING
     assert len(shell.hub.registry) == 0
 
 
@@ -157,7 +157,7 @@ def test_a_failed_second_hello_leaves_the_session_connected() -> None:
 
     peer.hello("@(local/one)", metadata=HELLO | {"protocolVersion": "9"})
 
-    assert peer.session.state is State.CONNECTED
+    assert peer.session.state is SessionState.CONNECTED
     assert peer.ask("hub:heartbeat")["type"] == "hub:heartbeat_ack"
 
 

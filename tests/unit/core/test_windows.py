@@ -11,7 +11,7 @@ from signalhub.core.subscriptions.consumers import Consumer
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, READY, SETTLED, WAITING, Flight, Window
 from signalhub.pacing import TokenBucket
-from signalhub.wire.entry import Message
+from signalhub.wire.entry import MessageBody
 
 
 def consumer() -> Consumer:
@@ -23,7 +23,7 @@ def consumer() -> Consumer:
 
 
 def flight(seq: int, key: str | None = None) -> Flight:
-    message = Message(f"m{seq}", b"id", "@(sender)", "t", b"1", key=key)
+    message = MessageBody(f"m{seq}", b"id", "@(sender)", "t", b"1", key=key)
     return Flight(seq, Held(seq, seq, 0, message, 100), 0, False)
 
 

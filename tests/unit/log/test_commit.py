@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, Upkeep
+from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, UpkeepThread
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
@@ -285,7 +285,7 @@ def test_nothing_is_synced_before_the_end_if_that_is_the_setting(disk: FaultyDis
     assert recover(disk.crash(1), repair=True).head == 3
 
 
-def wait_for(upkeep: Upkeep) -> None:
+def wait_for(upkeep: UpkeepThread) -> None:
     """Jobs come after what the log has to do."""
     is_done = threading.Event()
     upkeep.run(is_done.set)
@@ -294,7 +294,7 @@ def wait_for(upkeep: Upkeep) -> None:
 
 def test_upkeep_seals_behind_the_back_of_the_log(disk: FaultyDisk) -> None:
     log = open_log(disk, segment_bytes=2_000)
-    upkeep = Upkeep(log)
+    upkeep = UpkeepThread(log)
     fill_segments(log, 4)
 
     wait_for(upkeep)
@@ -307,7 +307,7 @@ def test_upkeep_begins_with_what_the_last_process_left(disk: FaultyDisk) -> None
     fill_segments(open_log(disk, segment_bytes=2_000), 3)
     log = open_log(disk.restart(), segment_bytes=2_000)
 
-    upkeep = Upkeep(log)
+    upkeep = UpkeepThread(log)
     wait_for(upkeep)
     upkeep.close()
 
@@ -315,7 +315,7 @@ def test_upkeep_begins_with_what_the_last_process_left(disk: FaultyDisk) -> None
 
 
 def test_a_job_may_come_in_slices(log: Log) -> None:
-    upkeep = Upkeep(log)
+    upkeep = UpkeepThread(log)
     steps: list[int] = []
 
     def job() -> Iterator[None]:
@@ -333,7 +333,7 @@ def test_a_job_may_come_in_slices(log: Log) -> None:
 def test_a_job_that_fails_does_not_stop_the_others(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    upkeep = Upkeep(log)
+    upkeep = UpkeepThread(log)
 
     upkeep.run(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
     wait_for(upkeep)
@@ -344,7 +344,7 @@ def test_a_job_that_fails_does_not_stop_the_others(
 
 def test_upkeep_ends_in_the_middle_of_its_work_when_it_is_closed(disk: FaultyDisk) -> None:
     log = open_log(disk)
-    upkeep = Upkeep(log)
+    upkeep = UpkeepThread(log)
     has_begun = threading.Event()
 
     def endless() -> Iterator[None]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from signalhub.log.disk import SystemDisk
-from signalhub.log.erasure import Erasure, remove_torn, rewrite
+from signalhub.log.erasure import SegmentErasure, remove_torn, rewrite
 from signalhub.log.errors import LogDamaged, LogFull
 from signalhub.log.index import Index
 from signalhub.log.log import Log
@@ -15,7 +15,7 @@ from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
-from signalhub.wire.entry import Kind, Stored
+from signalhub.wire.entry import Kind, StoredEntry
 from tests.support.memory.log import do_upkeep, drive, entry, fill, flip_bit, open_log, seqs
 
 ADDRESS = "@(people/ada)"
@@ -40,14 +40,14 @@ def two_streams(disk: FaultyDisk | SystemDisk) -> Log:
     return log
 
 
-def of_somebody(log: Log) -> Erasure:
+def of_somebody(log: Log) -> SegmentErasure:
     """Everything of the second stream in segments that are finished."""
     end = log.segments[-1].base
     ranges = tuple((at, at + 1) for at in range(2, end, 4))
-    return Erasure(ranges, PSEUDONYM, ranges)
+    return SegmentErasure(ranges, PSEUDONYM, ranges)
 
 
-def everything(log: Log) -> list[Stored]:
+def everything(log: Log) -> list[StoredEntry]:
     return [*Reader(log).scan(log.first)]
 
 
@@ -109,7 +109,7 @@ def test_a_stream_that_keeps_its_name_is_read_with_its_holes() -> None:
     reader = Reader(log)
     assert seqs(reader.read("orders", 1, 1, 10, 2**20)) == [*range(1, 11)]
 
-    drive(log.erase([Erasure(((1, 1), (4, 4)))]))
+    drive(log.erase([SegmentErasure(((1, 1), (4, 4)))]))
 
     found = reader.read("orders", 1, 1, 10, 2**20)
     assert seqs(found) == [*range(1, 11)]
@@ -159,7 +159,7 @@ def test_a_look_up_of_the_old_file_is_never_used_for_the_new_one() -> None:
 
     before = log.segments[0].bytes
 
-    drive(log.erase([Erasure(((0, 0), (19, 19)), grown, ((0, 0),))]))
+    drive(log.erase([SegmentErasure(((0, 0), (19, 19)), grown, ((0, 0),))]))
 
     assert log.segments[0].bytes == before
     assert seqs(reader.read("orders", 1, 3, 3, 2**20)) == [3, 4, 5]
@@ -178,8 +178,8 @@ def test_erasing_again_changes_nothing() -> None:
 def test_two_erasures_may_share_a_segment() -> None:
     disk = FaultyDisk()
     log = two_streams(disk)
-    first = Erasure(((2, 3),), "erased.01", ((2, 3),))
-    second = Erasure(((3, 3), (6, 6)), "erased.02", ((6, 6),))
+    first = SegmentErasure(((2, 3),), "erased.01", ((2, 3),))
+    second = SegmentErasure(((3, 3), (6, 6)), "erased.02", ((6, 6),))
 
     done = drive(log.erase([first, second]))
 
@@ -191,10 +191,10 @@ def test_two_erasures_may_share_a_segment() -> None:
 def test_an_entry_erased_for_one_may_lose_the_name_for_another() -> None:
     disk = FaultyDisk()
     log = two_streams(disk)
-    drive(log.erase([Erasure(((2, 2),))]))
+    drive(log.erase([SegmentErasure(((2, 2),))]))
     assert everything(log)[2].stream == ADDRESS
 
-    drive(log.erase([Erasure(((2, 2),), PSEUDONYM, ((2, 2),))]))
+    drive(log.erase([SegmentErasure(((2, 2),), PSEUDONYM, ((2, 2),))]))
 
     assert everything(log)[2].stream == PSEUDONYM
     assert verify(disk).is_sound
@@ -229,7 +229,7 @@ def test_the_last_segment_is_left_once_the_log_is_told_to_roll() -> None:
     log.roll_soon()
     log.append([entry(2)])
 
-    done = drive(log.erase([Erasure(((0, 0),))]))
+    done = drive(log.erase([SegmentErasure(((0, 0),))]))
 
     assert [one.erased for one in done] == [1]
     assert SECRET not in bytes_of(disk)
@@ -325,7 +325,9 @@ class TestIndex:
         last = log.segments[-1].base
         everything_left = tuple((at, at + 1) for at in range(2, last, 4))
 
-        done = drive(log.erase([erasure, Erasure(everything_left, PSEUDONYM, everything_left)]))
+        done = drive(
+            log.erase([erasure, SegmentErasure(everything_left, PSEUDONYM, everything_left)])
+        )
         index.forget([one.info.base for one in done])
         drive(index.update(log.segments))
         index.close()

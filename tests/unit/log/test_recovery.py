@@ -6,7 +6,7 @@ from signalhub.log.errors import LogFailed, LogFull
 from signalhub.log.head import Head, encode_head, read_head
 from signalhub.log.log import Log
 from signalhub.log.record import encode_batch, encode_entry
-from signalhub.log.recovery import Recovery, recover
+from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.segment import BATCHES_BEGIN, Header, encode_header, segment_name
 from signalhub.log.survey import RESERVE_NAME
 from signalhub.testing import FaultyDisk
@@ -23,7 +23,7 @@ def a_log(entries: int = 5) -> tuple[dict[str, bytes], Log]:
     return disk.files(), log
 
 
-def recovered(files: dict[str, bytes]) -> tuple[FaultyDisk, Recovery]:
+def recovered(files: dict[str, bytes]) -> tuple[FaultyDisk, LogRecovery]:
     disk = FaultyDisk(files)
     return disk, recover(disk, repair=True)
 

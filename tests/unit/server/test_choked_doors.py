@@ -12,7 +12,7 @@ import pytest
 
 from signalhub.server.port import listener as listener_module
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import Request, Response, Routes
+from signalhub.server.port.http import HttpRequest, Response, Routes
 from signalhub.server.port.listener import Gatekeeper, Listener, listen
 from signalhub.settings.model import Settings
 from tests.support.memory.doors import Nobody, Wire
@@ -30,10 +30,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def routes() -> Routes:
-    def big(request: Request) -> Response:
+    def big(request: HttpRequest) -> Response:
         return Response(200, BIG)
 
-    def small(request: Request) -> Response:
+    def small(request: HttpRequest) -> Response:
         return Response(200, b"small")
 
     made = Routes()

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import Later, Request, Response, Routes
+from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.port.listener import READ_BYTES, Gatekeeper, Listener
 from signalhub.settings.model import Settings
 from signalhub.wire.frames import CloseCode
@@ -31,19 +31,19 @@ class Desk:
         self.door = Door(self.listener)
         self.door.connection_made(cast(asyncio.Transport, self.wire))
 
-    def take(self, request: Request, name: str) -> Later:
+    def take(self, request: HttpRequest, name: str) -> Later:
         self.pending[name] = Later()
         return self.pending[name]
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: HttpRequest) -> Response:
         return Response(200, b"now")
 
-    def answer_early(self, request: Request) -> Later:
+    def answer_early(self, request: HttpRequest) -> Later:
         later = Later()
         later.respond(Response(200, b"early"))
         return later
 
-    def fail(self, request: Request, name: str) -> Response:
+    def fail(self, request: HttpRequest, name: str) -> Response:
         raise LookupError(name)
 
     def respond(self, name: str, response: Response | None = None) -> None:

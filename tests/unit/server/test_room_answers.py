@@ -11,7 +11,7 @@ from signalhub.core.rooms.values import Accepted, Blob, Page
 from signalhub.server.port.http import Response
 from signalhub.server.rooms import answers
 from signalhub.server.rooms.answers import Timestamps, time_text
-from signalhub.wire.entry import Proposal
+from signalhub.wire.entry import ProposalBody
 from signalhub.wire.errors import RoomCode, RoomError
 
 AT_MS = 1_769_860_805_123  # 2026-01-31T12:00:05.123Z
@@ -140,7 +140,9 @@ def test_blobs_come_with_their_version() -> None:
 
 
 def test_a_proposal_tells_what_is_known_about_it() -> None:
-    known = Proposal("p1", "anna", b"Y29udGVudA", "pending", AT_MS, AT_MS + 86_400_000, [b"b25l"])
+    known = ProposalBody(
+        "p1", "anna", b"Y29udGVudA", "pending", AT_MS, AT_MS + 86_400_000, [b"b25l"]
+    )
 
     assert json_of(answers.proposal(known, "exact")) == {
         "proposalId": "p1",
@@ -154,7 +156,7 @@ def test_a_proposal_tells_what_is_known_about_it() -> None:
 
 
 def test_a_proposal_without_a_proposer_or_times_leaves_them_out() -> None:
-    anonymous = Proposal("p1", "", b"Y29udGVudA", "expired", AT_MS, AT_MS)
+    anonymous = ProposalBody("p1", "", b"Y29udGVudA", "expired", AT_MS, AT_MS)
     record = {
         "proposalId": "p1",
         "encryptedContent": "Y29udGVudA",

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from signalhub.core import refusals
-from signalhub.server.port.http import Later, Request, Response, Routes
+from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.rooms.api import Api
-from signalhub.settings.model import Rooms
+from signalhub.settings.model import RoomsSettings
 from signalhub.wire.errors import RoomCode
 from signalhub.wire.room_ids import Names
 from tests.support.memory.write_path import Stage
@@ -25,7 +25,7 @@ class Desk:
     """Asks the endpoints of one hub, a request at a time."""
 
     def __init__(self, origins: tuple[str, ...] = (), **rooms: Any) -> None:
-        self.stage = Stage(rooms=Rooms(**rooms), origins=origins)
+        self.stage = Stage(rooms=RoomsSettings(**rooms), origins=origins)
         self.stage.hub.rooms.use(Names(b"a key"))
         self.routes = Routes()
         Api(self.stage.hub, self.stage.runner, self.stage.clock).add_to(self.routes)
@@ -39,7 +39,7 @@ class Desk:
         found = self.routes.find(path)
         assert found is not None
         route, parts = found
-        request = Request(method, path, query, headers, body)
+        request = HttpRequest(method, path, query, headers, body)
         if method not in route.methods:
             return self.routes.refuse_method(route, request)
         assert route.handler is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from signalhub.core.rooms.values import ABOUT_PROPOSALS, TYPES
 from signalhub.server.rooms.envelopes import (
-    Envelope,
+    RoomEnvelope,
     inbox_id,
     new_message_id,
     proposal_id,
@@ -32,7 +32,7 @@ CAPABILITY = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
 BAD_IDS = ["", "x" * 129, "a/b", "a b", "a\nb", "ä", "٣", "a..b", "..", 'a"b', "a\\b", "a\0b", "%"]
 
 
-def envelope(**members: object) -> Envelope:
+def envelope(**members: object) -> RoomEnvelope:
     return read_envelope({"ciphertext": "QUJD"} | members, BYTES_MAX)
 
 
@@ -43,7 +43,7 @@ def refusal(**members: object) -> RoomError:
 
 
 def test_a_ciphertext_is_all_an_envelope_needs() -> None:
-    assert envelope() == Envelope(None, b"QUJD", "mls_app", "", None, None, None)
+    assert envelope() == RoomEnvelope(None, b"QUJD", "mls_app", "", None, None, None)
 
 
 def test_an_envelope_holds_everything_its_sender_said() -> None:
@@ -51,7 +51,7 @@ def test_an_envelope_holds_everything_its_sender_said() -> None:
         messageId="m-1", roomId="r:1", tenantId="t", pseudonymId="p:1", type="mls_group_info"
     )
 
-    assert read == Envelope("m-1", b"QUJD", "mls_group_info", "", "p:1", "r:1", "t")
+    assert read == RoomEnvelope("m-1", b"QUJD", "mls_group_info", "", "p:1", "r:1", "t")
 
 
 def test_null_means_absent() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from signalhub.server.port import door
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import FAILED, Request, Response, Routes, Upgrade
+from signalhub.server.port.http import FAILED, HttpRequest, Response, Routes, Upgrade
 from signalhub.server.port.listener import at_capacity, too_many_connections
 from signalhub.server.rooms.socket import Visit
 from signalhub.server.rooms.upgrade import PATH, PROTOCOL, TENANT_PATH, Gate, rephrased, visit_of
@@ -31,13 +31,13 @@ def request(
     pseudonym: str | None = None,
     inbox: str | None = None,
     query: str = "",
-) -> Request:
+) -> HttpRequest:
     """An upgrade with these headers and subprotocols."""
     given = {"x-room-id": room, "x-pseudonym-id": pseudonym, "x-inbox-id": inbox}
     headers = {name: value for name, value in given.items() if value is not None}
     if protocols:
         headers["sec-websocket-protocol"] = ", ".join(protocols)
-    return Request("GET", "/room", query, headers)
+    return HttpRequest("GET", "/room", query, headers)
 
 
 def offered(**ids: str) -> list[str]:
@@ -108,7 +108,7 @@ def test_what_is_said_twice_alike_is_fine() -> None:
         request(PROTOCOL, "room", "pseudonym"),
     ],
 )
-def test_missing_bad_and_contradicting_ids_are_refused(asked: Request) -> None:
+def test_missing_bad_and_contradicting_ids_are_refused(asked: HttpRequest) -> None:
     with pytest.raises(RoomError) as refusal:
         visit_of(asked)
 
@@ -130,7 +130,7 @@ def test_missing_bad_and_contradicting_ids_are_refused(asked: Request) -> None:
     ],
 )
 def test_path_with_missing_bad_or_contradicting_ids_is_refused(
-    asked: Request, tenant: str, room: str
+    asked: HttpRequest, tenant: str, room: str
 ) -> None:
     with pytest.raises(RoomError) as refusal:
         visit_of(asked, tenant, room)

@@ -11,7 +11,7 @@ from picows import WSMsgType
 from signalhub.core.rooms.room import TRY_AGAIN_LATER
 from signalhub.server import runner as runner_module
 from signalhub.server.rooms.socket import BAD_FRAMES_MAX
-from signalhub.settings.model import Outbound
+from signalhub.settings.model import OutboundSettings
 from signalhub.wire.frames import CloseCode, text_header
 from tests.support.memory.room_sockets import RoomStage, Visitor
 
@@ -132,7 +132,7 @@ def test_socket_with_too_many_frames_waiting_is_closed_and_leaves(
 
 
 def test_socket_with_too_many_bytes_waiting_is_closed() -> None:
-    with stage_with(queue=1_000, outbound=Outbound(bytes_max=2_000)) as stage:
+    with stage_with(queue=1_000, outbound=OutboundSettings(bytes_max=2_000)) as stage:
         a, slow = stage.visit("a"), stage.visit("slow")
         slow.stall()
         fill(stage, a, 30)
@@ -142,7 +142,7 @@ def test_socket_with_too_many_bytes_waiting_is_closed() -> None:
 
 
 def test_bounds_of_rooms_are_not_those_of_actors() -> None:
-    with stage_with(outbound=Outbound(messages_max=10_000)) as stage:
+    with stage_with(outbound=OutboundSettings(messages_max=10_000)) as stage:
         assert stage.terms.bounds.messages_max == QUEUE
         assert stage.runner.bounds.messages_max == 10_000
 

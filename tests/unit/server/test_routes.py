@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from signalhub.server.port.http import Later, Request, Response, Routes, Upgrade
+from signalhub.server.port.http import HttpRequest, Later, Response, Routes, Upgrade
 from signalhub.wire.errors import unworded
 
 
-def handler(request: Request, *parts: str) -> Response:
+def handler(request: HttpRequest, *parts: str) -> Response:
     return Response(200, "|".join(parts).encode())
 
 
-def exact(request: Request) -> Response:
+def exact(request: HttpRequest) -> Response:
     return Response(200, b"exact")
 
 
-def opener(request: Request, *_: object) -> Response | Upgrade:
+def opener(request: HttpRequest, *_: object) -> Response | Upgrade:
     return Response(400)
 
 
@@ -31,7 +31,7 @@ def asked(routes: Routes, path: str) -> str | None:
         return None
     route, parts = found
     assert route.handler is not None
-    answer = route.handler(Request("GET", path, "", {}), *parts)
+    answer = route.handler(HttpRequest("GET", path, "", {}), *parts)
     assert isinstance(answer, Response)
     return answer.body.decode()
 
@@ -40,7 +40,7 @@ def refused(routes: Routes, path: str, method: str) -> Response:
     found = routes.find(path)
     assert found is not None
     assert method not in found[0].methods
-    return routes.refuse_method(found[0], Request(method, path, "", {}))
+    return routes.refuse_method(found[0], HttpRequest(method, path, "", {}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from picows import WSMsgType
 
-from signalhub.settings.model import Outbound
+from signalhub.settings.model import OutboundSettings
 from signalhub.wire.frames import Opcode
 from tests.support.memory.write_path import Peer, Stage
 
@@ -232,7 +232,7 @@ def test_an_ask_that_is_lost_is_not_counted_among_the_tells(stage: Stage) -> Non
 
 
 def test_who_was_told_to_wait_for_a_reader_that_is_closed_is_told_to_go_on() -> None:
-    with Stage(outbound=Outbound(pause_messages=3, resume_messages=1)) as stage:
+    with Stage(outbound=OutboundSettings(pause_messages=3, resume_messages=1)) as stage:
         a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
         block(stage, a, b)
         for number in range(5):

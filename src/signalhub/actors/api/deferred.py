@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from signalhub.actors.api import payload
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ payload.extend(
 class Deferred:
     """The table of unanswered calls."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: HostStore) -> None:
         self._execute = store.execute
 
     def put(self, actor: str, token: Token, caller: str, call_id: str) -> None:

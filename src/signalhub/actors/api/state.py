@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 
 from signalhub.actors.api import payload
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 _TABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]{0,62})\}")
 # Statements that would affect the transaction around the handler.
@@ -51,7 +51,7 @@ def table_prefix(actor: str) -> str:
 class State:
     """Reads and writes within the running handler's transaction."""
 
-    def __init__(self, store: Store, actor: str, max_depth: int, max_bytes: int) -> None:
+    def __init__(self, store: HostStore, actor: str, max_depth: int, max_bytes: int) -> None:
         self._store = store
         self._execute = store.execute
         self._actor = actor

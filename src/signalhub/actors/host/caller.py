@@ -73,7 +73,7 @@ class ActorHub:
         to = str(parse_ref(target) if isinstance(target, str) else target)
         wanted = operation if isinstance(operation, Operation) else op(operation, *args)
         call_id = uuid4().hex
-        body = wire.Message("request", call_id, to, msgspec.Raw(encode_operation(wanted)))
+        body = wire.ActorMessage("request", call_id, to, msgspec.Raw(encode_operation(wanted)))
         data = wire.join([wire.encode(body)])
         future = asyncio.get_running_loop().create_future()
         self._waiting[call_id] = future

@@ -23,27 +23,27 @@ from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.thread import Turning
 from signalhub.actors.kernel.control import NAME_KEPT
 from signalhub.actors.kernel.events import (
-    Answer,
-    Arrived,
+    ActorPlace,
+    BatchRefused,
+    CommandAnswer,
     Commanded,
     Connected,
+    DeliveryArrived,
     Effect,
-    Ended,
     Event,
     GiveAway,
-    Locate,
+    LocateActors,
     Moved,
     Offload,
-    Place,
-    Placed,
+    OffloadEnded,
+    PlacesFound,
     PlacingFailed,
     Receipted,
-    Refused,
-    Send,
-    Settle,
+    SendBatch,
+    SettleDelivery,
 )
 from signalhub.actors.kernel.kernel import Kernel
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.client import Client, Message, Reconnect, connect
 from signalhub.client.transport.runner import Token
 from signalhub.clock import Clock, SystemClock
@@ -111,7 +111,7 @@ class Host:
         self._folder = LockedFolder(os.fspath(data), lock_name=LOCK_NAME, owner="actor host")
         try:
             durability = for_host(self.config, classes).durability
-            store = Store(self._folder.path / FILE, durability=durability)
+            store = HostStore(self._folder.path / FILE, durability=durability)
             self.name, self._instance = _identity(store, name)
             # Has the hub already known this folder by its name?
             self._is_name_ours = store.get_meta(NAME_KEPT) is not None
@@ -274,7 +274,9 @@ class Host:
         if delivery is not None and delivery.accepted_at is not None:
             accepted_ms = delivery.accepted_at
         data = msgspec.json.encode(message.payload)
-        self.kernel_events([Arrived(message.type, data, message.sender, accepted_ms, message)])
+        self.kernel_events(
+            [DeliveryArrived(message.type, data, message.sender, accepted_ms, message)]
+        )
 
     def kernel_events(self, events: Iterable[Event]) -> None:
         """Tell the kernel what has happened."""
@@ -290,17 +292,17 @@ class Host:
         settles: list[Message] = []
         for effect in effects:
             match effect:
-                case Settle():
+                case SettleDelivery():
                     settles.append(effect.delivery)
-                case Send():
+                case SendBatch():
                     self._spawn(self._send(effect))
-                case Locate():
+                case LocateActors():
                     self._spawn(self._locate(effect))
                 case GiveAway():
                     self._spawn(self._give_away(effect))
                 case Offload():
                     self._spawn(self._offload(effect))
-                case Answer():
+                case CommandAnswer():
                     self._spawn(self._answer(effect))
         if settles:
             self._spawn(_settle(settles))
@@ -310,12 +312,12 @@ class Host:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, effect: Send) -> None:
+    async def _send(self, effect: SendBatch) -> None:
         self.kernel_events([await self._sent(effect)])
 
-    async def _sent(self, effect: Send) -> Receipted | Refused:
+    async def _sent(self, effect: SendBatch) -> Receipted | BatchRefused:
         if self._client is None:
-            return Refused(effect.batch, "not connected to the hub yet")
+            return BatchRefused(effect.batch, "not connected to the hub yet")
         self._notice_session(self._client)
         try:
             await self._client.ask(
@@ -329,17 +331,17 @@ class Host:
                 attempts=1,
             )
         except UnknownActor as error:
-            return Refused(effect.batch, str(error), is_final=effect.type == wire.RESULT)
+            return BatchRefused(effect.batch, str(error), is_final=effect.type == wire.RESULT)
         except HubRefused as error:
             return _refused(effect, error)
         except ClientError as error:
-            return Refused(effect.batch, str(error))
+            return BatchRefused(effect.batch, str(error))
         except Exception as error:
             log.exception("a batch for %s cannot be sent", effect.to)
-            return Refused(effect.batch, repr(error))
+            return BatchRefused(effect.batch, repr(error))
         return Receipted(effect.batch)
 
-    async def _locate(self, effect: Locate) -> None:
+    async def _locate(self, effect: LocateActors) -> None:
         claims = effect.claims
         strangers = [one for one in effect.actors if one not in claims]
         # Pass each answer on at once, so that no related message overtakes it.
@@ -348,7 +350,9 @@ class Host:
         if claims:
             self.kernel_events([await self._placed(list(claims), claims)])
 
-    async def _placed(self, actors: list[str], claims: dict[str, int]) -> Placed | PlacingFailed:
+    async def _placed(
+        self, actors: list[str], claims: dict[str, int]
+    ) -> PlacesFound | PlacingFailed:
         try:
             if self._client is None:
                 raise Unavailable("not connected to the hub yet")
@@ -360,8 +364,8 @@ class Host:
         except Exception:
             log.exception("error while asking for places")
             return PlacingFailed(actors)
-        places = [Place(one.actor, one.host, one.token) for one in found.places]
-        return Placed(places, {one.actor: one.message for one in found.unplaced})
+        places = [ActorPlace(one.actor, one.host, one.token) for one in found.places]
+        return PlacesFound(places, {one.actor: one.message for one in found.unplaced})
 
     async def _give_away(self, effect: GiveAway) -> None:
         moved = Moved(effect.actor, None, "not connected to the hub yet")
@@ -382,9 +386,9 @@ class Host:
         self._offloaded.add(work)
         body = await run_offloaded(effect.function, effect.arguments)
         self._offloaded.discard(work)
-        self.kernel_events([Ended(effect.actor, effect.call_id, body)])
+        self.kernel_events([OffloadEnded(effect.actor, effect.call_id, body)])
 
-    async def _answer(self, effect: Answer) -> None:
+    async def _answer(self, effect: CommandAnswer) -> None:
         if isinstance(effect.answer, asyncio.Future):
             effect.answer.set_result(effect.result)
             return
@@ -422,14 +426,14 @@ async def _settle(messages: list[Message]) -> None:
                 return
 
 
-def _refused(effect: Send, error: HubRefused) -> Refused:
+def _refused(effect: SendBatch, error: HubRefused) -> BatchRefused:
     if error.code == Code.STALE_PLACEMENT:
         stale = [one["actor"] for one in error.details.get("stale", ())]
-        return Refused(effect.batch, str(error), stale)
+        return BatchRefused(effect.batch, str(error), stale)
     if error.code == Code.MESSAGE_TOO_LARGE:
-        return Refused(effect.batch, str(error), is_too_large=True)
+        return BatchRefused(effect.batch, str(error), is_too_large=True)
     is_final = effect.type == wire.RESULT and error.code in _TELL_FINAL
-    return Refused(effect.batch, str(error), is_final=is_final)
+    return BatchRefused(effect.batch, str(error), is_final=is_final)
 
 
 def _commanded(message: Message) -> Commanded:
@@ -443,7 +447,7 @@ def _commanded(message: Message) -> Commanded:
     )
 
 
-def _identity(store: Store, name: str | None) -> tuple[str, str]:
+def _identity(store: HostStore, name: str | None) -> tuple[str, str]:
     """The name and instance of a host, stored in its folder."""
     with store.transaction():
         known, instance = store.get_meta("host"), store.get_meta("instance")

@@ -16,7 +16,7 @@ from signalhub.actors.kernel import dead_letters
 from signalhub.actors.kernel.dead_letters import Evidence
 from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.outbox import Row
-from signalhub.actors.wire import Message
+from signalhub.actors.wire import ActorMessage
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel.kernel import Kernel
@@ -46,7 +46,7 @@ class PendingCall(msgspec.Struct, frozen=True):
     key: str | None
 
 
-class Waiting(msgspec.Struct):
+class WaitingCall(msgspec.Struct):
     """A row of the table `pending`."""
 
     call_id: str
@@ -77,7 +77,7 @@ class Calls:
         )
         heapq.heapify(self._deadlines)
 
-    def put(self, actor: str, waiting: Waiting) -> None:
+    def put(self, actor: str, waiting: WaitingCall) -> None:
         self._execute(
             "INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -96,14 +96,14 @@ class Calls:
         if waiting.deadline_ms is not None:
             heapq.heappush(self._deadlines, (waiting.deadline_ms, waiting.call_id, actor))
 
-    def find(self, actor: str, call_id: str) -> Waiting | None:
+    def find(self, actor: str, call_id: str) -> WaitingCall | None:
         row = self._execute(
             f"SELECT {_COLUMNS} FROM pending WHERE actor = ? AND call_id = ?",  # noqa: S608
             (actor, call_id),
         ).fetchone()
         if row is None:
             return None
-        waiting = Waiting(*row)
+        waiting = WaitingCall(*row)
         # SQLite has no booleans, and a dead letter with a number in this field cannot be decoded.
         waiting.errors_only = bool(waiting.errors_only)
         return waiting
@@ -165,7 +165,7 @@ class Calls:
         self._kernel.inbox.withdraw(actor, "result", call_id)
         return CancelOutcome.SUPPRESSED
 
-    def withdraw(self, actor: str, waiting: Waiting) -> bool:
+    def withdraw(self, actor: str, waiting: WaitingCall) -> bool:
         """Withdraw the request; returns whether it certainly was not executed."""
         if not waiting.dest:
             self._execute(
@@ -192,7 +192,7 @@ class Calls:
             self._kernel.reached("timeout")
             self._time_out(actor, waiting, now_ms)
 
-    def _time_out(self, actor: str, waiting: Waiting, now_ms: int) -> None:
+    def _time_out(self, actor: str, waiting: WaitingCall, now_ms: int) -> None:
         self._execute(
             "UPDATE pending SET deadline_ms = NULL WHERE actor = ? AND call_id = ?",
             (actor, waiting.call_id),
@@ -235,7 +235,7 @@ class Calls:
         error = RemoteError("TooLarge", "the result is larger than the hub accepts")
         # An outside caller knows the id without the address prefixed to it here.
         call_id = row.call_id.removeprefix(f"{row.dest}#")
-        message = Message(
+        message = ActorMessage(
             "result", call_id, row.dest, msgspec.Raw(outcome.of_error(error)), row.actor
         )
         kernel.post(
@@ -245,14 +245,14 @@ class Calls:
     def _bury(self, row: Row, reason: str) -> None:
         kernel = self._kernel
         log.error("%s gave up a request to %s: %s", row.actor, row.dest, reason)
-        evidence = dead_letters.encode(dead_letters.Message(row.dest, row.kind, row.payload))
+        evidence = dead_letters.encode(dead_letters.UnsentMessage(row.dest, row.kind, row.payload))
         kernel.letters.bury(
             row.actor, "send", row.call_id, evidence, reason, row.attempts, kernel.now_ms
         )
 
     def restore(self, actor: str, call_id: str, evidence: Evidence) -> Item | None:
         """Retry a dead letter: deliver its outcome, or wait for it again if it has none."""
-        waiting = Waiting(
+        waiting = WaitingCall(
             call_id,
             evidence.dest,
             evidence.method,
@@ -272,5 +272,5 @@ class Calls:
 
 
 def _result(actor: str, call_id: str, body: bytes) -> Item:
-    message = Message("result", call_id, actor, msgspec.Raw(body))
+    message = ActorMessage("result", call_id, actor, msgspec.Raw(body))
     return Item(actor, "result", call_id, "", wire.encode(message))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from signalhub.actors.kernel import dead_letters
-from signalhub.actors.kernel.events import Answer, Commanded
+from signalhub.actors.kernel.events import CommandAnswer, Commanded
 from signalhub.actors.move.leave import CannotMove
 from signalhub.actors.store import views
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.wire import names
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def obey(kernel: Kernel, event: Commanded) -> None:
         result = {"result": _carried_out(kernel, event.name, event.arguments)}
     except (BadCommand, CannotMove) as refusal:
         result = {"error": str(refusal)}
-    kernel.effects.append(Answer(event.answer, result))
+    kernel.effects.append(CommandAnswer(event.answer, result))
 
 
 def _carried_out(kernel: Kernel, name: str, arguments: Arguments) -> Any:
@@ -56,7 +56,7 @@ def _carried_out(kernel: Kernel, name: str, arguments: Arguments) -> Any:
     return found
 
 
-def look(store: Store, name: str, arguments: Arguments) -> Any:
+def look(store: HostStore, name: str, arguments: Arguments) -> Any:
     """The answer to a read-only command; raises `BadCommand`."""
     view = LOOKS.get(name)
     if view is None:
@@ -99,11 +99,11 @@ def _cut(row: views.View, chars_max: int) -> views.View:
     }
 
 
-def _actors(store: Store, arguments: Arguments) -> Any:
+def _actors(store: HostStore, arguments: Arguments) -> Any:
     return _fitting(views.actors(store, **_optional(arguments, "kind", "limit", "offset")))
 
 
-def _actor(store: Store, arguments: Arguments) -> Any:
+def _actor(store: HostStore, arguments: Arguments) -> Any:
     found = views.actor(store, _text(arguments, "actor"))
     if found is not None:
         parts = ("calls", "alarmList", "deadLetters")
@@ -111,24 +111,24 @@ def _actor(store: Store, arguments: Arguments) -> Any:
     return found
 
 
-def _calls(store: Store, arguments: Arguments) -> Any:
+def _calls(store: HostStore, arguments: Arguments) -> Any:
     return _fitting(views.calls(store, **_optional(arguments, "address", "id", "limit", "offset")))
 
 
-def _call(store: Store, arguments: Arguments) -> Any:
+def _call(store: HostStore, arguments: Arguments) -> Any:
     return views.call(store, _text(arguments, "call"))
 
 
-def _alarms(store: Store, arguments: Arguments) -> Any:
+def _alarms(store: HostStore, arguments: Arguments) -> Any:
     wanted = _optional(arguments, "address", "id", "status", "limit", "offset")
     return _fitting(views.alarms(store, **wanted))
 
 
-def _dead(store: Store, arguments: Arguments) -> Any:
+def _dead(store: HostStore, arguments: Arguments) -> Any:
     return _fitting(views.dead(store, **_optional(arguments, "address", "id", "limit", "offset")))
 
 
-def _letter(store: Store, arguments: Arguments) -> Any:
+def _letter(store: HostStore, arguments: Arguments) -> Any:
     actor = _text(arguments, "actor", may_be_empty=True)
     found = dead_letters.contents(store, actor, _text(arguments, "id"))
     return None if found is None else _cut(found, ANSWER_BYTES_MAX // 8)
@@ -175,7 +175,7 @@ def _stats(kernel: Kernel, arguments: Arguments) -> Any:
     }
 
 
-LOOKS: dict[str, Callable[[Store, Arguments], Any]] = {
+LOOKS: dict[str, Callable[[HostStore, Arguments], Any]] = {
     "actors": _actors,
     "actor": _actor,
     "calls": _calls,

@@ -10,9 +10,9 @@ import msgspec
 from signalhub.actors.kernel.inbox import Item
 
 if TYPE_CHECKING:
-    from signalhub.actors.kernel.calls import Waiting
+    from signalhub.actors.kernel.calls import WaitingCall
     from signalhub.actors.kernel.kernel import Kernel
-    from signalhub.actors.store.store import Store
+    from signalhub.actors.store.store import HostStore
 
 Origin = Literal["continuation", "alarm", "send", "stranded", "unreadable"]
 
@@ -41,7 +41,7 @@ class Evidence(msgspec.Struct):
     outcome: bytes | None = None
 
     @classmethod
-    def of(cls, waiting: Waiting, outcome: bytes | None = None) -> Evidence:
+    def of(cls, waiting: WaitingCall, outcome: bytes | None = None) -> Evidence:
         """The dead letter of a pending call."""
         return cls(
             waiting.then,
@@ -58,7 +58,7 @@ encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Evidence).decode
 
 
-class Message(msgspec.Struct):
+class UnsentMessage(msgspec.Struct):
     """The dead letter of a message that was never sent."""
 
     dest: str
@@ -66,10 +66,10 @@ class Message(msgspec.Struct):
     payload: bytes
 
 
-_decode_message = msgspec.msgpack.Decoder(Message).decode
+_decode_message = msgspec.msgpack.Decoder(UnsentMessage).decode
 
 
-class Letters:
+class ActorDeadLetters:
     """The table `dead`."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -172,7 +172,7 @@ class Letters:
         return bool(self._kernel.store.connection.changes())
 
 
-def contents(store: Store, actor: str, dead_id: str) -> dict[str, Any] | None:
+def contents(store: HostStore, actor: str, dead_id: str) -> dict[str, Any] | None:
     """A letter in readable form; `None` if there is no such letter."""
     found = store.execute(
         "SELECT origin, payload FROM dead WHERE actor = ? AND dead_id = ?", (actor, dead_id)

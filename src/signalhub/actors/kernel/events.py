@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True):
+class ActorPlace(msgspec.Struct, frozen=True):
     """Where an actor lives, according to the hub."""
 
     actor: str
@@ -15,7 +15,7 @@ class Place(msgspec.Struct, frozen=True):
     token: int
 
 
-class Arrived(msgspec.Struct, gc=False):
+class DeliveryArrived(msgspec.Struct, gc=False):
     """The hub delivered a message from this host's mailbox; `delivery` is used to settle it."""
 
     type: str
@@ -31,7 +31,7 @@ class Receipted(msgspec.Struct):
     batch: str
 
 
-class Refused(msgspec.Struct):
+class BatchRefused(msgspec.Struct):
     """A batch was not accepted, or no receipt came in time.
 
     `stale` names actors that have moved. `is_final` means that the recipient, an outside caller, is
@@ -45,10 +45,10 @@ class Refused(msgspec.Struct):
     is_too_large: bool = False
 
 
-class Placed(msgspec.Struct):
+class PlacesFound(msgspec.Struct):
     """The hub's answer about places; `unplaced` maps actors without one to the reason."""
 
-    places: list[Place]
+    places: list[ActorPlace]
     unplaced: dict[str, str] = {}
 
 
@@ -58,7 +58,7 @@ class PlacingFailed(msgspec.Struct):
     actors: list[str]
 
 
-class Ended(msgspec.Struct):
+class OffloadEnded(msgspec.Struct):
     """Offloaded work has ended; `outcome` is encoded like that of a call."""
 
     actor: str
@@ -88,12 +88,20 @@ class Commanded(msgspec.Struct):
 
 
 Event = (
-    Arrived | Receipted | Refused | Placed | PlacingFailed | Ended | Moved | Connected | Commanded
+    DeliveryArrived
+    | Receipted
+    | BatchRefused
+    | PlacesFound
+    | PlacingFailed
+    | OffloadEnded
+    | Moved
+    | Connected
+    | Commanded
 )
 
 
-class Send(msgspec.Struct):
-    """Send a batch to the hub; answered by `Receipted` or `Refused` with the same id."""
+class SendBatch(msgspec.Struct):
+    """Send a batch to the hub; answered by `Receipted` or `BatchRefused` with the same id."""
 
     batch: str
     to: str
@@ -103,14 +111,14 @@ class Send(msgspec.Struct):
     ttl_ms: int | None = None
 
 
-class Settle(msgspec.Struct):
+class SettleDelivery(msgspec.Struct):
     """Settle a delivery, which is now in the store."""
 
     delivery: Any
 
 
-class Locate(msgspec.Struct):
-    """Ask the hub where actors live; answered by `Placed` or `PlacingFailed`.
+class LocateActors(msgspec.Struct):
+    """Ask the hub where actors live; answered by `PlacesFound` or `PlacingFailed`.
 
     `claims` are the tokens of the actors this host holds.
     """
@@ -120,7 +128,7 @@ class Locate(msgspec.Struct):
 
 
 class Offload(msgspec.Struct):
-    """Run a coroutine function; answered by `Ended`."""
+    """Run a coroutine function; answered by `OffloadEnded`."""
 
     actor: str
     call_id: str
@@ -136,11 +144,11 @@ class GiveAway(msgspec.Struct):
     to: str
 
 
-class Answer(msgspec.Struct):
+class CommandAnswer(msgspec.Struct):
     """The answer to a `Commanded`."""
 
     answer: Any
     result: dict[str, Any]
 
 
-Effect = Send | Settle | Locate | Offload | GiveAway | Answer
+Effect = SendBatch | SettleDelivery | LocateActors | Offload | GiveAway | CommandAnswer

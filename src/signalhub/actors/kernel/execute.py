@@ -29,12 +29,12 @@ from signalhub.actors.api.operation import (
 from signalhub.actors.api.payload import PayloadError
 from signalhub.actors.kernel import dead_letters
 from signalhub.actors.kernel.alarms import AlarmRow
-from signalhub.actors.kernel.calls import Waiting
+from signalhub.actors.kernel.calls import WaitingCall
 from signalhub.actors.kernel.dead_letters import Evidence
 from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.run import Running
 from signalhub.actors.store.store import StorageFailed, is_of_disk
-from signalhub.actors.wire import Message
+from signalhub.actors.wire import ActorMessage
 
 if TYPE_CHECKING:
     from signalhub.actors.kernel.kernel import Kernel
@@ -255,7 +255,7 @@ class Executor:
         return bound(actor, present)
 
     def _answer_error(
-        self, actor: Actor, message: Message, caller: str, error: BaseException
+        self, actor: Actor, message: ActorMessage, caller: str, error: BaseException
     ) -> None:
         kernel = self._kernel
         kernel.counters.request_errors += 1
@@ -312,12 +312,12 @@ class Executor:
             kernel.counters.continuations += 1
             kernel.inbox.done(item)
 
-    def _continuation(self, waiting: Waiting, value: Any) -> bytes | None:
+    def _continuation(self, waiting: WaitingCall, value: Any) -> bytes | None:
         if isinstance(value, CallError):
             return waiting.catch if waiting.catch is not None else waiting.then
         return None if waiting.errors_only else waiting.then
 
-    def _continue(self, item: Item, waiting: Waiting, stored: bytes, value: Any) -> None:
+    def _continue(self, item: Item, waiting: WaitingCall, stored: bytes, value: Any) -> None:
         calls = self._kernel.calls
         actor = self._kernel.instances.get(item.actor)
         continuation, method = _stored_method(actor, stored)
@@ -335,7 +335,7 @@ class Executor:
             finish=lambda *_: calls.remove(item.actor, item.call_id),
         )
 
-    def _failed(self, item: Item, waiting: Waiting, body: bytes, error: BaseException) -> None:
+    def _failed(self, item: Item, waiting: WaitingCall, body: bytes, error: BaseException) -> None:
         kernel = self._kernel
         attempts = item.attempts + 1
         limit = kernel.config_of(item.actor).handler_max_attempts

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from signalhub.actors.store.schema import HELD_MS
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.ids import Ulids
 
 # How many retried messages may run before the others in one turn.
@@ -34,10 +34,10 @@ class Item(msgspec.Struct, gc=False):
     attempts: int = 0
 
 
-class Inbox:
+class HostInbox:
     """The mailbox of all actors of a host."""
 
-    def __init__(self, store: Store, ids: Ulids) -> None:
+    def __init__(self, store: HostStore, ids: Ulids) -> None:
         self._store = store
         self._execute = store.execute
         self._ids = ids

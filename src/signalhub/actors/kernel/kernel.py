@@ -24,31 +24,31 @@ from signalhub.actors.api.names import parse_ref
 from signalhub.actors.kernel import control
 from signalhub.actors.kernel.alarms import AlarmTable
 from signalhub.actors.kernel.calls import Calls
-from signalhub.actors.kernel.dead_letters import Letters
+from signalhub.actors.kernel.dead_letters import ActorDeadLetters
 from signalhub.actors.kernel.events import (
-    Arrived,
+    BatchRefused,
     Commanded,
     Connected,
+    DeliveryArrived,
     Effect,
-    Ended,
     Event,
     Moved,
-    Placed,
+    OffloadEnded,
+    PlacesFound,
     PlacingFailed,
     Receipted,
-    Refused,
 )
 from signalhub.actors.kernel.execute import Executor, Instances
-from signalhub.actors.kernel.inbox import Inbox, Item
+from signalhub.actors.kernel.inbox import HostInbox, Item
 from signalhub.actors.kernel.outbox import Outbox, Row
 from signalhub.actors.kernel.receive import Arriving
-from signalhub.actors.kernel.recovery import Recovery
-from signalhub.actors.kernel.send import Dispatch
+from signalhub.actors.kernel.recovery import HostRecovery
+from signalhub.actors.kernel.send import BatchesUnderWay
 from signalhub.actors.move.leave import Moving
 from signalhub.actors.move.moves import Moves
 from signalhub.actors.move.places import Places
 from signalhub.actors.move.take_over import TakingOver
-from signalhub.actors.store.store import STORAGE_ERRORS, StorageFailed, Store
+from signalhub.actors.store.store import STORAGE_ERRORS, HostStore, StorageFailed
 from signalhub.ids import Ulids
 
 log = logging.getLogger("signalhub.actors")
@@ -83,7 +83,7 @@ class Kernel:
 
     def __init__(
         self,
-        store: Store,
+        store: HostStore,
         classes: Iterable[type[Actor]],
         *,
         host: str,
@@ -105,20 +105,20 @@ class Kernel:
         # Does memory still reflect a turn that was rolled back?
         self._is_unread = False
         self.places = Places(store, host)
-        self.inbox = Inbox(store, self.ids)
+        self.inbox = HostInbox(store, self.ids)
         self.outbox = Outbox(store)
         self.calls = Calls(self)
         self.deferred = Deferred(store)
         self.alarms = AlarmTable(self)
-        self.letters = Letters(self)
+        self.letters = ActorDeadLetters(self)
         self.instances = Instances(self)
         self.executor = Executor(self)
         self.arriving = Arriving(self)
-        self.dispatch = Dispatch(self, jitter)
+        self.dispatch = BatchesUnderWay(self, jitter)
         self.moves = Moves(store)
         self.moving = Moving(self)
         self.taking_over = TakingOver(self)
-        self.recovery = Recovery(self)
+        self.recovery = HostRecovery(self)
 
     def start(self, now_ms: int) -> None:
         """Read the tables; raises `StorageFailed`."""
@@ -180,17 +180,17 @@ class Kernel:
     def _take(self, event: Event) -> None:
         now_ms = self.now_ms
         match event:
-            case Arrived():
+            case DeliveryArrived():
                 self._deliver(event)
             case Receipted():
                 self.dispatch.receipted(event)
-            case Refused():
+            case BatchRefused():
                 self.dispatch.refused(event, now_ms)
-            case Placed():
+            case PlacesFound():
                 self.dispatch.placed(event, now_ms)
             case PlacingFailed():
                 self.dispatch.placing_failed(event, now_ms)
-            case Ended():
+            case OffloadEnded():
                 self._offload_ended(event)
             case Moved():
                 self.moving.moved(event, now_ms)
@@ -200,7 +200,7 @@ class Kernel:
             case Commanded():
                 control.obey(self, event)
 
-    def _deliver(self, event: Arrived) -> None:
+    def _deliver(self, event: DeliveryArrived) -> None:
         """A delivery must not stop the host, because it would be redelivered and stop it again."""
         fault = self.attempt(lambda: self.arriving.arrived(event, self.now_ms))
         if fault is not None:
@@ -229,7 +229,7 @@ class Kernel:
             return fault
         return None
 
-    def _offload_ended(self, event: Ended) -> None:
+    def _offload_ended(self, event: OffloadEnded) -> None:
         if not self.places.is_here(event.actor):
             return  # It is moving, perhaps packed already; its new host does the work again.
         self.store.execute(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 # The lane of rows whose destination has no known host.
 NOWHERE = ""
@@ -40,7 +40,7 @@ Lane = tuple[str, bool]
 class Outbox:
     """The table `outbox`, and how far each lane was sent."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: HostStore) -> None:
         self._store = store
         self._execute = store.execute
         # Every actor with stored messages: only for these does order with local messages matter.

@@ -17,12 +17,12 @@ from signalhub.actors.api import outcome
 from signalhub.actors.api.config import CallContext
 from signalhub.actors.api.errors import RemoteError
 from signalhub.actors.api.names import parse_ref
-from signalhub.actors.kernel.events import Arrived, Place, Settle
+from signalhub.actors.kernel.events import ActorPlace, DeliveryArrived, SettleDelivery
 from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.outbox import Row
-from signalhub.actors.move.places import Status
+from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store.schema import HELD_MS
-from signalhub.actors.wire import Message, NotReadable
+from signalhub.actors.wire import ActorMessage, NotReadable
 from signalhub.wire import names
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Arriving:
         self._contested.clear()
         self._seen_ms = self._written_ms = self._kernel.store.get_meta(_SEEN) or 0
 
-    def arrived(self, event: Arrived, now_ms: int) -> None:
+    def arrived(self, event: DeliveryArrived, now_ms: int) -> None:
         """A batch from another host, or a call from outside."""
         kernel = self._kernel
         try:
@@ -77,7 +77,7 @@ class Arriving:
             return
         self._settle(event)
 
-    def set_aside(self, event: Arrived, fault: str, now_ms: int) -> None:
+    def set_aside(self, event: DeliveryArrived, fault: str, now_ms: int) -> None:
         """Store an unreadable delivery for inspection, so that it is not redelivered."""
         self._kernel.counters.unreadable += 1
         self._kernel.letters.bury("", "unreadable", "", event.data, fault, 1, now_ms)
@@ -89,11 +89,11 @@ class Arriving:
         )
         self._settle(event)
 
-    def _settle(self, event: Arrived) -> None:
+    def _settle(self, event: DeliveryArrived) -> None:
         self._seen_ms = max(self._seen_ms, event.accepted_ms)
-        self._kernel.effects.append(Settle(event.delivery))
+        self._kernel.effects.append(SettleDelivery(event.delivery))
 
-    def _refuse(self, event: Arrived, fault: NotReadable) -> None:
+    def _refuse(self, event: DeliveryArrived, fault: NotReadable) -> None:
         """Send an error to the callers of unreadable requests, as far as they are known."""
         kernel = self._kernel
         error = RemoteError("Unreadable", str(fault))
@@ -105,15 +105,15 @@ class Arriving:
             if outline.kind != "request" or not _is_somebody(caller):
                 continue
             body = msgspec.Raw(outcome.of_error(error))
-            result = Message("result", outline.call, caller, body, outline.to)
+            result = ActorMessage("result", outline.call, caller, body, outline.to)
             data = wire.encode(result)
             kernel.post(outline.to, caller, kernel.new_id(), "result", outline.call, data)
 
-    def _message(self, message: Message, raw: bytes, accepted_ms: int, now_ms: int) -> None:
+    def _message(self, message: ActorMessage, raw: bytes, accepted_ms: int, now_ms: int) -> None:
         item = Item(message.to, message.kind, message.call, message.sender, raw)
         self.take(item, accepted_ms, now_ms)
 
-    def _from_outside(self, event: Arrived, now_ms: int) -> None:
+    def _from_outside(self, event: DeliveryArrived, now_ms: int) -> None:
         """A call from outside: answered at its real address, with its own ids."""
         batch = [message for message, _ in wire.split(event.data)]
         if any(message.kind != "request" for message in batch):
@@ -125,7 +125,7 @@ class Arriving:
             # The hub has verified the address, and it is passed on to all further calls.
             rights = {"address": event.sender}
             context = CallContext(auth=rights, call_id=call_id, caller=event.sender).encode()
-            trusted = Message(
+            trusted = ActorMessage(
                 "request",
                 call_id,
                 message.to,
@@ -149,11 +149,11 @@ class Arriving:
             kernel.counters.duplicates += 1
             return
         own = kernel.places.own(item.actor)
-        if own is not None and own.status is Status.HERE:
+        if own is not None and own.status is PlaceStatus.HERE:
             kernel.inbox.put(item, now_ms)
             return
         kernel.inbox.store(item, now_ms, HELD_MS)
-        if own is None or own.status is Status.GONE:
+        if own is None or own.status is PlaceStatus.GONE:
             self._wonder(item.actor)
 
     def _is_new(self, item: Item, accepted_ms: int) -> bool:
@@ -168,52 +168,52 @@ class Arriving:
         """A message has arrived for an actor that may live elsewhere."""
         own = self._kernel.places.own(address)
         # Its former token distinguishes late parts and answers from new ones.
-        self._kernel.places.put(address, 0 if own is None else own.token, Status.UNPLACED)
+        self._kernel.places.put(address, 0 if own is None else own.token, PlaceStatus.UNPLACED)
         self._kernel.dispatch.doubt(address)
 
     # Answers of the hub about places.
 
-    def lives_here(self, place: Place, now_ms: int) -> None:
+    def lives_here(self, place: ActorPlace, now_ms: int) -> None:
         """The hub places an actor here: a new actor starts, an existing one is arriving."""
         kernel = self._kernel
         own = kernel.places.own(place.actor)
         status = None if own is None else own.status
-        if status is Status.LEAVING:
+        if status is PlaceStatus.LEAVING:
             return
-        if status is Status.ARRIVING:
+        if status is PlaceStatus.ARRIVING:
             kernel.taking_over.confirmed(place, now_ms)
             return
         kernel.places.forget(place.actor)
-        if own is not None and status is not Status.HERE and own.token >= place.token:
+        if own is not None and status is not PlaceStatus.HERE and own.token >= place.token:
             log.error(
                 "the hub places %s here although it has moved to another host; its messages are "
                 "held until the hub's answer changes",
                 place.actor,
             )
-            kernel.places.put(place.actor, own.token, Status.GONE)
+            kernel.places.put(place.actor, own.token, PlaceStatus.GONE)
             return
-        if status is not Status.HERE and place.token > FIRST_TOKEN:
-            kernel.places.put(place.actor, place.token, Status.ARRIVING)
+        if status is not PlaceStatus.HERE and place.token > FIRST_TOKEN:
+            kernel.places.put(place.actor, place.token, PlaceStatus.ARRIVING)
             return
         self._contested.discard(place.actor)
-        if own is None or status is not Status.HERE or own.token != place.token:
-            kernel.places.put(place.actor, place.token, Status.HERE)
+        if own is None or status is not PlaceStatus.HERE or own.token != place.token:
+            kernel.places.put(place.actor, place.token, PlaceStatus.HERE)
         kernel.inbox.release(place.actor)
 
-    def lives_elsewhere(self, place: Place, now_ms: int) -> None:
+    def lives_elsewhere(self, place: ActorPlace, now_ms: int) -> None:
         """Forward its messages to its new host. If it lived here, it no longer runs."""
         kernel = self._kernel
         own = kernel.places.own(place.actor)
-        if own is None or own.status is Status.LEAVING:
+        if own is None or own.status is PlaceStatus.LEAVING:
             return
-        if own.status is Status.ARRIVING:
+        if own.status is PlaceStatus.ARRIVING:
             if place.token <= own.token:
                 # Asked before the move; later messages wait for another answer.
                 kernel.dispatch.doubt_later(place.actor, now_ms)
                 return
             # It was moving here and has been moved elsewhere.
             kernel.taking_over.give_up(place.actor)
-        if own.status is Status.HERE:
+        if own.status is PlaceStatus.HERE:
             if place.token < own.token and place.actor not in self._contested:
                 # The answer may be outdated: ask once more.
                 self._contested.add(place.actor)
@@ -222,14 +222,14 @@ class Arriving:
             self._contested.discard(place.actor)
             log.error("%s now lives in %s; its rows here are inactive", place.actor, place.host)
             # Its next move has the token after this one, even if the hub has lost its data.
-            kernel.places.put(place.actor, place.token, Status.GONE)
+            kernel.places.put(place.actor, place.token, PlaceStatus.GONE)
             # Messages that arrived in this turn must not run either.
             kernel.inbox.flush(now_ms)
             kernel.inbox.hold(place.actor)
             kernel.outbox.freeze(place.actor)
             kernel.instances.forget(place.actor)
             return
-        kernel.places.put(place.actor, own.token, Status.GONE)
+        kernel.places.put(place.actor, own.token, PlaceStatus.GONE)
         rows = kernel.store.execute(
             "DELETE FROM inbox WHERE actor = ? RETURNING arrival_id, kind, call_id, payload",
             (place.actor,),
@@ -270,7 +270,7 @@ class Arriving:
         return store.connection.changes()
 
 
-def _check_names(message: Message) -> None:
+def _check_names(message: ActorMessage) -> None:
     """Check sender and target of a message; raises `NotReadable`."""
     try:
         parse_ref(message.to)

@@ -35,7 +35,7 @@ _PURGE_TIMES: Final = 10
 _PURGE_KEYS: Final = 1_000
 
 
-class Recovery:
+class HostRecovery:
     """Startup, and the periodic cleanup of expired rows."""
 
     def __init__(self, kernel: Kernel) -> None:

@@ -30,11 +30,11 @@ from signalhub.actors.api.operation import (
 )
 from signalhub.actors.api.state import State
 from signalhub.actors.kernel.alarms import Alarms
-from signalhub.actors.kernel.calls import CallId, CancelOutcome, PendingCall, Waiting
+from signalhub.actors.kernel.calls import CallId, CancelOutcome, PendingCall, WaitingCall
 from signalhub.actors.kernel.dead_letters import DeadLetter
 from signalhub.actors.kernel.events import Effect, Offload
 from signalhub.actors.kernel.inbox import Item
-from signalhub.actors.wire import Message
+from signalhub.actors.wire import ActorMessage
 
 if TYPE_CHECKING:
     from signalhub.actors.api.actor import Actor, Then
@@ -115,7 +115,7 @@ class Running:
                 return before
         call_id = CallId(self.kernel.new_id())
         deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
-        waiting = Waiting(
+        waiting = WaitingCall(
             call_id,
             dest,
             wanted.method,
@@ -128,7 +128,7 @@ class Running:
         )
         # Nothing is stored before all checks have passed.
         context = self._context(call_id, is_new_chain=is_new_chain)
-        message = Message("request", call_id, dest, body, self.address, context)
+        message = ActorMessage("request", call_id, dest, body, self.address, context)
         self.kernel.calls.put(self.address, waiting)
         if key is not None:
             until_ms = self.now_ms + self.config.idempotency_ttl_ms
@@ -146,7 +146,7 @@ class Running:
         body = self._encoded(wanted)
         call_id = CallId(self.kernel.new_id())
         context = self._context(call_id, is_new_chain=False)
-        message = Message("request", call_id, dest, body, self.address, context, wants=False)
+        message = ActorMessage("request", call_id, dest, body, self.address, context, wants=False)
         self._post(message, None, is_ordered=True)
         return call_id
 
@@ -220,7 +220,7 @@ class Running:
         context = fresh() if is_new_chain else self.context
         return msgspec.Raw(context.child(self.address, call_id=call_id).encode())
 
-    def _post(self, message: Message, expires_ms: int | None, *, is_ordered: bool) -> None:
+    def _post(self, message: ActorMessage, expires_ms: int | None, *, is_ordered: bool) -> None:
         item = self.kernel.post(
             self.address,
             message.to,
@@ -291,7 +291,7 @@ class Running:
         """Send an outcome to the caller, if there is one."""
         if not caller:
             return
-        message = Message("result", call_id, caller, msgspec.Raw(body), self.address)
+        message = ActorMessage("result", call_id, caller, msgspec.Raw(body), self.address)
         if caller.startswith("@"):
             # An outside caller knows the id without the address prefixed to it here.
             message.call = call_id.removeprefix(f"{caller}#")
@@ -329,7 +329,7 @@ class Running:
         deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
         self.kernel.calls.put(
             self.address,
-            Waiting(
+            WaitingCall(
                 call_id, "", name, continuation, rescue, False, self.context.encode(), deadline_ms
             ),
         )

@@ -17,17 +17,17 @@ import msgspec
 
 from signalhub.actors import wire
 from signalhub.actors.kernel.events import (
-    Locate,
-    Place,
-    Placed,
+    ActorPlace,
+    BatchRefused,
+    LocateActors,
+    PlacesFound,
     PlacingFailed,
     Receipted,
-    Refused,
-    Send,
+    SendBatch,
 )
 from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.outbox import FROZEN, NOWHERE, Lane, Row
-from signalhub.actors.move.places import Status
+from signalhub.actors.move.places import PlaceStatus
 from signalhub.ids import time_of
 from signalhub.pacing import grown, spread
 
@@ -52,7 +52,7 @@ class Trip(msgspec.Struct):
     sent_ms: int
 
 
-class Pause(msgspec.Struct):
+class SendPause(msgspec.Struct):
     """The back-off of a lane, or of asking for places, after a failure."""
 
     attempts: int = 0
@@ -61,7 +61,7 @@ class Pause(msgspec.Struct):
     is_single: bool = False
 
 
-class Dispatch:
+class BatchesUnderWay:
     """The batches in flight from this host, and its questions about places."""
 
     def __init__(self, kernel: Kernel, jitter: Callable[[], float]) -> None:
@@ -70,15 +70,15 @@ class Dispatch:
         self._trips: dict[str, Trip] = {}
         self._busy: set[Lane] = set()
         self._awake: set[Lane] = set()
-        self._pauses: dict[Lane, Pause] = {}
+        self._pauses: dict[Lane, SendPause] = {}
         # Actors the hub has been asked about, and those to ask about again.
         self._asked: dict[str, int] = {}
         # Ordered, because the same events must always ask the same questions.
         self._doubted: dict[str, None] = {}
-        self._asking = Pause()
+        self._asking = SendPause()
         # Is there an actor the hub has not been asked about? And the actors nobody serves for now.
         self._is_unlocated = False
-        self._unplaced: dict[str, Pause] = {}
+        self._unplaced: dict[str, SendPause] = {}
         self._swept_ms = 0
 
     def load(self) -> None:
@@ -87,14 +87,14 @@ class Dispatch:
         self._busy.clear()
         self._pauses.clear()
         self._asked.clear()
-        self._asking = Pause()
+        self._asking = SendPause()
         self._is_unlocated = True
         self._unplaced.clear()
         self._awake = set(self._kernel.outbox.load())
         # Arriving actors may be complete and wait only for the hub's confirmation.
         self._doubted = dict.fromkeys(
             address
-            for status in (Status.UNPLACED, Status.ARRIVING)
+            for status in (PlaceStatus.UNPLACED, PlaceStatus.ARRIVING)
             for address in self._kernel.places.with_status(status)
         )
         self._swept_ms = 0
@@ -109,7 +109,7 @@ class Dispatch:
         self._asking.until_ms = 0
         for pause in self._unplaced.values():
             pause.until_ms = 0
-        self._doubted.update(dict.fromkeys(self._kernel.places.with_status(Status.HERE)))
+        self._doubted.update(dict.fromkeys(self._kernel.places.with_status(PlaceStatus.HERE)))
         self._is_unlocated = True
 
     def wake(self, lane: Lane) -> None:
@@ -131,14 +131,14 @@ class Dispatch:
     def doubt_later(self, address: str, now_ms: int) -> None:
         """Ask again after a pause that grows each time."""
         self._doubted[address] = None
-        self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
+        self._lengthen(self._unplaced.setdefault(address, SendPause()), now_ms)
 
     def lane_for(self, dest: str, *, is_ordered: bool) -> Lane:
         """The lane for messages to an actor; `NOWHERE` if its host is unknown."""
         if dest.startswith("@"):
             return dest, is_ordered
         own = self._kernel.places.own(dest)
-        if own is not None and own.status in (Status.HERE, Status.ARRIVING):
+        if own is not None and own.status in (PlaceStatus.HERE, PlaceStatus.ARRIVING):
             return self._kernel.places.host, is_ordered
         found = self._kernel.places.find(dest)
         return (NOWHERE if found is None else found.host), is_ordered
@@ -184,7 +184,7 @@ class Dispatch:
         for batch, trip in list(self._trips.items()):
             if not oldest_ms <= trip.sent_ms <= now_ms:
                 log.warning("a batch for %s got no answer", trip.lane[0])
-                self.refused(Refused(batch, "no answer"), now_ms)
+                self.refused(BatchRefused(batch, "no answer"), now_ms)
         for address, asked_ms in list(self._asked.items()):
             if not oldest_ms <= asked_ms <= now_ms:
                 del self._asked[address]
@@ -235,13 +235,13 @@ class Dispatch:
 
     def _send(
         self, batch: str, lane: Lane, rows: list[Row], fences: dict[str, int], now_ms: int
-    ) -> Send:
+    ) -> SendBatch:
         ends = [row.expires_ms for row in rows if row.expires_ms is not None]
         ttl_ms = max(_TTL_MS_MIN, max(ends) - now_ms) if ends else None
         is_outside = rows[0].dest.startswith("@")
         data = wire.join(row.payload for row in rows)
         type = wire.RESULT if is_outside else wire.BATCH
-        return Send(batch, lane[0], type, data, fences, ttl_ms)
+        return SendBatch(batch, lane[0], type, data, fences, ttl_ms)
 
     def _fence(self, row: Row, lane: Lane, fences: dict[str, int]) -> bool:
         """Add the fences the hub must check; `False` if the destination's place is unknown."""
@@ -291,7 +291,7 @@ class Dispatch:
             self._kernel.outbox.remove(trip.rows)
             self._pauses.pop(trip.lane, None)
 
-    def refused(self, event: Refused, now_ms: int) -> None:
+    def refused(self, event: BatchRefused, now_ms: int) -> None:
         trip = self._end(event.batch)
         if trip is None:
             self._kernel.moving.refused(event, now_ms)
@@ -314,19 +314,19 @@ class Dispatch:
                 self.wake(lane)
             if len(strangers) == len(event.stale):
                 return
-        pause = self._pauses.setdefault(trip.lane, Pause())
+        pause = self._pauses.setdefault(trip.lane, SendPause())
         self._lengthen(pause, now_ms)
         log.debug("%s: %s", trip.lane[0], event.reason)
 
     def _too_large(self, trip: Trip, now_ms: int) -> None:
         if len(trip.rows) > 1:
-            self._pauses.setdefault(trip.lane, Pause()).is_single = True
+            self._pauses.setdefault(trip.lane, SendPause()).is_single = True
             return
         (row,) = trip.rows
         own = self._kernel.places.own(row.actor)
-        if own is not None and own.status in (Status.LEAVING, Status.GONE):
+        if own is not None and own.status in (PlaceStatus.LEAVING, PlaceStatus.GONE):
             # The row moves along and is refused there, too; nothing of the actor runs here.
-            self._lengthen(self._pauses.setdefault(trip.lane, Pause()), now_ms)
+            self._lengthen(self._pauses.setdefault(trip.lane, SendPause()), now_ms)
         else:
             self._kernel.calls.too_large(row)
 
@@ -336,7 +336,7 @@ class Dispatch:
             self._busy.discard(trip.lane)
         return trip
 
-    def _lengthen(self, pause: Pause, now_ms: int) -> None:
+    def _lengthen(self, pause: SendPause, now_ms: int) -> None:
         config = self._kernel.config
         pause.attempts += 1
         wait_ms = grown(config.retry_base_ms, config.retry_cap_ms, pause.attempts - 1)
@@ -369,7 +369,7 @@ class Dispatch:
             return
         self._asked.update(dict.fromkeys(new, now_ms))
         claims = {one: token for one in new if (token := self._claim(one)) is not None}
-        self._kernel.effects.append(Locate(new, claims))
+        self._kernel.effects.append(LocateActors(new, claims))
 
     def _is_wanted(self, address: str, now_ms: int) -> bool:
         pause = self._unplaced.get(address)
@@ -378,10 +378,10 @@ class Dispatch:
     def _claim(self, address: str) -> int | None:
         """The token of an actor that lives here, even if the hub does not know it."""
         own = self._kernel.places.own(address)
-        if own is None or own.status not in (Status.HERE, Status.ARRIVING):
+        if own is None or own.status not in (PlaceStatus.HERE, PlaceStatus.ARRIVING):
             return None
         # Parts are sent after the hub has changed the place, so it once knew this token.
-        is_home = own.status is Status.HERE or self._kernel.taking_over.is_complete(address)
+        is_home = own.status is PlaceStatus.HERE or self._kernel.taking_over.is_complete(address)
         return own.token if is_home else None
 
     def placing_failed(self, event: PlacingFailed, now_ms: int) -> None:
@@ -390,7 +390,7 @@ class Dispatch:
         self._lengthen(self._asking, now_ms)
         self._is_unlocated = True
 
-    def placed(self, event: Placed, now_ms: int) -> None:
+    def placed(self, event: PlacesFound, now_ms: int) -> None:
         """The hub has said where actors live."""
         kernel = self._kernel
         hosts: dict[str, str] = {}
@@ -413,16 +413,16 @@ class Dispatch:
             self.wake(lane)
         if not any(kernel.outbox.dests(NOWHERE, 1)):
             self._awake = {lane for lane in self._awake if lane[0] != NOWHERE}
-        self._asking = Pause()
+        self._asking = SendPause()
         new = [address for address in event.unplaced if address not in self._unplaced]
         for address in event.unplaced:
             self._asked.pop(address, None)
-            self._lengthen(self._unplaced.setdefault(address, Pause()), now_ms)
+            self._lengthen(self._unplaced.setdefault(address, SendPause()), now_ms)
         if new:
             others = f" and {len(new) - 1} more" if len(new) > 1 else ""
             log.warning("no place for %s%s yet: %s", new[0], others, event.unplaced[new[0]])
 
-    def _elsewhere(self, place: Place, now_ms: int) -> None:
+    def _elsewhere(self, place: ActorPlace, now_ms: int) -> None:
         self._kernel.places.learn(place.actor, place.host, place.token)
         self._kernel.arriving.lives_elsewhere(place, now_ms)
 

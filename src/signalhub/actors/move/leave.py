@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.actors import wire
-from signalhub.actors.kernel.events import Arrived, GiveAway, Moved, Refused, Send
+from signalhub.actors.kernel.events import BatchRefused, DeliveryArrived, GiveAway, Moved, SendBatch
 from signalhub.actors.move.moves import (
     Event,
-    Move,
+    MoveRow,
     Part,
     Step,
     encoded_arrival,
@@ -23,7 +23,7 @@ from signalhub.actors.move.moves import (
     read_part,
 )
 from signalhub.actors.move.parcel import Parcel, pack
-from signalhub.actors.move.places import Status
+from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.wire import NotReadable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class CannotMove(ValueError):
     """The move was not started; the text says why."""
 
 
-class Trip(msgspec.Struct):
+class MoveTrip(msgspec.Struct):
     """A step of a move that waits for the hub's answer."""
 
     actor: str
@@ -49,7 +49,7 @@ class Trip(msgspec.Struct):
     # Sent over an earlier connection? Then its success does not count.
     is_outdated: bool = False
 
-    def is_of(self, move: Move) -> bool:
+    def is_of(self, move: MoveRow) -> bool:
         return self.move_id == move.move_id and self.step == move.step
 
 
@@ -60,7 +60,7 @@ class Moving:
         self._kernel = kernel
         self._moves = kernel.moves
         # By the id of the batch or request.
-        self._trips: dict[str, Trip] = {}
+        self._trips: dict[str, MoveTrip] = {}
         self._next_part: dict[str, int] = {}
         self._paused_until_ms: dict[str, int] = {}
         # Moves whose mark the hub has stored: it will be delivered.
@@ -96,7 +96,7 @@ class Moving:
 
     # The old host.
 
-    def begin(self, actor: str, to: str) -> Move:
+    def begin(self, actor: str, to: str) -> MoveRow:
         """Stop the actor and start its move; raises `CannotMove`."""
         kernel = self._kernel
         token = kernel.places.token_of(actor)
@@ -112,7 +112,7 @@ class Moving:
             # Fail now rather than after its place has changed.
             raise CannotMove(f"the rows of {actor} cannot be sent: {error}") from error
         self._moves.failures.pop(actor, None)
-        kernel.places.put(actor, token, Status.LEAVING)
+        kernel.places.put(actor, token, PlaceStatus.LEAVING)
         # Messages that arrived in this turn must not run either.
         kernel.inbox.flush(kernel.now_ms)
         kernel.inbox.hold(actor)
@@ -120,7 +120,7 @@ class Moving:
         kernel.instances.forget(actor)
         return self._moves.begin(actor, "leaving", to, token, kernel.new_id())
 
-    def send_again(self, actor: str, to: str) -> Move:
+    def send_again(self, actor: str, to: str) -> MoveRow:
         """Send the parts again, to a host that replaces a lost one; raises `CannotMove`."""
         move = self._moves.find(actor)
         if move is None or not self.is_packed(actor) or move.peer != to:
@@ -142,12 +142,12 @@ class Moving:
         else:
             self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
-    def _stay(self, move: Move, reason: str) -> None:
+    def _stay(self, move: MoveRow, reason: str) -> None:
         """The hub refused to change the place: the actor continues here."""
         kernel = self._kernel
         log.error("%s is not moved: %s", move.actor, reason)
         self._moves.failures[move.actor] = reason
-        kernel.places.put(move.actor, move.token, Status.HERE)
+        kernel.places.put(move.actor, move.token, PlaceStatus.HERE)
         kernel.inbox.release(move.actor)
         self.thaw(move.actor)
         kernel.calls.load()
@@ -161,7 +161,7 @@ class Moving:
         for lane in self._kernel.outbox.thaw(actor):
             self._kernel.dispatch.wake(lane)
 
-    def marked(self, event: Arrived) -> None:
+    def marked(self, event: DeliveryArrived) -> None:
         """The mark was delivered: everything before it is here."""
         move_id = read_mark(event.data)
         if event.sender != self._kernel.places.host:
@@ -179,7 +179,7 @@ class Moving:
         move = self._moves.find(actor)
         return move is not None and move.direction == "leaving" and move.step == "drained"
 
-    def _cut_smaller(self, move: Move) -> bool:
+    def _cut_smaller(self, move: MoveRow) -> bool:
         """The hub's limit is lower than expected: make smaller parts; returns whether it could."""
         bodies = self._moves.bodies(move)
         part_bytes = len(bodies[0]) // 2
@@ -188,7 +188,7 @@ class Moving:
         self._cut_anew(move, bodies, part_bytes)
         return True
 
-    def _cut_anew(self, move: Move, bodies: list[bytes], part_bytes: int | None = None) -> None:
+    def _cut_anew(self, move: MoveRow, bodies: list[bytes], part_bytes: int | None = None) -> None:
         """Cut into parts under a new id, so that they are not mistaken for the old ones."""
         self._moves.drop_parts(move.actor)
         self._next_part.pop(move.actor, None)
@@ -196,7 +196,7 @@ class Moving:
         self._moves.put(move)
         self._moves.cut(move, b"".join(bodies), part_bytes or len(bodies[0]))
 
-    def part_arrived(self, event: Arrived) -> None:
+    def part_arrived(self, event: DeliveryArrived) -> None:
         """A part of an actor, or the confirmation of an arrival; raises `NotReadable`."""
         part, body = read_part(event.data)
         if part.count:
@@ -214,7 +214,7 @@ class Moving:
             return
         kernel = self._kernel
         Parcel.delete(kernel.store, move.actor)
-        kernel.places.put(move.actor, move.token, Status.GONE)
+        kernel.places.put(move.actor, move.token, PlaceStatus.GONE)
         kernel.places.learn(move.actor, move.peer, move.token)
         kernel.inbox.recount()
         kernel.dispatch.doubt(move.actor)
@@ -228,15 +228,15 @@ class Moving:
             if self._paused_until_ms.get(move.actor, 0) <= now_ms and not self._is_under_way(move):
                 self._step(move)
 
-    def _is_under_way(self, move: Move) -> bool:
+    def _is_under_way(self, move: MoveRow) -> bool:
         is_awaited = move.step == "placed" and move.move_id in self._marked
         return is_awaited or any(trip.is_of(move) for trip in self._trips.values())
 
-    def _step(self, move: Move) -> None:
+    def _step(self, move: MoveRow) -> None:
         host = self._kernel.places.host
         match move.step:
             case "asked":
-                self._trips[_giving(move.actor)] = Trip(move.actor, move.move_id, move.step)
+                self._trips[_giving(move.actor)] = MoveTrip(move.actor, move.move_id, move.step)
                 self._kernel.effects.append(GiveAway(move.actor, move.token, move.peer))
             case "placed":
                 self._send(move, f"mark-{move.move_id}", host, wire.MARK, encoded_mark(move))
@@ -251,9 +251,9 @@ class Moving:
                 data = encoded_arrival(move.move_id, move.actor, move.token)
                 self._send(move, f"arrived-{move.move_id}", move.peer, wire.MOVE, data)
 
-    def _send(self, move: Move, batch: str, to: str, type: str, data: bytes) -> None:
-        self._trips[batch] = Trip(move.actor, move.move_id, move.step)
-        self._kernel.effects.append(Send(batch, to, type, data, {}))
+    def _send(self, move: MoveRow, batch: str, to: str, type: str, data: bytes) -> None:
+        self._trips[batch] = MoveTrip(move.actor, move.move_id, move.step)
+        self._kernel.effects.append(SendBatch(batch, to, type, data, {}))
 
     def receipted(self, batch: str) -> None:
         """The hub has stored a batch; if it was a step of a move, continue the move."""
@@ -268,7 +268,7 @@ class Moving:
         elif move.step == "arrived":
             self._end(move, "told")
 
-    def refused(self, event: Refused, now_ms: int) -> None:
+    def refused(self, event: BatchRefused, now_ms: int) -> None:
         """The hub refused a batch; if it was a step of a move, retry it."""
         move, _ = self._back(event.batch)
         if move is None:
@@ -280,13 +280,13 @@ class Moving:
         log.debug("the move of %s: %s", move.actor, event.reason)
         self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
-    def _back(self, batch: str) -> tuple[Move | None, Trip | None]:
+    def _back(self, batch: str) -> tuple[MoveRow | None, MoveTrip | None]:
         """The trip of a batch and its move, unless the move has advanced meanwhile."""
         trip = self._trips.pop(batch, None)
         move = None if trip is None else self._moves.find(trip.actor)
         return (move if move is not None and trip is not None and trip.is_of(move) else None), trip
 
-    def _end(self, move: Move, event: Event) -> None:
+    def _end(self, move: MoveRow, event: Event) -> None:
         self._moves.advance(move, event)
         self._next_part.pop(move.actor, None)
         self._paused_until_ms.pop(move.actor, None)

@@ -29,7 +29,7 @@ import msgspec
 
 from signalhub.actors import wire
 from signalhub.actors.api.names import parse_ref
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 from signalhub.actors.wire import NotReadable
 
 Direction = Literal["leaving", "arriving"]
@@ -54,7 +54,7 @@ TRANSITIONS: Final[dict[tuple[Direction, Step], dict[Event, Step | None]]] = {
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Move(msgspec.Struct):
+class MoveRow(msgspec.Struct):
     """A row of the table `moves`."""
 
     actor: str
@@ -107,7 +107,7 @@ def read_mark(data: bytes) -> str:
         raise NotReadable(f"unreadable mark: {error}") from error
 
 
-def encoded_mark(move: Move) -> bytes:
+def encoded_mark(move: MoveRow) -> bytes:
     return msgspec.json.encode(Mark(move.move_id))
 
 
@@ -119,35 +119,37 @@ def encoded_arrival(move_id: str, actor: str, token: int) -> bytes:
 class Moves:
     """Moves under way from and to this host."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: HostStore) -> None:
         self._execute = store.execute
-        self._moves: dict[str, Move] = {}
+        self._moves: dict[str, MoveRow] = {}
         # Why moves failed, for operators.
         self.failures: dict[str, str] = {}
 
     def load(self) -> None:
         rows = self._execute("SELECT actor, direction, peer, step, token, move_id FROM moves")
-        self._moves = {str(row[0]): Move(*row) for row in rows}
+        self._moves = {str(row[0]): MoveRow(*row) for row in rows}
 
-    def all(self) -> list[Move]:
+    def all(self) -> list[MoveRow]:
         return list(self._moves.values())
 
-    def find(self, actor: str) -> Move | None:
+    def find(self, actor: str) -> MoveRow | None:
         return self._moves.get(actor)
 
-    def put(self, move: Move) -> None:
+    def put(self, move: MoveRow) -> None:
         self._moves[move.actor] = move
         self._execute(
             "INSERT OR REPLACE INTO moves VALUES (?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(move)
         )
 
-    def begin(self, actor: str, direction: Direction, peer: str, token: int, move_id: str) -> Move:
+    def begin(
+        self, actor: str, direction: Direction, peer: str, token: int, move_id: str
+    ) -> MoveRow:
         """A move in its first step."""
-        move = Move(actor, direction, peer, FIRST_STEPS[direction], token, move_id)
+        move = MoveRow(actor, direction, peer, FIRST_STEPS[direction], token, move_id)
         self.put(move)
         return move
 
-    def advance(self, move: Move, event: Event) -> None:
+    def advance(self, move: MoveRow, event: Event) -> None:
         """Something has happened to a move: store its next step, or delete it at its end."""
         steps = TRANSITIONS[move.direction, move.step]
         assert event in steps, f"{event}, of a move that is {move.direction}, {move.step}"
@@ -162,7 +164,7 @@ class Moves:
 
     # Parts.
 
-    def cut(self, move: Move, data: bytes, part_bytes: int) -> None:
+    def cut(self, move: MoveRow, data: bytes, part_bytes: int) -> None:
         """Store a parcel in parts of that size."""
         for number, at in enumerate(range(0, len(data), part_bytes)):
             self.put_part(move.actor, move.move_id, number, data[at : at + part_bytes])
@@ -175,7 +177,7 @@ class Moves:
     def drop_parts(self, actor: str) -> None:
         self._execute("DELETE FROM parts WHERE actor = ?", (actor,))
 
-    def bodies(self, move: Move) -> list[bytes]:
+    def bodies(self, move: MoveRow) -> list[bytes]:
         """The parts received so far, in order."""
         rows: Iterable[tuple[Any, ...]] = self._execute(
             "SELECT body FROM parts WHERE actor = ? AND move_id = ? ORDER BY number",
@@ -189,7 +191,7 @@ class Moves:
         ).get
         return found
 
-    def encoded_part(self, move: Move, number: int) -> bytes | None:
+    def encoded_part(self, move: MoveRow, number: int) -> bytes | None:
         """A part as it is sent; `None` after the last one."""
         body = self._execute(
             "SELECT body FROM parts WHERE actor = ? AND move_id = ? AND number = ?",

@@ -10,7 +10,7 @@ import msgspec
 from signalhub.actors.api.state import table_prefix
 from signalhub.actors.kernel.outbox import FROZEN
 from signalhub.actors.store.schema import HELD_MS, VERSION
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 # Tables with a column `actor` whose rows are moved unchanged.
 _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
@@ -21,7 +21,7 @@ _EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
 Columns = list[Any]
 
 
-class Table(msgspec.Struct):
+class ActorTable(msgspec.Struct):
     """A table of the actor's own, made with `state.sql`."""
 
     statements: list[str]
@@ -42,7 +42,7 @@ class Parcel(msgspec.Struct):
     inbox: list[Columns]
     outbox: list[Columns]
     done: list[Columns]
-    tables: list[Table]
+    tables: list[ActorTable]
     # Rows are moved unchanged, so both hosts must have the same tables.
     version: int = VERSION
 
@@ -53,7 +53,7 @@ class Parcel(msgspec.Struct):
         return not (rows or self.outbox or self.inbox or self.tables)
 
     @classmethod
-    def collect(cls, store: Store, actor: str, last_id: str) -> Parcel:
+    def collect(cls, store: HostStore, actor: str, last_id: str) -> Parcel:
         execute = store.execute
         plain = {
             table: [
@@ -72,7 +72,7 @@ class Parcel(msgspec.Struct):
             _tables(store, actor),
         )
 
-    def insert(self, store: Store, new_id: Callable[[], str]) -> None:
+    def insert(self, store: HostStore, new_id: Callable[[], str]) -> None:
         for name in _PLAIN:
             for row in self.plain.get(name, []):
                 marks = ", ".join("?" * len(row))
@@ -90,7 +90,7 @@ class Parcel(msgspec.Struct):
             _fill(store, table)
 
     @staticmethod
-    def delete(store: Store, actor: str) -> None:
+    def delete(store: HostStore, actor: str) -> None:
         """Delete everything of the actor except what the host knows about its place."""
         for name in _EVERY:
             store.execute(f"DELETE FROM {name} WHERE actor = ?", (actor,))  # noqa: S608
@@ -98,14 +98,14 @@ class Parcel(msgspec.Struct):
             store.execute(f'DROP TABLE "{_quoted(table.name)}"')
 
     @staticmethod
-    def take_inbox(store: Store, actor: str) -> list[Columns]:
+    def take_inbox(store: HostStore, actor: str) -> list[Columns]:
         """Remove and return, in order, the messages that came while the actor was moving."""
         rows = _rows(store, "inbox", actor, "arrival_id")
         store.execute("DELETE FROM inbox WHERE actor = ?", (actor,))
         return rows
 
     @staticmethod
-    def done_of(store: Store, actor: str) -> list[Columns]:
+    def done_of(store: HostStore, actor: str) -> list[Columns]:
         """The requests the actor has accepted."""
         rows = store.execute(
             "SELECT actor, call_id, accepted_ms FROM done WHERE actor = ?", (actor,)
@@ -113,14 +113,14 @@ class Parcel(msgspec.Struct):
         return [list(row) for row in rows]
 
     @staticmethod
-    def put_done(store: Store, rows: list[Columns]) -> None:
+    def put_done(store: HostStore, rows: list[Columns]) -> None:
         store.executemany(
             "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)",
             [tuple(row) for row in rows],
         )
 
     @staticmethod
-    def put_inbox(store: Store, row: Columns, arrival_id: str) -> None:
+    def put_inbox(store: HostStore, row: Columns, arrival_id: str) -> None:
         """Append held messages; duplicates are ignored."""
         actor, _, kind, call_id, sender, payload, attempts, not_before_ms = row
         held = not_before_ms if not_before_ms < 0 else HELD_MS
@@ -130,21 +130,21 @@ class Parcel(msgspec.Struct):
         )
 
 
-def _rows(store: Store, table: str, actor: str, order: str) -> list[Columns]:
+def _rows(store: HostStore, table: str, actor: str, order: str) -> list[Columns]:
     found = store.execute(f"SELECT * FROM {table} WHERE actor = ? ORDER BY {order}", (actor,))  # noqa: S608
     return [list(row) for row in found]
 
 
-def _tables(store: Store, actor: str, *, with_rows: bool = True) -> list[Table]:
+def _tables(store: HostStore, actor: str, *, with_rows: bool = True) -> list[ActorTable]:
     prefix = table_prefix(actor)
     found = store.execute(
         "SELECT tbl_name, type, sql FROM sqlite_schema WHERE substr(tbl_name, 1, ?) = ?"
         " AND sql IS NOT NULL ORDER BY type DESC",
         (len(prefix), prefix),
     ).fetchall()
-    tables: dict[str, Table] = {}
+    tables: dict[str, ActorTable] = {}
     for name, _, sql in found:
-        tables.setdefault(str(name), Table([], str(name), [], [])).statements.append(str(sql))
+        tables.setdefault(str(name), ActorTable([], str(name), [], [])).statements.append(str(sql))
     if with_rows:
         for table in tables.values():
             table.columns = _columns(store, table.name)
@@ -157,7 +157,7 @@ def _tables(store: Store, actor: str, *, with_rows: bool = True) -> list[Table]:
     return list(tables.values())
 
 
-def _columns(store: Store, table: str) -> list[str]:
+def _columns(store: HostStore, table: str) -> list[str]:
     found = store.execute("SELECT name, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
     columns = [str(name) for name, hidden in found if not hidden]
     if store.execute("SELECT wr FROM pragma_table_list WHERE name = ?", (table,)).get:
@@ -167,7 +167,7 @@ def _columns(store: Store, table: str) -> list[str]:
     return [*[name for name in _ROW_IDS if name not in taken][:1], *columns]
 
 
-def _fill(store: Store, table: Table) -> None:
+def _fill(store: HostStore, table: ActorTable) -> None:
     if table.rows:
         marks = ", ".join("?" * len(table.columns))
         store.executemany(
@@ -179,7 +179,7 @@ def _fill(store: Store, table: Table) -> None:
         store.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, table.sequence))
 
 
-def _has_sequences(store: Store) -> bool:
+def _has_sequences(store: HostStore) -> bool:
     """The table exists after the first use of AUTOINCREMENT."""
     return bool(store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence'").get)
 

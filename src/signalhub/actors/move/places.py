@@ -11,12 +11,12 @@ from enum import StrEnum
 
 import msgspec
 
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 _REMEMBERED_MAX = 100_000
 
 
-class Status(StrEnum):
+class PlaceStatus(StrEnum):
     """What this host knows about the place of an actor."""
 
     HERE = "here"
@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 class Own(msgspec.Struct, gc=False):
     token: int
-    status: Status
+    status: PlaceStatus
 
 
 class Elsewhere(msgspec.Struct, gc=False):
@@ -39,7 +39,7 @@ class Elsewhere(msgspec.Struct, gc=False):
 class Places:
     """What this host knows about places."""
 
-    def __init__(self, store: Store, host: str) -> None:
+    def __init__(self, store: HostStore, host: str) -> None:
         self._execute = store.execute
         self.host = host
         self._own: dict[str, Own | None] = {}
@@ -60,26 +60,26 @@ class Places:
             ).fetchone()
             if len(self._own) >= _REMEMBERED_MAX:
                 self._own.clear()
-            own = None if found is None else Own(found[0], Status(found[1]))
+            own = None if found is None else Own(found[0], PlaceStatus(found[1]))
             self._own[address] = own
             return own
 
     def is_here(self, address: str) -> bool:
         own = self.own(address)
-        return own is not None and own.status is Status.HERE
+        return own is not None and own.status is PlaceStatus.HERE
 
-    def put(self, address: str, token: int, status: Status) -> None:
+    def put(self, address: str, token: int, status: PlaceStatus) -> None:
         self._execute("INSERT OR REPLACE INTO actors VALUES (?, ?, ?)", (address, token, status))
         self._own[address] = Own(token, status)
 
-    def with_status(self, status: Status) -> list[str]:
+    def with_status(self, status: PlaceStatus) -> list[str]:
         rows = self._execute("SELECT address FROM actors WHERE status = ?", (status,))
         return [address for (address,) in rows]
 
     def token_of(self, address: str) -> int | None:
         """The token of an actor here."""
         own = self.own(address)
-        return own.token if own is not None and own.status is Status.HERE else None
+        return own.token if own is not None and own.status is PlaceStatus.HERE else None
 
     def find(self, address: str) -> Elsewhere | None:
         """The host of an actor that lives elsewhere, if known."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.actors import wire
-from signalhub.actors.kernel.events import Place, Send
-from signalhub.actors.move.moves import Move, Part, encoded_arrival
+from signalhub.actors.kernel.events import ActorPlace, SendBatch
+from signalhub.actors.move.moves import MoveRow, Part, encoded_arrival
 from signalhub.actors.move.parcel import Parcel, pack, unpack
-from signalhub.actors.move.places import Status
+from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store.schema import VERSION
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ class TakingOver:
             # The sender of the part has not got the confirmation.
             self._tell_again(part, peer)
             return
-        known = (Status.HERE, Status.GONE, Status.UNPLACED)
+        known = (PlaceStatus.HERE, PlaceStatus.GONE, PlaceStatus.UNPLACED)
         if own is not None and own.status in known and own.token >= part.token:
             return  # A late copy from an earlier move.
-        if own is not None and own.status is Status.HERE:
+        if own is not None and own.status is PlaceStatus.HERE:
             # Only the hub decides that an actor no longer lives here.
             kernel.dispatch.doubt(part.actor)
             return
-        if own is not None and own.status is Status.ARRIVING and own.token > part.token:
+        if own is not None and own.status is PlaceStatus.ARRIVING and own.token > part.token:
             return  # A late copy from an earlier move; a later one is under way.
         move = kernel.moves.find(part.actor)
         if move is not None and (move.direction == "leaving" or move.step == "arrived"):
@@ -55,8 +55,8 @@ class TakingOver:
         if move is None or move.move_id != part.move:
             kernel.moves.begin(part.actor, "arriving", peer, part.token, part.move)
             kernel.moves.drop_parts(part.actor)
-        if own is None or own.status is not Status.ARRIVING:
-            kernel.places.put(part.actor, part.token, Status.ARRIVING)
+        if own is None or own.status is not PlaceStatus.ARRIVING:
+            kernel.places.put(part.actor, part.token, PlaceStatus.ARRIVING)
             kernel.inbox.hold(part.actor)
         kernel.moves.put_part(part.actor, part.move, part.number, body)
         if kernel.moves.count(part.actor, part.move) == part.count:
@@ -73,7 +73,7 @@ class TakingOver:
     def _tell_again(self, part: Part, peer: str) -> None:
         """Confirm again; if this is lost, the next copy of a part repeats it."""
         data = encoded_arrival(part.move, part.actor, part.token)
-        send = Send(f"told-{self._kernel.new_id()}", peer, wire.MOVE, data, {})
+        send = SendBatch(f"told-{self._kernel.new_id()}", peer, wire.MOVE, data, {})
         self._kernel.effects.append(send)
 
     def is_complete(self, actor: str) -> bool:
@@ -93,7 +93,7 @@ class TakingOver:
         if move is not None:
             self._kernel.moves.advance(move, "moved_on")
 
-    def confirmed(self, place: Place, now_ms: int) -> None:
+    def confirmed(self, place: ActorPlace, now_ms: int) -> None:
         """The hub confirms that an arriving actor lives here: take it over if complete."""
         move = self._kernel.moves.find(place.actor)
         if move is None or move.step != "parts" or place.token != move.token:
@@ -116,12 +116,12 @@ class TakingOver:
         if fault is not None:
             self._failed(move, repr(fault))
 
-    def _failed(self, move: Move, reason: str) -> None:
+    def _failed(self, move: MoveRow, reason: str) -> None:
         """Keep the parts: the fault may be in this host. A restart tries again."""
         log.error("%s has arrived but cannot be taken over: %s", move.actor, reason)
         self._kernel.moves.failures[move.actor] = reason
 
-    def _take_over(self, move: Move, parcel: Parcel, now_ms: int) -> None:
+    def _take_over(self, move: MoveRow, parcel: Parcel, now_ms: int) -> None:
         kernel = self._kernel
         kernel.ids.overtake(parcel.last_id)
         held = Parcel.take_inbox(kernel.store, move.actor)
@@ -137,7 +137,7 @@ class TakingOver:
         Parcel.put_done(kernel.store, remembered)
         Parcel.put_done(kernel.store, [[move.actor, _memory(move.move_id), now_ms]])
         kernel.moves.drop_parts(move.actor)
-        kernel.places.put(move.actor, move.token, Status.HERE)
+        kernel.places.put(move.actor, move.token, PlaceStatus.HERE)
         kernel.inbox.release(move.actor)
         kernel.moving.thaw(move.actor)
         kernel.adopted(move.actor)

@@ -42,7 +42,7 @@ class StorageFailed(SignalHubError):
     code = "storage_failed"
 
 
-class Store:
+class HostStore:
     """The open file. `path` may be `:memory:` for tests without crashes."""
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "power") -> None:

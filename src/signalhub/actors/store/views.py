@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from signalhub.actors.store.schema import HELD_MS
-from signalhub.actors.store.store import Store
+from signalhub.actors.store.store import HostStore
 
 LIMIT_MAX: Final = 10_000
 # Rows of each list in the view of one actor.
@@ -19,7 +19,7 @@ View = dict[str, Any]
 
 
 def actors(
-    store: Store, *, kind: str | None = None, limit: int = 1_000, offset: int = 0
+    store: HostStore, *, kind: str | None = None, limit: int = 1_000, offset: int = 0
 ) -> list[View]:
     """The actors of a host, and what waits for each."""
     rows = store.execute(
@@ -33,7 +33,7 @@ def actors(
     ]
 
 
-def actor(store: Store, address: str) -> View | None:
+def actor(store: HostStore, address: str) -> View | None:
     """Everything known about one actor."""
     found = store.execute(
         "SELECT token, status FROM actors WHERE address = ?", (address,)
@@ -62,7 +62,7 @@ def actor(store: Store, address: str) -> View | None:
     }
 
 
-def move(store: Store, address: str) -> View | None:
+def move(store: HostStore, address: str) -> View | None:
     """The state of an actor's move from or to this host; `None` if it is not moving."""
     found = store.execute(
         "SELECT direction, peer, step, token, move_id FROM moves WHERE actor = ?", (address,)
@@ -72,7 +72,7 @@ def move(store: Store, address: str) -> View | None:
     return dict(zip(("direction", "peer", "step", "token", "move_id"), found, strict=True))
 
 
-def _counts(store: Store, address: str) -> View:
+def _counts(store: HostStore, address: str) -> View:
     one = (address,)
     return {
         "inbox": store.execute("SELECT count(*) FROM inbox WHERE actor = ?", one).get,
@@ -84,7 +84,7 @@ def _counts(store: Store, address: str) -> View:
 
 
 def calls(
-    store: Store,
+    store: HostStore,
     *,
     address: str | None = None,
     id: str | None = None,
@@ -112,7 +112,7 @@ def calls(
     ]
 
 
-def _state_of(store: Store, caller: str, dest: str, call_id: str) -> str:
+def _state_of(store: HostStore, caller: str, dest: str, call_id: str) -> str:
     """The progress of a call: stored, sent, accepted, executing here, or outcome received."""
     result = store.execute(
         "SELECT attempts FROM inbox WHERE actor = ? AND kind = 'result' AND call_id = ?",
@@ -138,7 +138,7 @@ def _state_of(store: Store, caller: str, dest: str, call_id: str) -> str:
     return "sent" if row[2] or (sent_to is not None and call_id <= str(sent_to)) else "stored"
 
 
-def call(store: Store, call_id: str) -> View | None:
+def call(store: HostStore, call_id: str) -> View | None:
     """What this host knows about one call, as caller or target; `None` if nothing."""
     known: View = {}
     caller = next(iter(calls(store, id=call_id, limit=1)), None) or _sent(store, call_id)
@@ -172,7 +172,7 @@ def call(store: Store, call_id: str) -> View | None:
     return known or None
 
 
-def _sent(store: Store, call_id: str) -> View | None:
+def _sent(store: HostStore, call_id: str) -> View | None:
     """A call without a continuation is known only until it was sent."""
     found = store.execute(
         "SELECT actor, dest FROM outbox WHERE kind = 'request' AND call_id = ?", (call_id,)
@@ -184,7 +184,7 @@ def _sent(store: Store, call_id: str) -> View | None:
     return {"call": call_id, "actor": caller, "target": dest, "state": state}
 
 
-def _executed(store: Store, call_id: str, target: str | None) -> View | None:
+def _executed(store: HostStore, call_id: str, target: str | None) -> View | None:
     """A request that has run. For one from the same host only its answer is known."""
     for state, query in (
         ("deferred", "SELECT actor FROM deferred WHERE call_id = ?"),
@@ -207,7 +207,7 @@ def _executed(store: Store, call_id: str, target: str | None) -> View | None:
 
 
 def alarms(
-    store: Store,
+    store: HostStore,
     *,
     address: str | None = None,
     id: str | None = None,
@@ -238,7 +238,7 @@ def alarms(
 
 
 def dead(
-    store: Store,
+    store: HostStore,
     *,
     address: str | None = None,
     id: str | None = None,

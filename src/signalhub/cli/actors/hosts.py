@@ -27,7 +27,7 @@ from signalhub.wire.errors import (
 
 if TYPE_CHECKING:
     from signalhub.actors.host.caller import ActorHub
-    from signalhub.actors.store.store import Store
+    from signalhub.actors.store.store import HostStore
     from signalhub.client.answers import Placements
 
 T = TypeVar("T")
@@ -317,7 +317,7 @@ def _no_hosts(directory: HostDirectory) -> Failure:
 class StoredHost(Hosts):
     """The host a folder belongs to, running or not."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: HostStore) -> None:
         super().__init__([str(store.get_meta("host") or "?")])
         self._store = store
 
@@ -341,7 +341,7 @@ def _look_into(data: Path, work: Callable[[Hosts], Awaitable[T]]) -> T:
     import apsw
 
     from signalhub.actors.host.host import FILE
-    from signalhub.actors.store.store import Store
+    from signalhub.actors.store.store import HostStore
 
     path = data / FILE
     if not path.is_file():
@@ -350,7 +350,7 @@ def _look_into(data: Path, work: Callable[[Hosts], Awaitable[T]]) -> T:
             "give the folder that was passed to `signalhub actors run --data`",
         )
     try:
-        store = Store.read_only(path)
+        store = HostStore.read_only(path)
     except SettingsError as error:
         message, _, _ = str(error).partition(". ")
         raise usage(message, "choose another folder with --data") from None

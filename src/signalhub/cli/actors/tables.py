@@ -10,7 +10,7 @@ import msgspec
 
 from signalhub.cli.actors.hosts import ConnectedHosts, Hosts, Row, name_of
 from signalhub.cli.terminal.failures import Exit, Failure
-from signalhub.cli.terminal.output import Column, counted, shown
+from signalhub.cli.terminal.output import OutputColumn, counted, shown
 from signalhub.cli.terminal.quantities import shown_time
 
 _TEXT_CHARS: Final = 80
@@ -21,42 +21,42 @@ _STORED_AS_JSON: Final = frozenset(
 # Those that name a method and its arguments.
 CONTINUATIONS: Final = frozenset({"continuation", "then", "catch"})
 
-HOST = Column("host", style="green")
-HOST_IF_ROOM = Column("host", style="green", is_spare=True)
-ACTOR = Column("actor", style="cyan")
+HOST = OutputColumn("host", style="green")
+HOST_IF_ROOM = OutputColumn("host", style="green", is_spare=True)
+ACTOR = OutputColumn("actor", style="cyan")
 ACTORS = (
     ACTOR,
     HOST,
-    Column("status"),
-    *(Column(name) for name in ("inbox", "outbox")),
-    Column("pending", title="calls"),
-    *(Column(name) for name in ("alarms", "dead")),
+    OutputColumn("status"),
+    *(OutputColumn(name) for name in ("inbox", "outbox")),
+    OutputColumn("pending", title="calls"),
+    *(OutputColumn(name) for name in ("alarms", "dead")),
 )
 CALLS = (
-    Column("call", style="bold", is_whole=True),
+    OutputColumn("call", style="bold", is_whole=True),
     ACTOR,
-    Column("target"),
-    Column("state", style="yellow"),
-    Column("made", style="dim", is_spare=True),
-    Column("deadline", style="dim", is_spare=True),
+    OutputColumn("target"),
+    OutputColumn("state", style="yellow"),
+    OutputColumn("made", style="dim", is_spare=True),
+    OutputColumn("deadline", style="dim", is_spare=True),
     HOST_IF_ROOM,
 )
 ALARMS = (
-    Column("due", style="bold"),
+    OutputColumn("due", style="bold"),
     ACTOR,
-    Column("id", is_whole=True),
-    Column("rhythm", title="when", is_spare=True),
-    Column("calls"),
-    Column("state", title="status", style="yellow"),
+    OutputColumn("id", is_whole=True),
+    OutputColumn("rhythm", title="when", is_spare=True),
+    OutputColumn("calls"),
+    OutputColumn("state", title="status", style="yellow"),
     HOST_IF_ROOM,
 )
 DEAD = (
-    Column("died", style="dim"),
+    OutputColumn("died", style="dim"),
     ACTOR,
-    Column("id", style="bold", is_whole=True),
-    Column("origin", style="yellow", is_whole=True),
-    Column("attempts", title="tries", is_spare=True),
-    Column("error", style="red"),
+    OutputColumn("id", style="bold", is_whole=True),
+    OutputColumn("origin", style="yellow", is_whole=True),
+    OutputColumn("attempts", title="tries", is_spare=True),
+    OutputColumn("error", style="red"),
     HOST_IF_ROOM,
 )
 

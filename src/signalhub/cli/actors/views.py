@@ -36,7 +36,7 @@ from signalhub.cli.actors.tables import (
     written_operation,
 )
 from signalhub.cli.terminal.failures import Exit, Failure, usage
-from signalhub.cli.terminal.output import Column, counted
+from signalhub.cli.terminal.output import OutputColumn, counted
 from signalhub.cli.terminal.quantities import shown_size, shown_time
 
 T = TypeVar("T")
@@ -126,8 +126,8 @@ def _print_actor(connection: ViewOptions, facts: Mapping[str, Any], host: str) -
         sheet[f"on {other['host']}"] = other["status"]
     output.sheet(sheet)
     keys = [{"key": key, "bytes": size} for key, size in facts["state"].items()]
-    parts: Sequence[tuple[str, Sequence[Column], list[Row], int]] = (
-        ("state", (Column("key"), Column("bytes")), keys, facts["stateKeys"]),
+    parts: Sequence[tuple[str, Sequence[OutputColumn], list[Row], int]] = (
+        ("state", (OutputColumn("key"), OutputColumn("bytes")), keys, facts["stateKeys"]),
         ("calls", CALLS[:-1], [call_row(one) for one in facts["calls"]], facts["pending"]),
         ("alarms", ALARMS[:-1], [alarm_row(one) for one in facts["alarmList"]], facts["alarms"]),
         (
@@ -300,7 +300,7 @@ async def _check_known(source: Hosts, address: str | None, found: HostRows) -> N
 
 def _print(
     connection: ViewOptions,
-    columns: Sequence[Column],
+    columns: Sequence[OutputColumn],
     rows: list[Row],
     drawn: Callable[[Row], Row],
     if_empty: str,

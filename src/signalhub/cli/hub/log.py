@@ -16,18 +16,18 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from signalhub.cli.terminal.failures import Exit, Failure, usage
-from signalhub.cli.terminal.output import AsJson, Column, Output, counted, shown
+from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted, shown
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import shown_size, shown_time
 from signalhub.wire import entry
-from signalhub.wire.entry import Kind, Outcome, Stored, decode_body
+from signalhub.wire.entry import Kind, Outcome, StoredEntry, decode_body
 from signalhub.wire.errors import SignalHubError
 
 if TYPE_CHECKING:
     from signalhub.log.disk import SystemDisk
     from signalhub.log.reader import Reader
     from signalhub.log.segment import SegmentInfo
-    from signalhub.log.survey import Survey
+    from signalhub.log.survey import LogSurvey
     from signalhub.log.verify import Report
 
 FOLLOW_PAUSE_S = 0.2
@@ -41,14 +41,14 @@ Offset = Annotated[int | None, Parameter(validator=Number(gte=0))]
 HERE = Path("data")
 
 _COLUMNS = (
-    Column("base", style="bold"),
-    Column("end"),
-    Column("entries"),
-    Column("bytes"),
-    Column("sealed"),
-    Column("from_time", title="from", style="dim"),
-    Column("to_time", title="to", style="dim"),
-    Column("chain", style="cyan"),
+    OutputColumn("base", style="bold"),
+    OutputColumn("end"),
+    OutputColumn("entries"),
+    OutputColumn("bytes"),
+    OutputColumn("sealed"),
+    OutputColumn("from_time", title="from", style="dim"),
+    OutputColumn("to_time", title="to", style="dim"),
+    OutputColumn("chain", style="cyan"),
 )
 
 
@@ -175,7 +175,7 @@ def view(
             raise folder.fault
 
 
-def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> Iterator[Stored]:
+def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> Iterator[StoredEntry]:
     """Existing entries, and then, if wanted, new ones."""
     while end is None or begin < end:
         for stored in reader.scan(begin, end):
@@ -186,7 +186,7 @@ def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> It
         time.sleep(FOLLOW_PAUSE_S)
 
 
-def _print_entry(stored: Stored, output: Output) -> None:
+def _print_entry(stored: StoredEntry, output: Output) -> None:
     facts = entry_facts(stored)
     line = [
         (str(stored.offset), "bold"),
@@ -272,11 +272,11 @@ def _verdict(report: Report) -> str:
     return f"{verdict}: {extent}, {report.erased} erased, epoch {report.epoch}"
 
 
-def _damage(found: Survey) -> list[str]:
+def _damage(found: LogSurvey) -> list[str]:
     return [f"{one.segment}, byte {one.position}: {one.reason}" for one in found.damages]
 
 
-def _check(found: Survey) -> None:
+def _check(found: LogSurvey) -> None:
     if found.damages:
         raise _damaged(_damage(found)[0])
 
@@ -291,22 +291,22 @@ def _damaged(what: str) -> Failure:
 
 
 _BODIES: Final[dict[int, type[entry.Body]]] = {
-    Kind.MAIL: entry.Message,
-    Kind.PUBLISHED: entry.Message,
-    Kind.BROADCAST: entry.Broadcast,
-    Kind.SETTLED: entry.Settled,
-    Kind.CURSOR: entry.Cursor,
-    Kind.STREAM_CREATED: entry.StreamDefinition,
-    Kind.SUBSCRIPTION_CREATED: entry.SubscriptionDefinition,
-    Kind.SUBSCRIPTION_DELETED: entry.SubscriptionDefinition,
-    Kind.REMOVED: entry.Removed,
-    Kind.LOST: entry.Lost,
-    Kind.ERASED: entry.Erased,
-    Kind.PLACED: entry.Placed,
+    Kind.MAIL: entry.MessageBody,
+    Kind.PUBLISHED: entry.MessageBody,
+    Kind.BROADCAST: entry.BroadcastBody,
+    Kind.SETTLED: entry.SettledBody,
+    Kind.CURSOR: entry.CursorBody,
+    Kind.STREAM_CREATED: entry.StreamDefinitionBody,
+    Kind.SUBSCRIPTION_CREATED: entry.SubscriptionDefinitionBody,
+    Kind.SUBSCRIPTION_DELETED: entry.SubscriptionDefinitionBody,
+    Kind.REMOVED: entry.RemovedBody,
+    Kind.LOST: entry.LostBody,
+    Kind.ERASED: entry.ErasedBody,
+    Kind.PLACED: entry.PlacedBody,
 }
 
 
-def entry_facts(stored: Stored) -> dict[str, Any]:
+def entry_facts(stored: StoredEntry) -> dict[str, Any]:
     """An entry as one JSON object."""
     return {
         "offset": stored.offset,
@@ -328,7 +328,7 @@ def kind_name(kind: int) -> str:
         return str(kind)
 
 
-def _body(stored: Stored) -> Any:
+def _body(stored: StoredEntry) -> Any:
     if stored.is_erased:
         return {"digest": stored.body.hex()}
     kind = _BODIES.get(stored.kind)

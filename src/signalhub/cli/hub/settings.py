@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from signalhub.cli.terminal.failures import Exit, Failure
-from signalhub.cli.terminal.output import AsJson, Column, Output
+from signalhub.cli.terminal.output import AsJson, Output, OutputColumn
 from signalhub.settings.load import Leaf, leaves_of
 from signalhub.settings.model import Group, Key, Settings
 from signalhub.wire.errors import SettingsError
@@ -42,7 +42,11 @@ def show(*, config: Config = None, as_json: AsJson = False) -> None:
     from signalhub.settings.load import survey
 
     found = survey(config, os.environ, {})
-    columns = (Column("setting", style="bold"), Column("value"), Column("source", style="dim"))
+    columns = (
+        OutputColumn("setting", style="bold"),
+        OutputColumn("value"),
+        OutputColumn("source", style="dim"),
+    )
     Output(as_json).table(columns, list(_rows(found, as_json=as_json)))
     if found.mistakes:
         raise _wrong("\n".join(found.mistakes), _REFERENCE)

@@ -13,12 +13,12 @@ from cyclopts import Parameter
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.arguments import STDIN, Address, address, standard_input
 from signalhub.cli.terminal.failures import Exit, Failure, usage
-from signalhub.cli.terminal.output import AsJson, Column, Output, shown
+from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, shown
 from signalhub.operate.token import contents
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
-    from signalhub.settings.model import Auth, Key
+    from signalhub.settings.model import AuthSettings, Key
 
 
 def _patterns(help: str) -> Parameter:
@@ -131,7 +131,7 @@ def inspect(
             {"claim": name, "value": _readable(name, value)}
             for name, value in (header | claims).items()
         ]
-        output.table((Column("claim", style="bold"), Column("value")), rows)
+        output.table((OutputColumn("claim", style="bold"), OutputColumn("value")), rows)
         output.line({}, [("verdict", "bold"), (refusal or "valid", "red" if refusal else "green")])
     return Exit.DONE if refusal is None else Exit.FAILED
 
@@ -145,7 +145,7 @@ def _signed(key: Key, **facts: Any) -> str:
         raise usage(str(error), "correct --private-key or --kid") from None
 
 
-def _signing_key(auth: Auth, kid: str | None) -> tuple[str | None, Key]:
+def _signing_key(auth: AuthSettings, kid: str | None) -> tuple[str | None, Key]:
     from signalhub.settings.model import Key
 
     if kid is not None:
@@ -167,7 +167,7 @@ def _signing_key(auth: Auth, kid: str | None) -> tuple[str | None, Key]:
     )
 
 
-def _listed(auth: Auth) -> str:
+def _listed(auth: AuthSettings) -> str:
     return ", ".join(sorted(auth.keys)) or "auth.keys (which is empty)"
 
 
@@ -194,7 +194,7 @@ def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from None
 
 
-def _refusal(auth: Auth, token: str) -> str | None:
+def _refusal(auth: AuthSettings, token: str) -> str | None:
     """Why a hub with these keys rejects the token; `None` if it accepts it."""
     from signalhub.auth import tokens
     from signalhub.wire.errors import Refusal

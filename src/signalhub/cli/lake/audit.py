@@ -14,7 +14,7 @@ from signalhub.cli.lake.lake import (
     spark_session,
 )
 from signalhub.cli.terminal.failures import Exit
-from signalhub.cli.terminal.output import AsJson, Column, Output, counted
+from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import moment, option, seconds
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _EXITS = {"proven": Exit.DONE, "wrong": Exit.FAILED, "behind": Exit.USAGE}
 _COUNTS = ("gaps", "duplicates", "reorders", "pending", "overdue", "removed")
 _COLUMNS = (
-    Column("hour", style="bold"),
-    Column("epoch", style="dim"),
-    Column("from_offset", title="from"),
-    Column("to_offset", title="to"),
-    Column("distinct_rows", title="rows"),
-    *(Column(name) for name in _COUNTS),
-    Column("verdict", style="bold"),
+    OutputColumn("hour", style="bold"),
+    OutputColumn("epoch", style="dim"),
+    OutputColumn("from_offset", title="from"),
+    OutputColumn("to_offset", title="to"),
+    OutputColumn("distinct_rows", title="rows"),
+    *(OutputColumn(name) for name in _COUNTS),
+    OutputColumn("verdict", style="bold"),
 )
 
 

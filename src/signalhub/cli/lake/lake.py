@@ -18,7 +18,7 @@ from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.arguments import STDIN, standard_input
 from signalhub.cli.terminal.connection import failure_of
 from signalhub.cli.terminal.failures import Exit, Failure
-from signalhub.cli.terminal.output import Column, Output, counted
+from signalhub.cli.terminal.output import Output, OutputColumn, counted
 from signalhub.wire.errors import ClientError, SettingsError, SignalHubError
 
 if TYPE_CHECKING:
@@ -157,5 +157,5 @@ def _draw(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
         {name: "" if value is None else value for name, value in zip(names, row, strict=True)}
         for row in rows
     ]
-    columns = [Column(name) for name in names]
+    columns = [OutputColumn(name) for name in names]
     Output(False).table(columns, cells, if_empty="no rows")

@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from signalhub.cli.hub.settings import Config
 from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, operation_errors
 from signalhub.cli.terminal.failures import Exit, Failure
-from signalhub.cli.terminal.output import AsJson, Column, Output, counted
+from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted
 from signalhub.cli.terminal.progress import bar
 
 if TYPE_CHECKING:
@@ -114,8 +114,13 @@ def status(
         output.line({**facts, "tables": [one.facts() for one in found.tables]}, [])
         return
     output.sheet(facts)
-    columns = (Column("table", style="bold"), Column("position"), Column("behind"), Column("files"))
-    output.table([*columns, Column("bytes")], [one.facts() for one in found.tables])
+    columns = (
+        OutputColumn("table", style="bold"),
+        OutputColumn("position"),
+        OutputColumn("behind"),
+        OutputColumn("files"),
+    )
+    output.table([*columns, OutputColumn("bytes")], [one.facts() for one in found.tables])
 
 
 def redrive(*, data: DataOption = None, config: Config = None, as_json: AsJson = False) -> None:

@@ -25,7 +25,7 @@ from signalhub.cli.terminal.connection import (
     losses_shown,
 )
 from signalhub.cli.terminal.failures import Exit, Failure
-from signalhub.cli.terminal.output import Column, counted
+from signalhub.cli.terminal.output import OutputColumn, counted
 from signalhub.cli.terminal.progress import Show, bar
 from signalhub.wire.errors import ClientError, GaveUp
 
@@ -43,12 +43,12 @@ _REASONS = {
     "replays": "copies made by earlier replays (add --include-replays to send them)",
 }
 _COLUMNS = (
-    Column("offset", style="bold"),
-    Column("accepted_at", title="accepted", style="dim"),
-    Column("stream", style="green"),
-    Column("type", style="yellow"),
-    Column("key"),
-    Column("data"),
+    OutputColumn("offset", style="bold"),
+    OutputColumn("accepted_at", title="accepted", style="dim"),
+    OutputColumn("stream", style="green"),
+    OutputColumn("type", style="yellow"),
+    OutputColumn("key"),
+    OutputColumn("data"),
 )
 
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
-from signalhub.cli.terminal.output import Column
+from signalhub.cli.terminal.output import OutputColumn
 from signalhub.wire.names import path_of
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PAGE_MAX = 100
 
-_ADDRESS = Column("address", style="cyan")
-_CAPABILITIES = Column("capabilities")
+_ADDRESS = OutputColumn("address", style="cyan")
+_CAPABILITIES = OutputColumn("capabilities")
 _MORE = "there are more; narrow the pattern, or list all with `signalhub ls`"
 
 
@@ -71,7 +71,7 @@ def ls(*, connection: HubConnection = LOCAL) -> None:
         }
         for actor in run(connection, work)
     ]
-    columns = (_ADDRESS, _CAPABILITIES, Column("lease_s", title="lease, s"))
+    columns = (_ADDRESS, _CAPABILITIES, OutputColumn("lease_s", title="lease, s"))
     connection.output.table(columns, rows, if_empty="no actor is registered")
 
 

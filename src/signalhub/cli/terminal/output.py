@@ -32,7 +32,7 @@ AsJson = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class OutputColumn:
     """One column of a table; `name` is the member of the JSON object, `title` is for people.
 
     A column that `is_whole` is meant for copying, or has short words, and is wrapped last. One that
@@ -86,7 +86,11 @@ class Output:
             self._print("\t".join(part for part, _ in parts))
 
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, if_empty: str = ""
+        self,
+        columns: Sequence[OutputColumn],
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        if_empty: str = "",
     ) -> None:
         """Rows with the same members; on a terminal `if_empty` is shown when there are none."""
         if self.as_json:
@@ -108,9 +112,9 @@ class Output:
         rows = [
             {"name": name, "value": "" if value is None else value} for name, value in facts.items()
         ]
-        self.table((Column("name", style="bold"), Column("value")), rows)
+        self.table((OutputColumn("name", style="bold"), OutputColumn("value")), rows)
 
-    def _draw(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    def _draw(self, columns: Sequence[OutputColumn], rows: Sequence[Mapping[str, Any]]) -> None:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
@@ -170,8 +174,8 @@ Cells = Mapping[str, Sequence[str]]
 
 
 def fitted(
-    columns: Sequence[Column], cells: Cells, room: int
-) -> tuple[list[Column], list[int | None]]:
+    columns: Sequence[OutputColumn], cells: Cells, room: int
+) -> tuple[list[OutputColumn], list[int | None]]:
     """The columns to show and their widths; no widths if short words must be broken anyway."""
     for kept, word_chars in _attempts(columns):
         widths = _widths(kept, cells, room, word_chars)
@@ -180,7 +184,7 @@ def fitted(
     return kept, [None] * len(kept)
 
 
-def _attempts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
+def _attempts(columns: Sequence[OutputColumn]) -> Iterator[tuple[list[OutputColumn], int]]:
     """Columns to try, and the length from which words may be broken, best first."""
     kept = list(columns)
     yield kept, _WORD_CHARS
@@ -192,7 +196,7 @@ def _attempts(columns: Sequence[Column]) -> Iterator[tuple[list[Column], int]]:
 
 
 def _widths(
-    columns: Sequence[Column], cells: Cells, room: int, word_chars: int
+    columns: Sequence[OutputColumn], cells: Cells, room: int, word_chars: int
 ) -> list[int] | None:
     """Widths that fit, narrow columns served first; `None` if words would be broken."""
     wanted = [_longest([column.head, *cells[column.name]]) for column in columns]
@@ -209,7 +213,7 @@ def _widths(
     return widths
 
 
-def _least(column: Column, texts: Sequence[str], word_chars: int) -> int:
+def _least(column: OutputColumn, texts: Sequence[str], word_chars: int) -> int:
     if column.is_whole:
         return _longest([column.head, *texts])
     words = (word for text in texts for word in text.split())

@@ -15,7 +15,7 @@ from signalhub.cli.messages.messages import each, message_facts
 from signalhub.cli.terminal.arguments import checked_topic
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm, usage
-from signalhub.cli.terminal.output import Column, counted, shown
+from signalhub.cli.terminal.output import OutputColumn, counted, shown
 from signalhub.cli.terminal.quantities import shown_time
 from signalhub.wire.errors import Code, Refused
 
@@ -43,13 +43,13 @@ All = Annotated[
 ]
 
 _COLUMNS = (
-    Column("seq", style="bold"),
-    Column("died", style="dim"),
-    Column("origin", title="from", style="green"),
-    Column("attempts"),
-    Column("reason", style="red"),
-    Column("type", style="yellow"),
-    Column("payload"),
+    OutputColumn("seq", style="bold"),
+    OutputColumn("died", style="dim"),
+    OutputColumn("origin", title="from", style="green"),
+    OutputColumn("attempts"),
+    OutputColumn("reason", style="red"),
+    OutputColumn("type", style="yellow"),
+    OutputColumn("payload"),
 )
 
 

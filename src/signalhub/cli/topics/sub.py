@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from signalhub.cli.terminal.arguments import Topic, checked_name, checked_topic, optional_topic
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
-from signalhub.cli.terminal.output import Column, counted
+from signalhub.cli.terminal.output import OutputColumn, counted
 from signalhub.cli.terminal.quantities import PositionText, position
 from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, SubscriptionChanges
 
@@ -22,15 +22,15 @@ PAGE_MAX = 100
 Name = Annotated[str, Parameter(name="NAME", help="The subscription, such as billing.")]
 
 _COLUMNS = (
-    Column("topic", style="green"),
-    Column("subscription", style="cyan"),
-    Column("mode"),
-    Column("state"),
-    Column("consumers"),
-    Column("lag"),
-    Column("in_flight", title="in flight"),
-    Column("waiting_retry", title="retrying"),
-    Column("dead_lettered", title="dead letters"),
+    OutputColumn("topic", style="green"),
+    OutputColumn("subscription", style="cyan"),
+    OutputColumn("mode"),
+    OutputColumn("state"),
+    OutputColumn("consumers"),
+    OutputColumn("lag"),
+    OutputColumn("in_flight", title="in flight"),
+    OutputColumn("waiting_retry", title="retrying"),
+    OutputColumn("dead_lettered", title="dead letters"),
 )
 
 

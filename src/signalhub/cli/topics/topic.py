@@ -12,7 +12,7 @@ from signalhub.cli.messages.messages import each, print_message
 from signalhub.cli.terminal.arguments import Topic, checked_topic, optional_topic
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
-from signalhub.cli.terminal.output import Column, counted
+from signalhub.cli.terminal.output import OutputColumn, counted
 from signalhub.cli.terminal.quantities import (
     byte_count,
     option,
@@ -133,12 +133,12 @@ NO_SUBSCRIPTION_OPTIONS = SubscriptionChanges()
 PAGE_MAX = 100
 
 _COLUMNS = (
-    Column("topic", style="green"),
-    Column("first"),
-    Column("head"),
-    Column("retention"),
-    Column("poison"),
-    Column("subscriptions"),
+    OutputColumn("topic", style="green"),
+    OutputColumn("first"),
+    OutputColumn("head"),
+    OutputColumn("retention"),
+    OutputColumn("poison"),
+    OutputColumn("subscriptions"),
 )
 
 

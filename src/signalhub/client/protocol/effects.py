@@ -22,7 +22,7 @@ class Instant(NamedTuple):
         return cls(clock.now_ms(), clock.mono_s())
 
 
-class Send(msgspec.Struct, frozen=True, gc=False):
+class SendFrame(msgspec.Struct, frozen=True, gc=False):
     """Write this frame to the link."""
 
     frame: bytes
@@ -50,7 +50,7 @@ class Arrived(msgspec.Struct, frozen=True):
     message: Message
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ConsumerEnded(msgspec.Struct, frozen=True):
     """A durable subscription gives no more messages to this client."""
 
     key: tuple[str, str]  # Of its seat.
@@ -82,4 +82,4 @@ class Warned(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
-Effect = Send | Answered | Failed | Arrived | Ended | Ready | Drop | Stop | Warned
+Effect = SendFrame | Answered | Failed | Arrived | ConsumerEnded | Ready | Drop | Stop | Warned

@@ -24,7 +24,7 @@ REQUEST_S = 30.0
 A = TypeVar("A")
 
 
-class Kind(Enum):
+class HeldBy(Enum):
     """What may hold a request back."""
 
     TELL = "tell"  # Pauses, also of its target alone, and the hub's message rate.
@@ -43,7 +43,7 @@ class Payload(msgspec.Struct, Generic[A], omit_defaults=True, rename="camel"):
     TYPE: ClassVar[str]
     ANSWER: ClassVar[str | None] = None  # The type of the answer; without one it is a tell.
     ALIAS: ClassVar[str | None] = None  # What some hubs call the answer.
-    KIND: ClassVar[Kind] = Kind.CONTROL
+    KIND: ClassVar[HeldBy] = HeldBy.CONTROL
     PATTERN: ClassVar[str] = ASK
     NOUN: ClassVar[str] = "a request"
     REPEATABLE: ClassVar[bool] = True
@@ -77,7 +77,7 @@ class Payload(msgspec.Struct, Generic[A], omit_defaults=True, rename="camel"):
         return cast(A, None if self.READS is NoneType else answer_of(answer, self.READS))
 
 
-class Options(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """What a request may have beside its payload."""
 
     sender: str | None
@@ -94,7 +94,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     frame: bytes
-    kind: Kind
+    kind: HeldBy
     subject: str
     target: str
     answer: str | None  # Without one it is done once written.

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from signalhub.client.message import Message
-from signalhub.client.protocol.frame import Kind, Request
+from signalhub.client.protocol.frame import HeldBy, Request
 from signalhub.client.protocol.restore import Seat
 from signalhub.pacing import TokenBucket
 from signalhub.wire.errors import ClientError, GaveUp, OutcomeUnknown, Unavailable
@@ -78,7 +78,7 @@ class Pending:
 
     def ended(self, error: ClientError) -> ClientError:
         """What is true of it when the client ends."""
-        is_traffic = self.request.kind in (Kind.TELL, Kind.TRAFFIC)
+        is_traffic = self.request.kind in (HeldBy.TELL, HeldBy.TRAFFIC)
         if is_traffic and self.unanswered:
             return self.outcome(str(error))
         return end_for(error, f"{self.request.subject}: {error}")
@@ -262,7 +262,9 @@ class Flow:
     def take(self, now_s: float) -> Pending | None:
         """The next request to write now."""
         line = self._head_line()
-        if line is None or (line[0].request.kind is not Kind.EXEMPT and not self._may_spend(now_s)):
+        if line is None or (
+            line[0].request.kind is not HeldBy.EXEMPT and not self._may_spend(now_s)
+        ):
             return None
         pending = line.popleft()
         pending.is_waiting = False
@@ -286,7 +288,7 @@ class Flow:
     def _line(self, pending: Pending) -> deque[Pending]:
         if pending.is_restoring:
             return self._restoring
-        is_traffic = pending.request.kind in (Kind.TELL, Kind.TRAFFIC)
+        is_traffic = pending.request.kind in (HeldBy.TELL, HeldBy.TRAFFIC)
         return self._traffic if is_traffic else self._control
 
     def _head_line(self) -> deque[Pending] | None:
@@ -302,7 +304,7 @@ class Flow:
             return None
         while self._has_next(self._traffic):
             request = self._traffic[0].request
-            if request.kind is not Kind.TELL or request.target not in self._paused_s:
+            if request.kind is not HeldBy.TELL or request.target not in self._paused_s:
                 return self._traffic
             self._parked.setdefault(request.target, deque()).append(self._traffic.popleft())
         return None

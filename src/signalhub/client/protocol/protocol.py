@@ -23,13 +23,13 @@ from enum import Enum
 from signalhub.client.protocol.effects import (
     Answered,
     Arrived,
+    ConsumerEnded,
     Drop,
     Effect,
-    Ended,
     Failed,
     Instant,
     Ready,
-    Send,
+    SendFrame,
     Stop,
     Warned,
 )
@@ -76,7 +76,7 @@ _WAITED_OUT = frozenset(
 _NEARLY_S = 1e-6
 
 
-class Phase(Enum):
+class LinkPhase(Enum):
     """How far the connection is."""
 
     DOWN = "down"
@@ -93,7 +93,7 @@ class Protocol:
     def __init__(self, frames: FrameWriter, membership: Membership, now: Instant) -> None:
         self.frames = frames
         self.membership = membership
-        self.phase = Phase.DOWN
+        self.phase = LinkPhase.DOWN
         self.session_id = ""
         self.welcome = Welcome()
         self._was_ready = False
@@ -133,7 +133,7 @@ class Protocol:
                 f"{self.welcome.message_bytes_max}",
                 resolution="send less, or a reference to it, or raise message_bytes_max",
             )
-        if self.phase is not Phase.READY and self._flow.waiting >= WAITING_MAX:
+        if self.phase is not LinkPhase.READY and self._flow.waiting >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} requests already wait for the connection")
         if request.id in self._pending:
             raise ValueError(f"{request.subject}: the id {request.id} is on its way already")
@@ -152,18 +152,18 @@ class Protocol:
 
     def opened(self, token: str | None, now: Instant) -> list[Effect]:
         """A new link is there: greet the hub."""
-        assert self.phase is Phase.DOWN, f"a link opened while {self.phase}"
-        self.phase = Phase.GREETING
+        assert self.phase is LinkPhase.DOWN, f"a link opened while {self.phase}"
+        self.phase = LinkPhase.GREETING
         self._phase_end_s = now.mono_s + HELLO_S
         hello = self.membership.hello(self.frames, token, now.wall_ms)
         self._hello_id = hello.id
-        return [Send(hello.frame)]
+        return [SendFrame(hello.frame)]
 
     def lost(self, reason: str, now: Instant) -> list[Effect]:
         """The link is gone: what may be repeated waits for the next one."""
         if self._end is not None:
             return self.stop(self._end)
-        self.phase = Phase.DOWN
+        self.phase = LinkPhase.DOWN
         self.session_id = ""
         self._to_restore = 0
         self._recent.clear()
@@ -218,10 +218,13 @@ class Protocol:
 
     def tick(self, now: Instant) -> list[Effect]:
         """Time has passed."""
-        if self.phase in (Phase.GREETING, Phase.RESTORING) and now.mono_s >= self._phase_end_s:
+        if (
+            self.phase in (LinkPhase.GREETING, LinkPhase.RESTORING)
+            and now.mono_s >= self._phase_end_s
+        ):
             return [Drop(f"the hub did not answer within {HELLO_S:g} s of connecting")]
         effects: list[Effect] = []
-        if self.phase is Phase.READY:
+        if self.phase is LinkPhase.READY:
             if self._heartbeat.is_dead(now.mono_s):
                 return [Drop(f"the hub did not answer a heartbeat within {ANSWER_S:g} s")]
             if self._heartbeat.is_due(now.mono_s):
@@ -235,35 +238,35 @@ class Protocol:
     def wake_at_s(self, now_s: float) -> float | None:
         """When `tick` must be called although nothing happens."""
         moments = [self._deadlines.next_s, self._flow.wake_at_s(now_s)]
-        if self.phase in (Phase.GREETING, Phase.RESTORING):
+        if self.phase in (LinkPhase.GREETING, LinkPhase.RESTORING):
             moments.append(self._phase_end_s)
-        elif self.phase is Phase.READY:
+        elif self.phase is LinkPhase.READY:
             moments.append(self._heartbeat.wake_at_s)
         return min((moment for moment in moments if moment is not None), default=None)
 
     def leave(self, now: Instant) -> list[Effect]:
         """Say goodbye; a `Stop` follows when the hub has answered or the link is gone."""
         closed = Unavailable("the client was closed")
-        if self.phase is not Phase.READY:
+        if self.phase is not LinkPhase.READY:
             return self.stop(closed)
-        self.phase = Phase.LEAVING
+        self.phase = LinkPhase.LEAVING
         self._end = closed
         goodbye = self.frames.request(Disconnect(), now.wall_ms, ttl_ms=GOODBYE_TTL_MS)
-        return [*self._fail_all(closed), Send(goodbye.frame)]
+        return [*self._fail_all(closed), SendFrame(goodbye.frame)]
 
     def stop(self, error: ClientError) -> list[Effect]:
         """Give up for good, and with it everything that is pending."""
-        if self.phase is Phase.STOPPED:
+        if self.phase is LinkPhase.STOPPED:
             return []
-        self.phase = Phase.STOPPED
+        self.phase = LinkPhase.STOPPED
         self._end = error
         return [*self._fail_all(error), Stop(error)]
 
     def _connected(self, incoming: Incoming, now: Instant) -> list[Effect]:
-        if self.phase is not Phase.GREETING or incoming.correlation_id != self._hello_id:
+        if self.phase is not LinkPhase.GREETING or incoming.correlation_id != self._hello_id:
             return []
         self.welcome = welcome = welcome_of(incoming)
-        self.phase = Phase.RESTORING
+        self.phase = LinkPhase.RESTORING
         self.session_id = welcome.session_id
         self._heartbeat = Heartbeat(welcome.heartbeat_s, now.mono_s)
         self._flow.greeted(welcome.message_rate, welcome.message_burst, now.mono_s)
@@ -278,7 +281,7 @@ class Protocol:
         self._phase_end_s = now.mono_s + HELLO_S
         if self._to_restore:
             return self._pump(now)
-        self.phase = Phase.READY
+        self.phase = LinkPhase.READY
         self._was_ready = True
         self._flow.opened()
         self._renew_in_time()
@@ -344,7 +347,7 @@ class Protocol:
     def _refused(self, incoming: Incoming, now: Instant) -> list[Effect]:
         error = refusal_of(incoming)
         message_id = incoming.correlation_id or ""
-        if message_id == self._hello_id and self.phase is Phase.GREETING:
+        if message_id == self._hello_id and self.phase is LinkPhase.GREETING:
             return self._turned_away(error)
         pending = self._pending.get(message_id)
         if pending is None:
@@ -360,7 +363,7 @@ class Protocol:
         self._finish(pending)
         self._to_restore -= 1
         self.membership.left(pending.seat)
-        return [Ended(pending.seat.key, error), *self._restored(now)]
+        return [ConsumerEnded(pending.seat.key, error), *self._restored(now)]
 
     def _wait_out(
         self, pending: Pending, error: ClientError, incoming: Incoming, now: Instant
@@ -439,7 +442,9 @@ class Protocol:
         if now.mono_s < end_s - _NEARLY_S:
             self._deadlines.set(tell, end_s)
             return []
-        cause = "the hub has paused it" if self.phase is Phase.READY else "there is no connection"
+        cause = (
+            "the hub has paused it" if self.phase is LinkPhase.READY else "there is no connection"
+        )
         text = f"{tell.request.subject} was not sent: {cause} for {WAIT_S:g} s"
         return self._fail(tell, Unavailable(text))
 
@@ -476,9 +481,9 @@ class Protocol:
                     effects.append(Answered(pending.request.id, None, 1))
         return effects
 
-    def _sent(self, frame: bytes, now: Instant) -> Send:
+    def _sent(self, frame: bytes, now: Instant) -> SendFrame:
         self._heartbeat.sent(now.mono_s)
-        return Send(frame)
+        return SendFrame(frame)
 
     def _finish(self, pending: Pending) -> None:
         del self._pending[pending.request.id]

@@ -9,7 +9,7 @@ import msgspec
 
 from signalhub.client.answers import Lost
 from signalhub.client.delivery import Progress
-from signalhub.client.protocol.effects import Effect, Ended, Warned
+from signalhub.client.protocol.effects import ConsumerEnded, Effect, Warned
 from signalhub.client.protocol.frame import FrameWriter, Request
 from signalhub.client.requests import Connect, Register, Subscribe
 from signalhub.client.stream_requests import Join
@@ -76,12 +76,12 @@ class Seat:
         loss = {"topic": self.key.topic, "subscription": self.key.subscription, "lost": self.lost}
         return [Warned("Messages of a durable subscription are gone", loss)]
 
-    def withdrawn(self, reason: str) -> Ended:
+    def withdrawn(self, reason: str) -> ConsumerEnded:
         """The hub took it away."""
         text = f"{self.key.subscription} of topic {self.key.topic} ended: {reason}"
         if reason == "taken_over":
             text += ", another session consumes under the same name"
-        return Ended(self.key, Unsubscribed(reason, text))
+        return ConsumerEnded(self.key, Unsubscribed(reason, text))
 
 
 def _text(facts: dict[str, Any], name: str) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from signalhub.client.transport.http import Answer
+from signalhub.client.transport.http import HttpAnswer
 from signalhub.wire.base64url import decoded
 from signalhub.wire.errors import ClientError, OutcomeUnknown, Refused, RoomCode, Unavailable
 
@@ -98,7 +98,7 @@ RETRY_AFTER_S_MAX = 3600.0
 _NOT_NOW = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class Refusal(NamedTuple):
+class RoomRefusal(NamedTuple):
     """It did not work. `retry_after_s` is `None` if it would not work again either."""
 
     error: ClientError
@@ -135,7 +135,7 @@ _page = msgspec.json.Decoder(_Page)
 _stored = msgspec.json.Decoder(_Stored)
 
 
-def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -> Refusal:
+def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -> RoomRefusal:
     """Why a request was refused, and when to try it again."""
     try:
         said = _body.decode(body)
@@ -144,15 +144,15 @@ def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -
     text = said.error or f"{url} answered HTTP {status} {_phrase(status)}".rstrip()
     wait_s = retry_after_s(said.retry_after_ms, headers.get("retry-after", ""))
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return Refusal(limited(text, wait_s), wait_s)
+        return RoomRefusal(limited(text, wait_s), wait_s)
     if status in _NOT_NOW:
-        return Refusal(Unavailable(text), wait_s)
+        return RoomRefusal(Unavailable(text), wait_s)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         # Something failed on the way, and nobody can say how far it had come.
-        return Refusal(OutcomeUnknown(text), wait_s)
+        return RoomRefusal(OutcomeUnknown(text), wait_s)
     if said.error_code:
-        return Refusal(Refused(said.error_code, text))
-    return Refusal(Unavailable(text))
+        return RoomRefusal(Refused(said.error_code, text))
+    return RoomRefusal(Unavailable(text))
 
 
 def limited(text: str, retry_after_s: float) -> Refused:
@@ -172,7 +172,7 @@ def retry_after_s(retry_after_ms: float | None, header: str = "") -> float:
     return min(float(header), RETRY_AFTER_S_MAX) if header.isdecimal() else 0.0
 
 
-def page_of(answer: Answer) -> InboxPage:
+def page_of(answer: HttpAnswer) -> InboxPage:
     """A page of an inbox."""
     page = _page.decode(answer.body)
     oldest = answer.headers.get("x-inbox-oldest-seq", "")
@@ -184,7 +184,7 @@ def page_of(answer: Answer) -> InboxPage:
     )
 
 
-def stored_of(answer: Answer, message_id: str) -> Stored:
+def stored_of(answer: HttpAnswer, message_id: str) -> Stored:
     """What became of an append."""
     stored = _stored.decode(answer.body)
     return Stored(

@@ -22,15 +22,15 @@ from signalhub.client.rooms.answers import (
     InboxPage,
     Missed,
     RecentIds,
-    Refusal,
     RoomMessage,
+    RoomRefusal,
     Stored,
     page_of,
     refusal_of,
     stored_of,
     unreadable,
 )
-from signalhub.client.transport.http import Answer, HttpClient
+from signalhub.client.transport.http import HttpAnswer, HttpClient
 from signalhub.pacing import Attempts, log_wait, retry_wait_s
 from signalhub.wire.base64url import encoded
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
@@ -86,7 +86,7 @@ class InboxAccess:
             # Reading changes nothing, so there is no doubt about what happened.
             raise Unavailable(str(unknown)) from unknown
 
-    async def fetch_once(self, from_seq: int, timeout_s: float) -> InboxPage | Refusal:
+    async def fetch_once(self, from_seq: int, timeout_s: float) -> InboxPage | RoomRefusal:
         """One attempt at a large page, for those who keep their own time."""
         return await self._try(_Call("GET", _page_path(from_seq, PAGE_MAX), page_of), timeout_s)
 
@@ -136,7 +136,7 @@ class InboxAccess:
         attempts = Attempts()
         while True:
             result = await self._try(call, max(0.0, deadline_s - now_s()))
-            if not isinstance(result, Refusal):
+            if not isinstance(result, RoomRefusal):
                 return result
             attempts.failed(result.error)
             is_last = not result.is_reached and attempts.count == attempts_max
@@ -148,7 +148,7 @@ class InboxAccess:
             log_wait(result.error, wait_s)
             await asyncio.sleep(wait_s)
 
-    async def _try(self, call: _Call[T], timeout_s: float) -> T | Refusal:
+    async def _try(self, call: _Call[T], timeout_s: float) -> T | RoomRefusal:
         headers = self._headers
         if call.body is not None:
             headers = {**headers, "Content-Type": "application/json"}
@@ -157,14 +157,14 @@ class InboxAccess:
                 call.method, call.path, headers=headers, body=call.body, timeout_s=timeout_s
             )
         except (Unavailable, OutcomeUnknown) as error:
-            return Refusal(error, 0.0, is_reached=False)
+            return RoomRefusal(error, 0.0, is_reached=False)
         url = self._http.origin.http_url
         if answer.status not in _ACCEPTED:
             return refusal_of(url, answer.status, answer.headers, answer.body)
         try:
             return call.read(answer)
         except (msgspec.MsgspecError, ValueError):
-            return Refusal(unreadable(url))
+            return RoomRefusal(unreadable(url))
 
 
 class InboxMessages:
@@ -233,7 +233,7 @@ class _Call(Generic[T]):
 
     method: str
     path: str
-    read: Callable[[Answer], T]
+    read: Callable[[HttpAnswer], T]
     body: bytes | None = None
 
 

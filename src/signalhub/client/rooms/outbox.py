@@ -40,7 +40,7 @@ class _Pending:
         self.is_written = False  # To the present link, and not answered.
 
 
-class Outbox:
+class RoomOutbox:
     """Every message leaves it exactly once: accepted, failed or forgotten."""
 
     def __init__(self, random: Callable[[], float]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from signalhub.client.protocol.effects import Drop, Failed, Send, Stop, Warned
+from signalhub.client.protocol.effects import Drop, Failed, SendFrame, Stop, Warned
 from signalhub.client.protocol.incoming import Heartbeat
 from signalhub.client.rooms.answers import (
     InboxPage,
@@ -28,7 +28,7 @@ from signalhub.client.rooms.answers import (
     limited,
     retry_after_s,
 )
-from signalhub.client.rooms.outbox import Outbox, Outgoing
+from signalhub.client.rooms.outbox import Outgoing, RoomOutbox
 from signalhub.pacing import retry_wait_s
 from signalhub.wire.base64url import decoded
 from signalhub.wire.errors import (
@@ -220,7 +220,7 @@ WELCOME_S = 10.0
 SENDS_MAX = 1_000
 
 
-class Phase(Enum):
+class MemberPhase(Enum):
     """How far a member is into its room."""
 
     DOWN = "down"
@@ -233,13 +233,13 @@ class Joined(msgspec.Struct, frozen=True):
     """We are in the room."""
 
 
-class Fetch(msgspec.Struct, frozen=True):
+class FetchPage(msgspec.Struct, frozen=True):
     """Get a page of the inbox from this position on; at most one is wanted at a time."""
 
     from_seq: int
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class MessageAccepted(msgspec.Struct, frozen=True):
     """A message of ours is in the room."""
 
     id: str
@@ -250,7 +250,7 @@ class Readable(msgspec.Struct, frozen=True):
     """There is something to take."""
 
 
-Effect = Send | Fetch | Accepted | Failed | Joined | Readable | Drop | Stop | Warned
+Effect = SendFrame | FetchPage | MessageAccepted | Failed | Joined | Readable | Drop | Stop | Warned
 
 
 class _Frame(msgspec.Struct, rename="camel"):
@@ -283,10 +283,10 @@ class RoomProtocol:
     """Join, read in order, send until answered."""
 
     def __init__(self, pseudonym: str, since: int | None, random: Callable[[], float]) -> None:
-        self.phase = Phase.DOWN
+        self.phase = MemberPhase.DOWN
         self.reading = CatchUp(since, random)
         self._pseudonym = pseudonym
-        self._outbox = Outbox(random)
+        self._outbox = RoomOutbox(random)
         self._heartbeat: Heartbeat | None = None
         self._pings = 0
         self._welcome_by_s = 0.0
@@ -297,15 +297,15 @@ class RoomProtocol:
 
     def opened(self, now_s: float) -> list[Effect]:
         """A socket is open; the hub speaks first."""
-        assert self.phase is Phase.DOWN
-        self.phase = Phase.JOINING
+        assert self.phase is MemberPhase.DOWN
+        self.phase = MemberPhase.JOINING
         self._heartbeat = Heartbeat(HEARTBEAT_S, now_s)
         self._welcome_by_s = now_s + WELCOME_S
         return []
 
     def received(self, text: bytes, now_s: float) -> list[Effect]:
         """A frame has arrived."""
-        if self._heartbeat is None or self.phase is Phase.STOPPED:
+        if self._heartbeat is None or self.phase is MemberPhase.STOPPED:
             return []
         self._heartbeat.heard(now_s)
         try:
@@ -324,8 +324,8 @@ class RoomProtocol:
         self._outbox.lost()
         self.reading.lost()
         self._heartbeat = None
-        if self.phase is not Phase.STOPPED:
-            self.phase = Phase.DOWN
+        if self.phase is not MemberPhase.STOPPED:
+            self.phase = MemberPhase.DOWN
         return effects
 
     def submit(
@@ -362,7 +362,7 @@ class RoomProtocol:
         return message, self._fetches(now_s)
 
     def fetched(self, from_seq: int, page: InboxPage, now_s: float) -> list[Effect]:
-        """The page that a `Fetch` asked for."""
+        """The page that a `FetchPage` asked for."""
         missed = self.reading.fetched(from_seq, page, now_s)
         effects = self._readable()
         if missed is not None:
@@ -373,7 +373,7 @@ class RoomProtocol:
     def not_fetched(
         self, error: ClientError, retry_after_s: float | None, now_s: float
     ) -> list[Effect]:
-        """A `Fetch` failed, for now or for good."""
+        """A `FetchPage` failed, for now or for good."""
         if retry_after_s is None:
             return self.stop(GaveUp(f"the inbox of the room cannot be read: {error}"))
         self.reading.not_fetched(retry_after_s, now_s)
@@ -389,7 +389,7 @@ class RoomProtocol:
         effects: list[Effect] = [
             Failed(message_id, error) for message_id, error in self._outbox.expired(now_s)
         ]
-        if self.phase is Phase.JOINING and now_s >= self._welcome_by_s:
+        if self.phase is MemberPhase.JOINING and now_s >= self._welcome_by_s:
             return [*effects, Drop(f"no welcome within {WELCOME_S:g} s")]
         heartbeat = self._heartbeat
         if heartbeat is not None and heartbeat.is_dead(now_s):
@@ -398,7 +398,7 @@ class RoomProtocol:
             self._pings += 1
             heartbeat.beat(str(self._pings), now_s)
             heartbeat.sent(now_s)
-            effects.append(Send(_encode({"action": "ping", "t": self._pings})))
+            effects.append(SendFrame(_encode({"action": "ping", "t": self._pings})))
         return effects + self._pump(now_s)
 
     def wake_at_s(self) -> float | None:
@@ -407,15 +407,15 @@ class RoomProtocol:
             self._outbox.wake_at_s,
             self.reading.wake_at_s,
             self._heartbeat.wake_at_s if self._heartbeat is not None else None,
-            self._welcome_by_s if self.phase is Phase.JOINING else None,
+            self._welcome_by_s if self.phase is MemberPhase.JOINING else None,
         ]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def stop(self, error: ClientError) -> list[Effect]:
         """It is over, for this reason."""
-        if self.phase is Phase.STOPPED:
+        if self.phase is MemberPhase.STOPPED:
             return []
-        self.phase = Phase.STOPPED
+        self.phase = MemberPhase.STOPPED
         self._end = error
         self._heartbeat = None
         self.reading.lost()
@@ -434,15 +434,15 @@ class RoomProtocol:
             case "welcome":
                 return self._welcomed(frame)
             case "ping":
-                return [Send(_encode(_Pong(t=frame.t)))]
+                return [SendFrame(_encode(_Pong(t=frame.t)))]
             case "pong" if self._heartbeat is not None:
                 self._heartbeat.answered(str(frame.t))
         return []
 
     def _welcomed(self, frame: _Frame) -> list[Effect]:
-        if self.phase is not Phase.JOINING:
+        if self.phase is not MemberPhase.JOINING:
             return []
-        self.phase = Phase.JOINED
+        self.phase = MemberPhase.JOINED
         self._has_joined = True
         self._outbox.opened()
         if self.reading.welcomed(frame.last_seq):
@@ -455,7 +455,7 @@ class RoomProtocol:
         if outgoing is None:
             return []
         sent = Sent(message_id=frame.message_id, seq=frame.seq, is_repeat=frame.duplicate)
-        effects: list[Effect] = [Accepted(frame.message_id, sent)]
+        effects: list[Effect] = [MessageAccepted(frame.message_id, sent)]
         if frame.duplicate:
             return effects
         # A hub may not echo what we say; then this is the only time we hear of it.
@@ -471,7 +471,7 @@ class RoomProtocol:
 
     def _refused(self, frame: _Frame, now_s: float) -> list[Effect]:
         error, wait_s = _error_of(frame)
-        if self.phase is Phase.JOINING:
+        if self.phase is MemberPhase.JOINING:
             return self._turned_away(error, is_final=wait_s is None)
         if frame.message_id not in self._outbox:
             return self._warned("The hub refused a frame", code=frame.error_code)
@@ -485,14 +485,14 @@ class RoomProtocol:
         return self.stop(GaveUp(f"not let in again: {error}") if self._has_joined else error)
 
     def _pump(self, now_s: float) -> list[Effect]:
-        effects: list[Effect] = [Send(frame) for frame in self._outbox.due(now_s)]
+        effects: list[Effect] = [SendFrame(frame) for frame in self._outbox.due(now_s)]
         if effects and self._heartbeat is not None:
             self._heartbeat.sent(now_s)
         return effects + self._fetches(now_s)
 
     def _fetches(self, now_s: float) -> list[Effect]:
         from_seq = self.reading.next_fetch(now_s)
-        return [] if from_seq is None else [Fetch(from_seq)]
+        return [] if from_seq is None else [FetchPage(from_seq)]
 
     def _readable(self) -> list[Effect]:
         return [Readable()] if self.reading.has_ready else []

@@ -17,7 +17,7 @@ from signalhub.client.arguments import (
     checked_seq,
     room_name,
 )
-from signalhub.client.lifecycle import Closing, Opening
+from signalhub.client.lifecycle import Opening, Resource
 from signalhub.client.rooms.answers import Missed, RoomMessage, Sent
 from signalhub.client.rooms.inbox import InboxAccess
 from signalhub.client.rooms.protocol import RoomProtocol
@@ -33,7 +33,7 @@ from signalhub.wire.room_ids import default_inbox
 TIMEOUT_S = 30.0
 
 
-class Room(Closing):
+class Room(Resource):
     """A member's place in a room, which mends itself.
 
     Iterating yields every message of the room's inbox after the position it was opened with, own
@@ -161,7 +161,7 @@ def hub(url: str, *, ssl: SSLContext | None = None) -> Hub:
     return Hub(Origin.of(url), ssl)
 
 
-class Hub(Closing):
+class Hub(Resource):
     """Where rooms are joined and inboxes read. No account is needed: who knows an id may use it."""
 
     def __init__(self, origin: Origin, ssl: SSLContext | None = None) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from ssl import SSLContext
 from typing import assert_never
 
-from signalhub.client.protocol.effects import Drop, Failed, Send, Stop, Warned
-from signalhub.client.rooms.answers import Refusal, RoomMessage, Sent
+from signalhub.client.protocol.effects import Drop, Failed, SendFrame, Stop, Warned
+from signalhub.client.rooms.answers import RoomMessage, RoomRefusal, Sent
 from signalhub.client.rooms.inbox import InboxAccess
 from signalhub.client.rooms.protocol import (
-    Accepted,
     Effect,
-    Fetch,
+    FetchPage,
     Joined,
-    Phase,
+    MemberPhase,
+    MessageAccepted,
     Readable,
     RoomProtocol,
 )
@@ -69,7 +69,7 @@ class RoomRunner:
 
     @property
     def is_joined(self) -> bool:
-        return self.protocol.phase is Phase.JOINED
+        return self.protocol.phase is MemberPhase.JOINED
 
     async def start(self) -> None:
         """Join for the first time, or raise why that is not possible."""
@@ -123,16 +123,16 @@ class RoomRunner:
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(frame=frame):
+                case SendFrame(frame=frame):
                     if self._link is not None:
                         self._link.send(frame)
                 case Readable():
                     self._readable.set()
-                case Fetch(from_seq=from_seq):
+                case FetchPage(from_seq=from_seq):
                     self._fetcher = self._loop.create_task(
                         self._fetch(from_seq), name="signalhub room page"
                     )
-                case Accepted(id=message_id, sent=sent):
+                case MessageAccepted(id=message_id, sent=sent):
                     if (future := self._waiting(message_id)) is not None:
                         future.set_result(sent)
                 case Failed(id=message_id, error=error):
@@ -185,10 +185,10 @@ class RoomRunner:
             result = await self._inbox.fetch_once(from_seq, FETCH_S)
         except Exception:
             log.exception("The client failed")
-            result = Refusal(Unavailable("the client failed; its log says how"))
+            result = RoomRefusal(Unavailable("the client failed; its log says how"))
         now_s = self._clock.mono_s()
         self._fetcher = None
-        if isinstance(result, Refusal):
+        if isinstance(result, RoomRefusal):
             if result.retry_after_s is not None:
                 log_wait(result.error, result.retry_after_s)
             self._perform(self.protocol.not_fetched(result.error, result.retry_after_s, now_s))

@@ -70,7 +70,7 @@ class Origin(msgspec.Struct, frozen=True):
         return f"{'wss' if self.is_secure else 'ws'}://{self.netloc}{self.prefix}"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     """What came back; header names are lower case."""
 
     status: int
@@ -102,7 +102,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         timeout_s: float = 30.0,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a request and wait for its answer, whatever its status.
 
         Raises:
@@ -133,7 +133,7 @@ class HttpClient:
         if idle:
             await asyncio.wait([connection.ended for connection in idle], timeout=CLOSE_S)
 
-    async def _exchange(self, payload: bytes, progress: _Progress) -> Answer:
+    async def _exchange(self, payload: bytes, progress: _Progress) -> HttpAnswer:
         while True:
             kept = self._kept()
             connection = kept or await self._connect()
@@ -214,10 +214,10 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport
         self._parser: httptools.HttpResponseParser | None = None
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpAnswer] | None = None
         self._begin()
 
-    def exchange(self, payload: bytes) -> asyncio.Future[Answer]:
+    def exchange(self, payload: bytes) -> asyncio.Future[HttpAnswer]:
         """Send a request; its answer."""
         self.has_heard = False
         self._begin()
@@ -300,7 +300,7 @@ class _Connection(asyncio.Protocol):
         parser, self._parser = self._parser, None
         if parser is not None and self._answer is not None and not self._answer.done():
             status = parser.get_status_code()
-            self._answer.set_result(Answer(status, self._headers, bytes(self._body)))
+            self._answer.set_result(HttpAnswer(status, self._headers, bytes(self._body)))
         self._is_in_body = False
 
     def _check_head(self, size: int) -> None:

@@ -28,7 +28,15 @@ from picows import (
 from signalhub.client.rooms.answers import refusal_of
 from signalhub.client.transport.http import Origin, no_hub
 from signalhub.wire.errors import Refused, Unavailable
-from signalhub.wire.frames import Assembler, CloseCode, Closed, Message, Ping, Violation, is_text
+from signalhub.wire.frames import (
+    Assembler,
+    CloseCode,
+    Closed,
+    CompleteMessage,
+    Ping,
+    Violation,
+    is_text,
+)
 
 OPEN_S = 10.0
 CLOSE_S = 1.0
@@ -147,7 +155,7 @@ class Link(WSListener):
             self.close(f"the hub broke the WebSocket protocol: {violation.reason}", violation.code)
             return
         match event:
-            case Message(data=data):
+            case CompleteMessage(data=data):
                 self._received(data)
             case Ping(payload=payload):
                 transport.send_pong(payload)

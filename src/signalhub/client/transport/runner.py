@@ -9,22 +9,22 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLContext
 from typing import Any, Unpack, assert_never
 
-from signalhub.client.arrivals import Inbox
+from signalhub.client.arrivals import Arrivals
 from signalhub.client.protocol.effects import (
     Answered,
     Arrived,
+    ConsumerEnded,
     Drop,
     Effect,
-    Ended,
     Failed,
     Instant,
     Ready,
-    Send,
+    SendFrame,
     Stop,
     Warned,
 )
-from signalhub.client.protocol.frame import Options, Payload, Request
-from signalhub.client.protocol.protocol import Phase, Protocol
+from signalhub.client.protocol.frame import Payload, Request, RequestOptions
+from signalhub.client.protocol.protocol import LinkPhase, Protocol
 from signalhub.client.protocol.restore import Seat
 from signalhub.client.settle import Settlers
 from signalhub.client.transport.link import Link, NotOpened, open_link
@@ -66,7 +66,7 @@ Token = str | Callable[[], str | Awaitable[str]] | None
 log = logging.getLogger("signalhub.client")
 
 
-class Runner:
+class ClientRunner:
     """Everything asynchronous about one client."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Runner:
         self.url = url
         self.protocol = protocol
         self.token = token
-        self.inbox = Inbox(inbox_max, self._reading)
+        self.inbox = Arrivals(inbox_max, self._reading)
         self.settlers = Settlers(self, acknowledges=protocol.membership.acknowledges)
         self._clock = clock
         self._ssl = ssl
@@ -105,17 +105,17 @@ class Runner:
     @property
     def is_ready(self) -> bool:
         """Is it connected, registered and subscribed right now?"""
-        return self.protocol.phase is Phase.READY
+        return self.protocol.phase is LinkPhase.READY
 
     @property
     def is_over(self) -> bool:
         """Has it left the hub, or given it up?"""
-        return self.protocol.phase in (Phase.LEAVING, Phase.STOPPED)
+        return self.protocol.phase in (LinkPhase.LEAVING, LinkPhase.STOPPED)
 
     def now(self) -> Instant:
         return Instant.of(self._clock)
 
-    def request(self, payload: Payload[Any], **options: Unpack[Options]) -> Request:
+    def request(self, payload: Payload[Any], **options: Unpack[RequestOptions]) -> Request:
         """Write a request; nothing is sent yet."""
         return self.protocol.frames.request(payload, self._clock.now_ms(), **options)
 
@@ -171,12 +171,12 @@ class Runner:
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(frame=frame):
+                case SendFrame(frame=frame):
                     if self._link is not None:
                         self._link.send(frame)
                 case Arrived(message=message):
                     self.inbox.put(self.settlers.bound(message))
-                case Ended(key=key, error=error):
+                case ConsumerEnded(key=key, error=error):
                     self.settlers.remove(key)
                     self.inbox.end_lane(key, error)
                     log.warning("A consumer has ended", extra={"reason": str(error)})

@@ -19,12 +19,20 @@ from msgspec import Raw
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut, Reply
-from signalhub.core.messages.dedup import Ack, Status
+from signalhub.core.messages.dedup import KnownAck, Status
 from signalhub.core.messages.topics import Audience
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Mailbox, Topic
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Entry, Kind, Message, Outcome, Settled, Settlement, encode_body
+from signalhub.wire.entry import (
+    Entry,
+    Kind,
+    MessageBody,
+    Outcome,
+    SettledBody,
+    Settlement,
+    encode_body,
+)
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Code, Refusal
 from signalhub.wire.names import ADDRESS_CHARS_MAX
@@ -34,14 +42,14 @@ if TYPE_CHECKING:
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.counters import Tally
     from signalhub.settings.model import Settings
 
 
-class Receipt(msgspec.Struct, eq=False):
+class AskReceipt(msgspec.Struct, eq=False):
     """An ask on its way."""
 
     session: Session
@@ -50,7 +58,7 @@ class Receipt(msgspec.Struct, eq=False):
     target: str
     received_at_ms: int
     expires_at: float | None
-    stored: Message
+    stored: MessageBody
     key: bytes  # What it is known by while it is on its way, and after that.
     mailbox: Mailbox | None = None
     seq: int = 0
@@ -64,7 +72,7 @@ class Receipt(msgspec.Struct, eq=False):
     @property
     def listening(self) -> list[Session]:
         """The askers who are still there."""
-        return [asker for asker in self.askers if asker.state is State.CONNECTED]
+        return [asker for asker in self.askers if asker.state is SessionState.CONNECTED]
 
 
 class Orphan(msgspec.Struct, frozen=True):
@@ -99,7 +107,7 @@ class PublishReceipt(msgspec.Struct, eq=False):
     askers: list[Session]
     topic: Topic
     seq: int
-    stored: Message
+    stored: MessageBody
     at_ms: int
     size: int
     key: bytes = b""
@@ -118,7 +126,7 @@ class Told(msgspec.Struct, eq=False):
 
 
 # What is on its way, by sender and id.
-Pending = dict[bytes, Receipt | PublishReceipt | Told]
+Pending = dict[bytes, AskReceipt | PublishReceipt | Told]
 
 DELIVERED: Final = "delivered"
 QUEUED: Final = "queued"
@@ -137,7 +145,7 @@ class Asks:
         registry: Registry,
         streams: Streams,
         dispatcher: Dispatcher,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         ids: Ids,
         settings: Settings,
@@ -163,7 +171,7 @@ class Asks:
         self,
         session: Session,
         message: Envelope,
-        request: requests.Send,
+        request: requests.SendRequest,
         target: str,
         key: bytes,
         expires_at: float | None,
@@ -177,7 +185,7 @@ class Asks:
         elif not mailbox.subscription.consumers:
             self.check_room(mailbox, 1, now)
         self._storage.check()
-        stored = Message(
+        stored = MessageBody(
             message.id,
             self._next_id(),
             message.sender,
@@ -187,7 +195,7 @@ class Asks:
             message.ttl or None,
             expires_at,
         )
-        receipt = Receipt(
+        receipt = AskReceipt(
             session, message, [session], target, now, expires_at, stored, key, mailbox
         )
         self._pending[key] = receipt
@@ -259,7 +267,7 @@ class Asks:
 
     # The order of what follows an ask.
 
-    def before_any(self, session: Session, audience: Audience) -> Receipt | None:
+    def before_any(self, session: Session, audience: Audience) -> AskReceipt | None:
         """The latest ask to anybody in an audience, if one is not on disk yet."""
         owners = {
             registration.session: ask
@@ -271,7 +279,7 @@ class Asks:
             found.append(session.barrier)
         return max(found, key=lambda ask: ask.order, default=None)
 
-    def _committed(self, receipt: Receipt, offset: int, now: int) -> list[Effect]:
+    def _committed(self, receipt: AskReceipt, offset: int, now: int) -> list[Effect]:
         """The ask is on disk: deliver it."""
         receipt.offset = offset
         mailbox = receipt.mailbox
@@ -292,7 +300,7 @@ class Asks:
         self._dispatcher.wake(mailbox.subscription)
         return []
 
-    def _deliver(self, receipt: Receipt, now: int) -> list[Effect]:
+    def _deliver(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """To an actor without a mailbox."""
         registration = self._registry.find(receipt.target, now)
         if registration is None:
@@ -316,7 +324,7 @@ class Asks:
         )
         return [deliver]
 
-    def _refused(self, receipt: Receipt, refusal: Refusal, now: int) -> list[Effect]:
+    def _refused(self, receipt: AskReceipt, refusal: Refusal, now: int) -> list[Effect]:
         """The log did not take it: the sender may try again with the same id, or must be told."""
         message = receipt.message
         self._pending.pop(receipt.key, None)
@@ -335,17 +343,17 @@ class Asks:
             effects += release(receipt)
         return effects
 
-    def queued(self, receipt: Receipt, now: int) -> list[Effect]:
+    def queued(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """It waits for its recipient; the time in the answer is that of its acceptance."""
         self._tally.queued_asks += 1
         return self._answer(receipt, _ack(receipt, receipt.received_at_ms, QUEUED), now)
 
-    def delivered(self, receipt: Receipt, now: int) -> list[Effect]:
+    def delivered(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """The recipient's bytes are the kernel's."""
         self._tally.ask_latency.observe((now - receipt.received_at_ms) / 1000)
         return self._answer(receipt, _ack(receipt, now, DELIVERED), now)
 
-    def _answer(self, receipt: Receipt, ack: Ack, now: int) -> list[Effect]:
+    def _answer(self, receipt: AskReceipt, ack: KnownAck, now: int) -> list[Effect]:
         message = receipt.message
         self._pending.pop(receipt.key, None)
         self._dedup.remember_by(receipt.key, now, ack)
@@ -358,7 +366,7 @@ class Asks:
         self,
         session: Session,
         message: Envelope,
-        ack: Ack,
+        ack: KnownAck,
         now: int,
         *,
         is_duplicate: bool = False,
@@ -377,12 +385,12 @@ class Asks:
             payload["duplicate"] = True
         return self._replies.reply(session, message, "hub:delivery_ack", wire.encode(payload), now)
 
-    def handed_over(self, receipt: Receipt, now: int) -> list[Effect]:
+    def handed_over(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """An ask to an actor without a mailbox has reached its socket, which settles it."""
         self._settle(receipt, Outcome.WRITTEN, now)
         return self.delivered(receipt, now)
 
-    def undelivered(self, receipt: Receipt, now: int) -> list[Effect]:
+    def undelivered(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """The bytes never left: say so; the same id may be tried again."""
         if receipt.expires_at is not None and receipt.expires_at < now:
             self._tally.expired_asks += 1
@@ -390,7 +398,7 @@ class Asks:
             return self._withdraw(receipt, refusals.expired(receipt.message.ttl or 0), now)
         return self._gone(receipt, now)
 
-    def _gone(self, receipt: Receipt, now: int) -> list[Effect]:
+    def _gone(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """Nobody is there any more."""
         self._settle(receipt, Outcome.GONE, now)
         message = receipt.message
@@ -400,18 +408,18 @@ class Asks:
             for asker in receipt.listening
         ]
 
-    def overflowed(self, receipt: Receipt, waiting: int, now: int) -> list[Effect]:
+    def overflowed(self, receipt: AskReceipt, waiting: int, now: int) -> list[Effect]:
         """Too much waits for the target already: refuse, so that the sender tries again later."""
         self._settle(receipt, Outcome.DROPPED, now)
         refusal = refusals.queue_full(receipt.target, waiting, self._settings.outbound)
         return self._withdraw(receipt, refusal, now)
 
-    def _withdraw(self, receipt: Receipt, refusal: Refusal, now: int) -> list[Effect]:
+    def _withdraw(self, receipt: AskReceipt, refusal: Refusal, now: int) -> list[Effect]:
         message = receipt.message
         self._pending.pop(receipt.key, None)
         return [self._replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
-    def _settle(self, receipt: Receipt, outcome: Outcome, now: int) -> None:
+    def _settle(self, receipt: AskReceipt, outcome: Outcome, now: int) -> None:
         """What became of an ask without a mailbox is written with the tick's others."""
         sent_at = now if outcome is Outcome.WRITTEN else 0
         self.loose.append(
@@ -425,7 +433,7 @@ class Asks:
         if not self.loose:
             return []
         deliveries, self.loose = self.loose, []
-        body = encode_body(Settled("", 0, deliveries))
+        body = encode_body(SettledBody("", 0, deliveries))
         # The log may have no room: nobody waits for these, and only the audit will miss them.
         return [Append(Entry(Kind.SETTLED, "", 0, 0, now, body))]
 
@@ -444,7 +452,7 @@ class Asks:
         return min([offset, *pending, *orphans])
 
 
-def wait_behind(ask: Receipt, effect: Deliver | FanOut) -> list[Effect]:
+def wait_behind(ask: AskReceipt, effect: Deliver | FanOut) -> list[Effect]:
     """It follows the ask, which is on its way to the disk."""
     if ask.behind is None:
         ask.behind = []
@@ -452,18 +460,18 @@ def wait_behind(ask: Receipt, effect: Deliver | FanOut) -> list[Effect]:
     return []
 
 
-def size_of(message: Message) -> int:
+def size_of(message: MessageBody) -> int:
     """About what it takes in memory and on the wire."""
     return len(message.data) + len(message.metadata) + 256
 
 
-def release(receipt: Receipt) -> list[Effect]:
+def release(receipt: AskReceipt) -> list[Effect]:
     """What waited behind the ask may go now."""
     receipt.session.synced(receipt)
     behind, receipt.behind = receipt.behind, None
     return list(behind or ())
 
 
-def _ack(receipt: Receipt, at_ms: int, status: Status) -> Ack:
+def _ack(receipt: AskReceipt, at_ms: int, status: Status) -> KnownAck:
     stream = 0 if receipt.mailbox is None else receipt.mailbox.id
-    return Ack(at_ms, status, seq=receipt.seq, stream=stream)
+    return KnownAck(at_ms, status, seq=receipt.seq, stream=stream)

@@ -33,7 +33,7 @@ _BELIEVED_MS_MAX: Final = 4_102_444_800_000
 _SWEEP_BUCKETS_MAX: Final = 1_024
 
 
-class Ack(msgspec.Struct, frozen=True):
+class KnownAck(msgspec.Struct, frozen=True):
     """What the sender was told: when, how and where, or for a broadcast the payload as JSON."""
 
     at_ms: int
@@ -48,7 +48,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
     newest_ms: int
     records: bytes
-    aside: dict[bytes, Ack]
+    aside: dict[bytes, KnownAck]
 
 
 class _Slice(msgspec.Struct):
@@ -77,7 +77,7 @@ class Dedup:
         # Records since the last `take_fresh`, if somebody keeps them; they take twice the room.
         self._is_fresh_kept = False
         self._fresh = bytearray()
-        self._fresh_aside: dict[bytes, Ack] = {}
+        self._fresh_aside: dict[bytes, KnownAck] = {}
 
     @property
     def count(self) -> int:
@@ -105,11 +105,11 @@ class Dedup:
         """Does lack of memory keep the window below what was configured?"""
         return self.window_ms < self._window_ms
 
-    def find(self, sender: str, message_id: str, now_ms: int) -> Ack | None:
+    def find(self, sender: str, message_id: str, now_ms: int) -> KnownAck | None:
         """The ack of an accepted message, unless it is older than the window."""
         return self.find_by(fingerprint(sender, message_id), now_ms)
 
-    def find_by(self, key: bytes, now_ms: int) -> Ack | None:
+    def find_by(self, key: bytes, now_ms: int) -> KnownAck | None:
         """The same, by fingerprint."""
         self._advance(now_ms)
         found = self._table.find(key)
@@ -118,17 +118,17 @@ class Dedup:
         accepted_at_ms, ack = found
         if accepted_at_ms < self._oldest_kept_ms():
             return None
-        if isinstance(ack, Ack):
+        if isinstance(ack, KnownAck):
             return ack
         delay_ms, status, seq, stream = ack
         at_ms = accepted_at_ms - self._skew_ms_at(accepted_at_ms) + delay_ms
-        return Ack(at_ms, status, seq=seq, stream=stream)
+        return KnownAck(at_ms, status, seq=seq, stream=stream)
 
-    def remember(self, sender: str, message_id: str, now_ms: int, ack: Ack) -> None:
+    def remember(self, sender: str, message_id: str, now_ms: int, ack: KnownAck) -> None:
         """The message was accepted; `ack` is what its sender is told. Once per message."""
         self.remember_by(fingerprint(sender, message_id), now_ms, ack)
 
-    def remember_by(self, key: bytes, now_ms: int, ack: Ack) -> None:
+    def remember_by(self, key: bytes, now_ms: int, ack: KnownAck) -> None:
         """The same, by fingerprint."""
         self._advance(now_ms)
         self._count_arrival()
@@ -276,7 +276,7 @@ class _Table:
     )
 
     def __init__(self) -> None:
-        self._aside: dict[bytes, Ack] = {}
+        self._aside: dict[bytes, KnownAck] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -288,7 +288,7 @@ class _Table:
         self._next_mask = 1
         self._split = 0
 
-    def find(self, key: bytes) -> tuple[int, Ack | tuple[int, Status, int, int]] | None:
+    def find(self, key: bytes) -> tuple[int, KnownAck | tuple[int, Status, int, int]] | None:
         """When it was accepted; its ack, or the delay until the ack, its status and position."""
         bucket = self._buckets[self._index(key)]
         at = bucket.rfind(key)
@@ -329,7 +329,9 @@ class _Table:
         aside_bytes = sum(_ASIDE_BYTES + len(ack.extra) for ack in self._aside.values())
         self.memory_bytes = count * size + len(self._buckets) * _BUCKET_BYTES + aside_bytes
 
-    def add(self, key: bytes, at_ms: int, ack: Ack, delay_ms: int, oldest_kept_ms: int) -> bytes:
+    def add(
+        self, key: bytes, at_ms: int, ack: KnownAck, delay_ms: int, oldest_kept_ms: int
+    ) -> bytes:
         """The record that was added."""
         index = self._index(key)
         kept = self._trimmed(self._buckets[index], oldest_kept_ms)

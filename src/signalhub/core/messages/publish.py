@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FanOut, Reply
 from signalhub.core.messages.ask import FanReceipt, PublishReceipt
-from signalhub.core.messages.dedup import Ack
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.messages.dedup import KnownAck
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Topic
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Entry, Kind, Message, encode_body
+from signalhub.wire.entry import Entry, Kind, MessageBody, encode_body
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.topics import Topics
     from signalhub.core.replies import Replies
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.counters import Tally
@@ -44,7 +44,7 @@ class Publisher:
         topics: Topics,
         streams: Streams,
         dispatcher: Dispatcher,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         ids: Ids,
         settings: Settings,
@@ -66,7 +66,7 @@ class Publisher:
         self,
         session: Session,
         message: Envelope,
-        request: requests.Publish,
+        request: requests.PublishRequest,
         topic: Topic,
         key: bytes,
         expires_at: float | None,
@@ -76,7 +76,7 @@ class Publisher:
         self._storage.check()
         check(request)
         deliver_at = request.deliver_at
-        stored = Message(
+        stored = MessageBody(
             message.id,
             self._next_id(),
             message.sender,
@@ -95,7 +95,7 @@ class Publisher:
     def append(
         self,
         topic: Topic,
-        stored: Message,
+        stored: MessageBody,
         now: int,
         message: Envelope | None = None,
         session: Session | None = None,
@@ -129,7 +129,7 @@ class Publisher:
         answer = b""
         if message is not None:
             self._pending.pop(receipt.key, None)
-            ack = Ack(receipt.at_ms, "queued", seq=receipt.seq, stream=topic.id)
+            ack = KnownAck(receipt.at_ms, "queued", seq=receipt.seq, stream=topic.id)
             self._dedup.remember_by(receipt.key, now, ack)
             answer = b'%b%d,"durability":"%b"' % (topic.answer_head, receipt.seq, self._durability)
         audience = self._topics.audience(topic.name)
@@ -159,7 +159,7 @@ class Publisher:
         payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
         if len(askers) == 1:
             (asker,) = askers
-            if asker.state is not State.CONNECTED:
+            if asker.state is not SessionState.CONNECTED:
                 return []
             return [self._replies.reply(asker, message, "hub:published", payload + b"}", now)]
         return [
@@ -171,12 +171,14 @@ class Publisher:
                 now,
             )
             for index, asker in enumerate(askers)
-            if asker.state is State.CONNECTED
+            if asker.state is SessionState.CONNECTED
         ]
 
-    def published_before(self, session: Session, message: Envelope, ack: Ack, now: int) -> Reply:
+    def published_before(
+        self, session: Session, message: Envelope, ack: KnownAck, now: int
+    ) -> Reply:
         """The original answer again."""
-        name = requests.parse(requests.Publish, message.payload).topic
+        name = requests.parse(requests.PublishRequest, message.payload).topic
         topic = self._streams.topics.get(name)
         answer = {
             "topic": name,
@@ -197,11 +199,11 @@ class Publisher:
         return [
             self._replies.refuse(asker, message, refusal, now)
             for asker in receipt.askers
-            if asker.state is State.CONNECTED
+            if asker.state is SessionState.CONNECTED
         ]
 
 
-def check(request: requests.Publish) -> None:
+def check(request: requests.PublishRequest) -> None:
     """Refuse what would not fit a message of a durable topic."""
     check_parts(request.key, request.headers)
 

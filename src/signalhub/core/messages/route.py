@@ -18,10 +18,10 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
 from signalhub.core.messages import publish as publishing
 from signalhub.core.messages.ask import FanReceipt, Told, wait_behind
-from signalhub.core.messages.dedup import Ack, fingerprint
+from signalhub.core.messages.dedup import KnownAck, fingerprint
 from signalhub.core.messages.topics import Audience
 from signalhub.core.sessions.registry import Recipient
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.subscriptions.consumers import Consumer
 from signalhub.wire import entry
 from signalhub.wire import envelope as wire
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from signalhub.core.placement import Placement
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.streams.topics import Catalog
     from signalhub.core.subscriptions.join import Subscriptions
@@ -68,7 +68,7 @@ class Router:
         catalog: Catalog,
         subscriptions: Subscriptions,
         placement: Placement,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         ids: Ids,
         settings: Settings,
@@ -177,7 +177,7 @@ class Router:
 
     def broadcast(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """One copy to every live address, optionally only to those with a capability."""
-        request = requests.parse(requests.Broadcast, message.payload)
+        request = requests.parse(requests.BroadcastRequest, message.payload)
         if request.type.startswith(HUB_TYPE_PREFIX):
             raise _hub_type()
         capability = None
@@ -219,7 +219,7 @@ class Router:
 
     def publish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """One copy to every address that hears the topic, the publisher's own included."""
-        request = requests.parse(requests.Publish, message.payload)
+        request = requests.parse(requests.PublishRequest, message.payload)
         if request.type.startswith(HUB_TYPE_PREFIX):
             raise _hub_type()
         topic = request.topic
@@ -310,7 +310,7 @@ class Router:
             return [self._replies.reply(session, message, "hub:broadcast_ack", payload, now)]
         key = fingerprint(message.sender, message.id)
         self._pending[key] = told = Told(session, message, [session], payload, key)
-        body = encode_body(entry.Broadcast(message.id, message.sender, payload))
+        body = encode_body(entry.BroadcastBody(message.id, message.sender, payload))
         then = partial(self._told, told)
         return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), then, then)]
 
@@ -318,16 +318,16 @@ class Router:
         """The copies have gone out, whatever the log says."""
         message = told.message
         self._pending.pop(told.key, None)
-        self._dedup.remember_by(told.key, now, Ack(at_ms=now, extra=told.payload))
+        self._dedup.remember_by(told.key, now, KnownAck(at_ms=now, extra=told.payload))
         return [
             self._replies.reply(asker, message, "hub:broadcast_ack", told.payload, now)
             for asker in told.askers
-            if asker.state is State.CONNECTED
+            if asker.state is SessionState.CONNECTED
         ]
 
     def subscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Hear a topic, or all topics a wildcard covers, from now on."""
-        request = requests.parse(requests.Subscribe, message.payload)
+        request = requests.parse(requests.SubscribeRequest, message.payload)
         topic = request.topic
         _check_topic(topic)
         if not is_subscribable(topic):
@@ -350,7 +350,7 @@ class Router:
 
     def unsubscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Stop hearing a topic, named by itself or by a subscription id; unknown is a no-op."""
-        request = requests.parse(requests.Unsubscribe, message.payload)
+        request = requests.parse(requests.UnsubscribeRequest, message.payload)
         if not request.topic and not request.subscription_id:
             raise refusals.structural("the payload needs topic or subscriptionId")
         consumer = _own_consumer(session, request)
@@ -367,7 +367,7 @@ class Router:
             self._replies.reply(session, message, "hub:unsubscribed", wire.encode(payload), now)
         ]
 
-    def _drop(self, session: Session, sender: str, request: requests.Unsubscribe) -> str:
+    def _drop(self, session: Session, sender: str, request: requests.UnsubscribeRequest) -> str:
         subscribers = list((session.subscriptions or {}).values())
         if not request.topic:
             for one in subscribers:
@@ -382,7 +382,7 @@ class Router:
         return topic
 
 
-_decode_send = msgspec.json.Decoder(requests.Send).decode
+_decode_send = msgspec.json.Decoder(requests.SendRequest).decode
 
 
 def _hub_type() -> Refusal:
@@ -410,7 +410,7 @@ def _subscribing_address(session: Session, sender: str) -> str:
     return sender if sender in session.registrations else session.address
 
 
-def _own_consumer(session: Session, request: requests.Unsubscribe) -> Consumer | None:
+def _own_consumer(session: Session, request: requests.UnsubscribeRequest) -> Consumer | None:
     """The part in a durable subscription that is meant, if one is."""
     consumer = session.consumers.get(request.subscription_id or "")
     if consumer is not None or request.subscription is None:

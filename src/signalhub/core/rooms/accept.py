@@ -16,19 +16,26 @@ import msgspec
 from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
 from signalhub.core.messages.dedup import fingerprint
 from signalhub.core.rooms import refusals, values
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept, Messages
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages
 from signalhub.core.rooms.read import guarded
 from signalhub.core.rooms.room import Room, SlidingWindow, Windows
-from signalhub.core.rooms.values import ABOUT_PROPOSALS, PROPOSAL, Accepted, Deposit, Send, Times
-from signalhub.wire.entry import Control, Entry, Kind, RoomMessage, encode_body
+from signalhub.core.rooms.values import (
+    ABOUT_PROPOSALS,
+    PROPOSAL,
+    Accepted,
+    Deposit,
+    SendToRoom,
+    Times,
+)
+from signalhub.wire.entry import Entry, Kind, RoomEffect, RoomMessageBody, encode_body
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
-    from signalhub.core.rooms.directory import Directory
-    from signalhub.core.rooms.state import State
-    from signalhub.core.storage import Storage
+    from signalhub.core.rooms.directory import RoomDirectory
+    from signalhub.core.rooms.state import RoomStates
+    from signalhub.core.storage import LogState
     from signalhub.counters import RoomTally
-    from signalhub.settings.model import Rooms as RoomSettings
+    from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.errors import Refusal
 
 _MINUTE_MS: Final = 60_000
@@ -36,10 +43,10 @@ _MINUTE_MS: Final = 60_000
 _QUEUE_MAX: Final = 1_000
 
 
-class Waiting(msgspec.Struct):
+class WaitingMessage(msgspec.Struct):
     """A message that waits until an id was looked up on disk: its own, or one before it."""
 
-    request: Send | Deposit
+    request: SendToRoom | Deposit
     key: bytes
 
 
@@ -51,10 +58,10 @@ class Acceptance:
         settings: RoomSettings,
         tally: RoomTally,
         times: Times,
-        directory: Directory,
+        directory: RoomDirectory,
         messages: Messages,
-        state: State,
-        storage: Storage,
+        state: RoomStates,
+        storage: LogState,
     ) -> None:
         self.settings = settings
         self.tally = tally
@@ -68,7 +75,7 @@ class Acceptance:
         # Rooms with something in their windows, the longest silent first, and when they last spoke.
         self._busy: dict[Room, int] = {}
 
-    def send(self, request: Send, now: int) -> list[Effect]:
+    def send(self, request: SendToRoom, now: int) -> list[Effect]:
         """A message for a room."""
         request.at_ms = now
         return self._attempt(request, now)
@@ -95,17 +102,17 @@ class Acceptance:
                 self.directory.dirty.add(room)
 
     def _attempt(
-        self, request: Send | Deposit, now: int, looked_up: bytes | None = None
+        self, request: SendToRoom | Deposit, now: int, looked_up: bytes | None = None
     ) -> list[Effect]:
         """Accept a message, or say why not; the id `looked_up` is known not to be on disk."""
         try:
-            if isinstance(request, Send):
+            if isinstance(request, SendToRoom):
                 return self._send(request, now, looked_up)
             return self._deposit(request, now, looked_up)
         except RoomError as error:
             return [Answer(request.caller, error, request.message_id)]
 
-    def _send(self, request: Send, now: int, looked_up: bytes | None) -> list[Effect]:
+    def _send(self, request: SendToRoom, now: int, looked_up: bytes | None) -> list[Effect]:
         directory = self.directory
         claimed = directory.claim(request.room, request.inbox)
         inbox = claimed.inbox
@@ -124,7 +131,7 @@ class Acceptance:
         directory.dirty.add(room)
         self._busy.pop(room, None)
         self._busy[room] = request.mono_ms
-        delivery = Delivery(self, inbox, room, request, key, windows)
+        delivery = MessageOnItsWay(self, inbox, room, request, key, windows)
         # What is deposited later is kept as long.
         inbox.retention_s = self._retention_s(request.room, request.inbox)
         effects.append(delivery.append(now, inbox.retention_s or self.settings.retention_s))
@@ -147,7 +154,7 @@ class Acceptance:
         self._check_cap(found)
         inbox = found or directory.inbox(name)
         retention_s = self._retention_s("", request.inbox) or inbox.retention_s
-        delivery = Delivery(self, inbox, None, request, key, [window])
+        delivery = MessageOnItsWay(self, inbox, None, request, key, [window])
         append = delivery.append(now, retention_s or self.settings.retention_s)
         return [*directory.mark_key(now), append]
 
@@ -156,7 +163,7 @@ class Acceptance:
     def _known(
         self,
         inbox: Inbox,
-        request: Send | Deposit,
+        request: SendToRoom | Deposit,
         key: bytes,
         now: int,
         looked_up: bytes | None,
@@ -183,14 +190,16 @@ class Acceptance:
         if inbox.queue is not None:
             if len(inbox.queue) >= _QUEUE_MAX:
                 raise refusals.busy()
-            inbox.queue.append(Waiting(request, key))
+            inbox.queue.append(WaitingMessage(request, key))
             return []
         if not ids.may_be_on_disk(inbox.since_ms, now):
             return None
-        inbox.queue = deque([Waiting(request, key)])
+        inbox.queue = deque([WaitingMessage(request, key)])
         return [self._recall(inbox, now)]
 
-    def _repeat(self, request: Send | Deposit, seq: int, created_ms: int | None) -> list[Effect]:
+    def _repeat(
+        self, request: SendToRoom | Deposit, seq: int, created_ms: int | None
+    ) -> list[Effect]:
         self.tally.repeats += 1
         accepted = Accepted(request.message_id, seq, True, created_ms)
         return [Answer(request.caller, accepted, request.message_id)]
@@ -218,7 +227,7 @@ class Acceptance:
         return Recall(keys, self.messages.ids.oldest_ms(now), then)
 
     def _recalled(
-        self, request: Send | Deposit, key: bytes
+        self, request: SendToRoom | Deposit, key: bytes
     ) -> Callable[[int | None, int], list[Effect]]:
         """What to do with a message once its id was looked up."""
 
@@ -242,7 +251,7 @@ class Acceptance:
         self.tally.limited += 1
         return refusals.limited(wait_ms)
 
-    def _check_rates(self, room: Room | None, request: Send) -> list[SlidingWindow] | None:
+    def _check_rates(self, room: Room | None, request: SendToRoom) -> list[SlidingWindow] | None:
         """The windows a message has to be recorded in; `None` if its room is not made yet."""
         if room is None:
             return None
@@ -253,7 +262,7 @@ class Acceptance:
                 raise self._limited(wait_ms)
         return windows
 
-    def _windows(self, room: Room, request: Send) -> list[SlidingWindow]:
+    def _windows(self, room: Room, request: SendToRoom) -> list[SlidingWindow]:
         settings, window_ms = self.settings, self._window_ms
         # Both clocks as the message found them, though it may have waited for the disk since.
         windows = [room.window(settings.rate, window_ms, request.mono_ms, request.at_ms)]
@@ -283,7 +292,7 @@ class Acceptance:
         return found
 
 
-class Delivery:
+class MessageOnItsWay:
     """A message on its way to the log, and everybody who wants to know."""
 
     __slots__ = (
@@ -299,14 +308,14 @@ class Delivery:
         "seq",
     )
 
-    _body: RoomMessage
+    _body: RoomMessageBody
 
     def __init__(
         self,
         acceptance: Acceptance,
         inbox: Inbox,
         room: Room | None,
-        request: Send | Deposit,
+        request: SendToRoom | Deposit,
         key: bytes,
         windows: list[SlidingWindow],
     ) -> None:
@@ -319,7 +328,7 @@ class Delivery:
         self._room = room
         self._began_ms = 0
         self.request = request
-        self.repeats: list[Send | Deposit] = []
+        self.repeats: list[SendToRoom | Deposit] = []
         self.seq = inbox.assign()
         inbox.pending[request.message_id] = self
 
@@ -331,7 +340,7 @@ class Delivery:
         if not inbox.since_ms:
             inbox.since_ms = at_ms
         inbox.retention_max_s = max(inbox.retention_max_s, retention_s)
-        self._body = RoomMessage(
+        self._body = RoomMessageBody(
             request.message_id,
             request.ciphertext,
             times.shown(at_ms),
@@ -343,16 +352,16 @@ class Delivery:
         entry = Entry(Kind.ROOM_MESSAGE, inbox.name, STREAM_EPOCH, self.seq, at_ms, body)
         return Append(entry, self.committed, self.refused)
 
-    def _control(self) -> Control | None:
+    def _control(self) -> RoomEffect | None:
         request = self.request
-        if self._room is None or not isinstance(request, Send):
+        if self._room is None or not isinstance(request, SendToRoom):
             return None
         if request.type not in ABOUT_PROPOSALS:
             return None
         self._room.begun(request.proposal)
         # Who made a proposal is part of it; who else spoke about it is not remembered.
         proposer = request.pseudonym if request.type == PROPOSAL else ""
-        return Control(self._room.name, request.type, request.proposal, proposer)
+        return RoomEffect(self._room.name, request.type, request.proposal, proposer)
 
     def committed(self, offset: int, now: int) -> list[Effect]:
         acceptance, inbox, body, room = self._acceptance, self._inbox, self._body, self._room
@@ -362,9 +371,9 @@ class Delivery:
         at_ms = messages.remember(inbox, body, self._key, seq, offset, self._began_ms)
         alike = values.members(seq, body.message_id, body.ciphertext)
         item = values.page_item(alike, body.created_ms, is_exact=times.is_exact)
-        messages.buffer.keep(inbox, Kept(seq, body.message_id, body.expires_ms, item))
+        messages.buffer.keep(inbox, KeptMessage(seq, body.message_id, body.expires_ms, item))
         effects: list[Effect] = []
-        if room is not None and isinstance(request, Send):
+        if room is not None and isinstance(request, SendToRoom):
             if body.control is not None:
                 room.settled(body.control.proposal)
                 acceptance.state.follow(room, body, at_ms)
@@ -381,7 +390,7 @@ class Delivery:
             effects += [Answer(one.caller, again, body.message_id) for one in self.repeats]
         return effects
 
-    def _announce(self, room: Room, request: Send, alike: bytes) -> Announce:
+    def _announce(self, room: Room, request: SendToRoom, alike: bytes) -> Announce:
         but = None if self._acceptance.settings.echo_to_sender else request.guest
         self._acceptance.tally.announced += len(room.guests) - (but is not None)
         return Announce(tuple(room.guests), values.live_frame(alike, request), but)

@@ -18,14 +18,14 @@ from signalhub.core.effects import Append, Effect
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox
 from signalhub.core.rooms.room import Room
-from signalhub.wire.entry import Entry, InboxKey, Kind, RoomBound, encode_body
+from signalhub.wire.entry import Entry, InboxKeyBody, Kind, RoomBoundBody, encode_body
 from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import Names, default_inbox
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.values import Times
-    from signalhub.core.storage import Storage
-    from signalhub.settings.model import Rooms as RoomSettings
+    from signalhub.core.storage import LogState
+    from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.errors import Refusal
 
 
@@ -38,10 +38,10 @@ class Claim(msgspec.Struct, gc=False):
     inbox: Inbox | None
 
 
-class Directory:
+class RoomDirectory:
     """Rooms and inboxes by name, and the key that hashes what clients call them."""
 
-    def __init__(self, settings: RoomSettings, times: Times, storage: Storage) -> None:
+    def __init__(self, settings: RoomSettings, times: Times, storage: LogState) -> None:
         self._settings = settings
         self._times = times
         self._storage = storage
@@ -52,7 +52,7 @@ class Directory:
         # What changed since the last snapshot.
         self.dirty: set[Room | Inbox] = set()
         # What the log knows of the key, and from where on.
-        self.key_mark: InboxKey | None = None
+        self.key_mark: InboxKeyBody | None = None
         self.is_key_marked = False
         self.is_key_dirty = False
         self.key_defined_at = 0
@@ -209,7 +209,7 @@ class Directory:
         entry = Entry(Kind.INBOX_KEY, "", 0, 0, now, encode_body(self.key_mark))
         return Append(entry, self._key_marked, self._key_refused)
 
-    def recover_key_mark(self, mark: InboxKey, offset: int) -> None:
+    def recover_key_mark(self, mark: InboxKeyBody, offset: int) -> None:
         """The mark was found in the log."""
         self.key_mark = mark
         self.is_key_marked = self.is_key_dirty = True
@@ -240,5 +240,5 @@ def _check_fits(room: Room | None, inbox: Inbox | None, name: str | None) -> Non
 
 def bound_entry(room: Room, inbox: Inbox, at_ms: int) -> Entry:
     """The binding as the log holds it."""
-    body = encode_body(RoomBound(inbox.name))
+    body = encode_body(RoomBoundBody(inbox.name))
     return Entry(Kind.ROOM_BOUND, room.name, STREAM_EPOCH, 0, at_ms, body)

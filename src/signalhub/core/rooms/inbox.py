@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.core.messages.dedup import DELAY_MS_MIN, Ack, Dedup, Remembered
+from signalhub.core.messages.dedup import DELAY_MS_MIN, Dedup, KnownAck, Remembered
 from signalhub.core.rooms import values
-from signalhub.wire.entry import RoomMessage, Stored, decode_body
+from signalhub.wire.entry import RoomMessageBody, StoredEntry, decode_body
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
-    from signalhub.core.rooms.accept import Delivery, Waiting
+    from signalhub.core.rooms.accept import MessageOnItsWay, WaitingMessage
     from signalhub.core.rooms.room import Room
-    from signalhub.settings.model import Rooms as RoomSettings
+    from signalhub.settings.model import RoomsSettings as RoomSettings
 
 # The log knows a stream by its name and an epoch; inboxes are never made again.
 STREAM_EPOCH = 1
 
 
-class Kept(msgspec.Struct, gc=False):
+class KeptMessage(msgspec.Struct, gc=False):
     """A committed message, ready to be read: `json` is what a page holds of it."""
 
     seq: int
@@ -35,7 +35,7 @@ class Kept(msgspec.Struct, gc=False):
     json: bytes
 
 
-class Batch(msgspec.Struct, array_like=True, gc=False):
+class UnarchivedBatch(msgspec.Struct, array_like=True, gc=False):
     """Messages that are not archived yet, counted together."""
 
     last_offset: int
@@ -90,13 +90,13 @@ class Inbox:
         # When its room accepted messages shortly before a restart, as far as only the log knows.
         self.saved_accepts: list[int] = []
         # The newest messages: `recent_first` to `head`, all of them.
-        self.recent: dict[int, Kept] = {}
+        self.recent: dict[int, KeptMessage] = {}
         self.recent_first = 1
         # On their way to the log, by message id.
-        self.pending: dict[str, Delivery] = {}
+        self.pending: dict[str, MessageOnItsWay] = {}
         # Who waits until an id was looked up on disk; `None` when nobody does.
-        self.queue: deque[Waiting] | None = None
-        self.unarchived: deque[Batch] = deque()
+        self.queue: deque[WaitingMessage] | None = None
+        self.unarchived: deque[UnarchivedBatch] = deque()
         self.unarchived_count = 0
         self.unarchived_bytes = 0
         # An offset of the log from which on its counter can be made again.
@@ -152,7 +152,7 @@ class Inbox:
         self.unarchived_bytes += size
         newest = self.unarchived[-1] if self.unarchived else None
         if newest is None or newest.count >= _BATCH_COUNT:
-            self.unarchived.append(Batch(offset, 1, size))
+            self.unarchived.append(UnarchivedBatch(offset, 1, size))
             return
         newest.last_offset = offset
         newest.count += 1
@@ -183,7 +183,7 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._order)
 
-    def keep(self, inbox: Inbox, kept: Kept) -> None:
+    def keep(self, inbox: Inbox, kept: KeptMessage) -> None:
         """Remember a committed message while there is room."""
         recent = inbox.recent
         if not recent:
@@ -255,7 +255,7 @@ class KnownIds:
         """What was accepted before this is not known any more."""
         return self.time(now) - self._window_ms
 
-    def find(self, key: bytes, now: int) -> Ack | None:
+    def find(self, key: bytes, now: int) -> KnownAck | None:
         """What memory knows of an id."""
         return self.memory.find_by(key, self.time(now))
 
@@ -280,7 +280,7 @@ class KnownIds:
             self._id_ms += 1
         # What is told of it is its own time, if that fits a record; the position always does.
         told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
-        self.memory.remember_by(key, id_ms, Ack(told_ms, seq=seq))
+        self.memory.remember_by(key, id_ms, KnownAck(told_ms, seq=seq))
         self.unsaved[key] = seq
 
     def sweep(self, now: int) -> None:
@@ -388,7 +388,7 @@ class Messages:
         self._waiting: set[Inbox] = set()
 
     def remember(
-        self, inbox: Inbox, body: RoomMessage, key: bytes, seq: int, offset: int, now: int
+        self, inbox: Inbox, body: RoomMessageBody, key: bytes, seq: int, offset: int, now: int
     ) -> int:
         """A message is on disk: its position counts and its id is known. The time of its entry."""
         inbox.committed(seq, offset, body.expires_ms)
@@ -401,7 +401,7 @@ class Messages:
             self._waiting.add(inbox)
         return at_ms
 
-    def await_archive(self, inbox: Inbox, batches: Iterable[Batch]) -> None:
+    def await_archive(self, inbox: Inbox, batches: Iterable[UnarchivedBatch]) -> None:
         """These of an inbox waited for the archive when a snapshot was taken."""
         for batch in batches:
             inbox.unarchived.append(batch)
@@ -433,13 +433,13 @@ class Messages:
             if seq <= through:
                 self.buffer.blank(inbox, seq)
 
-    def kept_of(self, stored: Stored) -> Kept | None:
+    def kept_of(self, stored: StoredEntry) -> KeptMessage | None:
         """A message as it was read from the log; `None` if it was erased."""
         if stored.is_erased or self._erasures.hides(stored.offset):
             return None
-        body = decode_body(RoomMessage, stored.body)
+        body = decode_body(RoomMessageBody, stored.body)
         item = self.page_item(stored.seq, body.message_id, body.ciphertext, body.created_ms)
-        return Kept(stored.seq, body.message_id, body.expires_ms, item)
+        return KeptMessage(stored.seq, body.message_id, body.expires_ms, item)
 
     def page_item(
         self, seq: int, message_id: str, ciphertext: bytes, created_ms: int | None

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from signalhub.core.effects import Answer, Consult, Effect, Fetch, FindTime, Note
 from signalhub.core.rooms import refusals
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, Kept, Messages
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages
 from signalhub.core.rooms.room import Windows
 from signalhub.core.rooms.values import Archived, Page, Read, Times
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 from signalhub.wire.errors import RoomError, unworded
 
 if TYPE_CHECKING:
-    from signalhub.core.rooms.directory import Directory
+    from signalhub.core.rooms.directory import RoomDirectory
     from signalhub.counters import RoomTally
-    from signalhub.settings.model import Rooms as RoomSettings
+    from signalhub.settings.model import RoomsSettings as RoomSettings
 
 T = TypeVar("T")
 Then = Callable[[T, int], list[Effect]]
@@ -57,7 +57,7 @@ class Pages:
         settings: RoomSettings,
         tally: RoomTally,
         times: Times,
-        directory: Directory,
+        directory: RoomDirectory,
         messages: Messages,
     ) -> None:
         self.settings = settings
@@ -78,7 +78,7 @@ class Pages:
         inbox = self.directory.inboxes.get(name)
         if inbox is None or not inbox.head:
             return [Answer(request.caller, Page([], request.from_seq, None))]
-        reading = Reading(self, inbox, request)
+        reading = PageRead(self, inbox, request)
         if inbox.has_stale_oldest(now):
             return OldestSearch(self, inbox, reading).begin(now)
         return reading.begin(now)
@@ -88,7 +88,7 @@ class Pages:
         self._fetches.sweep(mono_ms)
 
 
-class Reading:
+class PageRead:
     """One page in the making.
 
     From `_start` to `_covered` everything has been looked at: it was found, or has expired, or is
@@ -113,7 +113,7 @@ class Reading:
         self._inbox = inbox
         self._request = request
         self._cursor = request.from_seq
-        self._found: dict[int, Kept] = {}
+        self._found: dict[int, KeptMessage] = {}
         self._gap: tuple[int, int] | None = None
         self._high = self._start = self._covered = self._memory_first = 0
 
@@ -182,7 +182,7 @@ class Reading:
         count_max = min(left, memory_first - from_seq)
         bytes_max = pages.settings.page_bytes_max
 
-        def then(found: list[Stored] | None, now: int) -> list[Effect]:
+        def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
             if found is None:
                 return self.fail(refusals.unreadable())
             older = [one for one in found if one.seq < memory_first]
@@ -247,7 +247,7 @@ class Reading:
             item = self._pages.messages.page_item(
                 one.seq, one.message_id, one.ciphertext, one.created_ms
             )
-            self._found[one.seq] = Kept(one.seq, one.message_id, one.expires_ms, item)
+            self._found[one.seq] = KeptMessage(one.seq, one.message_id, one.expires_ms, item)
         if len(archived) >= self._request.limit and self._gap is not None:
             # There may be more in the archive behind these.
             self._covered = min(self._covered, max(one.seq for one in archived))
@@ -314,7 +314,7 @@ class OldestSearch:
 
     __slots__ = ("_high", "_inbox", "_pages", "_reading", "_step_count")
 
-    def __init__(self, pages: Pages, inbox: Inbox, reading: Reading) -> None:
+    def __init__(self, pages: Pages, inbox: Inbox, reading: PageRead) -> None:
         self._pages = pages
         self._inbox = inbox
         self._reading = reading
@@ -367,7 +367,7 @@ class OldestSearch:
         if from_seq > self._high:
             return self._end(self._high + 1, 0, now)
 
-        def then(found: list[Stored] | None, now: int) -> list[Effect]:
+        def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
             if found is None:
                 return self._reading.fail(refusals.unreadable())
             first = found[0].seq if found else self._memory_first()

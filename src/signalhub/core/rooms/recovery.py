@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Final
 from signalhub.core.effects import Append, Effect
 from signalhub.core.messages.dedup import fingerprint
 from signalhub.core.rooms.directory import bound_entry
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Batch, Inbox
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, UnarchivedBatch
 from signalhub.core.rooms.room import Room
 from signalhub.core.rooms.state import blob_entry, proposal_entry
 from signalhub.wire.entry import (
     Body,
     Entry,
-    InboxKey,
-    InboxStands,
+    InboxKeyBody,
+    InboxStandsBody,
     Kind,
-    Proposal,
-    RoomBlob,
-    RoomBound,
-    RoomMessage,
-    Stored,
+    ProposalBody,
+    RoomBlobBody,
+    RoomBoundBody,
+    RoomMessageBody,
+    StoredEntry,
     decode_body,
     encode_body,
 )
@@ -49,7 +49,7 @@ ROOM_KINDS: Final = frozenset(
 class SharedState(Body):
     """What all rooms share, in a snapshot."""
 
-    key: InboxKey | None
+    key: InboxKeyBody | None
     pins: list[tuple[int, int]]
 
 
@@ -62,7 +62,7 @@ class InboxState(Body):
     since_ms: int
     retention_s: float | None
     retention_max_s: float
-    unarchived: list[Batch]
+    unarchived: list[UnarchivedBatch]
     erased_to: int = 0
 
 
@@ -71,8 +71,8 @@ class RoomState(Body):
 
     inbox: str | None
     accepts: list[int]
-    blobs: list[RoomBlob]
-    proposals: list[Proposal]
+    blobs: list[RoomBlobBody]
+    proposals: list[ProposalBody]
 
 
 # Snapshots.
@@ -172,27 +172,27 @@ def _restore_room(rooms: Rooms, name: str, state: RoomState) -> None:
 # Entries.
 
 
-def apply(rooms: Rooms, entry: Stored, now: int) -> None:
+def apply(rooms: Rooms, entry: StoredEntry, now: int) -> None:
     """One entry of the log."""
     kind = entry.kind
     if kind == Kind.ROOM_MESSAGE:
         _apply_message(rooms, entry, now)
     elif kind == Kind.INBOX_KEY:
-        rooms.directory.recover_key_mark(decode_body(InboxKey, entry.body), entry.offset)
+        rooms.directory.recover_key_mark(decode_body(InboxKeyBody, entry.body), entry.offset)
     elif kind == Kind.INBOX_STANDS:
         _apply_stand(rooms, entry)
     else:
         room = rooms.directory.recovered_room(entry.stream)
         rooms.directory.dirty.add(room)
         if kind == Kind.ROOM_BOUND:
-            room.bind(rooms.directory.recovered_inbox(decode_body(RoomBound, entry.body).inbox))
+            room.bind(rooms.directory.recovered_inbox(decode_body(RoomBoundBody, entry.body).inbox))
             room.is_bound = True
         elif kind == Kind.ROOM_BLOB:
-            blob = decode_body(RoomBlob, entry.body)
+            blob = decode_body(RoomBlobBody, entry.body)
             if blob.version >= room.versions.get(blob.name, 0):
                 rooms.state.keep(room, blob)
         elif kind == Kind.ROOM_PROPOSAL:
-            rooms.state.restore(room, decode_body(Proposal, entry.body))
+            rooms.state.restore(room, decode_body(ProposalBody, entry.body))
 
 
 def erase(rooms: Rooms, inbox: str, through: int) -> None:
@@ -208,7 +208,7 @@ def finish(rooms: Rooms) -> None:
     rooms.directory.dirty.update(room for room in found if room is not None)
 
 
-def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
+def _apply_message(rooms: Rooms, entry: StoredEntry, now: int) -> None:
     inbox = rooms.directory.recovered_inbox(entry.stream)
     if entry.seq <= inbox.head:
         return
@@ -223,7 +223,7 @@ def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
         inbox.committed(entry.seq, entry.offset, 0)
         rooms.directory.dirty.add(inbox)
         return
-    body = decode_body(RoomMessage, entry.body)
+    body = decode_body(RoomMessageBody, entry.body)
     inbox.retention_max_s = max(inbox.retention_max_s, (body.expires_ms - entry.at_ms) / 1000)
     key = fingerprint(inbox.name, body.message_id)
     rooms.messages.remember(inbox, body, key, entry.seq, entry.offset, entry.at_ms)
@@ -239,8 +239,8 @@ def _apply_message(rooms: Rooms, entry: Stored, now: int) -> None:
             inbox.saved_accepts.append(latest_ms)
 
 
-def _apply_stand(rooms: Rooms, entry: Stored) -> None:
-    stands = decode_body(InboxStands, entry.body)
+def _apply_stand(rooms: Rooms, entry: StoredEntry) -> None:
+    stands = decode_body(InboxStandsBody, entry.body)
     inbox = rooms.directory.recovered_inbox(entry.stream)
     rooms.directory.dirty.add(inbox)
     inbox.since_ms = inbox.since_ms or stands.since_ms
@@ -306,7 +306,7 @@ def _entries(one: Room | Inbox, at_ms: int) -> list[Entry]:
     if isinstance(one, Inbox):
         # What is on its way comes before this, or neither of them comes.
         head, retention_s = one.next_seq - 1, one.retention_s
-        stands = InboxStands(head, one.oldest, one.since_ms, retention_s, one.erased_to)
+        stands = InboxStandsBody(head, one.oldest, one.since_ms, retention_s, one.erased_to)
         body = encode_body(stands)
         return [Entry(Kind.INBOX_STANDS, one.name, STREAM_EPOCH, 0, at_ms, body)]
     entries = []

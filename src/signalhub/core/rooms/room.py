@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
 from signalhub.core.rooms import refusals
-from signalhub.core.rooms.values import Guest, Welcome
-from signalhub.wire.entry import Proposal, RoomBlob
+from signalhub.core.rooms.values import Guest, RoomWelcome
+from signalhub.wire.entry import ProposalBody, RoomBlobBody
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.inbox import Inbox
@@ -130,8 +130,8 @@ class Room:
         # Wall clock minus the other one.
         self.skew_ms = 0
         self.members: dict[str, SlidingWindow] | None = None
-        self.proposals: dict[str, Proposal] = {}
-        self.blobs: dict[str, RoomBlob] = {}
+        self.proposals: dict[str, ProposalBody] = {}
+        self.blobs: dict[str, RoomBlobBody] = {}
         # The versions of blobs, ahead of these while a new one is on its way.
         self.versions: dict[str, int] = {}
         # Proposals and blobs that something on its way to the log is about, and how much.
@@ -250,12 +250,12 @@ class Room:
         self.accepts = self.members = None
 
 
-def welcome(inbox: Inbox | None, now: int) -> Welcome:
+def welcome(inbox: Inbox | None, now: int) -> RoomWelcome:
     """Where an inbox stands, as far as it is known without reading the log."""
     if inbox is None:
-        return Welcome(0, 1)
+        return RoomWelcome(0, 1)
     oldest = inbox.oldest
     if inbox.has_stale_oldest(now) and inbox.recent and inbox.recent_first <= oldest:
         alive = (seq for seq, kept in inbox.recent.items() if kept.expires_ms > now)
         oldest = next(alive, inbox.head + 1)
-    return Welcome(inbox.head, min(oldest, inbox.head + 1))
+    return RoomWelcome(inbox.head, min(oldest, inbox.head + 1))

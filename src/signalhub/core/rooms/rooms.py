@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 from signalhub.core.effects import Answer, Dismiss, Effect
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.accept import Acceptance
-from signalhub.core.rooms.directory import Directory
+from signalhub.core.rooms.directory import RoomDirectory
 from signalhub.core.rooms.inbox import Inbox, Messages
 from signalhub.core.rooms.read import Pages
 from signalhub.core.rooms.room import Windows, welcome
-from signalhub.core.rooms.state import State, every_proposal, find_blob, find_proposal
-from signalhub.core.rooms.values import Blob, Deposit, Guest, PutBlob, Read, Send, Times
+from signalhub.core.rooms.state import RoomStates, every_proposal, find_blob, find_proposal
+from signalhub.core.rooms.values import Blob, Deposit, Guest, PutBlob, Read, SendToRoom, Times
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.counters import RoomTally
-    from signalhub.settings.model import Rooms as RoomSettings
-    from signalhub.wire.entry import Proposal
+    from signalhub.settings.model import RoomsSettings as RoomSettings
+    from signalhub.wire.entry import ProposalBody
     from signalhub.wire.room_ids import Names
 
 _MINUTE_MS: Final = 60_000
@@ -36,14 +36,14 @@ class Rooms:
     """Everything about rooms and inboxes. Not thread-safe; the hub's loop owns it."""
 
     def __init__(
-        self, settings: RoomSettings, tally: RoomTally, storage: Storage, erasures: Erasures
+        self, settings: RoomSettings, tally: RoomTally, storage: LogState, erasures: Erasures
     ) -> None:
         self.settings = settings
         self.tally = tally
         self.times = times = Times(settings.timestamps)
-        self.directory = directory = Directory(settings, times, storage)
+        self.directory = directory = RoomDirectory(settings, times, storage)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
-        self.state = state = State(settings, tally, times, directory, storage)
+        self.state = state = RoomStates(settings, tally, times, directory, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
         self._pages = Pages(settings, tally, times, directory, messages)
         self._looks = Windows(settings.state_rate, _MINUTE_MS)
@@ -59,7 +59,7 @@ class Rooms:
 
     # Requests.
 
-    def send(self, request: Send, now: int) -> list[Effect]:
+    def send(self, request: SendToRoom, now: int) -> list[Effect]:
         """A message for a room."""
         self._mono_ms = request.mono_ms
         return self._acceptance.send(request, now)
@@ -90,11 +90,11 @@ class Rooms:
         """A blob as it is; raises `RoomError`."""
         return find_blob(self.directory.find(room, inbox), name)
 
-    def proposals(self, room: str, inbox: str | None, now: int) -> list[Proposal]:
+    def proposals(self, room: str, inbox: str | None, now: int) -> list[ProposalBody]:
         """What a room remembers of proposals, oldest first; raises `RoomError`."""
         return every_proposal(self.directory.find(room, inbox), now)
 
-    def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> Proposal:
+    def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> ProposalBody:
         """One of them; raises `RoomError`."""
         return find_proposal(self.directory.find(room, inbox), proposal_id, now)
 

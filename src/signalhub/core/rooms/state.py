@@ -29,17 +29,24 @@ from signalhub.core.rooms.values import (
     REJECTION,
     Blob,
     PutBlob,
-    Send,
+    SendToRoom,
 )
-from signalhub.wire.entry import Entry, Kind, Proposal, RoomBlob, RoomMessage, encode_body
+from signalhub.wire.entry import (
+    Entry,
+    Kind,
+    ProposalBody,
+    RoomBlobBody,
+    RoomMessageBody,
+    encode_body,
+)
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
-    from signalhub.core.rooms.directory import Directory
+    from signalhub.core.rooms.directory import RoomDirectory
     from signalhub.core.rooms.values import Times
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.counters import RoomTally
-    from signalhub.settings.model import Rooms as RoomSettings
+    from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.errors import Refusal
 
 # A finished proposal can be looked up for this long.
@@ -49,7 +56,7 @@ _FINISHES: Final = {REJECTION: REJECTED, COMMIT: COMMITTED}
 _ALARMS_SPARE: Final = 1_000
 
 
-class State:
+class RoomStates:
     """The proposals and blobs of all rooms, within bounds."""
 
     def __init__(
@@ -57,8 +64,8 @@ class State:
         settings: RoomSettings,
         tally: RoomTally,
         times: Times,
-        directory: Directory,
-        storage: Storage,
+        directory: RoomDirectory,
+        storage: LogState,
     ) -> None:
         self._settings = settings
         self._tally = tally
@@ -84,7 +91,7 @@ class State:
 
     # Proposals.
 
-    def check(self, room: Room | None, request: Send, now: int) -> None:
+    def check(self, room: Room | None, request: SendToRoom, now: int) -> None:
         """Is there room to remember what this message says? Raises `RoomError`."""
         size = len(request.ciphertext) + _OVERHEAD_BYTES
         is_new = request.type == PROPOSAL
@@ -101,7 +108,7 @@ class State:
             self._tally.refused += 1
             raise refusals.state_full()
 
-    def follow(self, room: Room, body: RoomMessage, at_ms: int) -> None:
+    def follow(self, room: Room, body: RoomMessageBody, at_ms: int) -> None:
         """A message about a proposal is on disk; the time is its entry's, after a restart, too."""
         control = body.control
         assert control is not None
@@ -120,7 +127,7 @@ class State:
         elif control.type in _FINISHES:
             self._finish(room, proposal, _FINISHES[control.type], at_ms)
 
-    def _begin(self, room: Room, body: RoomMessage, at_ms: int) -> None:
+    def _begin(self, room: Room, body: RoomMessageBody, at_ms: int) -> None:
         control = body.control
         assert control is not None
         if len(room.proposals) >= self._settings.proposals_max:
@@ -131,12 +138,12 @@ class State:
         # On the grid of times, so that everybody who looks sees it end at the same moment.
         lasts_ms, grid_ms = int(self._settings.proposal_s * 1000), self._times.grid_ms
         expires_ms = at_ms - (-lasts_ms // grid_ms) * grid_ms
-        proposal = Proposal(
+        proposal = ProposalBody(
             control.proposal, control.pseudonym, body.ciphertext, PENDING, at_ms, expires_ms
         )
         self.add(room, proposal)
 
-    def add(self, room: Room, proposal: Proposal) -> None:
+    def add(self, room: Room, proposal: ProposalBody) -> None:
         """Remember a proposal.
 
         What is known of it already stays: it may have been written again while a message about it
@@ -155,20 +162,20 @@ class State:
         self.bytes += _size(proposal)
         self._set_alarm(_due_ms(proposal), room, proposal)
 
-    def restore(self, room: Room, proposal: Proposal) -> None:
+    def restore(self, room: Room, proposal: ProposalBody) -> None:
         """A proposal was found in the log; a finished one may have made room for others since."""
         is_full = len(room.proposals) >= self._settings.proposals_max
         if proposal.status == PENDING or proposal.id in room.proposals or not is_full:
             self.add(room, proposal)
 
-    def drop(self, room: Room, proposal: Proposal) -> None:
+    def drop(self, room: Room, proposal: ProposalBody) -> None:
         """Forget a proposal."""
         del room.proposals[proposal.id]
         self.proposals_count -= 1
         self.bytes -= _size(proposal)
         self._directory.dirty.add(room)
 
-    def _finish(self, room: Room, proposal: Proposal, status: str, at_ms: int) -> None:
+    def _finish(self, room: Room, proposal: ProposalBody, status: str, at_ms: int) -> None:
         proposal.status = status
         proposal.changed_ms = at_ms
         self._directory.dirty.add(room)
@@ -176,7 +183,7 @@ class State:
 
     # Alarms.
 
-    def _set_alarm(self, at_ms: int, room: Room, proposal: Proposal) -> None:
+    def _set_alarm(self, at_ms: int, room: Room, proposal: ProposalBody) -> None:
         """Something happens to a proposal then."""
         heapq.heappush(self.alarms, (at_ms, room.name, proposal.id))
         if len(self.alarms) > _ALARMS_SPARE + 3 * self.proposals_count:
@@ -204,7 +211,7 @@ class State:
                 self._directory.forget_blank(room)
         return effects
 
-    def _expire(self, room: Room, proposal: Proposal, now: int) -> Append:
+    def _expire(self, room: Room, proposal: ProposalBody, now: int) -> Append:
         at_ms = self._times.floored(now)
         expired = replace(proposal, status=EXPIRED, changed_ms=at_ms)
         room.begun(proposal.id)
@@ -215,7 +222,7 @@ class State:
         )
 
     def _expired(
-        self, room: Room, proposal: Proposal, at_ms: int, offset: int, now: int
+        self, room: Room, proposal: ProposalBody, at_ms: int, offset: int, now: int
     ) -> list[Effect]:
         room.settled(proposal.id)
         if proposal.status == PENDING:
@@ -224,7 +231,7 @@ class State:
         return []
 
     def _not_expired(
-        self, room: Room, proposal: Proposal, refusal: Refusal, now: int
+        self, room: Room, proposal: ProposalBody, refusal: Refusal, now: int
     ) -> list[Effect]:
         room.settled(proposal.id)
         # To everybody who looks it has expired all the same; the log hears of it later.
@@ -252,7 +259,7 @@ class State:
         room.versions[request.name] = version + 1
         room.begun(BLOB_PREFIX + request.name)
         at_ms = self._times.floored(now)
-        blob = RoomBlob(request.name, version + 1, request.data, at_ms)
+        blob = RoomBlobBody(request.name, version + 1, request.data, at_ms)
         append = Append(
             blob_entry(room, blob, at_ms),
             partial(self._written, room, blob, request),
@@ -268,7 +275,7 @@ class State:
         bound, _, effects = directory.bind(directory.claim(request.room, request.inbox), now)
         return bound, effects
 
-    def keep(self, room: Room, blob: RoomBlob) -> None:
+    def keep(self, room: Room, blob: RoomBlobBody) -> None:
         """A blob is on disk."""
         old = room.blobs.get(blob.name)
         self.bytes += len(blob.data) - (len(old.data) if old is not None else 0)
@@ -277,7 +284,7 @@ class State:
         self._directory.dirty.add(room)
 
     def _written(
-        self, room: Room, blob: RoomBlob, request: PutBlob, offset: int, now: int
+        self, room: Room, blob: RoomBlobBody, request: PutBlob, offset: int, now: int
     ) -> list[Effect]:
         room.settled(BLOB_PREFIX + blob.name)
         self.keep(room, blob)
@@ -285,7 +292,7 @@ class State:
         return [Answer(request.caller, Blob(blob.version))]
 
     def _not_written(
-        self, room: Room, blob: RoomBlob, request: PutBlob, refusal: Refusal, now: int
+        self, room: Room, blob: RoomBlobBody, request: PutBlob, refusal: Refusal, now: int
     ) -> list[Effect]:
         room.settled(BLOB_PREFIX + blob.name)
         if blob.version == 1:
@@ -296,7 +303,7 @@ class State:
         return [Answer(request.caller, refusals.storage())]
 
 
-def every_proposal(room: Room | None, now: int) -> list[Proposal]:
+def every_proposal(room: Room | None, now: int) -> list[ProposalBody]:
     """All of a room, oldest first."""
     if room is None:
         return []
@@ -305,7 +312,7 @@ def every_proposal(room: Room | None, now: int) -> list[Proposal]:
     return [_seen(one, now) for one in ordered]
 
 
-def find_proposal(room: Room | None, proposal_id: str, now: int) -> Proposal:
+def find_proposal(room: Room | None, proposal_id: str, now: int) -> ProposalBody:
     """One of a room; raises `RoomError`."""
     found = None if room is None else room.proposals.get(proposal_id)
     if found is None:
@@ -321,29 +328,29 @@ def find_blob(room: Room | None, name: str) -> Blob:
     return Blob(blob.version, blob.data)
 
 
-def proposal_entry(room: Room, proposal: Proposal, at_ms: int) -> Entry:
+def proposal_entry(room: Room, proposal: ProposalBody, at_ms: int) -> Entry:
     """A proposal as the log holds it."""
     body = encode_body(proposal)
     return Entry(Kind.ROOM_PROPOSAL, room.name, STREAM_EPOCH, 0, at_ms, body)
 
 
-def blob_entry(room: Room, blob: RoomBlob, at_ms: int) -> Entry:
+def blob_entry(room: Room, blob: RoomBlobBody, at_ms: int) -> Entry:
     """A blob as the log holds it."""
     return Entry(Kind.ROOM_BLOB, room.name, STREAM_EPOCH, 0, at_ms, encode_body(blob))
 
 
-def _seen(proposal: Proposal, now: int) -> Proposal:
+def _seen(proposal: ProposalBody, now: int) -> ProposalBody:
     """As it is at this moment: its alarm may be due and not yet on disk."""
     if proposal.status == PENDING and proposal.expires_ms <= now:
         return replace(proposal, status=EXPIRED)
     return proposal
 
 
-def _size(proposal: Proposal) -> int:
+def _size(proposal: ProposalBody) -> int:
     return _OVERHEAD_BYTES + len(proposal.content) + sum(map(len, proposal.approvals))
 
 
-def _due_ms(proposal: Proposal) -> int:
+def _due_ms(proposal: ProposalBody) -> int:
     """When something happens to it next."""
     if proposal.status == PENDING:
         return proposal.expires_ms

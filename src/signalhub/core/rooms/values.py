@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.wire.entry import Proposal
+from signalhub.wire.entry import ProposalBody
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Guest:
         self.pseudonym = pseudonym
 
 
-class Send(msgspec.Struct):
+class SendToRoom(msgspec.Struct):
     """Put a message into a room: limited, broadcast, kept in its inbox."""
 
     caller: object
@@ -112,7 +112,7 @@ class Page(msgspec.Struct, frozen=True):
     is_partial: bool = False
 
 
-class Welcome(msgspec.Struct, frozen=True):
+class RoomWelcome(msgspec.Struct, frozen=True):
     """What a socket is told first."""
 
     last_seq: int
@@ -129,7 +129,7 @@ class Blob(msgspec.Struct, frozen=True):
 class Proposals(msgspec.Struct, frozen=True):
     """The proposals of a room."""
 
-    proposals: list[Proposal]
+    proposals: list[ProposalBody]
 
 
 class Archived(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class Archived(msgspec.Struct, frozen=True):
     expires_ms: int
 
 
-Result = Accepted | Page | Welcome | Blob | Proposals | RoomError
+Result = Accepted | Page | RoomWelcome | Blob | Proposals | RoomError
 
 
 # How exactly times are kept and told, by the setting `rooms.timestamps`.
@@ -180,7 +180,7 @@ def page_item(alike: bytes, created_ms: int | None, *, is_exact: bool) -> bytes:
     return b'{%b,"createdAt":"%b"}' % (alike, rfc3339(created_ms, is_exact))
 
 
-def live_frame(alike: bytes, request: Send) -> bytes:
+def live_frame(alike: bytes, request: SendToRoom) -> bytes:
     """A message as the sockets of its room get it."""
     if request.pseudonym:
         return b'{"action":"message",%b,"type":"%b","pseudonymId":"%b"}' % (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from signalhub.auth.permissions import EVERYTHING, Allowance
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Close, Effect, Forget
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.sessions.sessions import heartbeat_payload
 from signalhub.core.streams.streams import Topic
 from signalhub.counters import Tally
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.settings.model import Settings
@@ -31,7 +31,7 @@ _SESSION_TOKEN_MS = 3_600_000
 _WINDOW_MS = 60_000
 
 
-class Window:
+class CounterWindow:
     """The counters of the last full or running minute, for `hub:metrics`."""
 
     def __init__(self, tally: Tally) -> None:
@@ -85,9 +85,9 @@ class Control:
         topics: Topics,
         mailboxes: Mailboxes,
         subscriptions: Subscriptions,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
-        window: Window,
+        window: CounterWindow,
         settings: Settings,
         authenticator: Authenticator | None,
         session_tokens: SessionTokens,
@@ -119,7 +119,7 @@ class Control:
         """Check version, then token, then capabilities, and let the session in."""
         if not wire.is_object(message.metadata):
             raise refusals.structural("hub:connect needs metadata with protocolVersion, an object")
-        hello = requests.parse(requests.Connect, message.metadata, "metadata")
+        hello = requests.parse(requests.ConnectRequest, message.metadata, "metadata")
         version = hello.protocol_version
         if version is not None and not isinstance(version, str):
             raise refusals.structural("metadata.protocolVersion must be a string")
@@ -132,7 +132,7 @@ class Control:
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
 
-        session.state = State.CONNECTED
+        session.state = SessionState.CONNECTED
         session.settles_mail = "ack" in hello.capabilities
         session.set_clock(message.timestamp, now)
         session.claims = claims
@@ -206,7 +206,10 @@ class Control:
         """Echo the client's time and give ours; the leases are renewed by the frame itself."""
         echoed = wire.encode(message.timestamp)
         if wire.is_object(message.payload):
-            echoed = bytes(requests.parse(requests.Heartbeat, message.payload).timestamp) or echoed
+            echoed = (
+                bytes(requests.parse(requests.HeartbeatRequest, message.payload).timestamp)
+                or echoed
+            )
         payload = heartbeat_payload(echoed, now)
         return [self._replies.reply(session, message, "hub:heartbeat_ack", payload, now)]
 
@@ -222,7 +225,7 @@ class Control:
 
     def refresh_token(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Exchange a valid token for one that lasts longer, without reconnecting."""
-        token = requests.parse_or_empty(requests.Refresh, message.payload).token
+        token = requests.parse_or_empty(requests.RefreshRequest, message.payload).token
         if token is None:
             given = requests.parse(requests.RefreshMetadata, message.metadata, "metadata")
             token = given.auth_token

@@ -8,7 +8,7 @@ to go on when it has shrunk to `resume_messages`. Above the hard bounds tells ar
 from __future__ import annotations
 
 from signalhub.core.sessions.session import Session
-from signalhub.settings.model import Outbound as Bounds
+from signalhub.settings.model import OutboundSettings as Bounds
 
 # Few large messages reach the byte bound before they reach the count; their senders are told too.
 _PAUSE_SHARE = 0.5

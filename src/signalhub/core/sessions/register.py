@@ -11,7 +11,7 @@ import msgspec
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
 from signalhub.core.sessions.registry import Registration
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
 from signalhub.pacing import Period
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.streams.streams import Streams
     from signalhub.counters import Tally
@@ -53,7 +53,7 @@ class Directory:
         streams: Streams,
         mailboxes: Mailboxes,
         asks: Asks,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         ids: Ids,
         settings: Settings,
@@ -86,7 +86,7 @@ class Directory:
 
     def register(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Make an address reachable through this session; the last one to register it wins."""
-        request = requests.parse(requests.Register, message.payload)
+        request = requests.parse(requests.RegisterRequest, message.payload)
         address = request.actor_address
         metadata = _checked(request)
         if not session.allowance.may_register(address):
@@ -142,7 +142,7 @@ class Directory:
         self._identities.assign(session, address)
         self._tally.registrations += 1
         effects.append(Persist(registration))
-        welcome = Welcome(session, message, registration, box)
+        welcome = RegistrationAnswer(session, message, registration, box)
         # What is new of the mailbox may be on its way to the log, and the answer comes behind it.
         awaited = written or (None if box is None else box.making)
         if awaited is None:
@@ -150,14 +150,14 @@ class Directory:
         awaited.follow(partial(self._welcome, welcome), partial(self._not_welcome, welcome))
         return effects if written is None else [*effects, written]
 
-    def _welcome(self, welcome: Welcome, offset: int, now: int) -> list[Effect]:
+    def _welcome(self, welcome: RegistrationAnswer, offset: int, now: int) -> list[Effect]:
         """What holds now, and from now on what is in the mailbox."""
         session, message = welcome.session, welcome.message
         address = welcome.registration.address
         # It may have been dropped meanwhile.
         box = welcome.box if self._streams.mailboxes.get(address) is welcome.box else None
         registration = session.registrations.get(address)
-        if session.state is not State.CONNECTED:
+        if session.state is not SessionState.CONNECTED:
             return []
         if registration is None:
             # Another session has taken the address meanwhile.
@@ -182,14 +182,14 @@ class Directory:
             self._mailboxes.attach(session, box, registration.capabilities, now)
         return [reply]
 
-    def _not_welcome(self, welcome: Welcome, refusal: Refusal, now: int) -> list[Effect]:
+    def _not_welcome(self, welcome: RegistrationAnswer, refusal: Refusal, now: int) -> list[Effect]:
         """Without its mailbox the address is not registered either."""
         session, address = welcome.session, welcome.registration.address
         effects: list[Effect] = []
         if session.registrations.get(address) is welcome.registration:
             self._registry.remove(address)
             effects.append(Forget([address]))
-        if session.state is State.CONNECTED:
+        if session.state is SessionState.CONNECTED:
             effects.append(self._replies.refuse(session, welcome.message, refusal, now))
         return effects
 
@@ -211,7 +211,7 @@ class Directory:
         if message.payload == wire.NULL:
             address = message.sender
         else:
-            address = requests.parse(requests.Unregister, message.payload).actor_address
+            address = requests.parse(requests.UnregisterRequest, message.payload).actor_address
         effects: list[Effect] = []
         if address in session.registrations:
             self._registry.remove(address)
@@ -258,7 +258,7 @@ class Directory:
 
     def discover(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Live actors whose address fits a pattern, in order of registration."""
-        request = requests.parse(requests.Discover, message.payload)
+        request = requests.parse(requests.DiscoverRequest, message.payload)
         if not request.pattern:
             raise refusals.structural("payload.pattern must not be empty; `*` finds everybody")
         if len(request.pattern) > ADDRESS_CHARS_MAX:
@@ -280,7 +280,7 @@ class Directory:
 
     def list_actors(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """A page of all live actors with what is known about them, tokens excepted."""
-        request = requests.parse_or_empty(requests.ListActors, message.payload)
+        request = requests.parse_or_empty(requests.ListActorsRequest, message.payload)
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
         live = self._registry.live(None, now)
@@ -368,7 +368,7 @@ def _check_other_host(known: Registration, metadata: bytes, now: int) -> None:
         raise refusals.duplicate_host(known.address)
 
 
-class Welcome(msgspec.Struct):
+class RegistrationAnswer(msgspec.Struct):
     """A registration that is to be answered."""
 
     session: Session
@@ -377,7 +377,7 @@ class Welcome(msgspec.Struct):
     box: Mailbox | None
 
 
-def _checked(request: requests.Register) -> bytes:
+def _checked(request: requests.RegisterRequest) -> bytes:
     """Refuse what would not fit the registry; give back the metadata as JSON."""
     address, capabilities = request.actor_address, request.capabilities
     if address == HUB_ADDRESS:

@@ -14,7 +14,7 @@ from signalhub.pacing import TokenBucket
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
-    from signalhub.core.messages.ask import Receipt
+    from signalhub.core.messages.ask import AskReceipt
     from signalhub.core.messages.topics import Subscriber
     from signalhub.core.sessions.outbound import Outbound
     from signalhub.core.sessions.registry import Registration
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CLOCK_BEHIND_MS_MAX = 300_000
 
 
-class State(Enum):
+class SessionState(Enum):
     """Where a session is in its life."""
 
     CONNECTING = "connecting"
@@ -65,7 +65,7 @@ class Session:
         self.id = session_id
         self.link = link
         self.bucket = bucket
-        self.state = State.CONNECTING
+        self.state = SessionState.CONNECTING
         self.identity: str | None = None
         # What it was called before it registered anything.
         self.hello_identity: str | None = None
@@ -81,9 +81,9 @@ class Session:
         # It said that it acknowledges what comes from mailboxes.
         self.settles_mail = False
         # Its asks that are not on disk yet, the latest per recipient.
-        self.unsynced: dict[str, Receipt] = {}
+        self.unsynced: dict[str, AskReceipt] = {}
         # The one of them that a fan-out waits behind; what comes later waits with it.
-        self.barrier: Receipt | None = None
+        self.barrier: AskReceipt | None = None
         # Its parts in durable subscriptions and mailboxes, by subscription id.
         self.consumers: dict[str, Consumer] = {}
         # Most sessions subscribe to nothing, so the table is made on first use.
@@ -116,26 +116,26 @@ class Session:
             self.subscriptions = {}
         self.subscriptions[subscriber.address] = subscriber
 
-    def asked(self, target: str, ask: Receipt) -> None:
+    def asked(self, target: str, ask: AskReceipt) -> None:
         """An ask is on its way to the disk; the latest one is the last one."""
         self.unsynced.pop(target, None)
         self.unsynced[target] = ask
 
-    def synced(self, ask: Receipt) -> None:
+    def synced(self, ask: AskReceipt) -> None:
         """It is on disk, or never will be: nothing waits for it any more."""
         if self.unsynced.get(ask.target) is ask:
             del self.unsynced[ask.target]
         if self.barrier is ask:
             self.barrier = None
 
-    def waits_for(self, target: str) -> Receipt | None:
+    def waits_for(self, target: str) -> AskReceipt | None:
         """The ask that a message to this recipient has to wait for, if there is one."""
         ask, barrier = self.unsynced.get(target), self.barrier
         if ask is None or (barrier is not None and barrier.order > ask.order):
             return barrier
         return ask
 
-    def fan_waits_for(self, ask: Receipt) -> None:
+    def fan_waits_for(self, ask: AskReceipt) -> None:
         """A fan-out waits for it, and nothing that follows may overtake that."""
         self.barrier = ask
 

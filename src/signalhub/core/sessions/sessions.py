@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Close, Effect, Forget
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.pacing import Period, TokenBucket
 from signalhub.wire import envelope as wire
 
@@ -111,9 +111,9 @@ class Sessions:
 
     def closed(self, session: Session, now: int) -> list[Effect]:
         """A socket is gone, or about to be. Harmless when repeated."""
-        if session.state is State.CLOSED:
+        if session.state is SessionState.CLOSED:
             return []
-        session.state = State.CLOSED
+        session.state = SessionState.CLOSED
         self._sessions.pop(session, None)
         self._identities.remove(session)
         self._topics.leave(session)
@@ -175,7 +175,7 @@ class Sessions:
         return [
             self._replies.notice(session, "hub:heartbeat_ack", payload, now)
             for session in self._sessions
-            if session.state is State.CONNECTED
+            if session.state is SessionState.CONNECTED
         ]
 
     def hold(self, sender: Session, address: str, now: int) -> list[Effect]:
@@ -190,7 +190,7 @@ class Sessions:
         return [
             self._replies.notice(sender, "hub:resume", wire.encode({"target": address}), now)
             for sender, address in held
-            if sender.state is State.CONNECTED
+            if sender.state is SessionState.CONNECTED
         ]
 
 

@@ -14,19 +14,19 @@ import msgspec
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch
 from signalhub.core.messages import ask
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS, Held, Mailbox, Topic
 from signalhub.core.streams.topics import check_may_create, check_may_read
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import Flight
 from signalhub.wire.entry import (
-    DeadLetter,
+    DeadLetterOrigin,
     Entry,
     Kind,
-    Message,
-    Removed,
-    Stored,
-    StreamDefinition,
+    MessageBody,
+    RemovedBody,
+    StoredEntry,
+    StreamDefinitionBody,
     encode_body,
 )
 from signalhub.wire.envelope import Envelope
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
     from signalhub.core.messages.publish import Publisher
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.streams.topics import Catalog
     from signalhub.core.subscriptions.dispatcher import Dispatcher
@@ -58,7 +58,7 @@ class DeadLetters:
         publisher: Publisher,
         dispatcher: Dispatcher,
         erasures: Erasures,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         ids: Ids,
     ) -> None:
@@ -89,10 +89,10 @@ class DeadLetters:
             self._dispatcher.retry(subscription, now)
             return []
         if topic is None:
-            definition = StreamDefinition(True)
+            definition = StreamDefinitionBody(True)
             topic, opening = self._catalog.open(name, definition, now, is_letters=True)
             appends.append(opening)
-        dead = DeadLetter(
+        dead = DeadLetterOrigin(
             subscription.stream.name,
             subscription.name,
             subscription.stream.epoch,
@@ -139,17 +139,17 @@ class DeadLetters:
 
     def redrive(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:redrive`: back to where they came from, with their key and headers."""
-        request = requests.parse(requests.Letters, message.payload)
+        request = requests.parse(requests.LettersRequest, message.payload)
         check_may_read(session, request.topic)
         return _Work(self, session, message, request, REDRIVEN).begin(now)
 
     def purge(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:purge`: away with them, which needs the right to delete the topic."""
-        request = requests.parse(requests.Letters, message.payload)
+        request = requests.parse(requests.LettersRequest, message.payload)
         check_may_create(session, request.topic)
         return _Work(self, session, message, request, PURGED).begin(now)
 
-    def mail_again(self, box: Mailbox, message: Message, now: int) -> Append:
+    def mail_again(self, box: Mailbox, message: MessageBody, now: int) -> Append:
         """The next message of a mailbox, which nobody sends just now."""
         body = encode_body(message)
         seq = box.assign()
@@ -157,7 +157,7 @@ class DeadLetters:
         return Append(entry, partial(self._mailed, box, seq, message, now))
 
     def _mailed(
-        self, box: Mailbox, seq: int, message: Message, at_ms: int, offset: int, now: int
+        self, box: Mailbox, seq: int, message: MessageBody, at_ms: int, offset: int, now: int
     ) -> list[Effect]:
         """It is in the mailbox again; nobody waits for an answer."""
         box.committed(seq)
@@ -183,7 +183,7 @@ class _Work:
         letters: DeadLetters,
         session: Session,
         message: Envelope,
-        request: requests.Letters,
+        request: requests.LettersRequest,
         reason: str,
     ) -> None:
         self._letters = letters
@@ -213,13 +213,13 @@ class _Work:
         count = PAGE_MESSAGES if self._wanted is None else 1
         return [Fetch(topic.name, topic.id, seq, count, PAGE_BYTES, self._fetched)]
 
-    def _fetched(self, found: list[Stored] | None, now: int) -> list[Effect]:
+    def _fetched(self, found: list[StoredEntry] | None, now: int) -> list[Effect]:
         if found is None:
-            if self._session.state is not State.CONNECTED:
+            if self._session.state is not SessionState.CONNECTED:
                 return []
             unread = refusals.storage_unreadable()
             return [self._letters.replies.refuse(self._session, self._message, unread, now)]
-        if not found or self._session.state is State.CLOSED:
+        if not found or self._session.state is SessionState.CLOSED:
             return self._end(now)
         held_of = self._letters.erasures.held_of
         letters = [held_of(one) for one in found if one.seq <= self._until]
@@ -232,7 +232,7 @@ class _Work:
             appends += [self._put_back(one, now) for one in chosen]
         if chosen:
             taken = [one.seq for one in chosen]
-            removed = Removed([(seq, seq) for seq in taken], self._reason)
+            removed = RemovedBody([(seq, seq) for seq in taken], self._reason)
             entry = self._topic.entry(Kind.REMOVED, removed, now)
             appends.append(Append(entry, partial(self._remove, taken)))
             self._count += len(chosen)
@@ -281,5 +281,5 @@ class _Work:
         answer = self._letters.replies.answer(self._session, self._message, name, payload)
         if not self._count:
             return answer.committed(0, now)
-        mark = self._topic.entry(Kind.REMOVED, Removed([], self._reason), now)
+        mark = self._topic.entry(Kind.REMOVED, RemovedBody([], self._reason), now)
         return [Append(mark, answer.committed, answer.refused)]

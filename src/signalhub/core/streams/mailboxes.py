@@ -19,7 +19,7 @@ from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Mailbox
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, Consumer
 from signalhub.core.subscriptions.subscription import Subscription
-from signalhub.wire.entry import Body, Entry, Kind, StreamDefinition, SubscriptionDefinition
+from signalhub.wire.entry import Body, Entry, Kind, StreamDefinitionBody, SubscriptionDefinitionBody
 from signalhub.wire.errors import Refusal
 from signalhub.wire.names import Pattern
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.ask import Asks
     from signalhub.core.placement import Placements
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions
@@ -55,7 +55,7 @@ class Mailboxes:
         asks: Asks,
         registry: Registry,
         placements: Placements,
-        storage: Storage,
+        storage: LogState,
         ids: Ids,
         settings: Settings,
         tally: Tally,
@@ -101,10 +101,10 @@ class Mailboxes:
             self.stored(mailbox, kinds, now)
         return mailbox
 
-    def _definition(self, kinds: Kinds) -> SubscriptionDefinition:
+    def _definition(self, kinds: Kinds) -> SubscriptionDefinitionBody:
         settings = self._settings.mailbox
         is_host = kinds is not None
-        return SubscriptionDefinition(
+        return SubscriptionDefinitionBody(
             "",
             EXCLUSIVE,
             self._settings.actors.window if is_host else settings.window,
@@ -236,7 +236,7 @@ class Mailboxes:
 
 
 def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
-    definition = StreamDefinition(False, kinds=mailbox.kinds)
+    definition = StreamDefinitionBody(False, kinds=mailbox.kinds)
     return mailbox.entry(Kind.STREAM_CREATED, definition, now)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core.messages.ask import Orphan
-from signalhub.core.messages.dedup import Ack, Remembered
+from signalhub.core.messages.dedup import KnownAck, Remembered
 from signalhub.core.placement import Row
 from signalhub.core.rooms import recovery
 from signalhub.core.streams.streams import Mailbox, Topic
@@ -21,21 +21,21 @@ from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     SETTLING,
     Body,
-    Broadcast,
-    Cursor,
-    Erased,
+    BroadcastBody,
+    CursorBody,
+    ErasedBody,
     Kind,
-    Lost,
-    Message,
+    LostBody,
+    MessageBody,
     Outcome,
-    Placed,
+    PlacedBody,
     Range,
-    Removed,
-    Settled,
+    RemovedBody,
+    SettledBody,
     Settlement,
-    Stored,
-    StreamDefinition,
-    SubscriptionDefinition,
+    StoredEntry,
+    StreamDefinitionBody,
+    SubscriptionDefinitionBody,
     decode_body,
     encode_body,
 )
@@ -57,7 +57,7 @@ class StreamState(Body):
 
     name: str
     id: int
-    definition: StreamDefinition
+    definition: StreamDefinitionBody
     head: int
     first: int
     bytes: int
@@ -71,8 +71,8 @@ class SubscriptionState(Body):
     """A subscription in a snapshot; a mailbox's has no name."""
 
     stream: int
-    definition: SubscriptionDefinition
-    cursor: Cursor
+    definition: SubscriptionDefinitionBody
+    cursor: CursorBody
 
 
 class Snapshot(msgspec.Struct):
@@ -121,7 +121,7 @@ class Recovery:
         self._remembered_from_ms = now - int(settings.dedup.window_s * 1000)
         # Asks within the window, by where they are: (stream id, seq), or (0, offset).
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
-        self._loose: dict[int, tuple[Message, int]] = {}
+        self._loose: dict[int, tuple[MessageBody, int]] = {}
         self._deleted: set[int] = set()
         # Ids are remembered in the order of time, whatever is read again.
         self._noted_ms = 0
@@ -181,7 +181,7 @@ class Recovery:
         stream.is_dirty = False
         return stream
 
-    def apply(self, entry: Stored) -> None:
+    def apply(self, entry: StoredEntry) -> None:
         """One entry of the log."""
         self._is_reading_again = False
         kind = entry.kind
@@ -190,9 +190,9 @@ class Recovery:
         elif kind == Kind.MAIL or kind == Kind.PUBLISHED:
             self._message(entry)
         elif kind == Kind.SETTLED:
-            self._settled(entry, decode_body(Settled, entry.body))
+            self._settled(entry, decode_body(SettledBody, entry.body))
         elif kind == Kind.CURSOR:
-            cursor = decode_body(Cursor, entry.body)
+            cursor = decode_body(CursorBody, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
             if found is not None:
                 found.restore(cursor)
@@ -203,7 +203,7 @@ class Recovery:
         elif kind == Kind.REPLAYS_STAND:
             self._parts.replays.restore(entry.body, entry.offset)
         elif kind == Kind.PLACED:
-            placed = decode_body(Placed, entry.body)
+            placed = decode_body(PlacedBody, entry.body)
             self._parts.placements.note(placed.actor, placed.host, placed.token, entry.offset)
         elif kind == Kind.ERASED:
             self._erased(entry)
@@ -212,7 +212,7 @@ class Recovery:
         else:
             self._definition(entry)
 
-    def remember(self, entry: Stored) -> None:
+    def remember(self, entry: StoredEntry) -> None:
         """One entry from before the snapshot, for de-duplication and unfinished erasures."""
         if entry.kind == Kind.ERASED:
             self._hide(entry)
@@ -220,9 +220,9 @@ class Recovery:
             return
         self._is_reading_again = True
         if entry.kind == Kind.MAIL or entry.kind == Kind.PUBLISHED:
-            self._remember(entry, decode_body(Message, entry.body))
+            self._remember(entry, decode_body(MessageBody, entry.body))
         elif entry.kind == Kind.SETTLED:
-            self._remember_outcomes(entry, decode_body(Settled, entry.body))
+            self._remember_outcomes(entry, decode_body(SettledBody, entry.body))
         elif entry.kind == Kind.BROADCAST:
             self._broadcast(entry)
 
@@ -243,7 +243,7 @@ class Recovery:
 
     # Kinds of entries.
 
-    def _definition(self, entry: Stored) -> None:
+    def _definition(self, entry: StoredEntry) -> None:
         streams, kind = self._parts.streams, entry.kind
         streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
         topic = streams.topics.get(entry.stream)
@@ -258,7 +258,7 @@ class Recovery:
             elif box is not None and box.id == entry.stream_epoch:
                 streams.forget(box)
         elif kind == Kind.LOST:
-            lost = decode_body(Lost, entry.body)
+            lost = decode_body(LostBody, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, lost.subscription)
             if found is not None:
                 found.stream.first = max(found.stream.first, lost.last + 1)
@@ -267,8 +267,8 @@ class Recovery:
         elif topic is not None and is_topic:
             self._topic_changed(topic, entry)
 
-    def _created(self, entry: Stored) -> None:
-        anchor = decode_body(StreamDefinition, entry.body)
+    def _created(self, entry: StoredEntry) -> None:
+        anchor = decode_body(StreamDefinitionBody, entry.body)
         definition = msgspec.structs.replace(anchor, first=1, head=0)
         stream: Topic | Mailbox
         if definition.is_topic:
@@ -287,13 +287,13 @@ class Recovery:
             stream.head = anchor.head
             stream.next_seq = anchor.head + 1
 
-    def _topic_changed(self, topic: Topic, entry: Stored) -> None:
+    def _topic_changed(self, topic: Topic, entry: StoredEntry) -> None:
         if entry.kind == Kind.REMOVED:
-            for first, last in decode_body(Removed, entry.body).ranges:
+            for first, last in decode_body(RemovedBody, entry.body).ranges:
                 topic.removed.add_range(first, last)
             topic.is_dirty = True
             return
-        definition = decode_body(SubscriptionDefinition, entry.body)
+        definition = decode_body(SubscriptionDefinitionBody, entry.body)
         found = topic.subscriptions.get(definition.name)
         if entry.kind == Kind.SUBSCRIPTION_DELETED:
             self._parts.streams.forget_subscription(topic, definition.name)
@@ -303,8 +303,8 @@ class Recovery:
             found.redefine(definition, self._now)
             found.stored(definition)
 
-    def _message(self, entry: Stored) -> None:
-        message = decode_body(Message, entry.body)
+    def _message(self, entry: StoredEntry) -> None:
+        message = decode_body(MessageBody, entry.body)
         if message.replay is not None:
             self._parts.replays.note(message.replay, entry.offset)
         self._remember(entry, message)
@@ -312,13 +312,13 @@ class Recovery:
         if isinstance(stream, Mailbox) and message.expires_at is not None:
             stream.expires(entry.seq, message.expires_at, entry.offset)
 
-    def _grown(self, entry: Stored) -> Topic | Mailbox | None:
+    def _grown(self, entry: StoredEntry) -> Topic | Mailbox | None:
         """The stream whose next message this is; `None` if it is none."""
         if not entry.seq or entry.stream_epoch in self._deleted:
             return None
         stream: Topic | Mailbox | None
         if entry.kind == Kind.PUBLISHED:
-            stream = self._topic(entry.stream, entry.stream_epoch, StreamDefinition(True))
+            stream = self._topic(entry.stream, entry.stream_epoch, StreamDefinitionBody(True))
         else:
             stream = self._parts.streams.mailboxes.get(entry.stream)
         if stream is None or stream.id != entry.stream_epoch or entry.seq <= stream.head:
@@ -334,7 +334,7 @@ class Recovery:
             stream.grew(entry.seq, len(entry.body))
         return stream
 
-    def _without_content(self, entry: Stored) -> None:
+    def _without_content(self, entry: StoredEntry) -> None:
         """An entry that was erased: only its place counts."""
         streams, kind = self._parts.streams, entry.kind
         streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
@@ -349,19 +349,19 @@ class Recovery:
                 if stream.id == entry.stream_epoch:
                     streams.forget(stream)
 
-    def _erased(self, entry: Stored) -> None:
+    def _erased(self, entry: StoredEntry) -> None:
         """What an erasure did at once."""
         body = self._hide(entry)
         if entry.stream:
             recovery.erase(self._parts.rooms, entry.stream, body.through)
 
-    def _hide(self, entry: Stored) -> Erased:
-        body = decode_body(Erased, entry.body)
+    def _hide(self, entry: StoredEntry) -> ErasedBody:
+        body = decode_body(ErasedBody, entry.body)
         if body.ranges:
             self._parts.erasures.add(body, entry.offset)
         return body
 
-    def _settled(self, entry: Stored, settled: Settled) -> None:
+    def _settled(self, entry: StoredEntry, settled: SettledBody) -> None:
         self._remember_outcomes(entry, settled)
         found = self._subscription(entry.stream, entry.stream_epoch, settled.subscription)
         if found is not None and found.position.generation == settled.generation:
@@ -373,7 +373,7 @@ class Recovery:
 
     # De-duplication.
 
-    def _remember(self, entry: Stored, message: Message) -> None:
+    def _remember(self, entry: StoredEntry, message: MessageBody) -> None:
         if entry.at_ms < self._remembered_from_ms or message.dead is not None:
             return
         if message.replay is not None:
@@ -386,41 +386,41 @@ class Recovery:
             return
         if entry.kind == Kind.MAIL:
             self._asks[entry.stream_epoch, entry.seq] = (message.sender, message.id)
-        ack = Ack(entry.at_ms, "queued", seq=entry.seq, stream=entry.stream_epoch)
+        ack = KnownAck(entry.at_ms, "queued", seq=entry.seq, stream=entry.stream_epoch)
         self._note(message.sender, message.id, entry.at_ms, ack)
 
     def _is_known(self, sender: str, message_id: str) -> bool:
         return self._parts.dedup.find(sender, message_id, self._noted_ms) is not None
 
-    def _note(self, sender: str, message_id: str, at_ms: int, ack: Ack) -> None:
+    def _note(self, sender: str, message_id: str, at_ms: int, ack: KnownAck) -> None:
         self._noted_ms = max(self._noted_ms, at_ms)
         self._parts.dedup.remember(sender, message_id, self._noted_ms, ack)
 
-    def _remember_outcomes(self, entry: Stored, settled: Settled) -> None:
+    def _remember_outcomes(self, entry: StoredEntry, settled: SettledBody) -> None:
         for one in settled.deliveries:
             if not entry.stream:
                 self._remember_loose(entry, one)
             elif one.outcome == Outcome.HANDED_OVER:
                 ask = self._asks.pop((entry.stream_epoch, one.seq), None)
                 if ask is not None:
-                    ack = Ack(one.last_sent, "delivered", b"", one.seq, entry.stream_epoch)
+                    ack = KnownAck(one.last_sent, "delivered", b"", one.seq, entry.stream_epoch)
                     self._note(*ask, entry.at_ms, ack)
 
-    def _remember_loose(self, entry: Stored, one: Settlement) -> None:
+    def _remember_loose(self, entry: StoredEntry, one: Settlement) -> None:
         ask = self._loose.pop(one.offset, None)
         if ask is not None and one.outcome == Outcome.WRITTEN:
             message, _ = ask
-            self._note(message.sender, message.id, entry.at_ms, Ack(one.last_sent))
+            self._note(message.sender, message.id, entry.at_ms, KnownAck(one.last_sent))
 
-    def _broadcast(self, entry: Stored) -> None:
+    def _broadcast(self, entry: StoredEntry) -> None:
         if entry.at_ms >= self._remembered_from_ms:
-            told = decode_body(Broadcast, entry.body)
+            told = decode_body(BroadcastBody, entry.body)
             if not (self._is_reading_again and self._is_known(told.sender, told.id)):
-                self._note(told.sender, told.id, entry.at_ms, Ack(entry.at_ms, extra=told.ack))
+                self._note(told.sender, told.id, entry.at_ms, KnownAck(entry.at_ms, extra=told.ack))
 
     # Finding.
 
-    def _topic(self, name: str, stream_id: int, definition: StreamDefinition) -> Topic:
+    def _topic(self, name: str, stream_id: int, definition: StreamDefinitionBody) -> Topic:
         streams = self._parts.streams
         topic = streams.topics.get(name)
         if topic is None or topic.id != stream_id:
@@ -428,7 +428,7 @@ class Recovery:
             streams.add(topic)
         return topic
 
-    def _make(self, topic: Topic, definition: SubscriptionDefinition) -> Subscription:
+    def _make(self, topic: Topic, definition: SubscriptionDefinitionBody) -> Subscription:
         made = Subscription(topic, definition, self._heartbeat_ms, self._now)
         topic.add(made)
         return made
@@ -487,7 +487,7 @@ def _stream_state(stream: Topic | Mailbox) -> StreamState:
         state = StreamState(stream.name, stream.id, definition, head, first, size, removed)
         state.bytes_marks = list(stream.bytes_marks)
     else:
-        definition = StreamDefinition(False, kinds=stream.stored_kinds)
+        definition = StreamDefinitionBody(False, kinds=stream.stored_kinds)
         state = StreamState(stream.name, stream.id, definition, head, first, 0, removed)
         state.attached_at_ms, state.expiries = stream.attached_at_ms, stream.expiries
     return state

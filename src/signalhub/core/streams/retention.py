@@ -13,7 +13,7 @@ from signalhub.core.streams.streams import Mailbox, Stream, Topic
 from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.join import first_unsettled
 from signalhub.core.subscriptions.subscription import Subscription
-from signalhub.wire.entry import Kind, Lost, Removed, StreamDefinition
+from signalhub.wire.entry import Kind, LostBody, RemovedBody, StreamDefinitionBody
 
 if TYPE_CHECKING:
     from signalhub.core.streams.streams import Streams
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NOTHING_DEFINED: Final = 2**63
 
 
-class Retention:
+class Pruning:
     """Gives up what is not kept any longer."""
 
     def __init__(self, streams: Streams, dispatcher: Dispatcher, tally: Tally) -> None:
@@ -45,7 +45,7 @@ class Retention:
                 continue
             self._tally.lost += lost
             self._tally.loss_events += 1
-            body = Lost(subscription.name, from_seq, first - 1)
+            body = LostBody(subscription.name, from_seq, first - 1)
             effects.append(Append(stream.entry(Kind.LOST, body, now)))
             facts: dict[str, object] = {
                 "stream": stream.name,
@@ -162,11 +162,11 @@ class Anchors:
             definition = stream.definition
             subscriptions = [one for one in stream.subscriptions.values() if not one.is_deleting]
         else:
-            definition = StreamDefinition(False, kinds=stream.kinds)
+            definition = StreamDefinitionBody(False, kinds=stream.kinds)
         definition = replace(definition, first=stream.first, head=stream.head)
         entries = [stream.entry(Kind.STREAM_CREATED, definition, now)]
         if stream.removed:
-            removed = Removed(list(stream.removed), "anchored")
+            removed = RemovedBody(list(stream.removed), "anchored")
             entries.append(stream.entry(Kind.REMOVED, removed, now))
         entries += [
             stream.entry(Kind.SUBSCRIPTION_CREATED, one.definition, now) for one in subscriptions

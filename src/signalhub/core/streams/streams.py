@@ -22,9 +22,9 @@ from signalhub.wire.entry import (
     Body,
     Entry,
     Kind,
-    Message,
-    Stored,
-    StreamDefinition,
+    MessageBody,
+    StoredEntry,
+    StreamDefinitionBody,
     decode_body,
     encode_body,
 )
@@ -32,7 +32,7 @@ from signalhub.wire.envelope import durable_metadata, encode
 
 if TYPE_CHECKING:
     from signalhub.core.effects import Append
-    from signalhub.core.messages.ask import Receipt
+    from signalhub.core.messages.ask import AskReceipt
     from signalhub.core.subscriptions.subscription import Subscription
 
 MAILBOX_LETTERS = "dead.mailboxes"
@@ -47,15 +47,15 @@ class Held(msgspec.Struct, gc=False):
     seq: int
     offset: int
     at_ms: int
-    message: Message
+    message: MessageBody
     size: int
     is_erased: bool = False
     """Its content was taken out on purpose; it is settled wherever it is met."""
 
 
-def held_of(stored: Stored) -> Held:
+def held_of(stored: StoredEntry) -> Held:
     """A message as it was read from the log."""
-    message = _blank() if stored.is_erased else decode_body(Message, stored.body)
+    message = _blank() if stored.is_erased else decode_body(MessageBody, stored.body)
     size = len(stored.body)
     return Held(stored.seq, stored.offset, stored.at_ms, message, size, stored.is_erased)
 
@@ -65,8 +65,8 @@ def blank(held: Held) -> None:
     held.message, held.is_erased = _blank(), True
 
 
-def _blank() -> Message:
-    return Message("", b"", "", "", b"null")
+def _blank() -> MessageBody:
+    return MessageBody("", b"", "", "", b"null")
 
 
 class Stream:
@@ -144,7 +144,7 @@ class Stream:
         """Everything needed to make it again is in the log from here on."""
         self.defined_at = offset
 
-    def blank(self, is_meant: Callable[[Message], bool]) -> None:
+    def blank(self, is_meant: Callable[[MessageBody], bool]) -> None:
         """Take the content out of messages in memory."""
         for held in self.recent.values():
             if is_meant(held.message):
@@ -170,7 +170,7 @@ class Topic(Stream):
     )
 
     def __init__(
-        self, name: str, stream_id: int, log_epoch: int, definition: StreamDefinition
+        self, name: str, stream_id: int, log_epoch: int, definition: StreamDefinitionBody
     ) -> None:
         super().__init__(name, stream_id, log_epoch)
         self.definition = definition
@@ -243,7 +243,7 @@ class Mailbox(Stream):
         # The same, the earliest first, with some that are settled.
         self._dues: list[tuple[float, int]] = []
         # Asks just committed, whose senders are told after the next pass: sent, or waiting?
-        self.fresh: dict[int, Receipt] = {}
+        self.fresh: dict[int, AskReceipt] = {}
 
     def readers(self) -> list[Subscription]:
         """Its one subscription."""
@@ -267,11 +267,11 @@ class Mailbox(Stream):
         if self.expiries.pop(seq, None) is not None:
             self.is_dirty = True
 
-    def arrived(self, ask: Receipt) -> None:
+    def arrived(self, ask: AskReceipt) -> None:
         """An ask is on disk; its sender is told what the next pass makes of it."""
         self.fresh[ask.seq] = ask
 
-    def take_fresh(self) -> list[Receipt]:
+    def take_fresh(self) -> list[AskReceipt]:
         """The asks that no pass has sent."""
         fresh, self.fresh = self.fresh, {}
         return list(fresh.values())

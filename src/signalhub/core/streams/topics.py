@@ -12,18 +12,18 @@ from signalhub.core.effects import Append, Effect
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Body, Kind, StreamDefinition
+from signalhub.wire.entry import Body, Kind, StreamDefinitionBody
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 from signalhub.wire.names import TOPIC_CHARS_MAX, Pattern, has_wildcard, is_topic
 
 if TYPE_CHECKING:
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions
-    from signalhub.settings.model import Topics
+    from signalhub.settings.model import TopicsSettings
 
 PAGE_MAX = 100
 
@@ -36,9 +36,9 @@ class Catalog:
         streams: Streams,
         subscriptions: Subscriptions,
         dispatcher: Dispatcher,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
-        settings: Topics,
+        settings: TopicsSettings,
     ) -> None:
         self._streams = streams
         self._subscriptions = subscriptions
@@ -57,7 +57,7 @@ class Catalog:
         }
 
     def open(
-        self, name: str, definition: StreamDefinition, now: int, *, is_letters: bool = False
+        self, name: str, definition: StreamDefinitionBody, now: int, *, is_letters: bool = False
     ) -> tuple[Topic, Append]:
         """Make a topic; it can be used at once, and exists for good once the entry is on disk.
 
@@ -86,11 +86,11 @@ class Catalog:
             raise refusals.unknown_topic(name)
         check_may_create(session, name)
         check_name(name)
-        return self.open(name, StreamDefinition(True), now)
+        return self.open(name, StreamDefinitionBody(True), now)
 
     def create(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_create`: the same definition again is a no-op, another one is refused."""
-        request = requests.parse(requests.TopicCreate, message.payload)
+        request = requests.parse(requests.TopicCreateRequest, message.payload)
         name = request.topic
         check_name(name)
         check_may_create(session, name)
@@ -113,12 +113,12 @@ class Catalog:
 
     def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_update`: members that are given replace those of the definition, at once."""
-        request = requests.parse(requests.TopicOptions, message.payload)
+        request = requests.parse(requests.TopicOptionsRequest, message.payload)
         check_may_create(session, request.topic)
         topic = self._streams.find(request.topic)
         self._storage.check()
         given, old = _definition(topic.name, request), topic.definition
-        definition = StreamDefinition(
+        definition = StreamDefinitionBody(
             True,
             *(
                 new if new is not None else known
@@ -142,7 +142,7 @@ class Catalog:
         append.follow(answer.committed, answer.refused)
         return [append]
 
-    def _redefine(self, topic: Topic, definition: StreamDefinition, now: int) -> None:
+    def _redefine(self, topic: Topic, definition: StreamDefinitionBody, now: int) -> None:
         topic.definition = definition
         topic.is_dirty = True
         for subscription in topic.subscriptions.values():
@@ -151,14 +151,14 @@ class Catalog:
 
     def info(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_info`."""
-        request = requests.parse(requests.TopicName, message.payload)
+        request = requests.parse(requests.TopicNameRequest, message.payload)
         check_may_read(session, request.topic)
         payload = wire.encode(describe(self._streams.find(request.topic)))
         return [self._replies.reply(session, message, "hub:topic_info_response", payload, now)]
 
     def list_topics(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:list_topics`: a page of the topics this session may see, by name."""
-        request = requests.parse_or_empty(requests.ListTopics, message.payload)
+        request = requests.parse_or_empty(requests.ListTopicsRequest, message.payload)
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
         pattern = Pattern(request.pattern or "*", is_plain=True)
@@ -179,7 +179,7 @@ class Catalog:
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_delete`: the topic, its subscriptions and what was published are gone."""
-        request = requests.parse(requests.TopicName, message.payload)
+        request = requests.parse(requests.TopicNameRequest, message.payload)
         check_may_create(session, request.topic)
         topic = self._streams.find(request.topic)
         self._storage.check()
@@ -228,8 +228,8 @@ def check_name(name: str) -> None:
         )
 
 
-def _definition(name: str, request: requests.TopicOptions) -> StreamDefinition:
-    retention = request.retention or requests.Retention()
+def _definition(name: str, request: requests.TopicOptionsRequest) -> StreamDefinitionBody:
+    retention = request.retention or requests.RetentionLimits()
     letters = request.dead_letter
     if letters is not None:
         check_name(letters)
@@ -237,7 +237,7 @@ def _definition(name: str, request: requests.TopicOptions) -> StreamDefinition:
             raise refusals.structural("payload.deadLetter must be another topic")
         if name.endswith(LETTERS_SUFFIX):
             raise refusals.structural("dead letters have no dead letters of their own")
-    return StreamDefinition(
+    return StreamDefinitionBody(
         True,
         retention.age_seconds,
         None if retention.bytes is None else int(retention.bytes),
@@ -247,7 +247,7 @@ def _definition(name: str, request: requests.TopicOptions) -> StreamDefinition:
     )
 
 
-def _members(definition: StreamDefinition) -> tuple[Any, ...]:
+def _members(definition: StreamDefinitionBody) -> tuple[Any, ...]:
     return (
         definition.retention_s,
         definition.retention_bytes,
@@ -257,7 +257,7 @@ def _members(definition: StreamDefinition) -> tuple[Any, ...]:
     )
 
 
-def describe_definition(definition: StreamDefinition) -> dict[str, object]:
+def describe_definition(definition: StreamDefinitionBody) -> dict[str, object]:
     """A definition as it was asked for."""
     return {
         "durable": True,

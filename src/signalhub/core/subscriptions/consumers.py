@@ -69,7 +69,7 @@ class Consumer:
         self.flights = 0
         self.bytes = 0
         # Keys of its own that wait for room.
-        self.waiting: deque[Lane] = deque()
+        self.waiting: deque[KeyLane] = deque()
 
     def grant(self, window: int | None = None, bytes_max: int | None = None) -> None:
         """How many messages and bytes it may have unsettled from now on."""
@@ -88,7 +88,7 @@ class Consumer:
         )
 
 
-class Lane(msgspec.Struct, eq=False):
+class KeyLane(msgspec.Struct, eq=False):
     """The unsettled messages of one key, oldest first; the first one may be in flight."""
 
     key: str
@@ -162,7 +162,7 @@ class Consumers:
             return one
         return spare
 
-    def owner_of(self, lane: Lane) -> Consumer | None:
+    def owner_of(self, lane: KeyLane) -> Consumer | None:
         """Who gets the messages of a key: whoever has it, else the best by rendezvous hashing."""
         if lane.owner is None and self._all:
             key = lane.key.encode("utf-8", "surrogatepass")

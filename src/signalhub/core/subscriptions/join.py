@@ -10,12 +10,12 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FindTime
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Topic
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Kind, SubscriptionDefinition
+from signalhub.wire.entry import Kind, SubscriptionDefinitionBody
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 from signalhub.wire.names import has_wildcard, is_topic
@@ -23,7 +23,7 @@ from signalhub.wire.names import has_wildcard, is_topic
 if TYPE_CHECKING:
     from signalhub.clock import Ids
     from signalhub.core.replies import Replies
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.settings.model import Settings
@@ -39,7 +39,7 @@ class Subscriptions:
         self,
         streams: Streams,
         dispatcher: Dispatcher,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
         ids: Ids,
         settings: Settings,
@@ -55,7 +55,7 @@ class Subscriptions:
         self,
         session: Session,
         message: Envelope,
-        request: requests.Subscribe,
+        request: requests.SubscribeRequest,
         address: str,
         now: int,
     ) -> list[Effect]:
@@ -75,7 +75,7 @@ class Subscriptions:
         _check_start(request.start)
         _check_resume(topic, request)
         check_letters(session, topic.name, request)
-        joining = Joining(self, session, message, request, address, topic)
+        joining = ConsumerJoin(self, session, message, request, address, topic)
         found = topic.subscriptions.get(name)
         if found is not None and found.is_deleting:
             raise refusals.unknown_subscription(topic.name, name)
@@ -93,7 +93,7 @@ class Subscriptions:
         return find_start(topic, request.start, joining.make, joining.unread, now)
 
     def make(
-        self, topic: Topic, definition: SubscriptionDefinition, now: int
+        self, topic: Topic, definition: SubscriptionDefinitionBody, now: int
     ) -> tuple[Subscription, Append]:
         """A new subscription; it exists for good once its entry is on disk."""
         heartbeat_ms = self.settings.dispatch.heartbeat_ms
@@ -119,9 +119,9 @@ class Subscriptions:
         consumer.subscription.joined(consumer)
         self.dispatcher.watch(consumer.subscription, now)
 
-    def defaults(self, name: str, mode: str, floor: int) -> SubscriptionDefinition:
+    def defaults(self, name: str, mode: str, floor: int) -> SubscriptionDefinitionBody:
         settings = self.settings.dispatch
-        return SubscriptionDefinition(
+        return SubscriptionDefinitionBody(
             name,
             mode,
             settings.window,
@@ -136,7 +136,7 @@ class Subscriptions:
         )
 
     def redefine(
-        self, subscription: Subscription, definition: SubscriptionDefinition, now: int
+        self, subscription: Subscription, definition: SubscriptionDefinitionBody, now: int
     ) -> Append:
         """Other options, at once; they are taken back if the log refuses."""
         self.storage.check()
@@ -163,7 +163,7 @@ class Subscriptions:
         session.left(consumer)
         subscription.left(consumer, now, self.settings.dispatch.failover_ms)
         self.dispatcher.wake(subscription)
-        if not is_told or session.state is not State.CONNECTED:
+        if not is_told or session.state is not SessionState.CONNECTED:
             return []
         payload = {
             "topic": subscription.stream.name,
@@ -211,7 +211,7 @@ def _check_start(start: requests.Start | None) -> None:
         raise refusals.structural("a position needs exactly one of seq, time and last")
 
 
-def _check_resume(topic: Topic, request: requests.Subscribe) -> None:
+def _check_resume(topic: Topic, request: requests.SubscribeRequest) -> None:
     resume = request.resume
     if resume is None:
         return
@@ -227,7 +227,7 @@ def _within(topic: Topic, floor: int) -> int:
     return max(topic.first - 1, min(floor, topic.head))
 
 
-class Joining:
+class ConsumerJoin:
     """A request to consume, until the consumer is there."""
 
     def __init__(
@@ -235,7 +235,7 @@ class Joining:
         subscriptions: Subscriptions,
         session: Session,
         message: Envelope,
-        request: requests.Subscribe,
+        request: requests.SubscribeRequest,
         address: str,
         topic: Topic,
     ) -> None:
@@ -250,7 +250,7 @@ class Joining:
 
     def make(self, floor: int, now: int) -> list[Effect]:
         """A new subscription, unless it must not be; where it starts may have been looked up."""
-        if self._session.state is not State.CONNECTED:
+        if self._session.state is not SessionState.CONNECTED:
             return []
         try:
             return self._make(floor, now)
@@ -350,7 +350,7 @@ class Joining:
 
     def _made(self, subscription: Subscription, offset: int, now: int) -> list[Effect]:
         """The entry of a new subscription is on disk."""
-        if self._session.state is not State.CONNECTED:
+        if self._session.state is not SessionState.CONNECTED:
             return []
         try:
             if subscription.is_deleted or subscription.is_deleting:
@@ -360,12 +360,12 @@ class Joining:
             return self.refuse(refusal, now)
 
     def refuse(self, refusal: Refusal, now: int) -> list[Effect]:
-        if self._session.state is not State.CONNECTED:
+        if self._session.state is not SessionState.CONNECTED:
             return []
         return [self._subscriptions.replies.refuse(self._session, self._message, refusal, now)]
 
 
-def _wanted(request: requests.Subscribe) -> int | None:
+def _wanted(request: requests.SubscribeRequest) -> int | None:
     """Up to where somebody wants to have everything behind."""
     if request.resume is not None:
         return int(request.resume.seq)
@@ -424,8 +424,8 @@ def check_letters(session: Session, topic: str, given: requests.SubscriptionOpti
 
 
 def changed(
-    definition: SubscriptionDefinition, given: requests.SubscriptionOptions
-) -> SubscriptionDefinition:
+    definition: SubscriptionDefinitionBody, given: requests.SubscriptionOptions
+) -> SubscriptionDefinitionBody:
     """The definition with the members that were given, checked."""
     if given.strict and definition.mode not in (EXCLUSIVE, FAILOVER):
         raise refusals.structural("payload.strict is for the modes exclusive and failover")

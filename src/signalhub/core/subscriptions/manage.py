@@ -12,7 +12,7 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
-from signalhub.core.sessions.session import Session, State
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Topic
 from signalhub.core.streams.topics import check_may_read
 from signalhub.core.subscriptions import progress
@@ -25,13 +25,13 @@ from signalhub.core.subscriptions.join import (
 from signalhub.core.subscriptions.subscription import Position, Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Kind, Stored
+from signalhub.wire.entry import Kind, StoredEntry
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import Storage
+    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions
@@ -47,7 +47,7 @@ class Management:
         streams: Streams,
         subscriptions: Subscriptions,
         dispatcher: Dispatcher,
-        storage: Storage,
+        storage: LogState,
         replies: Replies,
     ) -> None:
         self._streams = streams
@@ -68,7 +68,7 @@ class Management:
         }
 
     def _named(self, session: Session, message: Envelope) -> Subscription:
-        request = requests.parse(requests.SubscriptionName, message.payload)
+        request = requests.parse(requests.SubscriptionNameRequest, message.payload)
         check_may_read(session, request.topic)
         return self._subscriptions.find(request.topic, request.subscription)
 
@@ -89,8 +89,8 @@ class Management:
         if oldest_ms is not None or not subscription.lag:
             return [reply(oldest_ms, now)]
 
-        def then(found: list[Stored] | None, later: int) -> list[Effect]:
-            if session.state is not State.CONNECTED:
+        def then(found: list[StoredEntry] | None, later: int) -> list[Effect]:
+            if session.state is not SessionState.CONNECTED:
                 return []
             return [reply(found[0].at_ms if found else None, later)]
 
@@ -100,7 +100,7 @@ class Management:
 
     def list_subscriptions(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:list_subs`: a page of the subscriptions of one topic or of all."""
-        request = requests.parse_or_empty(requests.ListSubscriptions, message.payload)
+        request = requests.parse_or_empty(requests.ListSubscriptionsRequest, message.payload)
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
         if request.topic is not None:
@@ -212,13 +212,13 @@ class Management:
     def seek(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:seek`: begin again somewhere else; acks for what was sent before count no more."""
         subscription = self._named(session, message)
-        request = requests.parse(requests.Seek, message.payload)
+        request = requests.parse(requests.SeekRequest, message.payload)
         topic = subscription.stream
         assert isinstance(topic, Topic)
         self._storage.check()
 
         def then(floor: int, later: int) -> list[Effect]:
-            if session.state is not State.CONNECTED:
+            if session.state is not SessionState.CONNECTED:
                 return []
             old = subscription.position
             will_replay, will_skip = _moved(old, floor, topic.head)
@@ -253,7 +253,7 @@ class Management:
             return [append]
 
         def unread(later: int) -> list[Effect]:
-            if session.state is not State.CONNECTED:
+            if session.state is not SessionState.CONNECTED:
                 return []
             return [self._replies.refuse(session, message, refusals.storage_unreadable(), later)]
 

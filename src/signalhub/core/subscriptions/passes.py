@@ -15,13 +15,13 @@ from signalhub.core.streams.streams import Mailbox
 from signalhub.core.subscriptions import progress, send
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import SENT, Attempt, Flight
-from signalhub.wire.entry import Outcome, Stored
+from signalhub.wire.entry import Outcome, StoredEntry
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
     from signalhub.core.messages.ask import Asks
     from signalhub.core.streams.dead_letters import DeadLetters
-    from signalhub.core.streams.retention import Retention
+    from signalhub.core.streams.retention import Pruning
     from signalhub.core.subscriptions.consumers import Consumer
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.settings import model
@@ -41,9 +41,9 @@ class Passes:
         dispatcher: Dispatcher,
         asks: Asks,
         letters: DeadLetters,
-        retention: Retention,
+        retention: Pruning,
         erasures: Erasures,
-        settings: model.Dispatch,
+        settings: model.DispatchSettings,
     ) -> None:
         self._dispatcher = dispatcher
         self._asks = asks
@@ -158,7 +158,7 @@ class Passes:
     def _fetch(self, subscription: Subscription, seq: int) -> Fetch:
         stream = subscription.stream
 
-        def then(found: list[Stored] | None, now: int) -> list[Effect]:
+        def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
             effects: list[Effect] = []
             # What could not be read is asked for again, like what cannot be read yet.
             found = found or []

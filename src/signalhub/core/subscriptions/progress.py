@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Append, Effect
-from signalhub.core.replies import Answer, Replies
+from signalhub.core.replies import DeferredAnswer, Replies
 from signalhub.core.sessions.session import Session
 from signalhub.core.subscriptions.subscription import RESERVE, Subscription
 from signalhub.wire.entry import (
-    Cursor,
+    CursorBody,
     Kind,
     Outcome,
-    Settled,
+    SettledBody,
     Settlement,
 )
 from signalhub.wire.envelope import Envelope
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 
-class SettledAnswer(Answer):
+class SettledAnswer(DeferredAnswer):
     """The answer to a settlement; its floor is one that is on disk when it comes."""
 
     __slots__ = ("_facts",)
@@ -85,7 +85,7 @@ def _write(
     settlements: list[Settlement],
     now: int,
 ) -> Append:
-    body = Settled(subscription.name, generation, settlements)
+    body = SettledBody(subscription.name, generation, settlements)
     written = subscription.stream.entry(Kind.SETTLED, body, now)
     subscription.writing += 1
     return Append(
@@ -108,7 +108,11 @@ def _written(
 
 
 def _not_written(
-    dispatcher: Dispatcher, subscription: Subscription, body: Settled, refusal: Refusal, now: int
+    dispatcher: Dispatcher,
+    subscription: Subscription,
+    body: SettledBody,
+    refusal: Refusal,
+    now: int,
 ) -> list[Effect]:
     subscription.writing -= 1
     if subscription.position.generation == body.generation:
@@ -119,7 +123,7 @@ def _not_written(
     return []
 
 
-def cursor(subscription: Subscription) -> Cursor:
+def cursor(subscription: Subscription) -> CursorBody:
     """Where it stands, or will stand when what is on its way to the log is there.
 
     A later cursor must not take back what an earlier one, still on its way, says. If the log

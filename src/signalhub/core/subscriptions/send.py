@@ -13,11 +13,11 @@ from typing import Any, Final
 from msgspec import Raw
 
 from signalhub.core.streams.streams import Held, Mailbox, Stream
-from signalhub.core.subscriptions.consumers import KEY_SHARED, Consumer, Lane
+from signalhub.core.subscriptions.consumers import KEY_SHARED, Consumer, KeyLane
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import READY, SENT, Flight
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import DeadLetter, Message, Outcome, Replay, Settlement
+from signalhub.wire.entry import DeadLetterOrigin, MessageBody, Outcome, ReplayOrigin, Settlement
 
 PASS_MESSAGES_MAX: Final = 512
 
@@ -90,7 +90,7 @@ def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
     return budget
 
 
-def _send_first(subscription: Subscription, lane: Lane, now: int) -> bool:
+def _send_first(subscription: Subscription, lane: KeyLane, now: int) -> bool:
     """The first message of one key, if it may go; `False` if nothing may go at all now."""
     if not lane.queue or lane.queue[0].phase is not READY:
         return True
@@ -288,7 +288,7 @@ def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
     return b"".join((start, more, b',"delivery":', wire.encode(delivery), b"}"))
 
 
-def _is_plain(message: Message) -> bool:
+def _is_plain(message: MessageBody) -> bool:
     """Do its copies carry nothing that only some do?"""
     return (
         message.key is None
@@ -298,7 +298,7 @@ def _is_plain(message: Message) -> bool:
     )
 
 
-def _added(message: Message) -> bytes:
+def _added(message: MessageBody) -> bytes:
     """What only some messages carry."""
     added: dict[str, Any] = {}
     if message.key is not None:
@@ -313,7 +313,7 @@ def _added(message: Message) -> bytes:
     return b"," + wire.encode(added)[1:-1] if added else b""
 
 
-def dead_letter(dead: DeadLetter) -> dict[str, Any]:
+def dead_letter(dead: DeadLetterOrigin) -> dict[str, Any]:
     """`metadata.deadLetter`."""
     return {
         "topic": dead.topic,
@@ -328,7 +328,7 @@ def dead_letter(dead: DeadLetter) -> dict[str, Any]:
     }
 
 
-def original(replay: Replay) -> dict[str, Any]:
+def original(replay: ReplayOrigin) -> dict[str, Any]:
     """`metadata.original`: which replay sent it, and where the original is."""
     return {
         "job": replay.job,
@@ -339,7 +339,7 @@ def original(replay: Replay) -> dict[str, Any]:
     }
 
 
-def _split(message: Message, metadata: bytes, now: int) -> tuple[bytes, bytes]:
+def _split(message: MessageBody, metadata: bytes, now: int) -> tuple[bytes, bytes]:
     return wire.copies(
         message_id=message.copy_id,
         sender=message.sender,

@@ -50,14 +50,16 @@ class Settler:
 
     def ack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:ack`: settled. An ack that comes late, while it waits to be sent again, counts."""
-        given = self._given(session, message, requests.parse(requests.Settle, message.payload))
+        given = self._given(
+            session, message, requests.parse(requests.SettleRequest, message.payload)
+        )
         for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
             given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
         return self._answer(given, "hub:acked", now)
 
     def nack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:nack`: try again later; counts as a failure."""
-        request = requests.parse(requests.Settle, message.payload)
+        request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
         for flight in given.flights((SENT,)):
             given.subscription.stats.nacked += 1
@@ -67,7 +69,7 @@ class Settler:
 
     def extend(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:extend`: it takes longer."""
-        request = requests.parse(requests.Settle, message.payload)
+        request = requests.parse(requests.SettleRequest, message.payload)
         if request.ms is None or request.ms <= 0:
             raise refusals.structural("payload.ms must say for how long, in milliseconds above 0")
         given = self._given(session, message, request)
@@ -77,7 +79,7 @@ class Settler:
 
     def term(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:term`: never again; the dead letters get it, if there are any."""
-        request = requests.parse(requests.Settle, message.payload)
+        request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
         for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
             given.subscription.terminate(flight, (request.reason or "")[:REASON_CHARS_MAX], now)
@@ -85,7 +87,7 @@ class Settler:
 
     def credit(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:credit`: how much may be in flight to this consumer from now on."""
-        request = requests.parse(requests.Credit, message.payload)
+        request = requests.parse(requests.CreditRequest, message.payload)
         consumer = _consumer(session, request.subscription_id)
         if request.messages is None and request.bytes is None:
             raise refusals.structural("the payload needs messages or bytes")
@@ -100,7 +102,9 @@ class Settler:
         }
         return [self._replies.reply(session, message, "hub:credited", wire.encode(payload), now)]
 
-    def _given(self, session: Session, message: Envelope, request: requests.Settle) -> _Given:
+    def _given(
+        self, session: Session, message: Envelope, request: requests.SettleRequest
+    ) -> _Given:
         return _Given(session, message, request, self._settler(session, request))
 
     def _answer(self, given: _Given, type: str, now: int) -> list[Effect]:
@@ -121,7 +125,7 @@ class Settler:
         subscription.waiters.append(answer)
         return []
 
-    def _settler(self, session: Session, request: requests.Settle) -> Consumer:
+    def _settler(self, session: Session, request: requests.SettleRequest) -> Consumer:
         """The consumer in whose name a session settles."""
         if request.subscription_id is not None:
             return _consumer(session, request.subscription_id)
@@ -154,7 +158,11 @@ class _Given:
     """What a settling request names, and what it came to."""
 
     def __init__(
-        self, session: Session, message: Envelope, request: requests.Settle, consumer: Consumer
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.SettleRequest,
+        consumer: Consumer,
     ) -> None:
         self.session = session
         self.message = message

@@ -22,12 +22,12 @@ from signalhub.counters import SubscriptionTally
 from signalhub.pacing import TokenBucket
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
-    Cursor,
-    Message,
+    CursorBody,
+    MessageBody,
     Outcome,
-    Settled,
+    SettledBody,
     Settlement,
-    SubscriptionDefinition,
+    SubscriptionDefinitionBody,
 )
 from signalhub.wire.envelope import encode
 
@@ -133,9 +133,9 @@ class Position:
             self.dead_lettered += one.outcome == Outcome.DEAD_LETTERED
             self.settle(one.seq)
 
-    def cursor(self, name: str) -> Cursor:
+    def cursor(self, name: str) -> CursorBody:
         """All of it, to be written."""
-        return Cursor(
+        return CursorBody(
             name,
             self.generation,
             self.floor,
@@ -147,7 +147,7 @@ class Position:
             self.dead_lettered,
         )
 
-    def restore(self, cursor: Cursor) -> None:
+    def restore(self, cursor: CursorBody) -> None:
         """Stand where an earlier process stood."""
         self.generation = cursor.generation
         self.floor = cursor.floor
@@ -268,7 +268,7 @@ class Subscription:
     def __init__(
         self,
         stream: Topic | Mailbox,
-        definition: SubscriptionDefinition,
+        definition: SubscriptionDefinitionBody,
         heartbeat_default_ms: int,
         now_ms: int,
         stats: SubscriptionTally | None = None,
@@ -402,7 +402,7 @@ class Subscription:
         held = self.stream.recent.get(seq) if flight is None else flight.held
         return None if held is None else held.at_ms
 
-    def redefine(self, definition: SubscriptionDefinition, now: int) -> None:
+    def redefine(self, definition: SubscriptionDefinitionBody, now: int) -> None:
         """Other options, from now on; its start stays what it was."""
         self.definition = definition
         if definition.rate_s != self.bucket.rate_s:
@@ -512,7 +512,7 @@ class Subscription:
         self.changed()
         return True
 
-    def erase_all(self, is_meant: Callable[[Message], bool]) -> int:
+    def erase_all(self, is_meant: Callable[[MessageBody], bool]) -> int:
         """Take the content out of what it has read; how many were settled because of that."""
         for ahead in self.backlog.ahead:
             if is_meant(ahead.message):
@@ -617,12 +617,12 @@ class Subscription:
         self.parked_due.clear()
         self.changed()
 
-    def restore(self, cursor: Cursor, *, is_saved: bool = False) -> None:
+    def restore(self, cursor: CursorBody, *, is_saved: bool = False) -> None:
         """Stand where the log says, or a snapshot, in which it is saved."""
         self.position.restore(cursor)
         self.is_dirty = not is_saved
 
-    def replay(self, settled: Settled) -> None:
+    def replay(self, settled: SettledBody) -> None:
         """Apply what the log says about deliveries of the present generation."""
         self.is_dirty = True
         for one in settled.deliveries:
@@ -633,12 +633,12 @@ class Subscription:
         self.position.skip_to(last)
         self.is_dirty = True
 
-    def stored(self, definition: SubscriptionDefinition) -> None:
+    def stored(self, definition: SubscriptionDefinitionBody) -> None:
         """This definition is on disk."""
         self.stored_definition = definition
         self.is_dirty = True
 
-    def take_cursor(self, *, is_whole: bool) -> Cursor | None:
+    def take_cursor(self, *, is_whole: bool) -> CursorBody | None:
         """Where it stands, for a snapshot; `None` if that has not changed or is not on disk."""
         if self.making is not None or not (self.is_dirty or is_whole):
             return None

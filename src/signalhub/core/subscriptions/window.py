@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.core.streams.streams import Held
-from signalhub.core.subscriptions.consumers import Consumer, Lane
-from signalhub.wire.entry import SubscriptionDefinition
+from signalhub.core.subscriptions.consumers import Consumer, KeyLane
+from signalhub.wire.entry import SubscriptionDefinitionBody
 
 if TYPE_CHECKING:
-    from signalhub.core.messages.ask import Receipt
+    from signalhub.core.messages.ask import AskReceipt
     from signalhub.core.subscriptions.subscription import Subscription
 
 _JITTER: Final = 0.2
@@ -101,7 +101,7 @@ class Flight:
         self.held = held
         self.phase = READY
         self.consumer: Consumer | None = None
-        self.lane: Lane | None = None
+        self.lane: KeyLane | None = None
         # What may have been sent before a restart counts as sent.
         self.deliveries = max(failures, 1) if is_doubtful else failures
         self.failures = failures
@@ -114,10 +114,10 @@ class Flight:
         # Its dead letter is on the way to the log.
         self.is_burying = False
         self.consumers: list[str] = []
-        self.receipt: Receipt | None = None
+        self.receipt: AskReceipt | None = None
 
 
-def pause_ms(definition: SubscriptionDefinition, flight: Flight, delay_ms: float = 0) -> float:
+def pause_ms(definition: SubscriptionDefinitionBody, flight: Flight, delay_ms: float = 0) -> float:
     """How long to wait before the next attempt: twice as long each time, up to the cap."""
     policy = definition.backoff_ms * 2.0 ** min(flight.failures - 1, 40)
     # Spread by up to a fifth either way, so that what failed together is not tried together.
@@ -157,9 +157,9 @@ class Window:
         self.ready: list[int] = []
         # Delayed messages that have become due, until they are read again.
         self.unread: dict[int, Flight] = {}
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, KeyLane] = {}
         # Keys whose first message may be sent.
-        self.keyed: deque[Lane] = deque()
+        self.keyed: deque[KeyLane] = deque()
         self._due: list[tuple[int, int]] = []
         self._timeouts: deque[tuple[int, Flight, int]] = deque()
 
@@ -184,7 +184,7 @@ class Window:
         key = held.message.key or held.message.sender
         lane = self.lanes.get(key)
         if lane is None:
-            lane = self.lanes[key] = Lane(key, deque())
+            lane = self.lanes[key] = KeyLane(key, deque())
         flight.lane = lane
         lane.queue.append(flight)
         if len(lane.queue) == 1:

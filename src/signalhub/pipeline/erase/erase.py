@@ -66,7 +66,7 @@ class PipelineBehind(SignalHubError):
         )
 
 
-class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+class LakeErasure(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be erased from which lake."""
 
     subject: Subject
@@ -109,7 +109,7 @@ def wait_for(
 
 
 def erase(
-    spark: SparkSession, lake: Lake, erasure: Erasure, step: Step = lambda name: None
+    spark: SparkSession, lake: Lake, erasure: LakeErasure, step: Step = lambda name: None
 ) -> Removal:
     """Make every table forget; `step` hears what is next.
 
@@ -137,7 +137,9 @@ def erase(
 class _Erasing:
     """One erasure, table by table."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, erasure: Erasure, found: pa.Table) -> None:
+    def __init__(
+        self, spark: SparkSession, lake: Lake, erasure: LakeErasure, found: pa.Table
+    ) -> None:
         self._spark = spark
         self._lake = lake
         self._erasure = erasure

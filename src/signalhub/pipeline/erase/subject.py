@@ -21,7 +21,7 @@ from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.tables import DEAD_LETTERS, ENTRIES, MESSAGES
 from signalhub.ranges import Ranges
-from signalhub.wire.entry import Kind, Stored
+from signalhub.wire.entry import Kind, StoredEntry
 
 _PLACE: Final = ("shard", "epoch", "offset")
 _READ: Final = (*_PLACE, "kind", "stream", "stream_epoch", "seq", "body")
@@ -121,7 +121,7 @@ def chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     """The positions of what is wanted among some entries."""
     found = []
     for row in batch.to_pylist():
-        stored = Stored(
+        stored = StoredEntry(
             row["offset"],
             Kind[row["kind"].upper()] if row["kind"].upper() in Kind.__members__ else 0,
             row["stream"],

@@ -51,7 +51,7 @@ class LeftOut(msgspec.Struct, frozen=True):
     replays: int = 0
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class SelectionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a predicate selects."""
 
     count: int
@@ -146,7 +146,7 @@ def _verdict(include_replays: bool) -> Column:
     )
 
 
-def summarise(selected: DataFrame) -> Summary:
+def summarise(selected: DataFrame) -> SelectionSummary:
     """How much that is, and of what; raises `QueryError`."""
     place = F.struct(*_ORDER)
     grouped = selected.groupBy(
@@ -160,7 +160,7 @@ def summarise(selected: DataFrame) -> Summary:
     found: list[Row] = [row for row in values(grouped) if isinstance(row, Row)]
     good = [row for row in found if row.verdict == SENDABLE]
     others = {row.verdict: row["count"] for row in found if row.verdict != SENDABLE}
-    return Summary(
+    return SelectionSummary(
         count=sum(row["count"] for row in good),
         bytes=sum(row.bytes or 0 for row in good),
         first=_position(min((row["first"] for row in good), default=None)),

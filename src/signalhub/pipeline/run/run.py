@@ -38,7 +38,7 @@ from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.create import ensure_tables, forget_tables
 from signalhub.pipeline.tables.tables import ENTRIES, INBOX
 from signalhub.pipeline.upkeep.upkeep import maintain
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 from signalhub.wire.errors import SignalHubError
 
 log = logging.getLogger("signalhub.pipeline")

@@ -13,7 +13,7 @@ from signalhub.pacing import Period
 from signalhub.pipeline.run.status import UpkeepRound, folder_of
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.tables import INBOX
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 
 WAIT_MS: Final = 300_000
 """What waits for a busy hub does not wait for longer."""

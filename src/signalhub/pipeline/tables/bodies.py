@@ -115,27 +115,27 @@ def _text(data: bytes) -> str:
 # Messages.
 
 
-def _message(one: entry.Message) -> Iterator[Values]:
+def _message(one: entry.MessageBody) -> Iterator[Values]:
     ttl = None if one.ttl is None else int(one.ttl)
     job = None if one.replay is None else one.replay.job
     data = one.data
     yield one.type, one.sender, one.key, one.headers, _text(data), len(data), ttl, job
 
 
-def _broadcast(one: entry.Broadcast) -> Iterator[Values]:
+def _broadcast(one: entry.BroadcastBody) -> Iterator[Values]:
     yield None, one.sender, None, None, None, None, None, None
 
 
-def _room_message(one: entry.RoomMessage) -> Iterator[Values]:
+def _room_message(one: entry.RoomMessageBody) -> Iterator[Values]:
     yield None, None, None, None, None, len(one.ciphertext), None, None
 
 
 MESSAGES: Final = BodyReader(
     {
-        Kind.MAIL.name.lower(): (entry.Message, _message),
-        Kind.PUBLISHED.name.lower(): (entry.Message, _message),
-        Kind.BROADCAST.name.lower(): (entry.Broadcast, _broadcast),
-        Kind.ROOM_MESSAGE.name.lower(): (entry.RoomMessage, _room_message),
+        Kind.MAIL.name.lower(): (entry.MessageBody, _message),
+        Kind.PUBLISHED.name.lower(): (entry.MessageBody, _message),
+        Kind.BROADCAST.name.lower(): (entry.BroadcastBody, _broadcast),
+        Kind.ROOM_MESSAGE.name.lower(): (entry.RoomMessageBody, _room_message),
     },
     (
         ("type", pa.string()),
@@ -151,7 +151,7 @@ MESSAGES: Final = BodyReader(
 )
 
 
-def _dead_letter(one: entry.Message) -> Iterator[Values]:
+def _dead_letter(one: entry.MessageBody) -> Iterator[Values]:
     if (dead := one.dead) is not None:
         yield (
             dead.topic,
@@ -169,7 +169,7 @@ def _dead_letter(one: entry.Message) -> Iterator[Values]:
 
 
 DEAD_LETTERS: Final = BodyReader(
-    {Kind.PUBLISHED.name.lower(): (entry.Message, _dead_letter)},
+    {Kind.PUBLISHED.name.lower(): (entry.MessageBody, _dead_letter)},
     (
         ("topic", pa.string()),
         ("subscription", pa.string()),
@@ -188,7 +188,7 @@ DEAD_LETTERS: Final = BodyReader(
 INBOX: Final = BodyReader(
     {
         Kind.ROOM_MESSAGE.name.lower(): (
-            entry.RoomMessage,
+            entry.RoomMessageBody,
             lambda one: ((one.message_id, one.ciphertext, one.created_ms),),
         )
     },
@@ -201,7 +201,7 @@ INBOX: Final = BodyReader(
 _OUTCOMES: Final = {one.value: one.name.lower() for one in Outcome}
 
 
-def _settled(one: entry.Settled) -> Iterator[Values]:
+def _settled(one: entry.SettledBody) -> Iterator[Values]:
     for each in one.deliveries:
         yield (
             one.subscription,
@@ -218,7 +218,7 @@ def _settled(one: entry.Settled) -> Iterator[Values]:
 
 
 SETTLEMENTS: Final = BodyReader(
-    {Kind.SETTLED.name.lower(): (entry.Settled, _settled)},
+    {Kind.SETTLED.name.lower(): (entry.SettledBody, _settled)},
     (
         ("subscription", pa.string()),
         ("generation", pa.int64()),
@@ -236,15 +236,15 @@ SETTLEMENTS: Final = BodyReader(
 CHANGES: Final = BodyReader(
     {
         Kind.SUBSCRIPTION_CREATED.name.lower(): (
-            entry.SubscriptionDefinition,
+            entry.SubscriptionDefinitionBody,
             lambda one: ((one.name, None, one.start, None, None),),
         ),
         Kind.SUBSCRIPTION_DELETED.name.lower(): (
-            entry.SubscriptionDefinition,
+            entry.SubscriptionDefinitionBody,
             lambda one: ((one.name, None, None, None, None),),
         ),
         Kind.CURSOR.name.lower(): (
-            entry.Cursor,
+            entry.CursorBody,
             lambda one: ((one.subscription, one.generation, one.floor, None, None),),
         ),
         Kind.STREAM_DELETED.name.lower(): (
@@ -252,11 +252,11 @@ CHANGES: Final = BodyReader(
             lambda one: ((None, None, None, None, None),),
         ),
         Kind.LOST.name.lower(): (
-            entry.Lost,
+            entry.LostBody,
             lambda one: ((one.subscription, None, one.first - 1, one.last, "lost"),),
         ),
         Kind.REMOVED.name.lower(): (
-            entry.Removed,
+            entry.RemovedBody,
             lambda one: ((None, None, first - 1, last, one.reason) for first, last in one.ranges),
         ),
     },

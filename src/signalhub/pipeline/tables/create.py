@@ -22,7 +22,7 @@ from signalhub.pipeline.tables.tables import (
     VERSION_PROPERTY,
     Table,
 )
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 
 KEPT: Final = frozenset({ENTRIES.name, QUARANTINE.name, AUDIT.name})
 """Tables whose rows are nowhere else."""

@@ -26,7 +26,7 @@ from signalhub.pipeline.tables.tables import TABLES
 from signalhub.pipeline.upkeep import compact
 from signalhub.pipeline.upkeep.compact import forget_commits, vacuum
 from signalhub.pipeline.upkeep.expire import Ages, expire
-from signalhub.settings.model import Pipeline as Settings
+from signalhub.settings.model import PipelineSettings as Settings
 
 log = logging.getLogger("signalhub.pipeline")
 

@@ -26,9 +26,9 @@ from signalhub.server.port.http import (
     FAILED,
     LATE,
     NOT_FOUND,
+    HttpRequest,
     Later,
-    Reader,
-    Request,
+    RequestReader,
     Response,
     Route,
     Upgrade,
@@ -58,12 +58,12 @@ _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^/?#@:\[\]\s]+)(?
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-def wants_websocket(request: Request) -> bool:
+def wants_websocket(request: HttpRequest) -> bool:
     """Does the client ask to leave HTTP for WebSocket, well or badly?"""
     return request.has_token("upgrade", "websocket")
 
 
-def handshake_refusal(request: Request) -> Response | None:
+def handshake_refusal(request: HttpRequest) -> Response | None:
     """Why this upgrade cannot be, or `None` when it can."""
     headers = request.headers
     if (
@@ -154,10 +154,10 @@ class Door(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._transport: asyncio.Transport
-        self._reader: Reader | None = Reader()
-        self._queue: deque[Request] | None = None
+        self._reader: RequestReader | None = RequestReader()
+        self._queue: deque[HttpRequest] | None = None
         # What is being answered; the door is busy as long as there is something.
-        self._pending: tuple[Request, Route] | None = None
+        self._pending: tuple[HttpRequest, Route] | None = None
         self._websocket: Any = None
         self._bytes_left = listener.settings.hello_bytes_max
         self._unsent_bytes = sys.maxsize
@@ -304,7 +304,7 @@ class Door(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._serve()
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: HttpRequest) -> None:
         found = self._listener.routes.find(request.path)
         if found is None:
             self._send(request, NOT_FOUND)
@@ -357,7 +357,7 @@ class Door(asyncio.BufferedProtocol):
 
     def _send(
         self,
-        request: Request,
+        request: HttpRequest,
         response: Response,
         route: Route | None = None,
         is_last: bool = False,
@@ -397,7 +397,7 @@ class Door(asyncio.BufferedProtocol):
         elif not self._transport.is_closing():
             self._transport.write_eof()
 
-    def _open(self, request: Request, route: Route, parts: tuple[str, ...]) -> None:
+    def _open(self, request: HttpRequest, route: Route, parts: tuple[str, ...]) -> None:
         if not wants_websocket(request):
             self._send(request, _rephrased(route, UPGRADE_REQUIRED), route)
             return
@@ -416,7 +416,7 @@ class Door(asyncio.BufferedProtocol):
             self._upgrade(request, answer, rest)
 
     def _admit(
-        self, request: Request, route: Route, parts: tuple[str, ...], is_upgrade: bool
+        self, request: HttpRequest, route: Route, parts: tuple[str, ...], is_upgrade: bool
     ) -> Upgrade | Response:
         listener = self._listener
         refusal = handshake_refusal(request) if is_upgrade else NO_CONNECTION
@@ -432,7 +432,7 @@ class Door(asyncio.BufferedProtocol):
         assert route.opener is not None
         return route.opener(request, self, *parts)
 
-    def _upgrade(self, request: Request, terms: Upgrade, rest: bytes | None) -> None:
+    def _upgrade(self, request: HttpRequest, terms: Upgrade, rest: bytes | None) -> None:
         self._reader = self._queue = None
         self._websocket = picows.shake_hands(
             self._transport,

@@ -57,7 +57,7 @@ _NAMES = {
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")}
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """One complete request. `path` and `query` are as sent, header names are lower case."""
 
     method: str
@@ -164,8 +164,8 @@ class Upgrade(msgspec.Struct, frozen=True):
     needs_hello: bool = True
 
 
-Handler = Callable[Concatenate[Request, ...], Response | Later | Awaitable[Response]]
-Opener = Callable[Concatenate[Request, "Door", ...], Response | Upgrade]
+Handler = Callable[Concatenate[HttpRequest, ...], Response | Later | Awaitable[Response]]
+Opener = Callable[Concatenate[HttpRequest, "Door", ...], Response | Upgrade]
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class Routes:
     """Which handler answers which path."""
 
     def __init__(self) -> None:
-        self._options: Callable[[Request], Response] | None = None
+        self._options: Callable[[HttpRequest], Response] | None = None
         self._exact: dict[str, tuple[Route, tuple[str, ...]]] = {}
         # By the number of segments, so that few are compared.
         self._patterns: dict[int, list[tuple[list[str], Route]]] = {}
@@ -214,7 +214,7 @@ class Routes:
         """
         self._add(Route(path, opener=opener, rephrase=rephrase))
 
-    def add_options(self, handler: Callable[[Request], Response]) -> None:
+    def add_options(self, handler: Callable[[HttpRequest], Response]) -> None:
         """Let `handler` answer the method OPTIONS where a route does not list it."""
         self._options = handler
 
@@ -230,7 +230,7 @@ class Routes:
                 return route, tuple(unquote(given) for wanted, given in pairs if wanted == "{}")
         return None
 
-    def refuse_method(self, route: Route, request: Request) -> Response:
+    def refuse_method(self, route: Route, request: HttpRequest) -> Response:
         """The answer to a method the route does not list."""
         if self._options is None:
             allowed = route.methods
@@ -281,7 +281,7 @@ _BODY_TOO_BIG = text(413, f"The request body is longer than {BODY_BYTES_MAX} byt
 _VERSION = text(505, "The hub speaks HTTP/1.0 and HTTP/1.1.")
 
 
-class Reader:
+class RequestReader:
     """Collects the requests of one connection from its bytes.
 
     Reading ends for good in one of two ways: `failure` is what to answer after everything complete
@@ -308,7 +308,7 @@ class Reader:
         self.failure: Response | None = None
         self.rest: bytes | None = None
         self.wants_continue = False
-        self._complete: list[Request] = []
+        self._complete: list[HttpRequest] = []
         self._unparsed_bytes = 0
         self._begin()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
@@ -318,7 +318,7 @@ class Reader:
         """Has nothing of a next request arrived?"""
         return self._is_in_head and not self._url and not self._unparsed_bytes
 
-    def feed(self, data: bytes) -> list[Request]:
+    def feed(self, data: bytes) -> list[HttpRequest]:
         """The requests that `data` completes, in order."""
         complete = self._complete = []
         if self._parser is None:
@@ -394,7 +394,7 @@ class Reader:
         assert parser is not None
         method = parser.get_method()
         path, _, query = self._target().partition("?")
-        request = Request(
+        request = HttpRequest(
             _METHODS.get(method) or method.decode("latin-1"),
             path,
             query,

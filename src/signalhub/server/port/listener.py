@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import picows
 
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import Request, Response, Routes, Upgrade, text
+from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade, text
 from signalhub.settings.model import Settings
 
 log = logging.getLogger("signalhub.server")
@@ -93,7 +93,7 @@ class Listener:
         for path in WEBSOCKET_PATHS:
             routes.add_socket(path, self._accept)
 
-    def _accept(self, request: Request, door: Door) -> Upgrade | Response:
+    def _accept(self, request: HttpRequest, door: Door) -> Upgrade | Response:
         answer = self.gatekeeper.accept(door)
         return answer if isinstance(answer, Response) else Upgrade(answer)
 

@@ -14,7 +14,7 @@ import msgspec
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.values import GRID_MS, Accepted, Blob, Page, rfc3339
 from signalhub.server.port.http import Response
-from signalhub.wire.entry import Proposal
+from signalhub.wire.entry import ProposalBody
 from signalhub.wire.errors import RoomCode, RoomError
 
 JSON: Final = "application/json"
@@ -124,18 +124,18 @@ def blob_written(written: Blob) -> Response:
     return Response(204, headers={ETAG: etag(written.version)})
 
 
-def proposal(found: Proposal, timestamps: Timestamps) -> Response:
+def proposal(found: ProposalBody, timestamps: Timestamps) -> Response:
     """One proposal."""
     return Response(200, msgspec.json.encode(_record(found, timestamps)), JSON, _NOT_STORED)
 
 
-def proposals(found: Sequence[Proposal], timestamps: Timestamps) -> Response:
+def proposals(found: Sequence[ProposalBody], timestamps: Timestamps) -> Response:
     """All proposals of a room, in the order given."""
     records = [_record(one, timestamps) for one in found]
     return Response(200, msgspec.json.encode({"proposals": records}), JSON, _NOT_STORED)
 
 
-def _record(one: Proposal, timestamps: Timestamps) -> dict[str, object]:
+def _record(one: ProposalBody, timestamps: Timestamps) -> dict[str, object]:
     record: dict[str, object] = {
         "proposalId": one.id,
         "encryptedContent": one.content.decode(),

@@ -15,13 +15,13 @@ import msgspec
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
-from signalhub.core.rooms.values import BLOBS, Deposit, Read, Result, Send
+from signalhub.core.rooms.values import BLOBS, Deposit, Read, Result, SendToRoom
 from signalhub.server.port.door import ORIGIN_REFUSED, origin_allowed
-from signalhub.server.port.http import Later, Request, Response, Routes
+from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.rooms import answers, envelopes, openapi
 from signalhub.server.rooms.answers import ETAG, OLDEST_SEQ, REPLAY, RETRY_AFTER
 from signalhub.server.rooms.state_api import StateApi
-from signalhub.server.runner import Runner
+from signalhub.server.runner import HubRunner
 from signalhub.wire.errors import RoomCode, RoomError
 
 ALLOW_ORIGIN: Final = "Access-Control-Allow-Origin"
@@ -45,7 +45,7 @@ class Cors:
     def __init__(self, origins: tuple[str, ...]) -> None:
         self._origins = origins
 
-    def preflight(self, request: Request) -> Response:
+    def preflight(self, request: HttpRequest) -> Response:
         """May a page send such a request? Who is no page is told nothing new."""
         origin = request.headers.get("origin")
         if origin is None:
@@ -111,7 +111,7 @@ class Asked(Later):
 class Api:
     """All HTTP endpoints of rooms and inboxes, and their description."""
 
-    def __init__(self, hub: Hub, runner: Runner, clock: Clock) -> None:
+    def __init__(self, hub: Hub, runner: HubRunner, clock: Clock) -> None:
         self._rooms = hub.rooms
         self._run = runner.run
         self._mono_s = clock.mono_s
@@ -136,7 +136,7 @@ class Api:
         routes.add(openapi.DESCRIPTION, self._describe, "GET")
         routes.add_options(self._cors.preflight)
 
-    def _ask(self, prepare: Prepare, request: Request, *parts: str) -> Response | Later:
+    def _ask(self, prepare: Prepare, request: HttpRequest, *parts: str) -> Response | Later:
         origin = request.headers.get("origin")
         if not self._cors.admits(origin):
             return ORIGIN_REFUSED
@@ -149,12 +149,12 @@ class Api:
             asked.fail()
         return asked
 
-    def _send(self, request: Request, caller: object) -> tuple[Step, Render]:
+    def _send(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
         headers, settings = request.headers, self._settings
         members = _members(request)
         envelope = envelopes.read_envelope(members, settings.ciphertext_bytes_max)
         inbox = headers.get("x-inbox-id")
-        send = Send(
+        send = SendToRoom(
             caller,
             _room(envelope, headers.get("x-room-id")),
             None if inbox is None else envelopes.inbox_id(inbox),
@@ -168,14 +168,14 @@ class Api:
         rooms = self._rooms
         return lambda now: rooms.send(send, now), answers.sent
 
-    def _fetch(self, request: Request, caller: object) -> tuple[Step, Render]:
+    def _fetch(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
         inbox = _inbox(request)
         from_seq, limit = envelopes.read_range(request.query)
         read = Read(caller, inbox, from_seq, limit, self._mono_ms())
         rooms = self._rooms
         return lambda now: rooms.read(read, now), answers.page
 
-    def _append(self, request: Request, caller: object) -> tuple[Step, Render]:
+    def _append(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
         inbox = _inbox(request)
         message_id, ciphertext = envelopes.read_deposit(
             _members(request), self._settings.ciphertext_bytes_max
@@ -184,14 +184,14 @@ class Api:
         rooms = self._rooms
         return lambda now: rooms.deposit(deposit, now), self._deposited
 
-    def _describe(self, request: Request) -> Response:
+    def _describe(self, request: HttpRequest) -> Response:
         return self._cors.dress(self._description, request.headers.get("origin"))
 
     def _mono_ms(self) -> int:
         return round(self._mono_s() * 1000)
 
 
-def _members(request: Request) -> dict[str, object]:
+def _members(request: HttpRequest) -> dict[str, object]:
     """The JSON object in the body."""
     media_type = request.headers.get("content-type", "")
     if media_type != answers.JSON:
@@ -206,7 +206,7 @@ def _members(request: Request) -> dict[str, object]:
         raise RoomError(RoomCode.BAD_ENVELOPE, "The body must be a JSON object.") from None
 
 
-def _room(envelope: envelopes.Envelope, header: str | None) -> str:
+def _room(envelope: envelopes.RoomEnvelope, header: str | None) -> str:
     """The name of the room that envelope and header agree on."""
     if header is None:
         if envelope.room is None:
@@ -223,7 +223,7 @@ def _room(envelope: envelopes.Envelope, header: str | None) -> str:
     return name
 
 
-def _pseudonym(envelope: envelopes.Envelope, header: str | None) -> str:
+def _pseudonym(envelope: envelopes.RoomEnvelope, header: str | None) -> str:
     if header is None:
         return envelope.pseudonym or ""
     if envelope.pseudonym not in (None, header):
@@ -233,7 +233,7 @@ def _pseudonym(envelope: envelopes.Envelope, header: str | None) -> str:
     return envelopes.pseudonym_id(header)
 
 
-def _inbox(request: Request) -> str:
+def _inbox(request: HttpRequest) -> str:
     inbox = request.headers.get("x-inbox-id")
     if inbox is None:
         raise RoomError(RoomCode.BAD_REQUEST, "Name the inbox in the header X-Inbox-ID.")

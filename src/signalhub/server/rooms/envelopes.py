@@ -87,7 +87,7 @@ LIMIT: Final = Parameter("limit", least=1, default=100)
 _PAGE: Final = {one.name: one for one in (FROM_SEQ, LIMIT)}
 
 
-class Envelope(msgspec.Struct, frozen=True, gc=False):
+class RoomEnvelope(msgspec.Struct, frozen=True, gc=False):
     """A message for a room as its sender wrote it, with the ciphertext in its one stored form."""
 
     message_id: str | None
@@ -99,7 +99,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None
 
 
-def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> Envelope:
+def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> RoomEnvelope:
     """The envelope in a JSON object; members it does not know are ignored."""
     kind = members.get("type")
     if kind is None:
@@ -116,7 +116,7 @@ def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> Enve
     room = ROOM_ID.read(members)
     pseudonym = PSEUDONYM_ID.read(members)
     ciphertext = read_ciphertext(members, ciphertext_bytes_max)
-    return Envelope(message_id, ciphertext, kind, proposal, pseudonym, room, tenant)
+    return RoomEnvelope(message_id, ciphertext, kind, proposal, pseudonym, room, tenant)
 
 
 def read_deposit(members: dict[str, object], ciphertext_bytes_max: int) -> tuple[str, bytes]:

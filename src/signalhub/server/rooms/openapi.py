@@ -30,7 +30,7 @@ from signalhub.server.rooms.envelopes import (
     ciphertext_chars_max,
 )
 from signalhub.server.rooms.state_api import TAG_CHARS
-from signalhub.settings.model import Rooms as RoomSettings
+from signalhub.settings.model import RoomsSettings as RoomSettings
 from signalhub.wire.envelope import PROTOCOL_VERSION
 from signalhub.wire.errors import RoomCode
 from signalhub.wire.room_ids import CAPABILITY_CHARS, INBOX, Form

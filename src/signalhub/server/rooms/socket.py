@@ -14,20 +14,20 @@ from signalhub.clock import Clock
 from signalhub.core.effects import Effect
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.room import TRY_AGAIN_LATER
-from signalhub.core.rooms.values import Accepted, Guest, Result, Send, Welcome
+from signalhub.core.rooms.values import Accepted, Guest, Result, RoomWelcome, SendToRoom
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS, is_retried
 from signalhub.server.rooms.envelopes import (
     MESSAGE_ID,
-    Envelope,
+    RoomEnvelope,
     new_message_id,
     read_envelope,
     room_name,
 )
-from signalhub.server.runner import Runner
-from signalhub.server.sockets.connection import Connection, Waiting
+from signalhub.server.runner import HubRunner
+from signalhub.server.sockets.connection import Connection, WaitingFrame
 from signalhub.server.sockets.writer import Writer
-from signalhub.settings.model import Outbound as Bounds
+from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.errors import RoomCode, RoomError
 from signalhub.wire.frames import CloseCode, text_header
 
@@ -67,7 +67,7 @@ class Visit(msgspec.Struct, frozen=True):
     pseudonym: str
     inbox: str | None
 
-    def covers(self, envelope: Envelope) -> bool:
+    def covers(self, envelope: RoomEnvelope) -> bool:
         """Does the envelope name no other room and nobody else?"""
         if envelope.pseudonym is not None and envelope.pseudonym != self.pseudonym:
             return False
@@ -80,7 +80,7 @@ class Visit(msgspec.Struct, frozen=True):
 class Terms:
     """What all sockets of rooms have in common."""
 
-    def __init__(self, runner: Runner, clock: Clock) -> None:
+    def __init__(self, runner: HubRunner, clock: Clock) -> None:
         settings = runner.hub.settings
         self.runner = runner
         self.rooms = runner.hub.rooms
@@ -234,7 +234,7 @@ class RoomSocket:
             self._refuse(error, _readable(members.get("messageId")))
             return
         self._bad_frames = 0
-        request = Send(
+        request = SendToRoom(
             self,
             visit.name,
             visit.inbox,
@@ -265,7 +265,7 @@ class RoomSocket:
                 self._say(_ack(result))
             case RoomError():
                 self._say(_error(result, message_id))
-            case Welcome():
+            case RoomWelcome():
                 self._say(_welcome(result))
                 self._hear_early()
             case _:
@@ -283,7 +283,7 @@ class RoomSocket:
         assert outbound is not None
         if not outbound.admits(len(frame), connection.unsent_bytes):
             return False
-        connection.park(Waiting(frame))
+        connection.park(WaitingFrame(frame))
         return True
 
     def _say(self, frame: bytes) -> None:
@@ -302,7 +302,7 @@ def _readable(message_id: object) -> str:
     return message_id if type(message_id) is str and len(message_id) <= chars_max else ""
 
 
-def _welcome(welcome: Welcome) -> bytes:
+def _welcome(welcome: RoomWelcome) -> bytes:
     return b'{"action":"welcome","lastSeq":%d,"oldestBufferedSeq":%d}' % (
         welcome.last_seq,
         welcome.oldest_seq,

@@ -15,9 +15,9 @@ from signalhub.core.effects import Answer, Effect
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.rooms import Rooms
 from signalhub.core.rooms.values import Blob, Proposals, PutBlob, Result
-from signalhub.server.port.http import Request, Response
+from signalhub.server.port.http import HttpRequest, Response
 from signalhub.server.rooms import answers, envelopes
-from signalhub.settings.model import Rooms as RoomSettings
+from signalhub.settings.model import RoomsSettings as RoomSettings
 from signalhub.wire.errors import RoomCode, RoomError
 
 Step = Callable[[int], list[Effect]]
@@ -50,7 +50,7 @@ class StateApi:
         self._bytes_max = settings.blob_bytes_max
         self._timestamps = settings.timestamps
 
-    def blob(self, name: str, request: Request, caller: object) -> tuple[Step, Render]:
+    def blob(self, name: str, request: HttpRequest, caller: object) -> tuple[Step, Render]:
         """Read or write one of the blobs."""
         room, inbox = self._asked(request)
         if request.method == "PUT":
@@ -65,7 +65,7 @@ class StateApi:
 
         return _finding(caller, lambda now: self._rooms.blob(room, inbox, name, now)), render
 
-    def proposals(self, request: Request, caller: object) -> tuple[Step, Render]:
+    def proposals(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
         """All proposals of a room."""
         room, inbox = self._asked(request)
 
@@ -77,7 +77,7 @@ class StateApi:
 
         return _finding(caller, find), render
 
-    def proposal(self, request: Request, caller: object, text: str) -> tuple[Step, Render]:
+    def proposal(self, request: HttpRequest, caller: object, text: str) -> tuple[Step, Render]:
         """One proposal."""
         room, inbox = self._asked(request)
         wanted = envelopes.proposal_id(text)
@@ -90,13 +90,13 @@ class StateApi:
 
         return _finding(caller, find), render
 
-    def _asked(self, request: Request) -> tuple[str, str | None]:
+    def _asked(self, request: HttpRequest) -> tuple[str, str | None]:
         """The room and inbox of a request, if it does not come too soon after others."""
         room, inbox = _room(request)
         self._rooms.look(room, self._mono_ms())
         return room, inbox
 
-    def _writing(self, request: Request, write: PutBlob) -> Step:
+    def _writing(self, request: HttpRequest, write: PutBlob) -> Step:
         only = _tags(request, "if-match")
         never = _tags(request, "if-none-match", is_weak_good=True)
         if not write.data:
@@ -152,7 +152,7 @@ def _finding(caller: object, find: Callable[[int], Result]) -> Step:
     return step
 
 
-def _room(request: Request) -> tuple[str, str | None]:
+def _room(request: HttpRequest) -> tuple[str, str | None]:
     """The room and, if it is named, the inbox a request is about."""
     room, inbox = request.headers.get("x-room-id"), request.headers.get("x-inbox-id")
     if room is None:
@@ -161,7 +161,7 @@ def _room(request: Request) -> tuple[str, str | None]:
     return name, None if inbox is None else envelopes.inbox_id(inbox)
 
 
-def _tags(request: Request, header: str, *, is_weak_good: bool = False) -> Tags | None:
+def _tags(request: HttpRequest, header: str, *, is_weak_good: bool = False) -> Tags | None:
     """The entity tags in a condition; those that can be no version of ours are left out."""
     text = request.headers.get(header)
     if text is None:

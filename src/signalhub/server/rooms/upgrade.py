@@ -15,11 +15,11 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import Request, Response, Routes, Upgrade
+from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade
 from signalhub.server.rooms.answers import error_response
 from signalhub.server.rooms.envelopes import inbox_id, pseudonym_id, room_name
 from signalhub.server.rooms.socket import RoomSocket, Terms, Visit
-from signalhub.server.runner import Runner
+from signalhub.server.runner import HubRunner
 from signalhub.wire.errors import RoomCode, RoomError
 
 PROTOCOL: Final = "tunnl3d.v1"
@@ -39,7 +39,7 @@ _CODES = {
 class Gate:
     """Lets sockets into rooms."""
 
-    def __init__(self, runner: Runner, clock: Clock) -> None:
+    def __init__(self, runner: HubRunner, clock: Clock) -> None:
         self._terms = Terms(runner, clock)
 
     def add_to(self, routes: Routes) -> None:
@@ -48,7 +48,7 @@ class Gate:
         routes.add_socket(TENANT_PATH, self.open_room, rephrased)
 
     def open_room(
-        self, request: Request, door: Door, tenant: str | None = None, room: str | None = None
+        self, request: HttpRequest, door: Door, tenant: str | None = None, room: str | None = None
     ) -> Response | Upgrade:
         """Enter the room that the request asks for; the path may say which."""
         try:
@@ -67,7 +67,7 @@ class Gate:
         )
 
 
-def visit_of(request: Request, tenant: str | None = None, room: str | None = None) -> Visit:
+def visit_of(request: HttpRequest, tenant: str | None = None, room: str | None = None) -> Visit:
     """What an upgrade asks for, in canonical form; raises `RoomError`."""
     said = _said(request)
     rooms, pseudonyms = said["room"], said["pseudonym"]
@@ -84,7 +84,7 @@ def visit_of(request: Request, tenant: str | None = None, room: str | None = Non
     return Visit(room_name(tenant, chosen), tenant, chosen, speaker, inbox)
 
 
-def _said(request: Request) -> dict[str, list[str]]:
+def _said(request: HttpRequest) -> dict[str, list[str]]:
     """The ids in headers and subprotocols, by what they are for."""
     said = {
         kind: [request.headers[header]] if header in request.headers else []
@@ -105,7 +105,7 @@ def _only(kind: str, said: list[str]) -> str:
     return said[0]
 
 
-def _protocols(request: Request) -> list[str]:
+def _protocols(request: HttpRequest) -> list[str]:
     offered = request.headers.get("sec-websocket-protocol")
     return [one.strip() for one in offered.split(",")] if offered else []
 

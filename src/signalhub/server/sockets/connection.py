@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
 
-from signalhub.core.messages.ask import Receipt
+from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
-from signalhub.settings.model import Outbound as Bounds
+from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
     Assembler,
     CloseCode,
     Closed,
-    Message,
+    CompleteMessage,
     Ping,
     Violation,
     is_text,
@@ -49,17 +49,17 @@ _WRITE_BYTES_MAX = 2**18
 CLOSED = -1
 
 
-class Waiting(msgspec.Struct, frozen=True, gc=False):
+class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
     """One frame for a blocked reader."""
 
     frame: bytes
     expires_at: float | None = None
-    receipt: Receipt | Attempt | None = None
+    receipt: AskReceipt | Attempt | None = None
     is_tell: bool = False
 
 
 # A receipt, and how many pieces have to be written until its message is.
-Marks = list[tuple[int, Receipt | Attempt]]
+Marks = list[tuple[int, AskReceipt | Attempt]]
 
 
 class Draft(msgspec.Struct):
@@ -67,7 +67,7 @@ class Draft(msgspec.Struct):
 
     frames: list[bytes] = []
     marks: Marks = []
-    expired: list[Waiting] = []
+    expired: list[WaitingFrame] = []
     tells: int = 0
     count: int = 0
     bytes: int = 0
@@ -163,10 +163,10 @@ class Connection(WSListener, Generic[P]):
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
         self.marks: Marks | None = None
-        self.held: list[tuple[float, Receipt | Attempt]] = []
+        self.held: list[tuple[float, AskReceipt | Attempt]] = []
         # All bytes ever left to the transport; what is settled is counted against them.
         self._buffered_total = 0
-        self.waiting: deque[Waiting] | None = None
+        self.waiting: deque[WaitingFrame] | None = None
         self.fan: FanBatch | None = None
         self.has_fans = False
         self.is_dirty = False
@@ -224,7 +224,7 @@ class Connection(WSListener, Generic[P]):
             return
         self._assembler = assembler if assembler.is_pending else None
         match event:
-            case Message(data=data):
+            case CompleteMessage(data=data):
                 self._received(data)
             case Ping(payload=payload):
                 self._pong(payload)
@@ -267,7 +267,7 @@ class Connection(WSListener, Generic[P]):
         """What the transport holds because the kernel would not take it."""
         return self._transport.get_write_buffer_size()
 
-    def queue_message(self, frame: bytes, receipt: Receipt | Attempt | None = None) -> None:
+    def queue_message(self, frame: bytes, receipt: AskReceipt | Attempt | None = None) -> None:
         """Have a frame written at the end of the tick; then its receipt is handed over."""
         if self.fan is not None:
             self.fan.is_open = False
@@ -293,7 +293,7 @@ class Connection(WSListener, Generic[P]):
         self.queue.append(header)
         self.queue.append(frame)
 
-    def park(self, one: Waiting) -> None:
+    def park(self, one: WaitingFrame) -> None:
         """Have a frame wait for a blocked reader."""
         outbound = self.session.outbound
         assert outbound is not None
@@ -347,9 +347,9 @@ class Connection(WSListener, Generic[P]):
         # The kernel may have made room meanwhile; then nobody will report that it has.
         return written if transport.get_write_buffer_size() else len(data)
 
-    def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[Receipt | Attempt]:
+    def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[AskReceipt | Attempt]:
         """The receipts of what was written whole; the others wait for the transport to drain."""
-        done: list[Receipt | Attempt] = []
+        done: list[AskReceipt | Attempt] = []
         ends = list(accumulate(map(len, pieces), initial=0))
         kernel_end = self._buffered_total - (ends[-1] - written) - written
         for count, receipt in marks:
@@ -359,7 +359,7 @@ class Connection(WSListener, Generic[P]):
                 self.held.append((kernel_end + ends[count], receipt))
         return done
 
-    def settle(self) -> list[Receipt | Attempt]:
+    def settle(self) -> list[AskReceipt | Attempt]:
         """The held receipts whose bytes have left the transport since."""
         taken = self._buffered_total - self.unsent_bytes
         done = [receipt for end, receipt in self.held if end <= taken]

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
-from signalhub.core.messages.ask import FanReceipt, Receipt
+from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
@@ -59,7 +59,7 @@ class Writer:
         self.dirty: list[Connection[Party]] = []
         # Connections that wait for a large fan-out, each once; a receipt marks a broadcast's end.
         self._bulk: deque[Connection[Party] | FanReceipt] = deque()
-        self._handed_over: list[Receipt | Attempt] = []
+        self._handed_over: list[AskReceipt | Attempt] = []
         self._blocked: set[Connection[Party]] = set()
         self._closing: list[tuple[float, int, Connection[Party]]] = []
         # The time of the running tick; 0 between ticks.
@@ -274,7 +274,7 @@ class Writer:
         """Whatever was still on its way to a dead socket is counted, or reported to its sender."""
         now = self._now_ms()
         waiting = connection.waiting or ()
-        lost: list[Receipt | Attempt] = [receipt for _, receipt in connection.held]
+        lost: list[AskReceipt | Attempt] = [receipt for _, receipt in connection.held]
         lost += [receipt for _, receipt in connection.marks or ()]
         lost += [one.receipt for one in waiting if one.receipt is not None]
         self._tally.dropped_tells += sum(one.is_tell for one in waiting)

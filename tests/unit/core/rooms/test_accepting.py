@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms.values import Accepted, Welcome
+from signalhub.core.rooms.values import Accepted, RoomWelcome
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode
 from tests.support.memory.rooms import (
@@ -406,7 +406,7 @@ def test_who_comes_before_the_commit_hears_what_the_welcome_did_not_count() -> N
     visitor = join(shell)
     shell.engine.commit()
 
-    assert visitor.welcome == Welcome(2, 1)
+    assert visitor.welcome == RoomWelcome(2, 1)
     assert visitor.seqs == [3]
 
 
@@ -417,16 +417,16 @@ def test_a_welcome_tells_what_the_hub_still_holds() -> None:
     fill(shell, 1, first=3)
     shell.clock.advance(30)
 
-    assert join(shell).welcome == Welcome(3, 3)
+    assert join(shell).welcome == RoomWelcome(3, 3)
     shell.clock.advance(30)
-    assert join(shell).welcome == Welcome(3, 4)
+    assert join(shell).welcome == RoomWelcome(3, 4)
 
 
 def test_a_welcome_counts_what_was_deposited_in_the_inbox_of_the_room() -> None:
     shell = room_shell()
     deposit(shell, "d", inbox=INBOX)
 
-    assert join(shell).welcome == Welcome(1, 1)
+    assert join(shell).welcome == RoomWelcome(1, 1)
 
 
 # What memory holds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core import refusals
-from signalhub.core.rooms.values import Welcome
+from signalhub.core.rooms.values import RoomWelcome
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode, RoomError
 from signalhub.wire.room_ids import default_inbox
@@ -125,7 +125,7 @@ def test_an_inbox_that_already_holds_messages_can_still_get_its_room() -> None:
     visitor = join(shell, inbox=SECRET)
     say(shell, visitor, "a")
 
-    assert visitor.welcome == Welcome(1, 1)
+    assert visitor.welcome == RoomWelcome(1, 1)
     assert visitor.seqs == [2]
     assert ids(read(shell, inbox=SECRET).page) == ["d", "a"]
 
@@ -213,7 +213,7 @@ def test_a_socket_is_welcome_once_its_binding_is_on_disk() -> None:
     shell.engine.commit()
 
     assert before == []
-    assert visitor.welcome == Welcome(0, 1)
+    assert visitor.welcome == RoomWelcome(0, 1)
     assert visitor.heard[1] == 1
 
 
@@ -237,7 +237,7 @@ def test_a_socket_that_comes_while_the_binding_is_on_its_way_waits_for_it_too(
     if is_refused:
         assert visitor.closed is not None
     else:
-        assert (visitor.welcome, visitor.seqs) == (Welcome(1, 1), [2])
+        assert (visitor.welcome, visitor.seqs) == (RoomWelcome(1, 1), [2])
 
 
 def test_a_socket_that_left_before_its_binding_was_on_disk_is_told_nothing() -> None:
@@ -265,7 +265,7 @@ def test_a_socket_whose_binding_was_refused_is_sent_away_for_a_while() -> None:
     assert visitor.closed is not None
     assert visitor.closed[0] == 1013
     assert (shell.hub.rooms.directory.rooms, shell.hub.rooms.directory.inboxes) == ({}, {})
-    assert join(shell, inbox=SECRET).welcome == Welcome(0, 1)
+    assert join(shell, inbox=SECRET).welcome == RoomWelcome(0, 1)
 
 
 def test_a_snapshot_holds_no_binding_that_is_not_on_disk() -> None:
@@ -286,7 +286,7 @@ def test_a_socket_cannot_bind_while_the_log_takes_nothing() -> None:
 
     assert code_of_join(shell, inbox=SECRET) == RoomCode.UNAVAILABLE
     assert shell.hub.rooms.directory.rooms == {}
-    assert join(shell).welcome == Welcome(0, 1)
+    assert join(shell).welcome == RoomWelcome(0, 1)
 
 
 # Modes.

@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.core.rooms.room import SlidingWindow, Windows
-from signalhub.settings.model import Rooms, Settings
+from signalhub.settings.model import RoomsSettings, Settings
 from signalhub.wire.errors import RoomCode
 from tests.support.memory.rooms import (
     SECRET,
@@ -186,7 +186,7 @@ def test_what_the_pseudonym_limit_refuses_does_not_count_for_the_room() -> None:
 
 
 def test_an_inbox_takes_120_appends_a_minute_past_the_limit_of_its_room() -> None:
-    shell = MemoryShell(Settings(rooms=Rooms(rate=1)))
+    shell = MemoryShell(Settings(rooms=RoomsSettings(rate=1)))
     send(shell, "room")
     taken = [deposit(shell, f"d{number}").seq for number in range(120)]
     shell.advance(59_999)

@@ -9,7 +9,7 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.core.rooms import refusals as room_refusals
-from signalhub.wire.entry import InboxKey, Kind, decode_body
+from signalhub.wire.entry import InboxKeyBody, Kind, decode_body
 from signalhub.wire.room_ids import KEY_VERSION, Names, default_inbox
 from tests.support.memory.rooms import (
     INBOX,
@@ -125,9 +125,9 @@ def test_no_error_names_a_room_an_inbox_or_a_member() -> None:
 # The key.
 
 
-def marks(shell: MemoryShell) -> list[InboxKey]:
+def marks(shell: MemoryShell) -> list[InboxKeyBody]:
     return [
-        decode_body(InboxKey, one.body)
+        decode_body(InboxKeyBody, one.body)
         for one in shell.engine.entries
         if one.kind == Kind.INBOX_KEY
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.core.rooms.values import PENDING
-from signalhub.wire.entry import Kind, Proposal
+from signalhub.wire.entry import Kind, ProposalBody
 from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.rooms import (
     DAY_MS,
@@ -41,7 +41,7 @@ def about(shell: MemoryShell, type: str, name: str = "x", text: bytes = TEXT) ->
     return send(shell, message_id, text, type=type, proposal=name)
 
 
-def known(shell: MemoryShell) -> list[Proposal]:
+def known(shell: MemoryShell) -> list[ProposalBody]:
     return shell.hub.rooms.proposals(ROOM, None, shell.now)
 
 
@@ -67,7 +67,7 @@ def test_a_proposal_begins_pending_and_ends_a_day_later() -> None:
     (found,) = known(shell)
 
     created_ms = 1_760_000_005_000
-    assert found == Proposal("x", "alice", TEXT, PENDING, created_ms, created_ms + DAY_MS)
+    assert found == ProposalBody("x", "alice", TEXT, PENDING, created_ms, created_ms + DAY_MS)
 
 
 def test_approvals_gather_in_order() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from signalhub.core.effects import Fetch, FindTime
-from signalhub.wire.entry import Stored
+from signalhub.wire.entry import StoredEntry
 from signalhub.wire.errors import RoomCode
 from signalhub.wire.room_ids import default_inbox
 from tests.support.memory.rooms import (
@@ -322,7 +322,7 @@ def test_a_read_that_fails_is_answered_and_can_be_repeated(
     shell = room_shell(buffer=2)
     fill(shell, 10)
 
-    def fail(fetch: Fetch, done: Callable[[list[Stored] | None], None]) -> None:
+    def fail(fetch: Fetch, done: Callable[[list[StoredEntry] | None], None]) -> None:
         shell.engine.later(lambda: done(None))
 
     with monkeypatch.context() as broken:
