@@ -147,7 +147,7 @@ def test_wrong_options_are_explained(options: dict[str, str], words: str) -> Non
 
 
 def test_a_starting_offset_that_is_none_is_explained(scene: LogScene) -> None:
-    with pytest.raises(SettingsError, match="say earliest, latest, or an epoch and an offset"):
+    with pytest.raises(SettingsError, match="use earliest, latest, or an epoch and an offset"):
         reader(scene, startingOffset="yesterday").initialOffset()
 
 
