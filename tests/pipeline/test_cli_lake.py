@@ -139,7 +139,7 @@ def test_what_was_cut_off_the_log_is_missed(data: Path, command: Command) -> Non
     *hours, closing = wrong.rows()
     assert wrong.code == 1, wrong.err
     assert closing["verdict"] == "wrong"
-    assert any("gone" in text for hour in hours for text in hour["exceptions"])
+    assert any("lost" in text for hour in hours for text in hour["exceptions"])
 
 
 def test_nothing_of_an_actor_is_left_in_log_lake_or_state_and_the_rest_is_proven(
