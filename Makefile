@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS = $(shell $(BIN)/python -c 'import os; print(max(2, os.cpu_count() or 2))')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench soak shape clean
+.PHONY: help setup run test check format bench compare soak shape clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(BIN)/python -m bench $(ARGS)
 	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
 	@$(BIN)/python -m bench.actors $(ACTORS_ARGS)
+
+compare: $(READY) ## CPU per message now and in another checkout: make compare BEFORE=folder
+	@$(BIN)/python -m bench.compare $(BEFORE) $(ARGS)
 
 # What repeats; the rest of the tests has nothing to gain from hours.
 SOAKED = tests/chaos tests/compliance tests/faults tests/fuzz tests/property tests/simulation tests/pipeline/test_kill.py
