@@ -22,8 +22,9 @@ How each figure is measured:
   file stands for a folder; the plan says nine modules there and not ten, without calls that change.
 * Module changes are counted with a profiler while a durable publish is committed, delivered and
   acknowledged on the in-memory shell: every call into another module of ours and every return from
-  one is a change. The plan's 231 for 0.1.0 and the 120 it wants are those of a hub with sockets, of
-  whose changes a quarter belong to the shell; the value wanted here is scaled alike.
+  one is a change, those of the fake clock excepted. The plan's 231 for 0.1.0 and the 120 it wants
+  are those of a hub with sockets, of whose changes a quarter belong to the shell; the value wanted
+  here is scaled alike.
 * Test ids are what pytest collects. Test lines are all lines of `tests/**/*.py`.
 * Comments are lines that hold a comment; code is every line that holds anything else but blanks,
   docstrings included.
@@ -47,7 +48,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-NOUNS = {"deferred", "incoming", "pacing", "pending"}
+NOUNS = {"deferred", "incoming", "pacing", "pending", "sealing"}
 CHANGES = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"),
     *("popleft", "remove", "setdefault", "sort", "update"),
@@ -317,8 +318,9 @@ import signalhub
 try:
     memory = importlib.import_module("tests.support.memory.shell")
 except ImportError:
-    memory = importlib.import_module("tests.support.memory.shell")
+    memory = importlib.import_module("tests.memory_shell")
 SOURCE = str(Path(signalhub.__file__).parent)
+CLOCK = sys.modules["signalhub.testing.clock"].__file__
 shell = memory.MemoryShell()
 writer = shell.join("@(local/writer)")
 reader = shell.connect("@(local/reader)", metadata=memory.SETTLING_HELLO)
@@ -346,7 +348,7 @@ def changed(frame, event, argument):
         return
     if frame is not None:
         module = frame.f_code.co_filename
-        if module.startswith(SOURCE) and module != now:
+        if module.startswith(SOURCE) and module not in (now, CLOCK):
             changes, now = changes + 1, module
 
 publish()

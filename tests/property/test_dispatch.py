@@ -21,10 +21,9 @@ LIVES = volume(SEEDS, 8_400)
 @pytest.fixture(autouse=True)
 def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that no short life would reach."""
-    for module in ("subscription", "progress"):
-        monkeypatch.setattr(f"signalhub.core.subscriptions.{module}.RESERVE", 8)
+    monkeypatch.setattr("signalhub.core.subscriptions.progress.RESERVE", 8)
     monkeypatch.setattr("signalhub.core.subscriptions.send.PASS_MESSAGES_MAX", 5)
-    monkeypatch.setattr("signalhub.core.subscriptions.passes.FETCH_MESSAGES", 3)
+    monkeypatch.setattr("signalhub.core.subscriptions.dispatcher.FETCH_MESSAGES", 3)
 
 
 def failure_of(traits: dict[str, Any], steps: list[Step]) -> Exception | None:

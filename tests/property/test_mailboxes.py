@@ -298,9 +298,8 @@ def failure_of(seed: int, cut: int | None = None) -> Exception | None:
 @pytest.fixture(autouse=True)
 def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that no short life would reach."""
-    for module in ("subscription", "progress"):
-        monkeypatch.setattr(f"signalhub.core.subscriptions.{module}.RESERVE", 8)
-    monkeypatch.setattr("signalhub.core.subscriptions.passes.FETCH_MESSAGES", 3)
+    monkeypatch.setattr("signalhub.core.subscriptions.progress.RESERVE", 8)
+    monkeypatch.setattr("signalhub.core.subscriptions.dispatcher.FETCH_MESSAGES", 3)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -40,10 +40,9 @@ from signalhub.core.streams.recovery import Parts
 from signalhub.core.streams.retention import Anchors, Pruning
 from signalhub.core.streams.streams import Streams
 from signalhub.core.streams.topics import Catalog
-from signalhub.core.subscriptions.dispatcher import Dispatcher
+from signalhub.core.subscriptions.dispatcher import Dispatcher, Passes
 from signalhub.core.subscriptions.join import Subscriptions
 from signalhub.core.subscriptions.manage import Management
-from signalhub.core.subscriptions.passes import Passes
 from signalhub.core.subscriptions.settle import Settler
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.counters import Tally
@@ -324,12 +323,13 @@ class Hub:
 
     def dispatch(self, now: int) -> list[Effect]:
         """Once per turn of the loop: run what is woken or due, write what was settled."""
-        return self._passes.run(now) + self.asks.write_settlements(now)
+        effects = self._passes.run(now)
+        return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
     @property
     def next_dispatch_ms(self) -> float:
         """When `dispatch` has to be called if nothing else happens."""
-        return 0 if self.asks.loose else self.dispatcher.next_due_ms()
+        return 0 if self.has_woken else self.dispatcher.next_due_ms()
 
     @property
     def has_woken(self) -> bool:

@@ -6,7 +6,7 @@ refused, so that nothing is guessed.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
@@ -14,6 +14,7 @@ from msgspec import Meta, Raw
 from signalhub.core import refusals
 from signalhub.wire.entry import ACTOR, PSEUDONYM
 from signalhub.wire.envelope import NULL, Address, Envelope, Id, Number
+from signalhub.wire.errors import Refusal
 from signalhub.wire.names import TYPE_CHARS_MAX
 
 T = TypeVar("T")
@@ -373,9 +374,18 @@ def parse(kind: type[T], raw: Raw, member: str = "payload") -> T:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
         result: T = decoder.decode(raw)
-    except (ValueError, RecursionError) as error:
-        raise refusals.structural(f"the {member} does not fit: {error}") from None
+    except UNFIT as error:
+        raise unfit(error, member) from None
     return result
+
+
+# What decoders raise, and how it is refused. Busy handlers decode without the detour over `parse`.
+UNFIT: Final = (ValueError, RecursionError)
+
+
+def unfit(error: Exception, member: str = "payload") -> Refusal:
+    """A member that could not be decoded."""
+    return refusals.structural(f"the {member} does not fit: {error}")
 
 
 def parse_or_empty(kind: type[T], raw: Raw, member: str = "payload") -> T:

@@ -7,6 +7,7 @@ the pipeline turns them into columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
@@ -335,13 +336,9 @@ class PlacedBody(Body):
     token: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
+# The bytes of a body.
+encode_body: Callable[[Body], bytes] = msgspec.msgpack.Encoder().encode
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
-
-
-def encode_body(body: Body) -> bytes:
-    """The bytes of a body."""
-    return _encode(body)
 
 
 def decode_body(kind: type[T], body: bytes) -> T:

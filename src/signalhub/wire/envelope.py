@@ -9,6 +9,7 @@ members.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NoReturn
 
@@ -64,14 +65,10 @@ class NotEnvelope(ValueError):
 
 _decode = msgspec.json.Decoder(Envelope).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
-_encode = msgspec.json.Encoder().encode
+# JSON text of any value.
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
 _CODEC_ERRORS = (ValueError, RecursionError)
-
-
-def encode(value: object) -> bytes:
-    """JSON text of any value."""
-    return _encode(value)
 
 
 def decode(frame: bytes) -> Envelope:
@@ -161,13 +158,13 @@ def from_hub(
             b'{"id":"',
             message_id,
             _FROM_HUB,
-            _encode(to),
+            encode(to),
             b',"type":',
-            _encode(type),
+            encode(type),
             b',"payload":',
             payload,
             b',"pattern":"tell","correlationId":',
-            _encode(correlation_id),
+            encode(correlation_id),
             b',"timestamp":%d,"metadata":' % now_ms,
             metadata,
             b',"ttl":null,"signature":null}',
@@ -194,7 +191,7 @@ def _marked(metadata: Raw) -> bytes:
         kept = _decode_members(given)
         for key in ("forwarded", "via", "originalMessageId"):
             kept.pop(key, None)
-        given = _encode(kept)
+        given = encode(kept)
     inner = given[1:-1].strip()
     return b"{" + inner + b"," + _MARKED[1:] if inner else _MARKED
 
@@ -204,13 +201,13 @@ def forwarded_metadata(metadata: bytes, original_id: str) -> bytes:
     if b'"delivery"' in metadata:
         kept = _decode_members(metadata)
         kept.pop("delivery", None)
-        metadata = _encode(kept)
-    return b"".join((_marked(Raw(metadata)), _encode(original_id)))
+        metadata = encode(kept)
+    return b"".join((_marked(Raw(metadata)), encode(original_id)))
 
 
 def _ttl(ttl: Number | None) -> bytes:
     """The sender's lifetime; zero means none."""
-    return _encode(ttl) if ttl else b"null"
+    return encode(ttl) if ttl else b"null"
 
 
 @lru_cache(maxsize=4)
@@ -222,7 +219,7 @@ def _stamped(now_ms: int) -> bytes:
 def with_delivery(metadata: Raw, delivery: dict[str, object]) -> Raw:
     """The sender's metadata with a member of the hub about this delivery."""
     kept = _decode_members(metadata) if is_object(metadata) else {}
-    return Raw(_encode(kept | {"delivery": delivery}))
+    return Raw(encode(kept | {"delivery": delivery}))
 
 
 def forwarded(
@@ -241,18 +238,18 @@ def forwarded(
             b'{"id":"',
             message_id,
             b'","from":',
-            _encode(message.sender),
+            encode(message.sender),
             b',"to":',
             to,
             b',"type":',
-            _encode(type),
+            encode(type),
             b',"payload":',
             data,
             _stamped(now_ms),
             _MARKED if metadata == _EMPTY else _marked(metadata),
-            _encode(message.id),
+            encode(message.id),
             b'},"ttl":',
-            _encode(ttl) if ttl else b"null",
+            encode(ttl) if ttl else b"null",
             b',"signature":null}',
         )
     )
@@ -270,15 +267,15 @@ def copies(
     ttl: Number | None,
 ) -> tuple[bytes, bytes]:
     """Head and tail of a fan-out: a recipient's copy is head + its address as JSON + tail."""
-    head = b"".join((b'{"id":"', message_id, b'","from":', _encode(sender), b',"to":'))
+    head = b"".join((b'{"id":"', message_id, b'","from":', encode(sender), b',"to":'))
     tail = b"".join(
         (
             b',"type":',
-            _encode(type),
+            encode(type),
             b',"payload":',
             data,
             b',"pattern":"tell","correlationId":',
-            _encode(correlation_id),
+            encode(correlation_id),
             b',"timestamp":%d,"metadata":' % now_ms,
             metadata,
             b',"ttl":',
@@ -294,7 +291,7 @@ BROADCAST_METADATA = b'{"broadcast":true,' + _VIA + b"}"
 
 def publication_metadata(topic: str) -> bytes:
     """Metadata of a plain topic's copies; the publisher's own is dropped."""
-    return b'{"topic":' + _encode(topic) + b',"publication":true,' + _VIA + b"}"
+    return b'{"topic":' + encode(topic) + b',"publication":true,' + _VIA + b"}"
 
 
 def durable_metadata(topic: str) -> bytes:

@@ -290,10 +290,9 @@ class Asks:
             return [*self._gone(receipt, now), *release(receipt)]
         stored = receipt.stored
         held = Held(receipt.seq, offset, receipt.received_at_ms, stored, size_of(stored))
-        mailbox.committed(receipt.seq)
+        self._streams.committed(mailbox, held)
         if receipt.expires_at is not None:
             mailbox.expires(receipt.seq, receipt.expires_at, offset)
-        self._streams.keep(mailbox, held)
         if not mailbox.subscription.consumers:
             return [*self.queued(receipt, now), *release(receipt)]
         mailbox.arrived(receipt)

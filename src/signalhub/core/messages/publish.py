@@ -120,9 +120,7 @@ class Publisher:
         """It is on disk: wake subscriptions, send it to those who only listen, tell the sender."""
         topic, stored = receipt.topic, receipt.stored
         held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
-        topic.committed(receipt.seq)
-        topic.grew(receipt.seq, receipt.size)
-        self._streams.keep(topic, held)
+        self._streams.committed(topic, held)
         for subscription in topic.subscriptions.values():
             self._dispatcher.published(subscription)
         message = receipt.message

@@ -103,8 +103,8 @@ class Router:
         """Forward one message to one actor."""
         try:
             request = _decode_send(message.payload)
-        except (ValueError, RecursionError) as error:
-            raise refusals.structural(f"the payload does not fit: {error}") from None
+        except requests.UNFIT as error:
+            raise requests.unfit(error) from None
         type = request.type
         if type.startswith(HUB_TYPE_PREFIX):
             raise _hub_type()
@@ -219,18 +219,22 @@ class Router:
 
     def publish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """One copy to every address that hears the topic, the publisher's own included."""
-        request = requests.parse(requests.PublishRequest, message.payload)
+        try:
+            request = _decode_publish(message.payload)
+        except requests.UNFIT as error:
+            raise requests.unfit(error) from None
         if request.type.startswith(HUB_TYPE_PREFIX):
             raise _hub_type()
         topic = request.topic
-        _check_topic(topic)
-        if has_wildcard(topic):
-            raise refusals.structural("payload.topic must not hold the wildcards `+` or `#`")
+        durable = self._streams.topics.get(topic)
+        if durable is None:
+            _check_topic(topic)
+            if has_wildcard(topic):
+                raise refusals.structural("payload.topic must not hold the wildcards `+` or `#`")
         if session.allowance is not EVERYTHING:
             _check_sender(session, message.sender)
             if not session.allowance.may_publish(topic):
                 raise refusals.unauthorized("publish", topic)
-        durable = self._streams.topics.get(topic)
         if durable is not None and durable.is_deleting:
             raise refusals.unknown_topic(topic)
         is_durable = durable is not None or bool(request.durable)
@@ -383,6 +387,7 @@ class Router:
 
 
 _decode_send = msgspec.json.Decoder(requests.SendRequest).decode
+_decode_publish = msgspec.json.Decoder(requests.PublishRequest).decode
 
 
 def _hub_type() -> Refusal:

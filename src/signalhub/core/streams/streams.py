@@ -389,6 +389,13 @@ class Streams:
         self.next_id += 1
         return self.next_id - 1
 
+    def committed(self, stream: Topic | Mailbox, held: Held) -> None:
+        """A message is on disk."""
+        stream.committed(held.seq)
+        if isinstance(stream, Topic):
+            stream.grew(held.seq, held.size)
+        self.keep(stream, held)
+
     def keep(self, stream: Stream, held: Held) -> None:
         """Remember a committed message while there is room."""
         stream.recent[held.seq] = held

@@ -99,60 +99,60 @@ class KeyLane(msgspec.Struct, eq=False):
 class Consumers:
     """All consumers of a subscription, in order of joining."""
 
-    __slots__ = ("_all", "_turn", "mode")
+    __slots__ = ("_turn", "all", "mode")
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
-        self._all: list[Consumer] = []
+        self.all: list[Consumer] = []
         self._turn = 0
 
     def __iter__(self) -> Iterator[Consumer]:
-        return iter(self._all)
+        return iter(self.all)
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.all)
 
     @property
     def capacity(self) -> int:
         """How many messages may be unsettled in all."""
         if self.mode in (EXCLUSIVE, FAILOVER):
-            return self._all[0].window if self._all else 0
-        return sum(one.window for one in self._all)
+            return self.all[0].window if self.all else 0
+        return sum(one.window for one in self.all)
 
     def named(self, name: str) -> Consumer | None:
-        return next((one for one in self._all if one.name == name), None)
+        return next((one for one in self.all if one.name == name), None)
 
     def add(self, consumer: Consumer) -> None:
-        self._all.append(consumer)
+        self.all.append(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
         """`False` if it had left already."""
-        if consumer not in self._all:
+        if consumer not in self.all:
             return False
-        self._all.remove(consumer)
+        self.all.remove(consumer)
         return True
 
     @property
     def active(self) -> Consumer | None:
         """The one that receives, for exclusive and failover."""
-        return self._all[0] if self._all else None
+        return self.all[0] if self.all else None
 
     @property
     def have_room(self) -> bool:
         """Could anybody take a message?"""
         if self.mode in (EXCLUSIVE, FAILOVER):
-            return bool(self._all) and self._all[0].has_room
-        return any(one.has_room for one in self._all)
+            return bool(self.all) and self.all[0].has_room
+        return any(one.has_room for one in self.all)
 
     def choose(self, avoid: Consumer | None = None) -> Consumer | None:
         """Who gets the next message, for all modes but key-shared; `None` if nobody has room."""
         if self.mode != SHARED:
             # As `active` says, without asking it for every message.
-            return self._all[0] if self._all and self._all[0].has_room else None
+            return self.all[0] if self.all and self.all[0].has_room else None
         spare = None
-        for step in range(len(self._all)):
-            at = (self._turn + step) % len(self._all)
-            one = self._all[at]
+        for step in range(len(self.all)):
+            at = (self._turn + step) % len(self.all)
+            one = self.all[at]
             if not one.has_room:
                 continue
             if one is avoid:
@@ -164,9 +164,9 @@ class Consumers:
 
     def owner_of(self, lane: KeyLane) -> Consumer | None:
         """Who gets the messages of a key: whoever has it, else the best by rendezvous hashing."""
-        if lane.owner is None and self._all:
+        if lane.owner is None and self.all:
             key = lane.key.encode("utf-8", "surrogatepass")
-            lane.owner = max(self._all, key=lambda one: (_weight(one.name, key), one.id))
+            lane.owner = max(self.all, key=lambda one: (_weight(one.name, key), one.id))
         return lane.owner
 
 

@@ -1,22 +1,44 @@
-"""The loop around the subscriptions: who is woken, and who is looked at when.
+"""The loop around the subscriptions: who is woken, who is looked at when, and what a pass leaves.
 
 Waking is marking: it cannot fail or block, and twice is once. Every turn of the shell's loop runs a
 pass for each one marked; a pass drains, so a merged wake loses nothing. Exact deadlines bring back
 subscriptions that wait for a time. The heartbeat is a watchdog behind all that: it looks at every
 subscription and runs a pass only where one should have run and has not.
+
+After each pass the messages to send become frames, settlements become one entry, dead letters are
+published, and what is not in memory is asked for.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from signalhub.core.streams.streams import Streams
-    from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.effects import Append, Dispatch, Effect, Fetch, Note
+from signalhub.core.messages.ask import release
+from signalhub.core.streams.streams import Mailbox
+from signalhub.core.subscriptions import progress, send
+from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.subscriptions.window import SENT, Attempt, Flight
+from signalhub.wire.entry import Outcome, StoredEntry
 
+if TYPE_CHECKING:
+    from signalhub.core.erasure import Erasures
+    from signalhub.core.messages.ask import Asks
+    from signalhub.core.streams.dead_letters import DeadLetters
+    from signalhub.core.streams.retention import Pruning
+    from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.consumers import Consumer
+    from signalhub.settings import model
+
+FETCH_MESSAGES: Final = 256
+FETCH_SPARE: Final = 8
+FETCH_BYTES: Final = 2**18
+# Mailboxes are many and their settlements are in the log anyway.
+_MAILBOX_CURSOR_MS: Final = 60_000
 _GRAIN_MS: Final = 10
 _RETRY_MS: Final = 1_000
 
@@ -131,3 +153,208 @@ class Dispatcher:
         if held is not None and now - held.at_ms > subscription.heartbeat_ms:
             stats.recovered_wakes += 1
         self.woken[subscription] = None
+
+
+class Passes:
+    """Runs a pass for every subscription that the dispatcher names."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        asks: Asks,
+        letters: DeadLetters,
+        retention: Pruning,
+        erasures: Erasures,
+        settings: model.DispatchSettings,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._asks = asks
+        self._letters = letters
+        self._retention = retention
+        self._erasures = erasures
+        self._settings = settings
+
+    def run(self, now: int) -> list[Effect]:
+        """Once per turn of the loop."""
+        effects: list[Effect] = []
+        for subscription in self._dispatcher.take_woken(now):
+            if not subscription.is_deleted:
+                effects += self._turn(subscription, now)
+        return effects
+
+    def _turn(self, subscription: Subscription, now: int) -> list[Effect]:
+        subscription.stats.wake_polls += 1
+        try:
+            if send.run(subscription, now):
+                self._dispatcher.wake(subscription)
+            effects = self._harvest(subscription, now)
+        except Exception as fault:
+            # The supervisor's part: whatever went wrong, the subscription goes on from its floor.
+            subscription.stats.restarts += 1
+            subscription.revive()
+            self._dispatcher.retry(subscription, now)
+            facts = {"stream": subscription.stream.name, "subscription": subscription.name}
+            return [Note("a dispatch pass failed and was started over", dict(facts), fault)]
+        due = subscription.next_due_ms(now)
+        if subscription.is_cursor_dirty:
+            due = min(due, subscription.cursor_at_ms + self._cursor_ms(subscription))
+        self._dispatcher.schedule(subscription, due)
+        return effects
+
+    def _harvest(self, subscription: Subscription, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        stream = subscription.stream
+        if subscription.sends:
+            sends, subscription.sends = subscription.sends, []
+            subscription.stats.delivered += len(sends)
+            if isinstance(stream, Mailbox) and stream.fresh:
+                effects += _sent_asks(subscription, stream, sends, now)
+            else:
+                effects += [_sent(subscription, one, flight, now) for one, flight in sends]
+        appends: list[Append] = []
+        if subscription.settlements or subscription.outdated:
+            appends += progress.write_settlements(self._dispatcher, subscription, now)
+        buried, subscription.letters = subscription.letters, []
+        for flight in buried:
+            appends += self._letters.bury(subscription, flight, now)
+        is_reservation = _wants_reserve(subscription)
+        if is_reservation or self._is_cursor_due(subscription, now):
+            cursor = progress.write_cursor(
+                self._dispatcher, subscription, now, is_reservation=is_reservation
+            )
+            appends.append(cursor)
+        if subscription.waiters:
+            waiters, subscription.waiters = subscription.waiters, []
+            # Everything settled so far is in these entries, or in earlier ones.
+            for _, facts in waiters:
+                facts["floor"] = subscription.position.floor
+            if appends:
+                committed = progress.answer_all
+                if buried:
+                    committed = partial(self._answer_after_burial, subscription)
+                appends[-1].follow(
+                    partial(committed, waiters), partial(progress.refuse_all, waiters)
+                )
+            else:
+                effects += progress.answer_all(waiters, 0, now)
+        effects += appends
+        backlog = subscription.backlog
+        if backlog.wanted is not None and not backlog.is_asked:
+            backlog.is_asked = True
+            effects.append(self._fetch(subscription, backlog.wanted))
+        if isinstance(stream, Mailbox) and stream.fresh:
+            effects += self._asks.answer_fresh(stream, now)
+        return effects
+
+    def _answer_after_burial(
+        self,
+        subscription: Subscription,
+        waiters: list[progress.Waiter],
+        offset: int,
+        now: int,
+    ) -> list[Effect]:
+        """Answer those who wait for settlements of which some were dead letters on their way.
+
+        The originals are settled now that their letters are on disk, so the answers wait for one
+        more entry: the one that says so.
+        """
+        if subscription.is_deleted:
+            return progress.answer_all(waiters, offset, now)
+        subscription.waiters[:0] = waiters
+        self._dispatcher.wake(subscription)
+        return []
+
+    def _cursor_ms(self, subscription: Subscription) -> int:
+        if isinstance(subscription.stream, Mailbox):
+            return _MAILBOX_CURSOR_MS
+        # A cursor names all its delayed messages, so where these are many it is written less often.
+        return self._settings.cursor_ms + len(subscription.position.parked)
+
+    def _is_cursor_due(self, subscription: Subscription, now: int) -> bool:
+        if not subscription.is_cursor_dirty:
+            return False
+        parked = len(subscription.position.parked)
+        return (
+            now - subscription.cursor_at_ms >= self._cursor_ms(subscription)
+            or subscription.settled_since_cursor >= self._settings.cursor_settles + parked
+        )
+
+    def _fetch(self, subscription: Subscription, seq: int) -> Fetch:
+        stream = subscription.stream
+
+        def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
+            effects: list[Effect] = []
+            # What could not be read is asked for again, like what cannot be read yet.
+            found = found or []
+            first = found[0].seq if found else stream.first
+            if first > seq:
+                effects = self._retention.lose_before(stream, first, now)
+                found = []
+            held_of = self._erasures.held_of
+            subscription.fetched(seq, [held_of(one) for one in found], now)
+            self._dispatcher.wake(subscription)
+            return effects
+
+        # What is read ahead takes memory, so it is no more than can be sent soon.
+        room = subscription.consumers.capacity - len(subscription.window)
+        count = min(FETCH_MESSAGES, max(1, room) + FETCH_SPARE)
+        return Fetch(stream.name, stream.id, seq, count, FETCH_BYTES, then)
+
+    # What became of what was sent.
+
+    def handed_over(self, attempt: Attempt, now: int) -> list[Effect]:
+        """The bytes of a message are the kernel's."""
+        subscription, flight = attempt.subscription, attempt.flight
+        effects: list[Effect] = []
+        receipt, flight.receipt = flight.receipt, None
+        if receipt is not None:
+            effects = self._asks.delivered(receipt, now)
+        is_current = flight.phase is SENT and flight.deliveries == attempt.deliveries
+        if is_current and subscription.position.generation == attempt.generation:
+            assert flight.consumer is not None
+            if receipt is not None:
+                subscription.note_handed_over(flight, now)
+            if flight.consumer.auto_ack:
+                subscription.settle(flight, Outcome.WRITTEN)
+            self._dispatcher.wake(subscription)
+        return effects
+
+    def lost(self, attempt: Attempt, now: int) -> list[Effect]:
+        """The socket went away first; the message stays, and an ask waits in its mailbox."""
+        receipt, attempt.flight.receipt = attempt.flight.receipt, None
+        return [] if receipt is None else self._asks.queued(receipt, now)
+
+
+def _wants_reserve(subscription: Subscription) -> bool:
+    """Is the position up to which it may send about to be reached?"""
+    return (
+        not subscription.reserving
+        and bool(subscription.consumers.all)
+        and subscription.next_seq + progress.RESERVE // 2 > subscription.position.reserved
+    )
+
+
+def _sent(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> Dispatch:
+    attempt = None
+    if consumer.auto_ack or flight.receipt is not None:
+        generation = subscription.position.generation
+        attempt = Attempt(subscription, flight, flight.deliveries, generation)
+    return Dispatch(consumer.session, send.of(subscription, consumer, flight, now), attempt)
+
+
+def _sent_asks(
+    subscription: Subscription,
+    box: Mailbox,
+    sends: list[tuple[Consumer, Flight]],
+    now: int,
+) -> list[Effect]:
+    """Some senders wait to hear of their asks, and some tells wait behind those."""
+    effects: list[Effect] = []
+    for consumer, flight in sends:
+        receipt = box.fresh.pop(flight.seq, None)
+        # One that is sent again may still have its own from the first time.
+        flight.receipt = flight.receipt if receipt is None else receipt
+        effects.append(_sent(subscription, consumer, flight, now))
+        if receipt is not None:
+            effects += release(receipt)
+    return effects

@@ -12,6 +12,7 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FindTime
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Topic
+from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire import envelope as wire
@@ -174,7 +175,7 @@ class Subscriptions:
         }
         return [self.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
 
-    def find(self, topic: str | None, name: str | None) -> Subscription:
+    def named(self, topic: str | None, name: str | None) -> Subscription:
         """The subscription, or a refusal."""
         if topic is None or name is None:
             raise refusals.structural("the payload needs topic and subscription")
@@ -192,9 +193,8 @@ class Subscriptions:
         if isinstance(stream, Topic):
             self.streams.forget_subscription(stream, subscription.name)
         waiters, subscription.waiters = subscription.waiters, []
-        for waiter in waiters:
-            gone = refusals.unknown_subscription(stream.name, subscription.name)
-            effects += waiter.refused(gone, now)
+        gone = refusals.unknown_subscription(stream.name, subscription.name)
+        effects += progress.refuse_all(waiters, gone, now)
         self.dispatcher.remove(subscription)
         return effects
 

@@ -70,7 +70,7 @@ class Management:
     def _named(self, session: Session, message: Envelope) -> Subscription:
         request = requests.parse(requests.SubscriptionNameRequest, message.payload)
         check_may_read(session, request.topic)
-        return self._subscriptions.find(request.topic, request.subscription)
+        return self._subscriptions.named(request.topic, request.subscription)
 
     def info(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_info`."""

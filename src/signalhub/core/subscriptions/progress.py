@@ -7,12 +7,11 @@ and loses nothing. If the log has no room they stay to be written later.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Append, Effect
-from signalhub.core.replies import DeferredAnswer, Replies
-from signalhub.core.sessions.session import Session
-from signalhub.core.subscriptions.subscription import RESERVE, Subscription
+from signalhub.core.replies import DeferredAnswer
+from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire.entry import (
     CursorBody,
     Kind,
@@ -20,43 +19,26 @@ from signalhub.wire.entry import (
     SettledBody,
     Settlement,
 )
-from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 
-class SettledAnswer(DeferredAnswer):
-    """The answer to a settlement; its floor is one that is on disk when it comes."""
+RESERVE: Final = 4_096
 
-    __slots__ = ("_facts",)
-
-    def __init__(
-        self,
-        replies: Replies,
-        session: Session,
-        message: Envelope,
-        type: str,
-        accepted: int,
-        ignored: list[int],
-    ) -> None:
-        self._facts: dict[str, object] = {"floor": 0, "accepted": accepted, "ignored": ignored}
-        super().__init__(replies, session, message, type, self._facts)
-
-    def stand_at(self, floor: int) -> None:
-        """Everything up to here is settled on disk when the answer comes."""
-        self._facts["floor"] = floor
+# The answer to a settlement, and its facts: the floor in them is on disk when the answer comes.
+Waiter = tuple[DeferredAnswer, dict[str, object]]
 
 
-def answer_all(waiters: list[SettledAnswer], offset: int, now: int) -> list[Effect]:
+def answer_all(waiters: list[Waiter], offset: int, now: int) -> list[Effect]:
     """What they wait for is on disk."""
-    return [one for waiter in waiters for one in waiter.committed(offset, now)]
+    return [one for answer, _ in waiters for one in answer.committed(offset, now)]
 
 
-def refuse_all(waiters: list[SettledAnswer], refusal: Refusal, now: int) -> list[Effect]:
+def refuse_all(waiters: list[Waiter], refusal: Refusal, now: int) -> list[Effect]:
     """The log did not take what they wait for."""
-    return [one for waiter in waiters for one in waiter.refused(refusal, now)]
+    return [one for answer, _ in waiters for one in answer.refused(refusal, now)]
 
 
 def has_unwritten(subscription: Subscription) -> bool:
@@ -85,7 +67,7 @@ def _write(
     settlements: list[Settlement],
     now: int,
 ) -> Append:
-    body = SettledBody(subscription.name, generation, settlements)
+    body = SettledBody(subscription.definition.name, generation, settlements)
     written = subscription.stream.entry(Kind.SETTLED, body, now)
     subscription.writing += 1
     return Append(
@@ -140,9 +122,10 @@ def cursor(subscription: Subscription) -> CursorBody:
     return body
 
 
-def write_cursor(dispatcher: Dispatcher, subscription: Subscription, now: int) -> Append:
-    """Where it stands, and how far it may send."""
-    is_reservation = subscription.wants_reserve
+def write_cursor(
+    dispatcher: Dispatcher, subscription: Subscription, now: int, *, is_reservation: bool = False
+) -> Append:
+    """Where it stands; a reservation says how far it may send, too."""
     if is_reservation:
         subscription.reserving = subscription.next_seq - 1 + RESERVE
     body = cursor(subscription)

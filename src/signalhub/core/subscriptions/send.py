@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from signalhub.core.streams.streams import Held, Mailbox, Stream
-from signalhub.core.subscriptions.consumers import KEY_SHARED, Consumer, KeyLane
+from signalhub.core.subscriptions.consumers import Consumer, KeyLane
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import READY, SENT, Flight
 from signalhub.wire import envelope as wire
@@ -24,34 +24,43 @@ PASS_MESSAGES_MAX: Final = 512
 
 def run(subscription: Subscription, now: int) -> bool:
     """One pass; `True` if it stopped only because it had done enough for one turn."""
+    window = subscription.window
     _look_at_the_clock(subscription, now)
     if (
         subscription.position.is_paused
-        or not subscription.consumers
+        or not subscription.consumers.all
         or now < subscription.not_before_ms
     ):
         return False
-    _read_due(subscription)
-    budget = _send_again(subscription, now, PASS_MESSAGES_MAX)
-    budget = _send_keyed(subscription, now, budget)
-    budget = _send_new(subscription, now, budget)
+    if window.unread:
+        _read_due(subscription)
+    budget = PASS_MESSAGES_MAX
+    if window.ready:
+        budget = _send_again(subscription, now, budget)
+    if window.is_keyed:
+        budget = _send_keyed(subscription, now, budget)
+    if subscription.next_seq <= subscription.stream.head:
+        budget = _send_new(subscription, now, budget)
     return budget <= 0
 
 
 def _look_at_the_clock(subscription: Subscription, now: int) -> None:
-    if subscription.window.exhausted:
+    window = subscription.window
+    if window.exhausted:
         subscription.policy_changed()
-    for flight in subscription.window.overdue(now):
+    timeouts, due_again = window.timeouts, window.due
+    is_due = (timeouts and timeouts[0][0] <= now) or (due_again and due_again[0][0] <= now)
+    for flight in window.overdue(now) if is_due else ():
         if flight.phase is SENT:
             subscription.stats.timeouts += 1
             subscription.fail(flight, "ack timeout", now)
         else:
-            subscription.window.back(flight)
+            window.back(flight)
     due = subscription.parked_due
     while due and due[0][0] <= now and subscription.has_room:
         _, seq = heapq.heappop(due)
-        if seq in subscription.position.parked and seq not in subscription.window.flights:
-            subscription.window.add(_flight(subscription, seq, None))
+        if seq in subscription.position.parked and seq not in window.flights:
+            window.add(_flight(subscription, seq, None))
 
 
 def _flight(subscription: Subscription, seq: int, held: Held | None) -> Flight:
@@ -77,7 +86,7 @@ def _send_again(subscription: Subscription, now: int, budget: int) -> int:
 def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
     """The first message of each key that has none in flight."""
     keyed = subscription.window.keyed
-    for consumer in subscription.consumers:
+    for consumer in subscription.consumers.all:
         # Keys whose owner had no room wait with the owner, so that nobody looks at them in vain.
         while consumer.waiting and consumer.has_room and budget > 0:
             if not _send_first(subscription, consumer.waiting.popleft(), now):
@@ -116,22 +125,23 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
         subscription.position,
         subscription.window,
     )
-    is_keyed, head = definition.mode == KEY_SHARED, subscription.stream.head
+    above, bucket = position.above, subscription.bucket
+    stream, head = subscription.stream, subscription.stream.head
     capacity = 1 if definition.strict else subscription.consumers.capacity
-    while budget > 0 and subscription.next_seq <= head and len(window) < capacity:
+    while budget > 0 and subscription.next_seq <= head and len(window.flights) < capacity:
         seq = subscription.next_seq
-        if seq <= position.floor or seq in position.above or seq in position.parked:
+        if seq <= position.floor or (above.count and seq in above) or seq in position.parked:
             subscription.next_seq += 1
             continue
-        if seq > position.reserved or subscription.is_blocked:
+        if seq > position.reserved or (window.exhausted and subscription.is_blocked):
             break
-        held = subscription.backlog.get(seq)
+        held = stream.recent.get(seq) or subscription.backlog.get(seq)
         if held is None:
             break
         if _is_skipped(subscription, held, now):
             subscription.next_seq += 1
             continue
-        if is_keyed:
+        if window.is_keyed:
             subscription.next_seq += 1
             flight = _flight(subscription, seq, held)
             window.add(flight)
@@ -143,7 +153,7 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
                     break
             continue
         consumer = subscription.consumers.choose()
-        if consumer is None or not subscription.bucket.take(now):
+        if consumer is None or (bucket.rate_s and not bucket.take(now)):
             break
         subscription.next_seq += 1
         flight = window.flights[seq] = _flight(subscription, seq, held)
@@ -171,7 +181,9 @@ def _is_skipped(subscription: Subscription, held: Held, now: int) -> bool:
         outcome = Outcome.ERASED
     elif message.expires_at is not None and message.expires_at < now:
         outcome = Outcome.EXPIRED
-    elif message.only_for not in (None, subscription.name) or seq in subscription.stream.removed:
+    elif (message.only_for is not None and message.only_for != subscription.name) or (
+        subscription.stream.removed.count and seq in subscription.stream.removed
+    ):
         outcome = Outcome.FILTERED
     if outcome is None:
         return False

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Effect
 from signalhub.core.sessions.session import Session
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.join import Subscriptions
 
 REASON_CHARS_MAX = 1_024
+
+_decode_settle = msgspec.json.Decoder(requests.SettleRequest).decode
 
 
 class Settler:
@@ -50,9 +55,11 @@ class Settler:
 
     def ack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:ack`: settled. An ack that comes late, while it waits to be sent again, counts."""
-        given = self._given(
-            session, message, requests.parse(requests.SettleRequest, message.payload)
-        )
+        try:
+            request = _decode_settle(message.payload)
+        except requests.UNFIT as error:
+            raise requests.unfit(error) from None
+        given = self._given(session, message, request)
         for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
             given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
         return self._answer(given, "hub:acked", now)
@@ -113,16 +120,19 @@ class Settler:
         self._dispatcher.wake(subscription)
         if given.message.pattern != ASK:
             return []
-        answer = progress.SettledAnswer(
-            self._replies, given.session, given.message, type, given.accepted, given.ignored
-        )
+        facts: dict[str, object] = {
+            "floor": 0,
+            "accepted": given.accepted,
+            "ignored": given.ignored,
+        }
+        answer = self._replies.answer(given.session, given.message, type, facts)
         if not given.accepted:
             if not given.is_burying and not progress.has_unwritten(subscription):
-                answer.stand_at(subscription.position.floor)
+                facts["floor"] = subscription.position.floor
                 return answer.committed(0, now)
             # What was settled before is on its way to the log: the answer follows it.
             subscription.write_cursor_soon()
-        subscription.waiters.append(answer)
+        subscription.waiters.append((answer, facts))
         return []
 
     def _settler(self, session: Session, request: requests.SettleRequest) -> Consumer:
@@ -139,9 +149,10 @@ class Settler:
             raise refusals.structural(
                 "the payload needs subscriptionId, or topic and subscription, or stream"
             )
-        check_may_read(session, request.topic)
-        subscription = self._subscriptions.find(request.topic, request.subscription)
-        for consumer in subscription.consumers:
+        if session.allowance is not EVERYTHING:
+            check_may_read(session, request.topic)
+        subscription = self._subscriptions.named(request.topic, request.subscription)
+        for consumer in subscription.consumers.all:
             if consumer.session is session:
                 return consumer
         raise refusals.not_a_consumer(f"{request.subscription} on {request.topic}")

@@ -33,7 +33,7 @@ from signalhub.wire.envelope import encode
 
 if TYPE_CHECKING:
     from signalhub.core.effects import Append
-    from signalhub.core.subscriptions.progress import SettledAnswer
+    from signalhub.core.subscriptions.progress import Waiter
 
 
 class Position:
@@ -82,7 +82,7 @@ class Position:
             self.parked.pop(seq, None)
         if self.failures:
             self.failures.pop(seq, None)
-        if seq == self.floor + 1 and not self.above and not self.parked:
+        if seq == self.floor + 1 and not self.above.count and not self.parked:
             # The common case: everything is settled in its order.
             self.floor = seq
         elif seq > self.floor:
@@ -208,7 +208,6 @@ class Backlog:
         self.is_asked = False
 
 
-RESERVE: Final = 4_096
 _EMPTY_READ_MS: Final = 2
 _EMPTY_READ_MS_MAX: Final = 500
 
@@ -295,7 +294,7 @@ class Subscription:
         # The dispatcher's notes: when it looks again, and who waits for the next write.
         self.due_ms = math.inf
         self.heartbeat_slot = -1
-        self.waiters: list[SettledAnswer] = []
+        self.waiters: list[Waiter] = []
         # Entries with settlements, and with cursors, that are on their way to the log.
         self.writing = self.writing_cursors = 0
         # What puts it on disk for the first time, until it is there.
@@ -365,15 +364,6 @@ class Subscription:
             and self.has_room
             and self.consumers.have_room
             and not self.bucket.rate_s
-        )
-
-    @property
-    def wants_reserve(self) -> bool:
-        """Is the position up to which it may send about to be reached?"""
-        return (
-            not self.reserving
-            and len(self.consumers) > 0
-            and self.next_seq + RESERVE // 2 > self.position.reserved
         )
 
     @property

@@ -139,19 +139,19 @@ class Window:
     """Invariant: `exhausted` counts the flights in that phase, a consumer's `flights` the sent."""
 
     __slots__ = (
-        "_due",
-        "_is_keyed",
-        "_timeouts",
+        "due",
         "exhausted",
         "flights",
+        "is_keyed",
         "keyed",
         "lanes",
         "ready",
+        "timeouts",
         "unread",
     )
 
     def __init__(self, is_keyed: bool) -> None:
-        self._is_keyed = is_keyed
+        self.is_keyed = is_keyed
         self.flights: dict[int, Flight] = {}
         self.exhausted = 0
         self.ready: list[int] = []
@@ -160,8 +160,8 @@ class Window:
         self.lanes: dict[str, KeyLane] = {}
         # Keys whose first message may be sent.
         self.keyed: deque[KeyLane] = deque()
-        self._due: list[tuple[int, int]] = []
-        self._timeouts: deque[tuple[int, Flight, int]] = deque()
+        self.due: list[tuple[int, int]] = []
+        self.timeouts: deque[tuple[int, Flight, int]] = deque()
 
     def __len__(self) -> int:
         return len(self.flights)
@@ -178,7 +178,7 @@ class Window:
             self.unread[flight.seq] = flight
             return
         self.unread.pop(flight.seq, None)
-        if not self._is_keyed:
+        if not self.is_keyed:
             heapq.heappush(self.ready, flight.seq)
             return
         key = held.message.key or held.message.sender
@@ -211,11 +211,11 @@ class Window:
         flight.deadline_ms = deadline_ms
         consumer.flights += 1
         consumer.bytes += flight.held.size
-        if self._timeouts and self._timeouts[-1][0] > deadline_ms:
+        if self.timeouts and self.timeouts[-1][0] > deadline_ms:
             # Deadlines have become shorter, so this one does not come in order.
-            heapq.heappush(self._due, (deadline_ms, flight.seq))
+            heapq.heappush(self.due, (deadline_ms, flight.seq))
         else:
-            self._timeouts.append((deadline_ms, flight, flight.deliveries))
+            self.timeouts.append((deadline_ms, flight, flight.deliveries))
 
     def back(self, flight: Flight) -> None:
         """It may be sent again; within its key it is still the first."""
@@ -235,7 +235,7 @@ class Window:
     def set_deadline(self, flight: Flight, at_ms: int) -> None:
         """When its attempt has failed, or its pause is over."""
         flight.deadline_ms = at_ms
-        heapq.heappush(self._due, (at_ms, flight.seq))
+        heapq.heappush(self.due, (at_ms, flight.seq))
 
     def exhaust(self, flight: Flight) -> None:
         """It is not sent again; the poison policy decides."""
@@ -278,35 +278,35 @@ class Window:
 
     def overdue(self, now: int) -> Iterator[Flight]:
         """Sent ones whose attempt has failed, and waiting ones whose pause is over."""
-        timeouts = self._timeouts
+        timeouts = self.timeouts
         while timeouts and timeouts[0][0] <= now:
             _, flight, deliveries = timeouts.popleft()
             if flight.phase is not SENT or flight.deliveries != deliveries:
                 continue
             if flight.deadline_ms <= now:
                 yield flight
-        while self._due and self._due[0][0] <= now:
-            _, seq = heapq.heappop(self._due)
+        while self.due and self.due[0][0] <= now:
+            _, seq = heapq.heappop(self.due)
             found = self.flights.get(seq)
             if found is not None and found.deadline_ms <= now and found.phase in (SENT, WAITING):
                 yield found
 
     def next_due_ms(self) -> float:
         """When `overdue` has something again; too early is harmless."""
-        timeouts = self._timeouts
+        timeouts = self.timeouts
         while timeouts:
             when, flight, deliveries = timeouts[0]
             if flight.phase is SENT and flight.deliveries == deliveries:
-                return min(when, self._due[0][0]) if self._due else when
+                return min(when, self.due[0][0]) if self.due else when
             timeouts.popleft()
-        return self._due[0][0] if self._due else math.inf
+        return self.due[0][0] if self.due else math.inf
 
     def shift(self, by_ms: int) -> None:
         """All deadlines and pauses come so much later."""
         for flight in self.flights.values():
             flight.deadline_ms += by_ms
-        self._due = [(due + by_ms, seq) for due, seq in self._due]
-        self._timeouts = deque((due + by_ms, one, number) for due, one, number in self._timeouts)
+        self.due = [(due + by_ms, seq) for due, seq in self.due]
+        self.timeouts = deque((due + by_ms, one, number) for due, one, number in self.timeouts)
 
     def clear(self) -> None:
         """Forget everything; consumers have nothing in flight any more."""
@@ -319,5 +319,5 @@ class Window:
         self.unread.clear()
         self.lanes.clear()
         self.keyed.clear()
-        self._due.clear()
-        self._timeouts.clear()
+        self.due.clear()
+        self.timeouts.clear()
