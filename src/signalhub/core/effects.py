@@ -91,8 +91,8 @@ def _nothing_refused(refusal: Refusal, now: int) -> list[Effect]:
 class Append(msgspec.Struct, gc=False):
     """Write an entry to the log; commits are reported in the order of appending.
 
-    `committed` gets its offset once it is on disk, as safely as the settings ask for; `refused`
-    gets why it is not, which says whether it may be tried again. Both get the time.
+    `committed` is called with the offset once the entry is as durable as the settings require;
+    `refused` is called with the reason, which says whether a retry makes sense. Both get the time.
     """
 
     entry: Entry
@@ -104,7 +104,7 @@ class Append(msgspec.Struct, gc=False):
         committed: Callable[[int, int], list[Effect]],
         refused: Callable[[Refusal, int], list[Effect]] = _nothing_refused,
     ) -> None:
-        """Something else is to happen behind what happens anyway."""
+        """Add callbacks that run after the present ones."""
         self.committed = partial(_both, self.committed, committed)
         self.refused = partial(_both, self.refused, refused)
 
@@ -130,10 +130,10 @@ class Dispatch(msgspec.Struct, gc=False):
 
 
 class Fetch(msgspec.Struct, gc=False):
-    """Read entries of a stream from the log and hand them to `then`, with the time.
+    """Read entries of a stream from the log and pass them to `then`, with the time.
 
-    They begin later than asked if the beginning is gone; none if nothing can be read yet; `None` if
-    reading failed.
+    The list starts later than requested if older entries are gone; it is empty if nothing can be
+    read yet, and `None` if reading failed.
     """
 
     stream: str
@@ -145,9 +145,9 @@ class Fetch(msgspec.Struct, gc=False):
 
 
 class FindTime(msgspec.Struct, gc=False):
-    """Find the first position accepted at or after a time and hand it to `then`.
+    """Find the first position accepted at or after a time and pass it to `then`.
 
-    0 if there is none, `None` if reading failed.
+    The position is 0 if there is none, `None` if reading failed.
     """
 
     stream: str
@@ -169,7 +169,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, gc=False):
-    """What was found before `end`, and how many torn ends of the log were removed."""
+    """Entries found before `end`, and the number of torn ends of the log that were removed."""
 
     found: list[Match]
     end: int
@@ -177,10 +177,10 @@ class Located(msgspec.Struct, gc=False):
 
 
 class Locate(msgspec.Struct, gc=False):
-    """Look through the log for entries to erase, up to `count_max` of them.
+    """Search the log for up to `count_max` entries to erase.
 
-    `choose` is called on another thread. The next entry written begins a new segment if something
-    was found. Torn ends kept aside go if they hold the `needle`. `then` gets `None` if that failed.
+    `choose` is called on another thread. If anything is found, the next entry starts a new segment.
+    Saved torn ends that contain `needle` are deleted. `then` gets `None` if the search failed.
     """
 
     choose: Callable[[StoredEntry], Match | None]
@@ -192,9 +192,9 @@ class Locate(msgspec.Struct, gc=False):
 
 
 class EraseEntries(msgspec.Struct, gc=False):
-    """Write the segments anew in which these entries are, without their content.
+    """Rewrite the segments that hold these entries, without the entries' content.
 
-    `then` gets how many segments that took, or why it is not done.
+    `then` gets the number of rewritten segments, or the reason why none was.
     """
 
     bodies: list[ErasedBody]
@@ -202,9 +202,9 @@ class EraseEntries(msgspec.Struct, gc=False):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """Tell whoever asked a room or inbox something what came of it.
+    """Answer a request to a room or an inbox.
 
-    `caller` is the shell's: it has a method `answer(result, message_id)`.
+    `caller` belongs to the shell and has a method `answer(result, message_id)`.
     """
 
     caller: object
@@ -213,7 +213,7 @@ class Answer(msgspec.Struct, gc=False):
 
 
 class Announce(msgspec.Struct, gc=False):
-    """Queue a frame on every socket of a room but one; a socket that has no room left is closed."""
+    """Queue a frame on every socket of a room except `but`; close sockets whose queue is full."""
 
     guests: Collection[Guest]
     frame: bytes
@@ -229,9 +229,9 @@ class Dismiss(msgspec.Struct, gc=False):
 
 
 class Recall(msgspec.Struct, gc=False):
-    """Look up ids that are no longer in memory; `then` gets their positions, 0 if unknown.
+    """Look up ids that are no longer in memory.
 
-    `None` if they could not be looked up.
+    `then` gets their positions, 0 for unknown ids, or `None` if the lookup failed.
     """
 
     keys: list[bytes]
@@ -240,10 +240,9 @@ class Recall(msgspec.Struct, gc=False):
 
 
 class Consult(msgspec.Struct, gc=False):
-    """Read messages of an inbox from the archive: the lowest `count_max` in a stretch of positions.
+    """Read the first `count_max` messages of an inbox in a range of positions from the archive.
 
-    `then` gets those that have not expired, in any order, or `None` if the archive cannot be
-    reached.
+    `then` gets those that have not expired, in any order, or `None` if the archive is unreachable.
     """
 
     inbox: str
@@ -254,7 +253,7 @@ class Consult(msgspec.Struct, gc=False):
 
 
 class Note(msgspec.Struct, gc=False):
-    """Tell the operator something; `error` is the fault behind it, if there is one."""
+    """Log something for the operator; `error` is the exception behind it, if there is one."""
 
     text: str
     facts: dict[str, object]

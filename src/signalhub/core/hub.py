@@ -1,11 +1,11 @@
-"""The hub: every frame goes in here, every effect comes out.
+"""The hub: frames go in, effects come out.
 
-Rules kept here, for all message types alike:
+Rules that apply to all message types:
 
-* nothing but `hub:connect` is served before a session has said hello;
+* before a session has connected, only `hub:connect` is served;
 * every accepted frame renews the leases of its session;
 * a structural error is answered whatever the pattern, and never ends the session;
-* only frames that are not JSON at all cost the sender its socket.
+* only a frame that is not JSON closes the socket.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ UNLIMITED: Final = frozenset(
 _CONNECTED = SessionState.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _TICK_MS = 1_000
-# A tick that comes so much too early or too late by the wall clock means that the clock was set.
+# A tick this much too early or too late by the wall clock means that the clock was changed.
 _JUMP_MS = 5_000
 
 
@@ -93,7 +93,7 @@ class Hub:
         self._ticked_ms = 0
         self._window = window = CounterWindow(tally)
 
-        # What is known.
+        # State.
         self.storage = storage = LogState(settings.log.sync)
         self.replies = replies = Replies(ids, tally)
         self.registry = registry = Registry(settings.registry.limit, settings.registry.refuse_above)
@@ -109,7 +109,7 @@ class Hub:
         self.erasures = erasures = Erasures()
         self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures)
 
-        # What is done with it, each given what it uses.
+        # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
         self.subscriptions = subscriptions = Subscriptions(
             streams, dispatcher, storage, replies, ids, settings
@@ -266,36 +266,36 @@ class Hub:
             return [self.replies.refuse(session, message, refusal, now)]
 
     def _charge(self, session: Session, now: int) -> None:
-        """One token for one message."""
+        """Take one token for one message."""
         if not session.bucket.take(now):
             self.tally.rate_limited += 1
             retry_after_ms = max(1, session.bucket.retry_after_ms(now))
             raise refusals.rate_limited(session.bucket.rate_s, retry_after_ms)
 
     def closed(self, session: Session, now: int) -> list[Effect]:
-        """A socket is gone, or about to be. Harmless when repeated."""
+        """A socket has closed or is about to. Idempotent."""
         return self.sessions.closed(session, now)
 
-    # What became of the effects.
+    # Outcomes of effects.
 
     def handed_over(self, receipt: AskReceipt | Attempt, now: int) -> list[Effect]:
-        """The bytes of an ask, or of a dispatched message, are the kernel's."""
+        """An ask or a dispatched message was written to its socket."""
         if isinstance(receipt, Attempt):
             return self._passes.handed_over(receipt, now)
         return self.asks.handed_over(receipt, now)
 
     def undelivered(self, receipt: AskReceipt | Attempt, now: int) -> list[Effect]:
-        """The target's socket went away, or the message expired, before the bytes could leave."""
+        """The socket closed, or the message expired, before the message was written."""
         if isinstance(receipt, Attempt):
             return self._passes.lost(receipt, now)
         return self.asks.undelivered(receipt, now)
 
     def overflowed(self, receipt: AskReceipt, waiting: int, now: int) -> list[Effect]:
-        """The target reads so slowly that the ask could not even wait."""
+        """The target's queue is full, so the ask was not queued."""
         return self.asks.overflowed(receipt, waiting, now)
 
     def unblocked(self, session: Session) -> None:
-        """The socket takes messages again, so its consumers have room."""
+        """The socket accepts messages again, so its consumers have room."""
         for consumer in session.consumers.values():
             self.dispatcher.wake(consumer.subscription)
 
@@ -304,7 +304,7 @@ class Hub:
         return self.sessions.hold(sender, address, now)
 
     def resume(self, held: list[tuple[Session, str]], now: int) -> list[Effect]:
-        """Let held senders go on."""
+        """Tell held senders to resume."""
         return self.sessions.resume(held, now)
 
     def fanned_out(self, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
@@ -314,41 +314,41 @@ class Hub:
     # The log.
 
     def refused(self, appends: list[Append], refusal: Refusal, now: int) -> list[Effect]:
-        """The log took none of these, which is everything that was on its way."""
+        """The log rejected all pending entries."""
         self.streams.take_back()
         self.tally.append_refused += len(appends)
-        # What was done last is undone first; the answers come in the order of the requests.
+        # Undo in reverse order, but answer in the order of the requests.
         effects = [append.refused(refusal, now) for append in reversed(appends)]
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:
-        """Once per turn of the loop: run what is woken or due, write what was settled."""
+        """Run what is woken or due, and write settlements; called once per turn of the loop."""
         effects = self._passes.run(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
     @property
     def next_dispatch_ms(self) -> float:
-        """When `dispatch` has to be called if nothing else happens."""
+        """When to call `dispatch` if nothing else happens."""
         return 0 if self.has_woken else self.dispatcher.next_due_ms()
 
     @property
     def has_woken(self) -> bool:
-        """Is there something to dispatch or to write right now?"""
+        """Is there anything to dispatch or to write now?"""
         return bool(self.asks.loose or self.dispatcher.woken)
 
     def oldest_open(self, offset: int) -> int:
-        """Where the oldest unanswered ask or unfinished erasure is, if it is before this."""
+        """The offset of the oldest unanswered ask or unfinished erasure, `offset` at most."""
         return self.erasures.oldest(self.asks.oldest(offset))
 
     # Time and life cycle.
 
     def restore(self, rows: Iterable[tuple[str, int, int]]) -> None:
-        """Remember (address, version, expires_at_ms) from before a restart."""
+        """Restore registrations (address, version, expires_at_ms) after a restart."""
         for address, version, expires_at_ms in rows:
             self.registry.restore(address, version, expires_at_ms)
 
     def tick(self, now: int) -> list[Effect]:
-        """Once a second: leases, tokens, the dedup window, pushed heartbeats."""
+        """Once a second: expire leases, tokens and dedup records, push heartbeats."""
         jumped_ms = now - self._ticked_ms - _TICK_MS
         if self._ticked_ms and abs(jumped_ms) > _JUMP_MS:
             self.dispatcher.clock_jumped(jumped_ms, now)
@@ -368,15 +368,15 @@ class Hub:
 
     @property
     def is_draining(self) -> bool:
-        """Is it about to stop?"""
+        """Is the hub shutting down?"""
         return self.sessions.is_draining
 
     def drain(self, now: int) -> list[Effect]:
-        """Say goodbye to everybody before a planned stop."""
+        """Tell every session that the hub is shutting down."""
         return [*self._directory.drain(), *self.sessions.drain(now), *self.rooms.drain()]
 
     def degradations(self) -> list[str]:
-        """What an operator should know about; empty when all is well."""
+        """Problems an operator should know about; empty if there are none."""
         found = []
         if self.registry.utilization > self.settings.registry.warn_above:
             found.append("registry_near_capacity")
@@ -387,7 +387,7 @@ class Hub:
     # Frames that cannot be served.
 
     def failed(self, session: Session, frame: bytes, now: int) -> list[Effect]:
-        """The hub itself stumbled over this frame; tell the sender, keep the socket."""
+        """An internal error occurred on this frame: tell the sender, keep the socket."""
         try:
             message = wire.decode(frame)
         except (NotJson, NotEnvelope):
@@ -403,7 +403,7 @@ class Hub:
         sender: str | None = None,
         message_id: str | None = None,
     ) -> list[Effect]:
-        """Answer a frame that could not be read as an envelope; it costs a token all the same."""
+        """Answer a frame that is not an envelope; it takes a token like any other."""
         if refusal.code != Code.MALFORMED_MESSAGE:
             try:
                 self._charge(session, now)

@@ -1,12 +1,10 @@
-"""Where durable actors live: each on one host, under a token that grows whenever it moves.
+"""The places of durable actors: each is on one host, with a token that grows on every move.
 
-What is on its way to the log counts from the moment it is sent there, so that nothing that is
-accepted behind a move has the token from before it; if the log refuses, it never was. Only what is
-on disk is in snapshots.
+A place is valid from the moment it is sent to the log, so that no message accepted after a move
+carries the old token; if the log rejects it, it is undone. Snapshots contain only what is on disk.
 
-An actor is unknown, coming (its first place is on its way to the log), placed, or moving (it is
-placed, and another place is on its way). Several places of one actor may be on their way; only the
-last of them counts.
+An actor is unknown, coming (its first place is being written), placed, or moving (it is placed, and
+another place is being written). Several places of one actor may be pending; only the last counts.
 
 | event | unknown | coming | placed | moving |
 |---|---|---|---|---|
@@ -49,18 +47,18 @@ _BITS_64: Final = 2**64 - 1
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """The host an actor lives on, and the token of its present life there."""
+    """The host of an actor, and the token of its stay there."""
 
     host: str
     token: int
-    offset: int = -1  # Of its entry; it has none on the way to the log.
+    offset: int = -1  # The offset of its entry, once it is on disk.
 
     def is_at(self, host: str, token: int) -> bool:
         return self.host == host and self.token == token
 
 
 class Coming(msgspec.Struct, eq=False):
-    """A place on its way to the log, and who waits for it."""
+    """A place that is being written, and the answers that wait for it."""
 
     actor: str
     place: Place
@@ -69,45 +67,45 @@ class Coming(msgspec.Struct, eq=False):
 
 
 class Placements:
-    """Every placed actor. Invariant: what is stored is in the order of its entries."""
+    """All places. Invariant: stored places are in the order of their entries."""
 
     def __init__(self) -> None:
         self._stored: dict[str, Place] = {}
         self._coming: dict[str, Coming] = {}
-        self._new = 0  # How many of these have no place on disk.
+        self._new = 0  # How many pending actors have no place on disk.
         self._order = count()
-        # How many actors live on each host.
+        # The number of actors by host.
         self._on: dict[str, int] = {}
         self._dirty: set[str] = set()
 
     def __len__(self) -> int:
-        """How many have a place, on disk or on its way there."""
+        """The number of actors with a place, on disk or pending."""
         return len(self._stored) + self._new
 
     def find(self, actor: str) -> Place | None:
-        """Where the actor lives, or will when what is on its way is on disk."""
+        """The place of an actor, pending ones included."""
         coming = self._coming.get(actor)
         return self._stored.get(actor) if coming is None else coming.place
 
     def are_on(self, host: str) -> bool:
-        """Does anybody live there, or will?"""
+        """Is any actor placed on this host, or about to be?"""
         return host in self._on or any(one.place.host == host for one in self._coming.values())
 
     # On the way to the log.
 
     def send(self, actor: str, place: Place) -> Coming:
-        """The actor has this place once that is on disk."""
+        """A place is sent to the log."""
         self._new += self.find(actor) is None
         coming = self._coming[actor] = Coming(actor, place, next(self._order), [])
         return coming
 
     def latest(self, actors: Iterable[str]) -> Coming | None:
-        """The last of what is on its way for these; when it is on disk, all is."""
+        """The last pending place of these actors; once it is on disk, all of them are."""
         found = [self._coming[actor] for actor in actors if actor in self._coming]
         return max(found, key=lambda one: one.order, default=None)
 
     def took(self, coming: Coming, offset: int) -> Place | None:
-        """It is on disk; where the actor lived before."""
+        """A place is on disk; return the one before it."""
         before = self._stored.get(coming.actor)
         self._new -= before is None
         self.note(coming.actor, coming.place.host, coming.place.token, offset)
@@ -116,14 +114,14 @@ class Placements:
         return before
 
     def refused(self, coming: Coming) -> None:
-        """The log refuses everything that is on its way."""
+        """The log rejected all pending places."""
         if self._coming.pop(coming.actor, None) is not None:
             self._new -= coming.actor not in self._stored
 
     # On disk.
 
     def note(self, actor: str, host: str, token: int, offset: int) -> None:
-        """The log says so at this offset."""
+        """Apply a place read from the log."""
         before = self._stored.pop(actor, None)
         if before is not None:
             self._on[before.host] -= 1
@@ -136,18 +134,18 @@ class Placements:
 
     @property
     def defined_at(self) -> int | None:
-        """An offset of the log from which on all of this is found; `None` if there is nothing."""
+        """The log from this offset on contains all places; `None` if there are none."""
         return next((one.offset for one in self._stored.values()), None)
 
     def before(self, end: int) -> Iterator[tuple[str, Place]]:
-        """What the log says only before this offset, and is not about to say again."""
+        """The places that the log holds only before this offset."""
         old = takewhile(lambda item: item[1].offset < end, self._stored.items())
         return (item for item in old if item[0] not in self._coming)
 
     # Across restarts.
 
     def take_rows(self, *, is_whole: bool) -> list[Row]:
-        """What changed on disk since the last time, or all."""
+        """The places stored since the last call, or all."""
         chosen: Iterable[str] = self._stored if is_whole else self._dirty
         rows = [self._row(actor) for actor in chosen]
         self._dirty.clear()
@@ -158,30 +156,30 @@ class Placements:
         return (actor, place.host, place.token, place.offset)
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """Begin with a snapshot, in the order of the entries."""
+        """Load a snapshot, in the order of the entries."""
         for row in rows:
             self.note(*row)
         self._dirty.clear()
 
 
-# Which host an actor gets, by rendezvous hashing: it depends on the names alone, is spread evenly,
-# and where hosts come and go only actors of these would choose otherwise.
+# Rendezvous hashing: the choice depends on names alone, is spread evenly, and only the actors of a
+# host are affected when it comes or goes.
 
 
 def number_of(name: str) -> int:
-    """A name as 64 bits that look like chance."""
+    """A 64-bit hash of a name."""
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
 def preferred(actor: str, hosts: Iterable[tuple[int, str]]) -> str | None:
-    """The host that suits an actor best, of numbers and names; `None` if there is none."""
+    """The preferred host of an actor among (hash, name) pairs; `None` if there are none."""
     number = number_of(actor)
     best = max(((_mixed(number ^ one), name) for one, name in hosts), default=None)
     return None if best is None else best[1]
 
 
 def _mixed(number: int) -> int:
-    """Every bit of the result depends on every bit of the number (the end of MurmurHash3)."""
+    """The finalizer of MurmurHash3: every input bit affects every output bit."""
     number ^= number >> 33
     number = number * 0xFF51AFD7ED558CCD & _BITS_64
     number ^= number >> 33
@@ -189,13 +187,13 @@ def _mixed(number: int) -> int:
     return number ^ number >> 33
 
 
-# So many places are written again at once before the log is cut; the rest follow a tick later.
+# The number of places rewritten at once before the log is cut; the rest follow a tick later.
 ANCHORS_MAX: Final = 10_000
 _FIRST_TOKEN: Final = 1
 
 
 class Placement:
-    """Gives actors their places, and tells whoever asks."""
+    """Places actors, and answers where they are."""
 
     def __init__(
         self,
@@ -219,7 +217,7 @@ class Placement:
         return {"hub:place": self.place, "hub:move": self.move}
 
     def place(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:place`: where these actors live, in the order they are asked for."""
+        """`hub:place`: the places of these actors, in the order of the request."""
         request = requests.parse(requests.PlaceRequest, message.payload)
         if request.tokens is not None and request.host is None:
             raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
@@ -259,7 +257,7 @@ class Placement:
         return box
 
     def _present(self, now: int, kind: str) -> list[tuple[int, str]]:
-        """Numbers and names of the hosts for a kind that are there."""
+        """Hashes and names of the connected hosts for a kind."""
         return [
             (number_of(box.name), box.name)
             for box in self._streams.hosts()
@@ -271,7 +269,7 @@ class Placement:
         return registration is not None and mailboxes.HOST in registration.capabilities
 
     def move(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:move`: another host has the actor from now on, under the next token."""
+        """`hub:move`: move an actor to another host, with the next token."""
         request = requests.parse(requests.MoveRequest, message.payload)
         actor, known = request.actor, self._placements.find(request.actor)
         moved = Place(request.to, request.token + 1)
@@ -289,7 +287,7 @@ class Placement:
         return self._answer_when_stored(answer, [actor], fresh, now)
 
     def check_fences(self, fences: dict[str, int]) -> None:
-        """Refuse a message whose sender believes an actor where it does not live any more."""
+        """Refuse a message whose sender knows an outdated place of an actor."""
         find = self._placements.find
         stale: list[object] = []
         for actor, token in fences.items():
@@ -305,7 +303,7 @@ class Placement:
     def _answer_when_stored(
         self, answer: DeferredAnswer, actors: list[str], fresh: dict[str, Place], now: int
     ) -> list[Effect]:
-        """Write what is new, and answer when that and what is on its way already is on disk."""
+        """Write new places; answer once these and earlier pending ones are on disk."""
         if fresh:
             self._storage.check()
         appends = [self._append(actor, place, now) for actor, place in fresh.items()]
@@ -334,11 +332,11 @@ class Placement:
         return [one for each in coming.waiters for one in each.refused(refusal, now)]
 
     def anchored(self) -> int | None:
-        """An offset of the log from which on all of this is found; `None` if there is nothing."""
+        """The log from this offset on contains all places; `None` if there are none."""
         return self._placements.defined_at
 
     def anchor(self, end: int, now: int) -> list[Effect]:
-        """Write down again where actors live, if the log is about to forget it."""
+        """Rewrite places that the log is about to lose."""
         chosen = list(islice(self._placements.before(end), ANCHORS_MAX))
         return [Append(_entry(*one, now), partial(self._anchored, *one)) for one in chosen]
 
@@ -348,7 +346,7 @@ class Placement:
 
 
 class _Search:
-    """Gives a place to actors without one, on a host that is there."""
+    """Places actors that have no place on a connected host."""
 
     def __init__(self, session: Session, present: Callable[[str], list[tuple[int, str]]]) -> None:
         self._session = session
@@ -372,14 +370,14 @@ class _Search:
 
 
 class _Claim:
-    """Gives actors to the host that asks, but none that lives elsewhere."""
+    """Gives actors to the requesting host, except those placed elsewhere."""
 
     def __init__(self, box: Mailbox, tokens: dict[str, int]) -> None:
         self._box = box
         self._tokens = tokens
 
     def find(self, actor: str, known: Place | None) -> Place | Refusal:
-        # What the host knows from before may be more than a hub knows that was made anew.
+        # After a loss of data the host may know a higher token than the hub.
         token = self._tokens.get(actor, _FIRST_TOKEN)
         if known is not None and (known.host != self._box.name or known.token >= token):
             return known

@@ -1,4 +1,4 @@
-"""Looking back: `hub:replay` sends a range of a durable topic again, without settling anything."""
+"""`hub:replay` sends a range of a topic again; `hub:republish` appends what a job selected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PAGE_BYTES = 2**20
 
 
 class Replayer:
-    """Sends again what is in a topic, and what a job brings from the lake."""
+    """Replays topics, and appends copies that a job selected in the lake."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Replayer:
         return {"hub:replay": self.replay, "hub:republish": self.republish}
 
     def replay(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """The copies in order, then `hub:replayed` with how far it came."""
+        """`hub:replay`: send copies in order, then `hub:replayed` with the position reached."""
         request = requests.parse(requests.ReplayRequest, message.payload)
         check_may_read(session, request.topic)
         topic = self._streams.find(request.topic)
@@ -90,7 +90,7 @@ class Replayer:
         return reading.go_on(now)
 
     def republish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Append what this job has not appended yet; answered when all of it is on disk."""
+        """`hub:republish`: append the copies that are new; answered once all are on disk."""
         request = requests.parse(requests.RepublishRequest, message.payload)
         _check_may(session, request.to)
         target = self._find(request.to)
@@ -155,7 +155,7 @@ class Replayer:
         return CopyTarget(topic, to.subscription)
 
     def _check_room(self, target: CopyTarget, count: int, now: int) -> None:
-        """While its owner is away, a mailbox takes as much as from any sender."""
+        """Refuse if the mailbox of an absent owner is full."""
         box = target.stream
         if not isinstance(box, Mailbox) or box.subscription.consumers:
             return
@@ -175,13 +175,13 @@ class Replayer:
         return append
 
     def anchored(self) -> int | None:
-        """An offset of the log from which on all of this is found; `None` if there is nothing."""
+        """The log from this offset on contains all progress; `None` if there is none."""
         return self._replays.defined_at if self._replays.is_known else None
 
     def anchor(self, end: int, now: int) -> list[Effect]:
-        """Write down how far replays have come, if the log is about to forget it."""
+        """Rewrite the progress of jobs that the log is about to lose."""
         replays = self._replays
-        # With copies on their way it would not be the last word; there will be another occasion.
+        # With copies pending the progress would be outdated; a later call writes it.
         if not replays.is_known or replays.defined_at >= end or replays.on_its_way:
             return []
         entry = Entry(Kind.REPLAYS_STAND, "", 0, 0, now, replays.state())
@@ -193,7 +193,7 @@ class Replayer:
 
 
 class _Reading:
-    """One request, page by page; it stops early when the reader does not keep up."""
+    """One replay, page by page; it ends early if the reader is too slow."""
 
     def __init__(
         self,
@@ -278,17 +278,17 @@ _NOTHING: Final[Bound] = (-1, -1)
 
 
 def place_of(replay: ReplayOrigin) -> Place:
-    """Where the original of a copy is."""
+    """The position of the original of a copy."""
     return (replay.shard, replay.epoch, replay.offset)
 
 
 def bound_of(replay: ReplayOrigin) -> Bound:
-    """What the job that sent a copy is bounded by."""
+    """The bound of the job that sent a copy."""
     return (replay.until_epoch, replay.until_offset)
 
 
 class OnItsWay(msgspec.Struct):
-    """Copies of a job that are not on disk yet: the last of them, and who waits for it."""
+    """Pending copies of a job: the last one, and the answers that wait for it."""
 
     last: ReplayOrigin
     waiters: list[DeferredAnswer]
@@ -301,7 +301,7 @@ class OnItsWay(msgspec.Struct):
 
 
 class Replays:
-    """The last copy of each job; what is not committed is kept apart."""
+    """The progress of jobs: the last copy of each, committed and pending."""
 
     def __init__(self, jobs_max: int = JOBS_MAX) -> None:
         self._jobs_max = jobs_max
@@ -309,7 +309,7 @@ class Replays:
         self._forgotten = _NOTHING
         self.on_its_way: dict[str, OnItsWay] = {}
         self.is_dirty = False
-        # An offset of the log from which on all of this is found.
+        # The log from this offset on contains all of this.
         self.defined_at = 0
 
     def __len__(self) -> int:
@@ -317,7 +317,7 @@ class Replays:
 
     @property
     def is_known(self) -> bool:
-        """Is there anything the log must not lose?"""
+        """Is there any progress to keep?"""
         return bool(self._last) or self._forgotten != _NOTHING
 
     def last(self, job: str) -> ReplayOrigin | None:
@@ -325,13 +325,13 @@ class Replays:
         return self._last.get(job)
 
     def newest(self, job: str) -> Place | None:
-        """The original of the last copy of a job, on disk or on its way there."""
+        """The original of the last copy of a job, on disk or pending."""
         pending = self.on_its_way.get(job)
         known = self._last.get(job) if pending is None else pending.last
         return None if known is None else place_of(known)
 
     def check(self, job: str, bound: Bound) -> None:
-        """Refuse a job that may have been forgotten, or is another one of the same name."""
+        """Refuse a job that may have been forgotten, or that differs from the known one."""
         pending = self.on_its_way.get(job)
         known = self._last.get(job) if pending is None else pending.last
         if known is not None:
@@ -367,18 +367,18 @@ class Replays:
     # Across restarts.
 
     def state(self) -> bytes:
-        """All of it, for a snapshot or an anchor."""
+        """The progress of all jobs, for a snapshot or an anchor."""
         return encode_body(ReplaysStandBody([*self._last.values()], *self._forgotten))
 
     def take_state(self, *, is_whole: bool) -> bytes | None:
-        """The same if it changed since the last time, or if it is asked for."""
+        """The progress of all jobs if it changed since the last call, or if `is_whole`."""
         if not (self.is_dirty or is_whole):
             return None
         self.is_dirty = False
         return self.state()
 
     def restore(self, state: bytes, offset: int = 0) -> None:
-        """What was written is known again, beside what is; raises `msgspec.MsgspecError`."""
+        """Add progress read from a snapshot or an anchor; raises `msgspec.MsgspecError`."""
         stands = decode_body(ReplaysStandBody, state)
         for one in stands.last:
             self.note(one, offset)
@@ -388,15 +388,15 @@ class Replays:
 
 
 MESSAGES_MAX: Final = 100
-# A single message may be larger: whatever was accepted once can be sent again.
+# A single message may be larger, since everything accepted once can be sent again.
 BYTES_MAX: Final = 512 * 2**10
-# Calls between actors are answered and must not be made twice.
+# Calls between actors have answers and must not be repeated.
 CALL_TYPE_PREFIX: Final = "call:"
 OPERATION: Final = "republish"
 
 
 class CopyTarget(msgspec.Struct, frozen=True):
-    """Where copies go."""
+    """The target of copies."""
 
     stream: Topic | Mailbox
     only_for: str | None = None
@@ -415,7 +415,7 @@ def _check_may(session: Session, to: requests.Destination) -> None:
 
 
 def _check(request: requests.RepublishRequest, size: int) -> None:
-    """Refuse what cannot be sent again, all of it or nothing."""
+    """Refuse the whole request if any message cannot be sent again."""
     messages = request.messages
     if len(messages) > MESSAGES_MAX:
         raise refusals.structural(f"payload.messages has more than {MESSAGES_MAX} members")
@@ -462,7 +462,7 @@ def _copy(
 
 
 def copy_id_of(job: str, place: Place) -> str:
-    """The same copy has the same id, whenever it is made; in the form of a UUID."""
+    """The id of a copy as a UUID; the same copy always gets the same id."""
     text = " ".join(map(str, (*place, job)))
     digits = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
@@ -489,6 +489,6 @@ def _not_copied(
     refusal: Refusal,
     now: int,
 ) -> list[Effect]:
-    # The log refuses everything that is on its way.
+    # The log rejects all pending entries together.
     replays.on_its_way.pop(replay.job, None)
     return refused(refusal, now)

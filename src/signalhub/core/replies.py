@@ -1,4 +1,4 @@
-"""What the hub itself says to a session: answers, refusals and notices."""
+"""The hub's own messages to a session: answers, refusals and notices."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Replies:
         return Reply(session, frame)
 
     def notice(self, session: Session, type: str, payload: bytes, now: int) -> Reply:
-        """Tell a session something it did not ask for."""
+        """Send a session something it did not request."""
         frame = wire.from_hub(
             message_id=self._next_id(),
             type=type,
@@ -57,7 +57,7 @@ class Replies:
         return Reply(session, frame)
 
     def refuse(self, session: Session, request: Envelope, refusal: Refusal, now: int) -> Reply:
-        """Answer a request with what is wrong and what to do."""
+        """Answer a request with an error."""
         self._tally.count_error(refusal.code)
         trace = requests.trace_of(request)
         return self.reply(session, request, "hub:error", error_payload(refusal), now, trace)
@@ -70,7 +70,7 @@ class Replies:
         sender: str | None,
         message_id: str | None,
     ) -> Reply:
-        """Answer a frame that could not be read as an envelope."""
+        """Answer a frame that is not an envelope with an error."""
         self._tally.count_error(refusal.code)
         frame = wire.from_hub(
             message_id=self._next_id(),
@@ -89,14 +89,14 @@ class Replies:
         type: str,
         payload: dict[str, object] | Callable[[], dict[str, object]],
     ) -> DeferredAnswer:
-        """The answer to a request that waits for its entry."""
+        """An answer that waits until an entry is on disk."""
         return DeferredAnswer(self, session, message, type, payload)
 
 
 class DeferredAnswer:
-    """Answers a request once its entry is on disk, or says why it is not.
+    """Answers a request once its entry is on disk, or with the reason why it is not.
 
-    A payload that is called shows what holds then.
+    A callable payload is evaluated when the answer is made.
     """
 
     __slots__ = ("_message", "_payload", "_replies", "_session", "_type")
@@ -124,7 +124,7 @@ class DeferredAnswer:
         return [self._replies.reply(session, self._message, self._type, payload, now)]
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
-        """The log did not take it."""
+        """The log rejected the entry."""
         if self._session.state is not SessionState.CONNECTED:
             return []
         return [self._replies.refuse(self._session, self._message, refusal, now)]

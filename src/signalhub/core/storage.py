@@ -1,4 +1,4 @@
-"""How the log is: what it promises, whether it takes entries, and what it still has to take."""
+"""The state of the log: its durability, whether it accepts entries, and entries to retry."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _DURABILITY: Final = {"always": "fsync", "interval": "interval", "os": "os"}
 
 
 class LogState:
-    """The log as the core knows it."""
+    """What the core knows about the log."""
 
     def __init__(self, sync: str) -> None:
         self.durability = _DURABILITY[sync]
-        # Why the log takes nothing more, if it has stopped.
+        # Why the log has stopped, if it has.
         self.fault: Refusal | None = None
-        # Entries nobody waits for that the log had no room for.
+        # Entries that the log had no room for and that nothing waits for.
         self._unwritten: list[Entry] = []
 
     def stop(self, fault: Refusal) -> None:
-        """The log takes nothing more until the next start."""
+        """The log accepts nothing more until the next start."""
         self.fault = fault
 
     def check(self) -> None:
-        """Refuse what needs the log when the log has stopped."""
+        """Refuse if the log has stopped."""
         if self.fault is not None:
             raise self.fault
 
     def append(self, entry: Entry) -> Append:
-        """An entry nobody waits for, which is written later if the log has no room now."""
+        """Append an entry that nothing waits for; it is retried later if the log has no room."""
         return Append(entry, refused=partial(self._refused, entry))
 
     def _refused(self, entry: Entry, refusal: Refusal, now: int) -> list[Effect]:
@@ -41,6 +41,6 @@ class LogState:
         return []
 
     def tick(self) -> list[Effect]:
-        """Try again to write what the log had no room for."""
+        """Retry the entries that the log had no room for."""
         unwritten, self._unwritten = self._unwritten, []
         return [self.append(one) for one in unwritten]

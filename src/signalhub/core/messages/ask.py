@@ -1,12 +1,12 @@
 """Asks: at least once, through the log.
 
-An ask is written to the log before anything else happens to it. An actor with a mailbox gets it
-through the mailbox: at once if it is there and nothing waits before it, else later. An actor
-without one gets it now or not at all. The sender is told `delivered` when the bytes are the
-kernel's, `queued` when they wait in a mailbox.
+An ask is written to the log first. An actor with a mailbox gets it through the mailbox: at once if
+the actor is connected and nothing is queued before the ask, otherwise later. An actor without a
+mailbox gets it now or never. The sender is told `delivered` once the bytes are written to the
+socket, `queued` if the ask waits in a mailbox.
 
-What a session sends to a recipient after an ask waits until the ask is on disk, so that the order
-holds; other recipients do not wait.
+Messages that a session sends to the same recipient after an ask wait until the ask is on disk, to
+keep the order. Messages to other recipients do not wait.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class AskReceipt(msgspec.Struct, eq=False):
-    """An ask on its way."""
+    """An ask in progress."""
 
     session: Session
     message: Envelope
@@ -59,24 +59,24 @@ class AskReceipt(msgspec.Struct, eq=False):
     received_at_ms: int
     expires_at: float | None
     stored: MessageBody
-    key: bytes  # What it is known by while it is on its way, and after that.
+    key: bytes  # The key for de-duplication.
     mailbox: Mailbox | None = None
     seq: int = 0
     offset: int = -1
     # It may have been delivered before a restart.
     is_doubtful: bool = False
-    # What the same sender sent to the same recipient after it, while it was not on disk.
+    # Messages of the same sender to the same recipient that wait until this ask is on disk.
     behind: list[Deliver | FanOut] | None = None
     order: int = 0
 
     @property
     def listening(self) -> list[Session]:
-        """The askers who are still there."""
+        """The askers that are still connected."""
         return [asker for asker in self.askers if asker.state is SessionState.CONNECTED]
 
 
 class Orphan(msgspec.Struct, frozen=True):
-    """An ask from before a restart, to an actor without a mailbox, whose fate is not known."""
+    """An ask of an earlier process to an actor without a mailbox; its outcome is unknown."""
 
     offset: int
     at_ms: int
@@ -84,9 +84,9 @@ class Orphan(msgspec.Struct, frozen=True):
 
 
 class FanReceipt(msgspec.Struct, eq=False):
-    """A publish or broadcast on its way; `topic` is `None` for a broadcast.
+    """A publish or broadcast in progress; `topic` is `None` for a broadcast.
 
-    Dead letters are published by nobody: there is no message, and no session to be told.
+    Dead letters have no sender: `message` is `None` and no session is told.
     """
 
     session: Session | None
@@ -94,14 +94,14 @@ class FanReceipt(msgspec.Struct, eq=False):
     topic: str | None
     received_at_ms: int
     expires_at: float | None
-    # Of a durable topic: whom to tell, and how the answer begins.
+    # For a durable topic: the sessions to answer, and the beginning of the answer.
     durable: Topic | None = None
     askers: list[Session] = msgspec.field(default_factory=list)
     answer: bytes = b""
 
 
 class PublishReceipt(msgspec.Struct, eq=False):
-    """A durable publish on its way to the log."""
+    """A durable publish that is being written to the log."""
 
     message: Envelope | None
     askers: list[Session]
@@ -115,7 +115,7 @@ class PublishReceipt(msgspec.Struct, eq=False):
 
 
 class Told(msgspec.Struct, eq=False):
-    """A broadcast as ask: its sender hears how many got it, and hears the same if it asks again."""
+    """A broadcast sent as ask; its sender is told the number of recipients."""
 
     session: Session
     message: Envelope
@@ -125,7 +125,7 @@ class Told(msgspec.Struct, eq=False):
     offset: int = -1
 
 
-# What is on its way, by sender and id.
+# Asks and publishes in progress, by sender and id.
 Pending = dict[bytes, AskReceipt | PublishReceipt | Told]
 
 DELIVERED: Final = "delivered"
@@ -136,7 +136,7 @@ _UNKNOWN_RESOLUTION: Final = (
 
 
 class Asks:
-    """Asks on their way to their recipients."""
+    """Accepts asks and delivers them."""
 
     def __init__(
         self,
@@ -161,10 +161,10 @@ class Asks:
         self._next_id = ids.next
         self._settings = settings
         self._tally = tally
-        self._asked = 0  # How many asks were ever sent to the log.
+        self._asked = 0  # The number of asks ever sent to the log.
         # Settlements of asks to actors without a mailbox, written once per turn.
         self.loose: list[Settlement] = []
-        # Such asks from before a restart whose fate is not known, by sender and id.
+        # Asks of an earlier process whose outcome is unknown, by sender and id.
         self.orphans: dict[tuple[str, str], Orphan] = {}
 
     def accept(
@@ -177,7 +177,7 @@ class Asks:
         expires_at: float | None,
         now: int,
     ) -> list[Effect]:
-        """An ask that was not accepted before: to the log with it, unless nobody could get it."""
+        """Write a new ask to the log, or refuse it if it has no possible recipient."""
         mailbox = self._streams.mailboxes.get(target)
         if mailbox is None:
             if self._registry.find(target, now) is None:
@@ -201,11 +201,11 @@ class Asks:
         self._pending[key] = receipt
         orphan = self.orphans.pop((message.sender, message.id), None)
         if orphan is not None and mailbox is None:
-            # It is in the log from before a restart, and whether it was delivered nobody knows.
+            # An earlier process wrote it to the log; whether it was delivered is unknown.
             receipt.is_doubtful = True
             stored.copy_id = orphan.copy_id
             return self._committed(receipt, orphan.offset, now)
-        # Nothing may fail between a position and its entry: that would leave a hole.
+        # Nothing may fail between assigning a position and appending: that would leave a gap.
         body = encode_body(stored)
         if mailbox is not None:
             receipt.seq = mailbox.assign()
@@ -232,7 +232,7 @@ class Asks:
         *,
         retryable: bool = False,
     ) -> Reply:
-        """The one error both kinds of clients know by its own type."""
+        """The one error that has a message type of its own."""
         self._tally.unknown_targets += 1
         self._tally.count_error(Code.UNKNOWN_ACTOR)
         payload = wire.encode(
@@ -249,14 +249,14 @@ class Asks:
         return self._replies.reply(session, message, "hub:unknown_actor", payload, now, trace)
 
     def waiting_in(self, mailbox: Mailbox, now: int) -> int:
-        """How many messages wait; what has expired meanwhile is settled, and that is written."""
+        """How many messages wait in a mailbox, after settling the expired ones."""
         waiting = mailbox.waiting(now)
         if mailbox.subscription.settlements:
             self._dispatcher.wake(mailbox.subscription)
         return waiting
 
     def check_room(self, mailbox: Mailbox, count: int, now: int) -> None:
-        """A mailbox whose owner is away takes only so much; an empty one takes what comes."""
+        """Refuse if the mailbox of an absent owner is full; an empty one accepts any size."""
         limit, setting = self._settings.mailbox.limit, "mailbox.limit"
         if mailbox.is_host:
             limit, setting = self._settings.actors.mailbox_limit, "actors.mailbox_limit"
@@ -265,10 +265,10 @@ class Asks:
             self._tally.mailbox_full += 1
             raise refusals.mailbox_full(mailbox.name, waiting, limit, setting)
 
-    # The order of what follows an ask.
+    # The order of messages behind an ask.
 
     def before_any(self, session: Session, audience: Audience) -> AskReceipt | None:
-        """The latest ask to anybody in an audience, if one is not on disk yet."""
+        """The latest ask to anyone in the audience that is not on disk yet, if there is one."""
         owners = {
             registration.session: ask
             for target, ask in session.unsynced.items()
@@ -286,7 +286,7 @@ class Asks:
         if mailbox is None:
             return [*self._deliver(receipt, now), *release(receipt)]
         if mailbox.subscription.is_deleted:
-            # Its owner has given the mailbox up meanwhile.
+            # The mailbox was deleted in the meantime.
             return [*self._gone(receipt, now), *release(receipt)]
         stored = receipt.stored
         held = Held(receipt.seq, offset, receipt.received_at_ms, stored, size_of(stored))
@@ -300,7 +300,7 @@ class Asks:
         return []
 
     def _deliver(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """To an actor without a mailbox."""
+        """Deliver to an actor without a mailbox."""
         registration = self._registry.find(receipt.target, now)
         if registration is None:
             return self._gone(receipt, now)
@@ -324,7 +324,7 @@ class Asks:
         return [deliver]
 
     def _refused(self, receipt: AskReceipt, refusal: Refusal, now: int) -> list[Effect]:
-        """The log did not take it: the sender may try again with the same id, or must be told."""
+        """The log rejected the ask: tell the sender, who may retry with the same id."""
         message = receipt.message
         self._pending.pop(receipt.key, None)
         replies = [
@@ -332,10 +332,10 @@ class Asks:
         ]
         return [*replies, *release(receipt)]
 
-    # What becomes of it then.
+    # Outcomes.
 
     def answer_fresh(self, mailbox: Mailbox, now: int) -> list[Effect]:
-        """What the pass did not send waits in the mailbox."""
+        """Answer the asks that the pass did not send: they wait in the mailbox."""
         effects: list[Effect] = []
         for receipt in mailbox.take_fresh():
             effects += self.queued(receipt, now)
@@ -343,12 +343,12 @@ class Asks:
         return effects
 
     def queued(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """It waits for its recipient; the time in the answer is that of its acceptance."""
+        """Answer that the ask is queued, with the time of its acceptance."""
         self._tally.queued_asks += 1
         return self._answer(receipt, _ack(receipt, receipt.received_at_ms, QUEUED), now)
 
     def delivered(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """The recipient's bytes are the kernel's."""
+        """The ask was written to the recipient's socket."""
         self._tally.ask_latency.observe((now - receipt.received_at_ms) / 1000)
         return self._answer(receipt, _ack(receipt, now, DELIVERED), now)
 
@@ -370,7 +370,7 @@ class Asks:
         *,
         is_duplicate: bool = False,
     ) -> Reply:
-        """What the sender is told, the first time and every time after."""
+        """The answer to an ask, the first time and on every repetition."""
         payload: dict[str, object] = {
             "messageId": message.id,
             "deliveredAt": ack.at_ms,
@@ -385,12 +385,12 @@ class Asks:
         return self._replies.reply(session, message, "hub:delivery_ack", wire.encode(payload), now)
 
     def handed_over(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """An ask to an actor without a mailbox has reached its socket, which settles it."""
+        """Settle an ask to an actor without a mailbox: it was written to the socket."""
         self._settle(receipt, Outcome.WRITTEN, now)
         return self.delivered(receipt, now)
 
     def undelivered(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """The bytes never left: say so; the same id may be tried again."""
+        """The ask was not written: tell the sender, who may retry with the same id."""
         if receipt.expires_at is not None and receipt.expires_at < now:
             self._tally.expired_asks += 1
             self._settle(receipt, Outcome.EXPIRED, now)
@@ -398,7 +398,7 @@ class Asks:
         return self._gone(receipt, now)
 
     def _gone(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """Nobody is there any more."""
+        """Refuse an ask whose recipient has left."""
         self._settle(receipt, Outcome.GONE, now)
         message = receipt.message
         self._pending.pop(receipt.key, None)
@@ -408,7 +408,7 @@ class Asks:
         ]
 
     def overflowed(self, receipt: AskReceipt, waiting: int, now: int) -> list[Effect]:
-        """Too much waits for the target already: refuse, so that the sender tries again later."""
+        """Refuse because the target's queue is full; the sender may retry later."""
         self._settle(receipt, Outcome.DROPPED, now)
         refusal = refusals.queue_full(receipt.target, waiting, self._settings.outbound)
         return self._withdraw(receipt, refusal, now)
@@ -419,7 +419,7 @@ class Asks:
         return [self._replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
     def _settle(self, receipt: AskReceipt, outcome: Outcome, now: int) -> None:
-        """What became of an ask without a mailbox is written with the tick's others."""
+        """Note the outcome of an ask without a mailbox; it is written at the end of the turn."""
         sent_at = now if outcome is Outcome.WRITTEN else 0
         self.loose.append(
             Settlement(0, receipt.offset, outcome, 1, 0, sent_at, sent_at, receipt.target)
@@ -428,16 +428,16 @@ class Asks:
     # Turns and time.
 
     def write_settlements(self, now: int) -> list[Effect]:
-        """What became of asks without a mailbox since the last turn."""
+        """Write the outcomes of asks without a mailbox since the last turn."""
         if not self.loose:
             return []
         deliveries, self.loose = self.loose, []
         body = encode_body(SettledBody("", 0, deliveries))
-        # The log may have no room: nobody waits for these, and only the audit will miss them.
+        # If the log has no room these are lost, which only an audit notices.
         return [Append(Entry(Kind.SETTLED, "", 0, 0, now, body))]
 
     def tick(self, now: int) -> None:
-        """Orphans that nobody asks for again any more are given up."""
+        """Give up orphans that are too old to be repeated."""
         oldest_ms = now - self._settings.dedup.window_s * 1000
         for key, orphan in list(self.orphans.items()):
             if orphan.at_ms < oldest_ms:
@@ -445,14 +445,14 @@ class Asks:
                 self.loose.append(Settlement(0, orphan.offset, Outcome.GONE, 0))
 
     def oldest(self, offset: int) -> int:
-        """Where the oldest unanswered one is, if it is before this."""
+        """The offset of the oldest unanswered ask, `offset` at most."""
         pending = [one.offset for one in self._pending.values() if one.offset >= 0]
         orphans = (one.offset for one in self.orphans.values())
         return min([offset, *pending, *orphans])
 
 
 def wait_behind(ask: AskReceipt, effect: Deliver | FanOut) -> list[Effect]:
-    """It follows the ask, which is on its way to the disk."""
+    """Hold a message back until the ask before it is on disk."""
     if ask.behind is None:
         ask.behind = []
     ask.behind.append(effect)
@@ -460,12 +460,12 @@ def wait_behind(ask: AskReceipt, effect: Deliver | FanOut) -> list[Effect]:
 
 
 def size_of(message: MessageBody) -> int:
-    """About what it takes in memory and on the wire."""
+    """The approximate size of a message in memory and on the wire."""
     return len(message.data) + len(message.metadata) + 256
 
 
 def release(receipt: AskReceipt) -> list[Effect]:
-    """What waited behind the ask may go now."""
+    """Release the messages that waited behind the ask."""
     receipt.session.synced(receipt)
     behind, receipt.behind = receipt.behind, None
     return list(behind or ())

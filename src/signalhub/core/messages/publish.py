@@ -35,7 +35,7 @@ HEADER_CHARS_MAX = 1_024
 
 
 class Publisher:
-    """Messages of durable topics on their way to the log."""
+    """Writes messages of durable topics to the log."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Publisher:
         expires_at: float | None,
         now: int,
     ) -> list[Effect]:
-        """Append a message to a topic; its sender is told when it is on disk."""
+        """Append a message to a topic; the sender is answered once it is on disk."""
         self._storage.check()
         check(request)
         deliver_at = request.deliver_at
@@ -101,8 +101,8 @@ class Publisher:
         session: Session | None = None,
         key: bytes = b"",
     ) -> Append:
-        """The next message of a topic on its way to the log; `message` is the request behind it."""
-        # Nothing may fail between a position and its entry: that would leave a hole.
+        """Append a message at the next position; `message` is the request behind it."""
+        # Nothing may fail between assigning a position and appending: that would leave a gap.
         body = encode_body(stored)
         seq = topic.assign()
         receipt = PublishReceipt(
@@ -117,7 +117,7 @@ class Publisher:
         )
 
     def _committed(self, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
-        """It is on disk: wake subscriptions, send it to those who only listen, tell the sender."""
+        """The message is on disk: wake subscriptions, send live copies, answer the sender."""
         topic, stored = receipt.topic, receipt.stored
         held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
         self._streams.committed(topic, held)
@@ -132,7 +132,7 @@ class Publisher:
             answer = b'%b%d,"durability":"%b"' % (topic.answer_head, receipt.seq, self._durability)
         audience = self._topics.audience(topic.name)
         is_due = stored.deliver_at is None or stored.deliver_at <= now
-        # A replay into one subscription is not for those who only listen.
+        # A replay into one subscription does not go to plain listeners.
         is_live = is_due and (stored.replay is None or stored.only_for is None)
         if audience.recipients and is_live:
             head, tail = send.live(topic, held, now)
@@ -153,7 +153,7 @@ class Publisher:
         listeners: int,
         now: int,
     ) -> list[Effect]:
-        """Tell everybody who published this message; who did so again is told that, too."""
+        """Answer everyone who published this message; repetitions are marked as duplicates."""
         payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
         if len(askers) == 1:
             (asker,) = askers
@@ -175,7 +175,7 @@ class Publisher:
     def published_before(
         self, session: Session, message: Envelope, ack: KnownAck, now: int
     ) -> Reply:
-        """The original answer again."""
+        """Repeat the original answer."""
         name = requests.parse(requests.PublishRequest, message.payload).topic
         topic = self._streams.topics.get(name)
         answer = {
@@ -189,7 +189,7 @@ class Publisher:
         return self._replies.reply(session, message, "hub:published", wire.encode(answer), now)
 
     def _refused(self, receipt: PublishReceipt, refusal: Refusal, now: int) -> list[Effect]:
-        """The log did not take it."""
+        """The log rejected the message."""
         message = receipt.message
         if message is None:
             return []
@@ -202,12 +202,12 @@ class Publisher:
 
 
 def check(request: requests.PublishRequest) -> None:
-    """Refuse what would not fit a message of a durable topic."""
+    """Refuse a request that does not fit a message of a durable topic."""
     check_parts(request.key, request.headers)
 
 
 def check_parts(key: str | None, headers: dict[str, str] | None) -> None:
-    """The same for what stands beside the data."""
+    """Check the key and the headers."""
     if key is not None and len(key) > KEY_CHARS_MAX:
         raise refusals.structural(f"payload.key is longer than {KEY_CHARS_MAX} characters")
     if headers is None:

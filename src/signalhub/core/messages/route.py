@@ -1,9 +1,9 @@
 """Messages between actors: send, broadcast, publish and subscribe.
 
-Order of the checks: may the session speak as `from`, may it do this, was this ask accepted before,
-has it expired, do its fences hold, is the target there. Only what was accepted is remembered for
-de-duplication, so that a refused message may be sent again with the same id. Asks go on in
-`ask.py`, durable topics in `publish.py`, durable subscriptions in `subscriptions/join.py`.
+Order of the checks: sender, permission, duplicate, expiry, fences, target. Only accepted messages
+are remembered for de-duplication, so a refused message may be sent again with the same id. Asks
+continue in `ask.py`, durable topics in `publish.py`, durable subscriptions in
+`subscriptions/join.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Router:
-    """Messages that are forwarded at once, and the way to those that are not."""
+    """Forwards messages, or passes them on to where they are stored."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Router:
     def _answer_again(
         self, session: Session, message: Envelope, key: bytes, now: int
     ) -> list[Effect] | None:
-        """The same ack for a message accepted before; none while its first copy is on its way."""
+        """Repeat the ack of a message accepted before; no answer yet if that one is in progress."""
         pending = self._pending.get(key)
         if pending is not None:
             self._tally.duplicates += 1
@@ -176,7 +176,7 @@ class Router:
         return [self._asks.delivery_ack(session, message, ack, now, is_duplicate=True)]
 
     def broadcast(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """One copy to every live address, optionally only to those with a capability."""
+        """Send a copy to every live address, or to those with a capability."""
         request = requests.parse(requests.BroadcastRequest, message.payload)
         if request.type.startswith(HUB_TYPE_PREFIX):
             raise _hub_type()
@@ -218,7 +218,7 @@ class Router:
         return self._in_order(session, FanOut(Audience(recipients), head, tail, chunk, receipt))
 
     def publish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """One copy to every address that hears the topic, the publisher's own included."""
+        """Send a copy to every address subscribed to the topic, including the publisher's own."""
         try:
             request = _decode_publish(message.payload)
         except requests.UNFIT as error:
@@ -277,7 +277,7 @@ class Router:
         return self._in_order(session, FanOut(audience, head, tail, chunk, receipt))
 
     def _in_order(self, session: Session, fan: FanOut) -> list[Effect]:
-        """A recipient gets the copy after the asks this session sent it before."""
+        """Delay a fan-out until earlier asks of this session to its recipients are on disk."""
         if not session.unsynced:
             return [fan]
         ask = self._asks.before_any(session, fan.audience)
@@ -287,7 +287,7 @@ class Router:
         return wait_behind(ask, fan)
 
     def fanned_out(self, receipt: FanReceipt, queued: int, failed: int, now: int) -> list[Effect]:
-        """The copies are queued in order; tell the sender how many, behind its own copy."""
+        """The copies are queued; tell the sender how many, after its own copy."""
         session, message = receipt.session, receipt.message
         if message is None:
             return []
@@ -319,7 +319,7 @@ class Router:
         return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), then, then)]
 
     def _told(self, told: Told, outcome: int | Refusal, now: int) -> list[Effect]:
-        """The copies have gone out, whatever the log says."""
+        """The copies were sent even though the log rejected the broadcast."""
         message = told.message
         self._pending.pop(told.key, None)
         self._dedup.remember_by(told.key, now, KnownAck(at_ms=now, extra=told.payload))
@@ -330,7 +330,7 @@ class Router:
         ]
 
     def subscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Hear a topic, or all topics a wildcard covers, from now on."""
+        """Subscribe to a topic, or to all topics that match a wildcard."""
         request = requests.parse(requests.SubscribeRequest, message.payload)
         topic = request.topic
         _check_topic(topic)
@@ -353,7 +353,7 @@ class Router:
         return [self._replies.reply(session, message, "hub:subscribed", payload, now)]
 
     def unsubscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Stop hearing a topic, named by itself or by a subscription id; unknown is a no-op."""
+        """Unsubscribe from a topic, by name or subscription id; unknown ones are ignored."""
         request = requests.parse(requests.UnsubscribeRequest, message.payload)
         if not request.topic and not request.subscription_id:
             raise refusals.structural("the payload needs topic or subscriptionId")
@@ -411,12 +411,12 @@ def _check_topic(topic: str) -> None:
 
 
 def _subscribing_address(session: Session, sender: str) -> str:
-    """`from` when this session registered it, else the session's identity."""
+    """`from` if this session registered it, otherwise the session's own address."""
     return sender if sender in session.registrations else session.address
 
 
 def _own_consumer(session: Session, request: requests.UnsubscribeRequest) -> Consumer | None:
-    """The part in a durable subscription that is meant, if one is."""
+    """The consumer that the request names, if it names one."""
     consumer = session.consumers.get(request.subscription_id or "")
     if consumer is not None or request.subscription is None:
         return consumer

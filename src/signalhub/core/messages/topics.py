@@ -1,8 +1,8 @@
-"""Who hears what: plain topics, exact and with wildcards.
+"""Subscriptions to plain topics, exact and with wildcards.
 
 A subscription belongs to an address of a session. Overlapping subscriptions of one address give one
-copy. The audience of a topic is computed once and kept until any subscription changes, so that a
-busy topic costs one look-up per publish.
+copy. The audience of a topic is computed once and cached until a subscription changes, so a busy
+topic costs one lookup per publish.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _IDS_KEPT_MAX = 16
 
 
 class Subscriber(Recipient):
-    """One address of one session, and the topics it asked for."""
+    """One address of one session, and the topics it subscribed to."""
 
     __slots__ = ("topics",)
 
@@ -27,7 +27,7 @@ class Subscriber(Recipient):
 
 
 class Audience:
-    """The recipients of one publish; the same object as long as nobody joins or leaves."""
+    """The recipients of one publish; the same object until a subscription changes."""
 
     __slots__ = ("recipients",)
 
@@ -45,7 +45,7 @@ class _Level:
         self.subscribers: dict[Recipient, None] = {}
 
     def collect(self, levels: list[str], at: int, into: dict[Recipient, None]) -> None:
-        """Add the subscribers of every wildcard that fits `levels[at:]`."""
+        """Add the subscribers of every wildcard that matches `levels[at:]`."""
         subtree = self.below.get(SUBTREE)
         if subtree is not None:
             into.update(subtree.subscribers)
@@ -73,7 +73,7 @@ class Topics:
         return subscriber is not None and topic in subscriber.topics
 
     def subscribe(self, session: Session, address: str, topic: str, subscription_id: str) -> None:
-        """Idempotent; every id issued for the topic stands for it, up to a number."""
+        """Subscribe; idempotent. The last few ids issued for a topic all identify it."""
         subscriber = (session.subscriptions or {}).get(address)
         if subscriber is None:
             subscriber = Subscriber(session, address)
@@ -84,7 +84,7 @@ class Topics:
             self._link(topic, subscriber)
 
     def unsubscribe(self, session: Session, address: str, topic: str) -> bool:
-        """Take one topic from one address; `False` if it was not subscribed."""
+        """Remove one topic of one address; `False` if it was not subscribed."""
         subscriber = (session.subscriptions or {}).get(address)
         if subscriber is None or topic not in subscriber.topics:
             return False
@@ -94,7 +94,7 @@ class Topics:
         return True
 
     def leave(self, session: Session, address: str | None = None) -> None:
-        """Take everything from an address of a session, or from all of them."""
+        """Remove all topics of one address of a session, or of all its addresses."""
         for subscriber in list((session.subscriptions or {}).values()):
             if address is None or subscriber.address == address:
                 for topic in subscriber.topics:
@@ -103,7 +103,7 @@ class Topics:
                 self._drop_if_idle(subscriber)
 
     def audience(self, topic: str) -> Audience:
-        """Everybody who hears `topic` now, each address once."""
+        """The current subscribers of `topic`, each address once."""
         kept = self._audiences.get(topic)
         if kept is not None:
             return kept

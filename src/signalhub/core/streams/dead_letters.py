@@ -1,7 +1,7 @@
-"""Dead letters: messages nobody could handle, kept as a topic of their own, and put back by hand.
+"""Dead letters: messages that could not be handled, stored in a topic of their own.
 
 A message is settled in its own stream only after its dead letter is on disk; a crash between the
-two leaves it in both, never in none. What was put back or thrown away is marked as removed.
+two leaves it in both, never in neither. Redriven and purged letters are marked as removed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PAGE_BYTES = 2**20
 
 
 class DeadLetters:
-    """Buries what nobody could handle, and digs it out again."""
+    """Writes dead letters, redrives and purges them."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class DeadLetters:
         return {"hub:redrive": self.redrive, "hub:purge": self.purge}
 
     def bury(self, subscription: Subscription, flight: Flight, now: int) -> list[Append]:
-        """Publish the dead letter; the original is settled when that is on disk."""
+        """Publish a dead letter; the original is settled once that is on disk."""
         held = flight.held
         assert held is not None
         if held.is_erased:
@@ -84,7 +84,7 @@ class DeadLetters:
         name = address(subscription)
         topic = self.streams.topics.get(name)
         if topic is not None and topic.is_deleting:
-            # Its end is on the way to the log; the next attempt makes it again.
+            # The topic is being deleted; the next attempt creates it again.
             subscription.not_buried(flight)
             self._dispatcher.retry(subscription, now)
             return []
@@ -135,22 +135,22 @@ class DeadLetters:
         self._dispatcher.retry(subscription, now)
         return []
 
-    # Putting back and throwing away.
+    # Redriving and purging.
 
     def redrive(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:redrive`: back to where they came from, with their key and headers."""
+        """`hub:redrive`: return letters to their origin, with their key and headers."""
         request = requests.parse(requests.LettersRequest, message.payload)
         check_may_read(session, request.topic)
         return _Work(self, session, message, request, REDRIVEN).begin(now)
 
     def purge(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:purge`: away with them, which needs the right to delete the topic."""
+        """`hub:purge`: delete letters; needs the permission to delete the topic."""
         request = requests.parse(requests.LettersRequest, message.payload)
         check_may_create(session, request.topic)
         return _Work(self, session, message, request, PURGED).begin(now)
 
     def mail_again(self, box: Mailbox, message: MessageBody, now: int) -> Append:
-        """The next message of a mailbox, which nobody sends just now."""
+        """Append a message to a mailbox without a sender waiting for an answer."""
         body = encode_body(message)
         seq = box.assign()
         entry = Entry(Kind.MAIL, box.name, box.id, seq, now, body)
@@ -159,7 +159,7 @@ class DeadLetters:
     def _mailed(
         self, box: Mailbox, seq: int, message: MessageBody, at_ms: int, offset: int, now: int
     ) -> list[Effect]:
-        """It is in the mailbox again; nobody waits for an answer."""
+        """The message is in the mailbox again."""
         box.committed(seq)
         self.streams.keep(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
         self._dispatcher.wake(box.subscription)
@@ -176,7 +176,7 @@ def address(subscription: Subscription) -> str:
 
 
 class _Work:
-    """One request to put back or throw away, page by page."""
+    """One redrive or purge, page by page."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _Work:
         self._wanted = None if request.seqs is None else sorted(set(request.seqs))
         self._until = self._topic.head
         self._count = 0
-        # Letters whose topic or mailbox is gone, or not for this session; they stay.
+        # Letters that stay: their origin is gone, or this session may not write to it.
         self._skipped = 0
 
     def begin(self, now: int) -> list[Effect]:
@@ -239,7 +239,7 @@ class _Work:
         return [*appends, *self._fetch(found[-1].seq + 1, now)]
 
     def _remove(self, seqs: list[int], offset: int, now: int) -> list[Effect]:
-        """What was put back is on disk, so the letters are done with."""
+        """The redriven messages are on disk, so the letters can be removed."""
         self._topic.remove(seqs)
         return []
 
@@ -251,7 +251,7 @@ class _Work:
         return self._wanted is None or one.seq in self._wanted
 
     def _origin(self, one: Held) -> Topic | Mailbox | None:
-        """Where a letter came from, if that still exists and the session may write to it."""
+        """The origin of a letter, if it still exists and the session may write to it."""
         dead, streams = one.message.dead, self._letters.streams
         assert dead is not None
         allowance = self._session.allowance
@@ -273,7 +273,7 @@ class _Work:
         return letters.publisher.append(origin, again, now)
 
     def _end(self, now: int) -> list[Effect]:
-        """The answer follows everything that was appended, because the log keeps its order."""
+        """Answer after the last append; the log keeps the order."""
         name = "hub:redriven" if self._reason == REDRIVEN else "hub:purged"
         payload: dict[str, object] = {"count": self._count}
         if self._skipped:

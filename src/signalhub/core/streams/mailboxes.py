@@ -1,11 +1,11 @@
-"""The mailboxes of durable actors: opened, attached to a session, found, dropped.
+"""Mailboxes of durable actors: open, attach, find and drop.
 
-A mailbox belongs to an address. Whoever registers the address is attached to it and gets what waits
-there; while nobody is, messages gather up to a limit. It goes when its owner says so, or after a
-long time alone.
+A mailbox belongs to an address. The session that registers the address is attached to the mailbox
+and gets its messages; without one, messages are queued up to a limit. A mailbox is dropped on
+request of its owner, or after a long time without one.
 
-The mailbox of a host is for all the durable actors that live there: it holds more, stays as long as
-they do, and delivers again at once and for ever, because nobody else could take the messages.
+The mailbox of a host serves all durable actors on that host: it holds more, stays as long as the
+actors do, and redelivers at once and without limit, because no other consumer could take over.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from signalhub.counters import Tally
     from signalhub.settings.model import Settings
 
-# Mailboxes are many; their watchdog looks so many times less often.
+# There may be many mailboxes; their watchdog runs less often by this factor.
 HEARTBEAT_FACTOR = 10
 UNBOUNDED = 10**9
 HOST = "actor-host"
@@ -45,7 +45,7 @@ Kinds = tuple[str, ...] | None
 
 
 class Mailboxes:
-    """The mailboxes there are, and who is attached to them."""
+    """Manages mailboxes and the sessions attached to them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Mailboxes:
         self._tally = tally
 
     def open(self, address: str, kinds: Kinds, now: int) -> tuple[Mailbox, Append]:
-        """A new mailbox; it exists for good once its entry is on disk."""
+        """Create a mailbox; it is permanent once its entry is on disk."""
         box = self.make(address, self._streams.take_id(), now, kinds)
         opened, refused = partial(self._opened, box), partial(self._not_opened, box)
         box.making = Append(_definition_entry(box, now), opened, refused)
@@ -90,7 +90,7 @@ class Mailboxes:
         return []
 
     def make(self, address: str, stream_id: int, now: int, kinds: Kinds = None) -> Mailbox:
-        """An empty mailbox that nobody is attached to."""
+        """An empty mailbox without an owner."""
         mailbox = Mailbox(address, stream_id, self._streams.log_epoch, now)
         heartbeat_ms = self._settings.dispatch.heartbeat_ms * HEARTBEAT_FACTOR
         definition = self._definition(kinds)
@@ -120,14 +120,14 @@ class Mailboxes:
     # Hosts.
 
     def kinds_after(self, box: Mailbox, kinds: Kinds) -> Kinds:
-        """What it serves once somebody who serves `kinds` has registered its address.
+        """The kinds a mailbox serves after an owner with `kinds` has registered its address.
 
-        While actors live there it stays a host's, because it must not lose what comes for them.
+        It stays a host's mailbox while actors are placed there, so that their messages are kept.
         """
         return box.kinds if kinds is None and self._placements.are_on(box.name) else kinds
 
     def define(self, box: Mailbox, kinds: Kinds, now: int) -> Append:
-        """It serves other kinds than before, at once, and for good when the entry is on disk."""
+        """Change the kinds it serves; permanent once the entry is on disk."""
         before = box.kinds
         self._serve(box, kinds, now)
 
@@ -143,7 +143,7 @@ class Mailboxes:
         return Append(_definition_entry(box, now), done, undo)
 
     def stored(self, box: Mailbox, kinds: Kinds, now: int) -> None:
-        """What the log says about the kinds it serves."""
+        """The entry that states the kinds it serves."""
         self._serve(box, kinds, now)
         box.stored_kinds = kinds
         if kinds is not None:
@@ -158,14 +158,14 @@ class Mailboxes:
     def attach(
         self, session: Session, mailbox: Mailbox, capabilities: tuple[str, ...], now: int
     ) -> None:
-        """From now on this session gets what is in the mailbox, and nobody else."""
+        """Attach a session as the only consumer of the mailbox."""
         mailbox.capabilities = capabilities
         subscription = mailbox.subscription
-        # A write settles at once where the session does not; then only bytes bound it.
+        # Without acks a write settles a message, so only the byte limit applies.
         window = subscription.definition.window if session.settles_mail else UNBOUNDED
         for other in list(subscription.consumers):
             if other.session is session and other.auto_ack is not session.settles_mail:
-                # It registers again, and keeps what it has.
+                # The same session registers again and keeps its deliveries.
                 other.grant(window)
                 self._dispatcher.wake(subscription)
                 return
@@ -183,7 +183,7 @@ class Mailboxes:
         self._subscriptions.add(consumer, now)
 
     def detach(self, consumer: Consumer, now: int) -> None:
-        """A consumer's session is gone, or gives up its part."""
+        """A consumer left, or its session closed."""
         stream = consumer.subscription.stream
         if isinstance(stream, Mailbox):
             stream.attached_at_ms = now
@@ -191,14 +191,14 @@ class Mailboxes:
         self._subscriptions.leave(consumer, "left", now, is_told=False)
 
     def detach_from(self, session: Session, address: str, now: int) -> None:
-        """The session no longer answers to the address."""
+        """Detach the session from the mailbox of an address."""
         mailbox = self._streams.mailboxes.get(address)
         for consumer in list(mailbox.subscription.consumers) if mailbox is not None else ():
             if consumer.session is session:
                 self.detach(consumer, now)
 
     def expire(self, now: int) -> list[Effect]:
-        """Drop the mailboxes nobody has come back to for long, and no durable actor lives in."""
+        """Drop mailboxes whose owner has been away for long and that host no durable actor."""
         oldest_ms = now - self._settings.mailbox.idle_s * 1000
         idle = [
             mailbox
@@ -215,7 +215,7 @@ class Mailboxes:
     def away(
         self, pattern: Pattern, capability: str | None, now: int
     ) -> Iterator[dict[str, object]]:
-        """Durable actors that are not there."""
+        """The number of mailboxes without an owner attached."""
         for address, mailbox in self._streams.mailboxes.items():
             if capability and capability not in mailbox.capabilities:
                 continue
@@ -223,12 +223,12 @@ class Mailboxes:
                 yield {"address": address, "capabilities": mailbox.capabilities, "away": True}
 
     def drop(self, mailbox: Mailbox, now: int) -> list[Effect]:
-        """A mailbox is dropped with what waits in it, which is counted."""
+        """Drop a mailbox with its messages, which are counted as lost."""
         self._tally.mailbox_dropped += mailbox.waiting(now)
         self._streams.forget(mailbox)
         for consumer in list(mailbox.subscription.consumers):
             self._subscriptions.leave(consumer, "dropped", now, is_told=False)
-        # Whoever has just been accepted is answered, because no pass will run any more.
+        # Answer the asks just accepted, because no pass will run for this mailbox again.
         answers = self._asks.answer_fresh(mailbox, now)
         self._dispatcher.remove(mailbox.subscription)
         entry = mailbox.entry(Kind.STREAM_DELETED, Body(), now)
@@ -241,7 +241,7 @@ def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
 
 
 def kinds_in(capabilities: Iterable[str]) -> Kinds:
-    """The kinds of durable actors that somebody hosts; `None` for nobody's host."""
+    """The kinds of durable actors that a host serves; `None` if it is not a host."""
     words = set(capabilities)
     if HOST not in words:
         return None

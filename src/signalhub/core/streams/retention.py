@@ -1,4 +1,4 @@
-"""How long topics keep their messages, and what keeps the log from being cut."""
+"""Retention of topics, and what must be rewritten before the log is cut."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING_DEFINED: Final = 2**63
 
 
 class Pruning:
-    """Gives up what is not kept any longer."""
+    """Removes messages that a topic no longer keeps."""
 
     def __init__(self, streams: Streams, dispatcher: Dispatcher, tally: Tally) -> None:
         self._streams = streams
@@ -32,7 +32,7 @@ class Pruning:
         self._tally = tally
 
     def lose_before(self, stream: Topic | Mailbox, first: int, now: int) -> list[Effect]:
-        """Retention has removed what was before `first`: count and report what was not settled."""
+        """Messages before `first` are gone: count and report the unsettled ones."""
         first = min(first, stream.head + 1)
         stream.drop_before(first)
         effects: list[Effect] = []
@@ -58,7 +58,7 @@ class Pruning:
         return effects
 
     def expire_topics(self, now: int) -> list[Effect]:
-        """Give up what is older, or more, than a topic keeps."""
+        """Remove messages beyond the age or size that a topic keeps."""
         effects: list[Effect] = []
         for topic in list(self._streams.topics.values()):
             definition = topic.definition
@@ -73,7 +73,7 @@ class Pruning:
     def _find_expired(self, topic: Topic, oldest_ms: float) -> FindTime:
         def then(seq: int | None, now: int) -> list[Effect]:
             if seq is None:
-                # The log could not be read: nothing is known, so nothing is given up.
+                # The log could not be read, so remove nothing.
                 return []
             first = seq or topic.head + 1
             return self.lose_before(topic, first, now) if first > topic.first else []
@@ -81,7 +81,7 @@ class Pruning:
         return FindTime(topic.name, topic.id, oldest_ms, then)
 
     def cut(self, firsts: dict[int, int], now: int) -> list[Effect]:
-        """Old segments are gone: the oldest positions left by stream id are these, 0 if none is."""
+        """Segments were deleted; `firsts` has the oldest remaining position by stream id, or 0."""
         effects: list[Effect] = []
         for stream in self._streams.every():
             first = firsts.get(stream.id)
@@ -92,7 +92,7 @@ class Pruning:
         return effects
 
     def unsettled(self) -> list[tuple[str, int, int]]:
-        """The oldest position each subscription and mailbox still needs: stream, its epoch, seq."""
+        """The oldest position each subscription and mailbox needs: stream, epoch, seq."""
         needed: list[tuple[str, int, int]] = []
         for topic in self._streams.topics.values():
             oldest = [
@@ -111,17 +111,17 @@ class Pruning:
 
 
 class Anchored(Protocol):
-    """What else is defined in the log, and has to be written again before the log is cut."""
+    """Something else that is defined in the log and must be rewritten before the log is cut."""
 
     def anchored(self) -> int | None:
-        """The log may be cut up to here; `None` if nothing of it is there."""
+        """The log may be cut up to this offset; `None` if it has nothing in the log."""
 
     def anchor(self, end: int, now: int) -> list[Effect]:
-        """Write everything defined before `end` again."""
+        """Rewrite everything defined before `end`."""
 
 
 class Anchors:
-    """Writes definitions and positions again, so that the log may be cut."""
+    """Rewrites definitions and positions, so that the log can be cut."""
 
     def __init__(
         self, streams: Streams, dispatcher: Dispatcher, others: Iterable[Anchored]
@@ -131,21 +131,21 @@ class Anchors:
         self._others = tuple(others)
 
     def anchored(self) -> int:
-        """The log may be cut up to here: everything in use is defined behind it."""
+        """The log may be cut up to this offset: everything in use is defined after it."""
         offsets = [one.defined_at for one in self._streams.every()]
         others = (one.anchored() for one in self._others)
         offsets += [one for one in others if one is not None]
         return min(offsets, default=NOTHING_DEFINED)
 
     def anchor(self, end: int, now: int) -> list[Effect]:
-        """Write everything defined before `end` again: definitions, cursors, what was removed."""
+        """Rewrite definitions, cursors and removed positions that are defined before `end`."""
         effects: list[Effect] = []
         for stream in self._streams.every():
-            # What is being deleted must not be defined again behind its end.
+            # Do not redefine a stream whose deletion is pending.
             if stream.defined_at >= end or (isinstance(stream, Topic) and stream.is_deleting):
                 continue
             anchors = self._anchors(stream, now)
-            # It is anchored when the last of its entries is on disk, from the first of them on.
+            # It is anchored at its first entry once the last one is on disk.
             anchors[-1].follow(partial(self._written, stream, len(anchors)))
             effects += anchors
         for one in self._others:

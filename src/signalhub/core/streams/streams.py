@@ -1,10 +1,10 @@
 """Ordered sequences of durable messages: topics, and the mailboxes of actors.
 
-A position is assigned when a message is handed to the log and counts once it is committed: `head`
-is the last committed one, and nobody sees anything beyond it. If the log refuses, positions are
-taken back, so a stream never has a hole.
+A position is assigned when a message is passed to the log and is valid once it is committed: `head`
+is the last committed position, and nothing beyond it is visible. If the log rejects entries, their
+positions are taken back, so a stream never has gaps.
 
-The newest messages of all streams are kept in memory within one budget; older ones are read back.
+The newest messages of all streams are cached within one memory budget; older ones are read back.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class Held(msgspec.Struct, gc=False):
     message: MessageBody
     size: int
     is_erased: bool = False
-    """Its content was taken out on purpose; it is settled wherever it is met."""
+    """The content was erased on request; readers settle the message without delivering it."""
 
 
 def held_of(stored: StoredEntry) -> Held:
-    """A message as it was read from the log."""
+    """Decode a message read from the log."""
     message = _blank() if stored.is_erased else decode_body(MessageBody, stored.body)
     size = len(stored.body)
     return Held(stored.seq, stored.offset, stored.at_ms, message, size, stored.is_erased)
 
 
 def blank(held: Held) -> None:
-    """Take out the content of a message, wherever in memory it is held."""
+    """Erase the content of a message in memory."""
     held.message, held.is_erased = _blank(), True
 
 
@@ -92,7 +92,7 @@ class Stream:
         self.name = name
         self.id = stream_id
         self.epoch = f"{log_epoch}.{stream_id}"
-        # The parts of answers and copies that are alike for all its messages, as JSON.
+        # The parts that all its answers and copies have in common, as JSON.
         self.answer_head = b'{"topic":%b,"epoch":%b,"seq":' % (encode(name), encode(self.epoch))
         self.copy_head = durable_metadata(name)
         self.next_seq = 1
@@ -100,16 +100,16 @@ class Stream:
         # The oldest position that can still be read.
         self.first = 1
         self.recent: dict[int, Held] = {}
-        # Positions taken away: redriven or purged.
+        # Redriven or purged positions.
         self.removed = Ranges()
         self.is_dirty = True
-        # Is its definition on disk? Until then it is in no snapshot.
+        # Is its definition on disk? Snapshots leave it out until then.
         self.is_made = False
-        # An offset of the log from which on everything needed to make it again is found.
+        # The log from this offset on is enough to rebuild it.
         self.defined_at = 0
 
     def assign(self) -> int:
-        """The position of the next message."""
+        """Assign the next position."""
         seq = self.next_seq
         self.next_seq = seq + 1
         return seq
@@ -121,11 +121,11 @@ class Stream:
         self.is_dirty = True
 
     def take_back(self) -> None:
-        """The log refused what was on its way."""
+        """The log rejected pending entries: take their positions back."""
         self.next_seq = self.head + 1
 
     def entry(self, kind: Kind, body: Body, now: int) -> Entry:
-        """An entry about the stream that is none of its messages."""
+        """An entry about the stream, not one of its messages."""
         return Entry(kind, self.name, self.id, 0, now, encode_body(body))
 
     def drop_before(self, first: int) -> None:
@@ -141,17 +141,17 @@ class Stream:
         self.is_dirty = True
 
     def anchored(self, offset: int) -> None:
-        """Everything needed to make it again is in the log from here on."""
+        """The log from this offset on is enough to rebuild it."""
         self.defined_at = offset
 
     def blank(self, is_meant: Callable[[MessageBody], bool]) -> None:
-        """Take the content out of messages in memory."""
+        """Erase the content of matching messages in memory."""
         for held in self.recent.values():
             if is_meant(held.message):
                 blank(held)
 
     def blank_at(self, seq: int) -> None:
-        """The same for one position."""
+        """Erase the content of the message at a position."""
         held = self.recent.get(seq)
         if held is not None:
             blank(held)
@@ -174,17 +174,17 @@ class Topic(Stream):
     ) -> None:
         super().__init__(name, stream_id, log_epoch)
         self.definition = definition
-        # The definition that is on disk; a snapshot holds no other.
+        # The definition on disk, which is the one that snapshots contain.
         self.stored_definition = definition
-        # Its end is on the way to the log, and nothing may be published behind it.
+        # Its deletion is being written; nothing may be published any more.
         self.is_deleting = False
         self.subscriptions: dict[str, Subscription] = {}
-        # What was ever published, and how much it was at some positions, for retention by size.
+        # Bytes published in total and up to certain positions, for retention by size.
         self.bytes = 0
         self.bytes_marks: deque[tuple[int, int]] = deque()
 
     def add(self, subscription: Subscription) -> None:
-        """One more reads it."""
+        """Add a subscription."""
         self.subscriptions[subscription.name] = subscription
 
     def grew(self, seq: int, size: int) -> None:
@@ -194,7 +194,7 @@ class Topic(Stream):
         self.bytes += size
 
     def first_within(self, bytes_max: int) -> int:
-        """The oldest position that retention by size keeps, to the nearest megabyte."""
+        """The oldest position to keep when limited to `bytes_max`, to the nearest megabyte."""
         first = self.first
         while self.bytes_marks and self.bytes - self.bytes_marks[0][1] > bytes_max:
             first = max(first, self.bytes_marks.popleft()[0])
@@ -206,12 +206,12 @@ class Topic(Stream):
 
     @property
     def is_letters(self) -> bool:
-        """Is it where dead letters go? These are never themselves dead-lettered."""
+        """Is it a dead-letter topic? Dead letters are never dead-lettered again."""
         return self.name.endswith(LETTERS_SUFFIX) or self.name == MAILBOX_LETTERS
 
 
 class Mailbox(Stream):
-    """What waits for one durable actor; its one subscription delivers it."""
+    """Messages for one durable actor, delivered by its only subscription."""
 
     __slots__ = (
         "_dues",
@@ -229,20 +229,20 @@ class Mailbox(Stream):
 
     def __init__(self, name: str, stream_id: int, log_epoch: int, now_ms: int) -> None:
         super().__init__(name, stream_id, log_epoch)
-        # When an owner was last there.
+        # When its owner was last attached.
         self.attached_at_ms = now_ms
-        # What puts it on disk for the first time, until it is there.
+        # The pending entry that creates it.
         self.making: Append | None = None
-        # What its owner could do when it was last there.
+        # The capabilities of its owner when it was last attached.
         self.capabilities: tuple[str, ...] = ()
-        # Of a host: the kinds of durable actors it serves, and what is on disk of that.
+        # For a host: the kinds of durable actors it serves, now and on disk.
         self.kinds: tuple[str, ...] | None = None
         self.stored_kinds: tuple[str, ...] | None = None
-        # When waiting messages expire, and their offsets; most have no such time.
+        # Expiry and offset of waiting messages that expire; most do not.
         self.expiries: dict[int, tuple[float, int]] = {}
-        # The same, the earliest first, with some that are settled.
+        # The same as a heap; it may contain settled messages.
         self._dues: list[tuple[float, int]] = []
-        # Asks just committed, whose senders are told after the next pass: sent, or waiting?
+        # Asks just committed; their senders are answered after the next pass.
         self.fresh: dict[int, AskReceipt] = {}
 
     def readers(self) -> list[Subscription]:
@@ -251,11 +251,11 @@ class Mailbox(Stream):
 
     @property
     def is_host(self) -> bool:
-        """Do durable actors live behind it?"""
+        """Is it the mailbox of a host of durable actors?"""
         return self.kinds is not None
 
     def expires(self, seq: int, at_ms: float, offset: int) -> None:
-        """A message is worth delivering only until then."""
+        """Note when a message expires."""
         self.expiries[seq] = (at_ms, offset)
         heapq.heappush(self._dues, (at_ms, seq))
         if len(self._dues) > 2 * len(self.expiries) + _SPARE_DUES:
@@ -263,21 +263,21 @@ class Mailbox(Stream):
             heapq.heapify(self._dues)
 
     def settled(self, seq: int) -> None:
-        """It does not expire any more."""
+        """Forget when a settled message expires."""
         if self.expiries.pop(seq, None) is not None:
             self.is_dirty = True
 
     def arrived(self, ask: AskReceipt) -> None:
-        """An ask is on disk; its sender is told what the next pass makes of it."""
+        """An ask is on disk; its sender is answered after the next pass."""
         self.fresh[ask.seq] = ask
 
     def take_fresh(self) -> list[AskReceipt]:
-        """The asks that no pass has sent."""
+        """Take the asks that the pass did not send."""
         fresh, self.fresh = self.fresh, {}
         return list(fresh.values())
 
     def waiting(self, now_ms: int) -> int:
-        """Messages accepted and not settled; those whose time has passed are settled first."""
+        """The number of unsettled messages, after settling the expired ones."""
         if self.expiries:
             self._expire(now_ms)
         return self.next_seq - 1 - self.head + self.subscription.lag
@@ -305,10 +305,10 @@ class Streams:
         self.log_epoch = log_epoch
         self.topics: dict[str, Topic] = {}
         self.mailboxes: dict[str, Mailbox] = {}
-        # Those of them that were hosts' when they were last defined; some may be gone.
+        # The mailboxes of hosts; some may be gone.
         self._hosts: dict[str, Mailbox] = {}
         self.next_id = 1
-        # Ids of streams that were deleted since the last snapshot, and subscriptions of others.
+        # Streams, and subscriptions of other streams, deleted since the last snapshot.
         self.forgotten: set[int] = set()
         self.deleted_subscriptions: set[tuple[int, str]] = set()
         self._tail: deque[tuple[Stream, int, int]] = deque()
@@ -320,22 +320,22 @@ class Streams:
         return [*self.topics.values(), *self.mailboxes.values()]
 
     def readers(self) -> Iterator[Subscription]:
-        """The subscriptions of all of them."""
+        """All subscriptions, including those of mailboxes."""
         return (one for stream in self.every() for one in stream.readers())
 
     def find(self, name: str) -> Topic:
-        """The durable topic, or a refusal."""
+        """The durable topic; raises `Refusal` if it does not exist."""
         topic = self.topics.get(name)
         if topic is None or topic.is_deleting:
             raise refusals.unknown_topic(name)
         return topic
 
     def count_subscriptions(self) -> int:
-        """Durable ones, mailboxes excepted."""
+        """The number of durable subscriptions of topics."""
         return sum(len(topic.subscriptions) for topic in self.topics.values())
 
     def add(self, stream: Topic | Mailbox) -> None:
-        """One more, which may take the place of another of its name."""
+        """Add a stream, replacing one with the same name."""
         if isinstance(stream, Topic):
             self.topics[stream.name] = stream
         else:
@@ -343,25 +343,25 @@ class Streams:
         self.next_id = max(self.next_id, stream.id + 1)
 
     def forget(self, stream: Topic | Mailbox) -> None:
-        """It is deleted."""
+        """Remove a deleted stream."""
         known = self.topics if isinstance(stream, Topic) else self.mailboxes
         if known.get(stream.name) is stream:
             del known[stream.name]
         self.forgotten.add(stream.id)
 
     def forget_subscription(self, topic: Topic, name: str) -> None:
-        """It is deleted."""
+        """Remove a deleted subscription."""
         topic.subscriptions.pop(name, None)
         self.deleted_subscriptions.add((topic.id, name))
 
     def take_forgotten(self) -> tuple[set[int], set[tuple[int, str]]]:
-        """Streams and subscriptions that were deleted since the last time."""
+        """Take the streams and subscriptions deleted since the last call."""
         taken = self.forgotten, self.deleted_subscriptions
         self.forgotten, self.deleted_subscriptions = set(), set()
         return taken
 
     def serve(self, box: Mailbox, kinds: tuple[str, ...] | None) -> None:
-        """The mailbox is a host's for these kinds of actors, or no host's."""
+        """Set the kinds of actors a host's mailbox serves; `None` if it is not a host."""
         box.kinds = kinds
         if kinds is None:
             self._hosts.pop(box.name, None)
@@ -369,7 +369,7 @@ class Streams:
             self._hosts[box.name] = box
 
     def host(self, address: str) -> Mailbox | None:
-        """The mailbox of a host, which may be away."""
+        """The mailbox of a host, whether the host is connected or not."""
         box = self.mailboxes.get(address)
         return box if box is not None and box.is_host else None
 
@@ -381,11 +381,11 @@ class Streams:
         return list(self._hosts.values())
 
     def epoch_of(self, stream_id: int) -> str:
-        """The epoch of a stream, which may be gone."""
+        """The epoch of a stream, which may have been deleted."""
         return f"{self.log_epoch}.{stream_id}"
 
     def take_id(self) -> int:
-        """A number no other stream has or had."""
+        """Take an id that no stream has ever had."""
         self.next_id += 1
         return self.next_id - 1
 
@@ -397,7 +397,7 @@ class Streams:
         self.keep(stream, held)
 
     def keep(self, stream: Stream, held: Held) -> None:
-        """Remember a committed message while there is room."""
+        """Cache a committed message and evict the oldest ones beyond the budget."""
         stream.recent[held.seq] = held
         self._tail.append((stream, held.seq, held.size))
         self._tail_bytes += held.size
@@ -407,6 +407,6 @@ class Streams:
             self._tail_bytes -= size
 
     def take_back(self) -> None:
-        """The log refused everything that was on its way."""
+        """The log rejected all pending entries."""
         for stream in self.every():
             stream.take_back()

@@ -1,4 +1,4 @@
-"""The durable topics there are: made, changed, listed, deleted."""
+"""Durable topics: create, update, list and delete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE_MAX = 100
 
 
 class Catalog:
-    """The durable topics there are."""
+    """Manages durable topics."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class Catalog:
     def open(
         self, name: str, definition: StreamDefinitionBody, now: int, *, is_letters: bool = False
     ) -> tuple[Topic, Append]:
-        """Make a topic; it can be used at once, and exists for good once the entry is on disk.
+        """Create a topic; it can be used at once and is permanent once its entry is on disk.
 
-        Dead letters must go somewhere, so their topics are not limited.
+        The limit does not apply to dead-letter topics, because dead letters must go somewhere.
         """
         if len(self._streams.topics) >= self._settings.limit and not is_letters:
             raise refusals.too_many_topics(self._settings.limit)
@@ -81,7 +81,7 @@ class Catalog:
         return []
 
     def auto_create(self, session: Session, name: str, now: int) -> tuple[Topic, Append]:
-        """A durable publish to a topic that does not exist."""
+        """Create a topic for a durable publish to it."""
         if not self._settings.auto_create:
             raise refusals.unknown_topic(name)
         check_may_create(session, name)
@@ -89,7 +89,7 @@ class Catalog:
         return self.open(name, StreamDefinitionBody(True), now)
 
     def create(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:topic_create`: the same definition again is a no-op, another one is refused."""
+        """`hub:topic_create`: repeating a definition is a no-op, a different one is refused."""
         request = requests.parse(requests.TopicCreateRequest, message.payload)
         name = request.topic
         check_name(name)
@@ -112,7 +112,7 @@ class Catalog:
         return [append]
 
     def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:topic_update`: members that are given replace those of the definition, at once."""
+        """`hub:topic_update`: replace the given members of the definition."""
         request = requests.parse(requests.TopicOptionsRequest, message.payload)
         check_may_create(session, request.topic)
         topic = self._streams.find(request.topic)
@@ -178,7 +178,7 @@ class Catalog:
         return [self._replies.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:topic_delete`: the topic, its subscriptions and what was published are gone."""
+        """`hub:topic_delete`: delete the topic, its subscriptions and its messages."""
         request = requests.parse(requests.TopicNameRequest, message.payload)
         check_may_create(session, request.topic)
         topic = self._streams.find(request.topic)
@@ -200,7 +200,7 @@ class Catalog:
         return [append]
 
     def remove(self, topic: Topic, now: int) -> list[Effect]:
-        """Forget a topic; its consumers are told."""
+        """Remove a topic and tell its consumers."""
         self._streams.forget(topic)
         effects: list[Effect] = []
         for subscription in list(topic.subscriptions.values()):
@@ -209,19 +209,19 @@ class Catalog:
 
 
 def check_may_create(session: Session, name: str) -> None:
-    """Making, changing and deleting a topic is one right."""
+    """Check the permission to create, update and delete a topic."""
     if session.allowance is not EVERYTHING and not session.allowance.may_create(name):
         raise refusals.unauthorized("create", name)
 
 
 def check_may_read(session: Session, topic: str) -> None:
-    """Is this session allowed to see what is published here?"""
+    """Check the permission to read a topic."""
     if session.allowance is not EVERYTHING and not session.allowance.may_subscribe(topic):
         raise refusals.unauthorized("subscribe", topic)
 
 
 def check_name(name: str) -> None:
-    """A durable topic has a plain name."""
+    """Refuse a name that a durable topic cannot have."""
     if not is_topic(name) or has_wildcard(name) or not name.isprintable():
         raise refusals.structural(
             f"payload.topic must have 1 to {TOPIC_CHARS_MAX} printable characters and no wildcard"
@@ -258,7 +258,7 @@ def _members(definition: StreamDefinitionBody) -> tuple[Any, ...]:
 
 
 def describe_definition(definition: StreamDefinitionBody) -> dict[str, object]:
-    """A definition as it was asked for."""
+    """The definition that a request describes."""
     return {
         "durable": True,
         "retention": {"ageSeconds": definition.retention_s, "bytes": definition.retention_bytes},

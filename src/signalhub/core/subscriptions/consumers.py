@@ -1,10 +1,10 @@
-"""Who receives: the consumers of one subscription, and which of them is next.
+"""The consumers of one subscription, and which of them gets the next message.
 
 * exclusive: one consumer, others are refused;
 * failover: the first in order of joining, the others stand by;
-* shared: in turn, passing over those without room, and preferring another one for a retry;
+* shared: round robin, skipping consumers without room and avoiding the last one on a retry;
 * key-shared: all messages of a key go to one consumer, one at a time. A key stays with its owner
-  until its messages are settled or the owner is gone, so joining and leaving never reorder it.
+  until its messages are settled or the owner leaves, so joining and leaving never reorder it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEY_SHARED: Final = "key-shared"
 
 
 class Consumer:
-    """One session's part in a subscription."""
+    """One session as a consumer of a subscription."""
 
     __slots__ = (
         "address_json",
@@ -68,11 +68,11 @@ class Consumer:
         self.auto_ack = auto_ack
         self.flights = 0
         self.bytes = 0
-        # Keys of its own that wait for room.
+        # Keys it owns that wait for room.
         self.waiting: deque[KeyLane] = deque()
 
     def grant(self, window: int | None = None, bytes_max: int | None = None) -> None:
-        """How many messages and bytes it may have unsettled from now on."""
+        """Set how many messages and bytes may be in flight to it."""
         if window is not None:
             self.window = window
         if bytes_max is not None:
@@ -80,7 +80,7 @@ class Consumer:
 
     @property
     def has_room(self) -> bool:
-        """May one more message be sent to it? A socket that does not keep up gives no credit."""
+        """May one more message be sent to it? A blocked socket has no room."""
         return (
             self.flights < self.window
             and self.bytes < self.bytes_max
@@ -114,7 +114,7 @@ class Consumers:
 
     @property
     def capacity(self) -> int:
-        """How many messages may be unsettled in all."""
+        """The number of messages that may be unsettled in total."""
         if self.mode in (EXCLUSIVE, FAILOVER):
             return self.all[0].window if self.all else 0
         return sum(one.window for one in self.all)
@@ -126,7 +126,7 @@ class Consumers:
         self.all.append(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
-        """`False` if it had left already."""
+        """Remove a consumer; `False` if it had already left."""
         if consumer not in self.all:
             return False
         self.all.remove(consumer)
@@ -134,20 +134,20 @@ class Consumers:
 
     @property
     def active(self) -> Consumer | None:
-        """The one that receives, for exclusive and failover."""
+        """The consumer that receives, in exclusive and failover mode."""
         return self.all[0] if self.all else None
 
     @property
     def have_room(self) -> bool:
-        """Could anybody take a message?"""
+        """Can any consumer take a message?"""
         if self.mode in (EXCLUSIVE, FAILOVER):
             return bool(self.all) and self.all[0].has_room
         return any(one.has_room for one in self.all)
 
     def choose(self, avoid: Consumer | None = None) -> Consumer | None:
-        """Who gets the next message, for all modes but key-shared; `None` if nobody has room."""
+        """The consumer of the next message, except in key-shared mode; `None` if none has room."""
         if self.mode != SHARED:
-            # As `active` says, without asking it for every message.
+            # The same as `active`, inlined because every message passes here.
             return self.all[0] if self.all and self.all[0].has_room else None
         spare = None
         for step in range(len(self.all)):
@@ -163,7 +163,7 @@ class Consumers:
         return spare
 
     def owner_of(self, lane: KeyLane) -> Consumer | None:
-        """Who gets the messages of a key: whoever has it, else the best by rendezvous hashing."""
+        """The owner of a key; a key without one gets it by rendezvous hashing."""
         if lane.owner is None and self.all:
             key = lane.key.encode("utf-8", "surrogatepass")
             lane.owner = max(self.all, key=lambda one: (_weight(one.name, key), one.id))

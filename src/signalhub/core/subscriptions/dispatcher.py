@@ -1,12 +1,12 @@
-"""The loop around the subscriptions: who is woken, who is looked at when, and what a pass leaves.
+"""The dispatch loop: which subscriptions get a pass, when, and what follows from a pass.
 
-Waking is marking: it cannot fail or block, and twice is once. Every turn of the shell's loop runs a
-pass for each one marked; a pass drains, so a merged wake loses nothing. Exact deadlines bring back
-subscriptions that wait for a time. The heartbeat is a watchdog behind all that: it looks at every
-subscription and runs a pass only where one should have run and has not.
+Waking a subscription marks it: that cannot fail or block, and waking twice is like waking once.
+Each turn of the shell's loop runs a pass for every marked subscription; a pass drains it, so merged
+wakes lose nothing. Exact deadlines wake subscriptions that wait for a time. The heartbeat is a
+watchdog: it checks every subscription and runs a pass only where one should have run and has not.
 
-After each pass the messages to send become frames, settlements become one entry, dead letters are
-published, and what is not in memory is asked for.
+After a pass, messages to send become frames, settlements become one entry, dead letters are
+published, and messages that are not in memory are fetched.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FETCH_MESSAGES: Final = 256
 FETCH_SPARE: Final = 8
 FETCH_BYTES: Final = 2**18
-# Mailboxes are many and their settlements are in the log anyway.
+# There may be many mailboxes, and their settlements are in the log anyway.
 _MAILBOX_CURSOR_MS: Final = 60_000
 _GRAIN_MS: Final = 10
 _RETRY_MS: Final = 1_000
@@ -52,45 +52,45 @@ class Dispatcher:
         self.woken: dict[Subscription, None] = {}
         self._deadlines: list[tuple[float, int, Subscription]] = []
         self._order = count()
-        # Subscriptions by the slot of time their heartbeat is due in, and these slots in order.
+        # Subscriptions by the time slot of their next heartbeat, and the slots as a heap.
         self._heartbeats: dict[int, list[Subscription]] = {}
         self._slots: list[int] = []
 
     # Waking.
 
     def wake(self, subscription: Subscription) -> None:
-        """Something may be new."""
+        """Mark a subscription for a pass."""
         self.woken[subscription] = None
 
     def published(self, subscription: Subscription) -> None:
-        """A message was committed to its stream."""
+        """A message was committed to the subscription's stream."""
         if self._wakes:
             self.woken[subscription] = None
 
     def remove(self, subscription: Subscription) -> None:
-        """It is deleted."""
+        """The subscription was deleted."""
         subscription.heartbeat_slot = -1
         subscription.is_deleted = True
         self.woken.pop(subscription, None)
 
     def watch(self, subscription: Subscription, now: int) -> None:
-        """It has a consumer, or another heartbeat than before; without a consumer nobody looks."""
+        """Start the heartbeat of a subscription that got a consumer or another period."""
         self._expect_heartbeat(subscription, now)
         self.wake(subscription)
 
     def retry(self, subscription: Subscription, now: int) -> None:
-        """The log refused what it had to write; try again in a while."""
+        """The log rejected its entries; try again later."""
         self.schedule(subscription, now + _RETRY_MS)
 
     def next_due_ms(self) -> float:
-        """When `take_woken` has to be called again if nothing happens."""
+        """When to call `take_woken` again if nothing happens."""
         if self.woken:
             return 0
         slot = self._slots[0] * _GRAIN_MS if self._slots else math.inf
         return min(slot, self._deadlines[0][0] if self._deadlines else math.inf)
 
     def clock_jumped(self, by_ms: int, now: int) -> None:
-        """The wall clock was set: what waits for a span of time waits for the rest of it."""
+        """The wall clock was changed: shift everything that waits for a duration."""
         self._deadlines = [(due + by_ms, order, one) for due, order, one in self._deadlines]
         watched = [one for some in self._heartbeats.values() for one in some]
         self._heartbeats, self._slots = {}, []
@@ -101,7 +101,7 @@ class Dispatcher:
             self.wake(subscription)
 
     def take_woken(self, now: int) -> list[Subscription]:
-        """Everything that is woken, due, or was missed; each gets a pass."""
+        """Take the subscriptions that are woken, due, or missed a pass."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
             _, _, subscription = heapq.heappop(deadlines)
@@ -113,7 +113,7 @@ class Dispatcher:
         return list(woken)
 
     def schedule(self, subscription: Subscription, due_ms: float) -> None:
-        """Look at it then at the latest."""
+        """Run a pass at this time at the latest."""
         if due_ms < subscription.due_ms:
             subscription.due_ms = due_ms
             heapq.heappush(self._deadlines, (due_ms, next(self._order), subscription))
@@ -142,12 +142,12 @@ class Dispatcher:
                         self._poll(subscription, now)
 
     def _poll(self, subscription: Subscription, now: int) -> None:
-        """Its stream has moved on and no pass has seen it."""
+        """Wake a subscription whose stream has grown without a pass."""
         if subscription in self.woken:
             return
         stats = subscription.stats
         stats.heartbeat_polls += 1
-        # The turn that follows is the watchdog's, not a wake's.
+        # The pass that follows counts for the watchdog, not for a wake.
         stats.wake_polls -= 1
         held = subscription.stream.recent.get(subscription.next_seq)
         if held is not None and now - held.at_ms > subscription.heartbeat_ms:
@@ -156,7 +156,7 @@ class Dispatcher:
 
 
 class Passes:
-    """Runs a pass for every subscription that the dispatcher names."""
+    """Runs a pass for every subscription that the dispatcher returns."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Passes:
         self._settings = settings
 
     def run(self, now: int) -> list[Effect]:
-        """Once per turn of the loop."""
+        """Run all passes that are due; called once per turn of the loop."""
         effects: list[Effect] = []
         for subscription in self._dispatcher.take_woken(now):
             if not subscription.is_deleted:
@@ -189,7 +189,7 @@ class Passes:
                 self._dispatcher.wake(subscription)
             effects = self._harvest(subscription, now)
         except Exception as fault:
-            # The supervisor's part: whatever went wrong, the subscription goes on from its floor.
+            # Like a supervisor: whatever failed, the subscription restarts from its floor.
             subscription.stats.restarts += 1
             subscription.revive()
             self._dispatcher.retry(subscription, now)
@@ -225,7 +225,7 @@ class Passes:
             appends.append(cursor)
         if subscription.waiters:
             waiters, subscription.waiters = subscription.waiters, []
-            # Everything settled so far is in these entries, or in earlier ones.
+            # These entries, or earlier ones, contain everything settled so far.
             for _, facts in waiters:
                 facts["floor"] = subscription.position.floor
             if appends:
@@ -253,10 +253,10 @@ class Passes:
         offset: int,
         now: int,
     ) -> list[Effect]:
-        """Answer those who wait for settlements of which some were dead letters on their way.
+        """Answer settlements that turned messages into dead letters.
 
-        The originals are settled now that their letters are on disk, so the answers wait for one
-        more entry: the one that says so.
+        The letters are on disk and the originals are settled now, so the answers wait for one more
+        entry: the one that says so.
         """
         if subscription.is_deleted:
             return progress.answer_all(waiters, offset, now)
@@ -267,7 +267,7 @@ class Passes:
     def _cursor_ms(self, subscription: Subscription) -> int:
         if isinstance(subscription.stream, Mailbox):
             return _MAILBOX_CURSOR_MS
-        # A cursor names all its delayed messages, so where these are many it is written less often.
+        # A cursor lists all delayed messages, so it is written less often if there are many.
         return self._settings.cursor_ms + len(subscription.position.parked)
 
     def _is_cursor_due(self, subscription: Subscription, now: int) -> bool:
@@ -284,7 +284,7 @@ class Passes:
 
         def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
             effects: list[Effect] = []
-            # What could not be read is asked for again, like what cannot be read yet.
+            # A failed read is retried like an empty one.
             found = found or []
             first = found[0].seq if found else stream.first
             if first > seq:
@@ -295,15 +295,15 @@ class Passes:
             self._dispatcher.wake(subscription)
             return effects
 
-        # What is read ahead takes memory, so it is no more than can be sent soon.
+        # Reading ahead takes memory, so read no more than can be sent soon.
         room = subscription.consumers.capacity - len(subscription.window)
         count = min(FETCH_MESSAGES, max(1, room) + FETCH_SPARE)
         return Fetch(stream.name, stream.id, seq, count, FETCH_BYTES, then)
 
-    # What became of what was sent.
+    # Outcomes of deliveries.
 
     def handed_over(self, attempt: Attempt, now: int) -> list[Effect]:
-        """The bytes of a message are the kernel's."""
+        """A message was written to its socket."""
         subscription, flight = attempt.subscription, attempt.flight
         effects: list[Effect] = []
         receipt, flight.receipt = flight.receipt, None
@@ -320,13 +320,13 @@ class Passes:
         return effects
 
     def lost(self, attempt: Attempt, now: int) -> list[Effect]:
-        """The socket went away first; the message stays, and an ask waits in its mailbox."""
+        """The socket closed first; the message stays, and an ask waits in its mailbox."""
         receipt, attempt.flight.receipt = attempt.flight.receipt, None
         return [] if receipt is None else self._asks.queued(receipt, now)
 
 
 def _wants_reserve(subscription: Subscription) -> bool:
-    """Is the position up to which it may send about to be reached?"""
+    """Is the position up to which it may send nearly reached?"""
     return (
         not subscription.reserving
         and bool(subscription.consumers.all)
@@ -348,11 +348,11 @@ def _sent_asks(
     sends: list[tuple[Consumer, Flight]],
     now: int,
 ) -> list[Effect]:
-    """Some senders wait to hear of their asks, and some tells wait behind those."""
+    """Dispatch from a mailbox with asks whose senders wait, and tells held back behind them."""
     effects: list[Effect] = []
     for consumer, flight in sends:
         receipt = box.fresh.pop(flight.seq, None)
-        # One that is sent again may still have its own from the first time.
+        # A redelivered message may still have the receipt of its first attempt.
         flight.receipt = flight.receipt if receipt is None else receipt
         effects.append(_sent(subscription, consumer, flight, now))
         if receipt is not None:

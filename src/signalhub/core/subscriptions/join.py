@@ -1,4 +1,4 @@
-"""Durable subscriptions: making and joining them, leaving, looking at them, moving them."""
+"""Durable subscriptions: create, join and leave."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODES = (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)
 
 
 class Subscriptions:
-    """The durable subscriptions there are, and who takes part in them."""
+    """Manages durable subscriptions and their consumers."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Subscriptions:
         address: str,
         now: int,
     ) -> list[Effect]:
-        """`hub:subscribe` with a subscription's name: make it if it is new, and join it."""
+        """`hub:subscribe` with a subscription name: create it if it is new, and join it."""
         topic = self.streams.find(request.topic)
         name = request.subscription
         assert name is not None
@@ -82,7 +82,7 @@ class Subscriptions:
             raise refusals.unknown_subscription(topic.name, name)
         if found is not None:
             if found.making is not None:
-                # It is on its way to the log, and so is the answer to whoever made it.
+                # It is being written to the log; answer after its creator.
                 return joining.wait(found, found.making)
             return joining.rejoin(found, now)
         count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
@@ -96,7 +96,7 @@ class Subscriptions:
     def make(
         self, topic: Topic, definition: SubscriptionDefinitionBody, now: int
     ) -> tuple[Subscription, Append]:
-        """A new subscription; it exists for good once its entry is on disk."""
+        """Create a subscription; it is permanent once its entry is on disk."""
         heartbeat_ms = self.settings.dispatch.heartbeat_ms
         made = Subscription(topic, definition, heartbeat_ms, now)
         topic.add(made)
@@ -115,7 +115,7 @@ class Subscriptions:
         return self.remove(subscription, "refused", now)
 
     def add(self, consumer: Consumer, now: int) -> None:
-        """One more receives."""
+        """Add a consumer."""
         consumer.session.joined(consumer)
         consumer.subscription.joined(consumer)
         self.dispatcher.watch(consumer.subscription, now)
@@ -139,7 +139,7 @@ class Subscriptions:
     def redefine(
         self, subscription: Subscription, definition: SubscriptionDefinitionBody, now: int
     ) -> Append:
-        """Other options, at once; they are taken back if the log refuses."""
+        """Change the options at once; undone if the log rejects the entry."""
         self.storage.check()
         old = subscription.definition
         subscription.redefine(definition, now)
@@ -159,7 +159,7 @@ class Subscriptions:
     def leave(
         self, consumer: Consumer, reason: str, now: int, *, is_told: bool = True
     ) -> list[Effect]:
-        """A consumer is gone, or sent away; what it had is delivered again."""
+        """Remove a consumer; its unsettled messages are delivered again."""
         subscription, session = consumer.subscription, consumer.session
         session.left(consumer)
         subscription.left(consumer, now, self.settings.dispatch.failover_ms)
@@ -176,7 +176,7 @@ class Subscriptions:
         return [self.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
 
     def named(self, topic: str | None, name: str | None) -> Subscription:
-        """The subscription, or a refusal."""
+        """The subscription; raises `Refusal` if it does not exist."""
         if topic is None or name is None:
             raise refusals.structural("the payload needs topic and subscription")
         found = self.streams.find(topic).subscriptions.get(name)
@@ -185,7 +185,7 @@ class Subscriptions:
         return found
 
     def remove(self, subscription: Subscription, reason: str, now: int) -> list[Effect]:
-        """Forget a subscription; its consumers are told."""
+        """Remove a subscription and tell its consumers."""
         effects: list[Effect] = []
         for consumer in list(subscription.consumers):
             effects += self.leave(consumer, reason, now)
@@ -228,7 +228,7 @@ def _within(topic: Topic, floor: int) -> int:
 
 
 class ConsumerJoin:
-    """A request to consume, until the consumer is there."""
+    """A request to consume, until it is answered."""
 
     def __init__(
         self,
@@ -245,11 +245,11 @@ class ConsumerJoin:
         self._request = request
         self._address = address
         self._topic = topic
-        # The floor a new subscription wanted, if it said so by position.
+        # The floor requested for a new subscription, if it was given as a position.
         self._wanted = _wanted(request)
 
     def make(self, floor: int, now: int) -> list[Effect]:
-        """A new subscription, unless it must not be; where it starts may have been looked up."""
+        """Create the subscription after its start was found, unless it exists by now."""
         if self._session.state is not SessionState.CONNECTED:
             return []
         try:
@@ -258,7 +258,7 @@ class ConsumerJoin:
             return self.refuse(refusal, now)
 
     def _make(self, floor: int, now: int) -> list[Effect]:
-        """It exists for good once its entry is on disk."""
+        """Create and join; answered once the entry is on disk."""
         subscriptions, topic = self._subscriptions, self._topic
         streams, settings = subscriptions.streams, subscriptions.settings.dispatch
         if streams.topics.get(topic.name) is not topic or topic.is_deleting:
@@ -277,22 +277,22 @@ class ConsumerJoin:
         return [append, *self.wait(made, append)]
 
     def wait(self, subscription: Subscription, making: Append) -> list[Effect]:
-        """Join it when it is on disk."""
+        """Join once the subscription is on disk."""
         making.follow(partial(self._made, subscription), self.refuse)
         return []
 
     def unread(self, now: int) -> list[Effect]:
-        """Where it starts could not be found out."""
+        """The start could not be found."""
         return self.refuse(refusals.storage_unreadable(), now)
 
     def rejoin(self, subscription: Subscription, now: int) -> list[Effect]:
-        """It is not new: where it started does not count, only what the consumer has."""
+        """Join an existing subscription; its start is ignored, `resume` is not."""
         resume = self._request.resume
         self._wanted = None if resume is None else int(resume.seq)
         return self.join(subscription, now)
 
     def join(self, subscription: Subscription, now: int) -> list[Effect]:
-        """Become a consumer of it."""
+        """Add this session as a consumer."""
         subscriptions, request, session = self._subscriptions, self._request, self._session
         definition = subscription.definition
         if request.mode is not None and request.mode != definition.mode:
@@ -303,7 +303,7 @@ class ConsumerJoin:
         others = [one for one in subscription.consumers if one is not held]
         if definition.mode == EXCLUSIVE and others:
             raise refusals.subscription_busy(subscription.name, others[0].name)
-        # The window of a consumer is its own; all else is the subscription's.
+        # The window belongs to the consumer, all other options to the subscription.
         update = msgspec.structs.replace(changed(definition, request), window=definition.window)
         if update != definition:
             effects.append(subscriptions.redefine(subscription, update, now))
@@ -366,7 +366,7 @@ class ConsumerJoin:
 
 
 def _wanted(request: requests.SubscribeRequest) -> int | None:
-    """Up to where somebody wants to have everything behind."""
+    """The floor that a starting point given by position means."""
     if request.resume is not None:
         return int(request.resume.seq)
     start = request.start
@@ -382,7 +382,7 @@ def find_start(
     unread: Callable[[int], list[Effect]],
     now: int,
 ) -> list[Effect]:
-    """Resolve a starting point to a floor, and go on with it, or say that it cannot be read."""
+    """Resolve a starting point to a floor and call `then` with it, or `failed`."""
     if start is None or start == "earliest":
         return then(topic.first - 1, now)
     if start == "latest":
@@ -406,13 +406,13 @@ def find_start(
 
 
 def first_unsettled(subscription: Subscription) -> int:
-    """The next position to be delivered to somebody who has nothing yet."""
+    """The next position for a consumer that starts from nothing."""
     position = subscription.position
     return position.above.end_from(position.floor + 1) + 1
 
 
 def check_letters(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:
-    """Dead letters may go only where the session could publish them itself."""
+    """Refuse a dead-letter topic that the session could not publish to itself."""
     name = given.dead_letter
     if name is None:
         return
@@ -426,7 +426,7 @@ def check_letters(session: Session, topic: str, given: requests.SubscriptionOpti
 def changed(
     definition: SubscriptionDefinitionBody, given: requests.SubscriptionOptions
 ) -> SubscriptionDefinitionBody:
-    """The definition with the members that were given, checked."""
+    """The definition with the given options, validated."""
     if given.strict and definition.mode not in (EXCLUSIVE, FAILOVER):
         raise refusals.structural("payload.strict is for the modes exclusive and failover")
     chosen = {

@@ -1,6 +1,6 @@
-"""Looking at durable subscriptions, changing them, moving them.
+"""Durable subscriptions: show, change, pause, seek and delete.
 
-What is asked for happens when it is on disk; if the log refuses, nothing has happened.
+A change takes effect once it is on disk; if the log rejects it, nothing changes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAGE_MAX = 100
 
 
 class Management:
-    """Shows subscriptions, and does with them what people ask for."""
+    """Shows and changes subscriptions on request."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Management:
     def _shown(
         self, session: Session, message: Envelope, subscription: Subscription, now: int
     ) -> list[Effect]:
-        """How long its oldest message has waited may have to be looked up."""
+        """Answer with its state; the age of the oldest message may have to be read from the log."""
 
         def reply(oldest_ms: int | None, later: int) -> Reply:
             payload = wire.encode(describe(subscription, oldest_ms, later))
@@ -99,7 +99,7 @@ class Management:
         return [Fetch(stream.name, stream.id, seq, 1, 1, then)]
 
     def list_subscriptions(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:list_subs`: a page of the subscriptions of one topic or of all."""
+        """`hub:list_subs`: one page of the subscriptions of one topic or of all topics."""
         request = requests.parse_or_empty(requests.ListSubscriptionsRequest, message.payload)
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
@@ -128,7 +128,7 @@ class Management:
         return [self._replies.reply(session, message, "hub:sub_info_response", encoded, now)]
 
     def pause(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:sub_pause`: nothing is sent until it is resumed; acks still count."""
+        """`hub:sub_pause`: send nothing until resumed; acks still count."""
         return self._set_paused(session, message, now, is_paused=True)
 
     def resume(self, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -168,7 +168,7 @@ class Management:
         return [append]
 
     def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:sub_update`: other options for a running subscription, at once."""
+        """`hub:sub_update`: change the options of a running subscription."""
         subscription = self._named(session, message)
         given = requests.parse(requests.SubscriptionOptions, message.payload)
         check_letters(session, subscription.stream.name, given)
@@ -210,7 +210,7 @@ class Management:
         return [append]
 
     def seek(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:seek`: begin again somewhere else; acks for what was sent before count no more."""
+        """`hub:seek`: continue from another position; acks of earlier deliveries are ignored."""
         subscription = self._named(session, message)
         request = requests.parse(requests.SeekRequest, message.payload)
         topic = subscription.stream
@@ -261,7 +261,7 @@ class Management:
 
 
 def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dict[str, object]:
-    """What people see of a subscription."""
+    """The facts that `hub:sub_info` shows."""
     definition, position = subscription.definition, subscription.position
     stream, window, stats = subscription.stream, subscription.window, subscription.stats
     lag = subscription.lag
@@ -313,7 +313,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
 
 
 def _moved(old: Position, floor: int, head: int) -> tuple[int, int]:
-    """How many settled positions a seek delivers again, and how many unsettled ones it skips."""
+    """The number of settled positions a seek redelivers, and of unsettled ones it skips."""
     parked = [seq for seq in old.parked if seq > old.floor]
     if floor < old.floor:
         return old.floor - floor + old.above.count, 0

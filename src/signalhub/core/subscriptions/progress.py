@@ -1,7 +1,7 @@
-"""What subscriptions write about their progress, and what happens once it is on disk.
+"""Settlements and cursors: what subscriptions write to the log about their progress.
 
-Settlements are applied in memory at once and written after that: a crash in between delivers again
-and loses nothing. If the log has no room they stay to be written later.
+Settlements are applied in memory first and written later: a crash in between causes redeliveries
+and loses nothing. If the log has no room, they are written later.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 
 RESERVE: Final = 4_096
 
-# The answer to a settlement, and its facts: the floor in them is on disk when the answer comes.
+# The answer to a settlement, and its payload; the floor in it is on disk when it is sent.
 Waiter = tuple[DeferredAnswer, dict[str, object]]
 
 
 def answer_all(waiters: list[Waiter], offset: int, now: int) -> list[Effect]:
-    """What they wait for is on disk."""
+    """The settlements are on disk: answer."""
     return [one for answer, _ in waiters for one in answer.committed(offset, now)]
 
 
 def refuse_all(waiters: list[Waiter], refusal: Refusal, now: int) -> list[Effect]:
-    """The log did not take what they wait for."""
+    """The log rejected the settlements."""
     return [one for answer, _ in waiters for one in answer.refused(refusal, now)]
 
 
 def has_unwritten(subscription: Subscription) -> bool:
-    """Was something settled that is not on disk yet?"""
+    """Are there settlements that are not on disk yet?"""
     return bool(subscription.settlements or subscription.outdated or subscription.writing)
 
 
 def is_progress_unwritten(subscription: Subscription) -> bool:
-    """Is there progress that the log does not have, be it on its way there?"""
+    """Is there any progress that is not on disk yet?"""
     is_cursor_unwritten = subscription.is_cursor_dirty or subscription.writing_cursors
     return bool(is_cursor_unwritten or has_unwritten(subscription))
 
 
 def write_settlements(dispatcher: Dispatcher, subscription: Subscription, now: int) -> list[Append]:
-    """Everything settled since the last time, as one entry per generation."""
+    """Write the settlements since the last call, one entry per generation."""
     outdated, subscription.outdated = subscription.outdated, []
     settlements, subscription.settlements = subscription.settlements, []
     every = [*outdated, (subscription.position.generation, settlements)]
@@ -106,10 +106,9 @@ def _not_written(
 
 
 def cursor(subscription: Subscription) -> CursorBody:
-    """Where it stands, or will stand when what is on its way to the log is there.
+    """The position, including changes that are being written to the log.
 
-    A later cursor must not take back what an earlier one, still on its way, says. If the log
-    refuses, it refuses both.
+    A cursor must not undo an earlier pending one; if the log rejects one, it rejects both.
     """
     position = subscription.position
     body = position.cursor(subscription.name)
@@ -125,7 +124,7 @@ def cursor(subscription: Subscription) -> CursorBody:
 def write_cursor(
     dispatcher: Dispatcher, subscription: Subscription, now: int, *, is_reservation: bool = False
 ) -> Append:
-    """Where it stands; a reservation says how far it may send, too."""
+    """Write the position; a reservation also raises the position up to which it may send."""
     if is_reservation:
         subscription.reserving = subscription.next_seq - 1 + RESERVE
     body = cursor(subscription)
@@ -168,7 +167,7 @@ def _cursor_not_written(
     if is_reservation:
         subscription.reserving = 0
     if refusal.retryable:
-        # It did not happen, so what was reserved before still is: whoever comes is served.
+        # Nothing was written, so the earlier reservation is still valid for new consumers.
         position = subscription.position
         position.reserved = max(position.reserved, subscription.given_back)
     subscription.given_back = 0

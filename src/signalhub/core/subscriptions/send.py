@@ -1,8 +1,8 @@
 """One pass of dispatch over a subscription.
 
-In this order: deadlines, messages that may be sent again, new messages; until the stream is read to
-its head, the window is full or no consumer has room. A pass never waits for anything: what is not
-in memory is asked for, and the answer wakes the subscription again.
+A pass handles deadlines, then redeliveries, then new messages, until the stream is read to its
+head, the window is full or no consumer has room. It never waits: messages that are not in memory
+are fetched, and their arrival wakes the subscription again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PASS_MESSAGES_MAX: Final = 512
 
 
 def run(subscription: Subscription, now: int) -> bool:
-    """One pass; `True` if it stopped only because it had done enough for one turn."""
+    """Run one pass; `True` if it stopped only because its budget was used up."""
     window = subscription.window
     _look_at_the_clock(subscription, now)
     if (
@@ -84,10 +84,10 @@ def _send_again(subscription: Subscription, now: int, budget: int) -> int:
 
 
 def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
-    """The first message of each key that has none in flight."""
+    """Send the first message of each key that has none in flight."""
     keyed = subscription.window.keyed
     for consumer in subscription.consumers.all:
-        # Keys whose owner had no room wait with the owner, so that nobody looks at them in vain.
+        # Keys whose owner has no room wait with the owner, so that passes do not revisit them.
         while consumer.waiting and consumer.has_room and budget > 0:
             if not _send_first(subscription, consumer.waiting.popleft(), now):
                 return budget
@@ -100,7 +100,7 @@ def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
 
 
 def _send_first(subscription: Subscription, lane: KeyLane, now: int) -> bool:
-    """The first message of one key, if it may go; `False` if nothing may go at all now."""
+    """Send the first message of a key if possible; `False` if the rate limit is reached."""
     if not lane.queue or lane.queue[0].phase is not READY:
         return True
     flight = lane.queue[0]
@@ -169,7 +169,7 @@ def _send(subscription: Subscription, flight: Flight, consumer: Consumer, now: i
 
 
 def _is_skipped(subscription: Subscription, held: Held, now: int) -> bool:
-    """Must the message not be sent, or not yet?"""
+    """Skip a message that must not be sent, or not yet; `True` if skipped."""
     message, seq = held.message, held.seq
     if message.deliver_at is not None and message.deliver_at > now:
         subscription.position.park(seq, message.deliver_at)
@@ -197,7 +197,7 @@ def _is_skipped(subscription: Subscription, held: Held, now: int) -> bool:
 
 
 def _is_over(subscription: Subscription, flight: Flight, now: int) -> bool:
-    """Has its time passed, or was it erased, while it waited to be sent again?"""
+    """Settle a message that expired or was erased while it waited; `True` if so."""
     assert flight.held is not None
     if flight.held.is_erased:
         subscription.settle(flight, Outcome.ERASED)
@@ -211,7 +211,7 @@ def _is_over(subscription: Subscription, flight: Flight, now: int) -> bool:
 
 
 def _read_due(subscription: Subscription) -> None:
-    """The content of delayed messages that have become due, one after the other."""
+    """Read delayed messages that are due, one after the other."""
     for flight in list(subscription.window.unread.values()):
         held = subscription.backlog.get(flight.seq)
         if held is None:
@@ -220,7 +220,7 @@ def _read_due(subscription: Subscription) -> None:
 
 
 def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
-    """One attempt to deliver a message to a consumer."""
+    """The frame of one attempt to deliver a message to a consumer."""
     held = flight.held
     assert held is not None
     if isinstance(subscription.stream, Mailbox):
@@ -232,12 +232,12 @@ def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int)
 
 
 def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
-    """The name of one attempt, unlike that of any other."""
+    """A unique id of one delivery attempt."""
     return f"{subscription.tag}.{subscription.position.generation}.{seq}.{attempt}"
 
 
 def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
-    """Is this the name of an attempt of the present generation?"""
+    """Is this the id of a delivery attempt in the present generation?"""
     name, _, attempt = given.rpartition(".")
     return (
         name == f"{subscription.tag}.{subscription.position.generation}.{flight.seq}"
@@ -248,12 +248,12 @@ def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
 
 
 def live(topic: Stream, held: Held, now: int) -> tuple[bytes, bytes]:
-    """Head and tail of the copies for those who only listen; they have nothing to settle."""
+    """Head and tail of live copies for plain listeners, who settle nothing."""
     return _split(held.message, _unsettled_metadata(topic, held) + b"}", now)
 
 
 def replayed(topic: Stream, held: Held, to: str, now: int) -> bytes:
-    """A copy somebody asked to see again."""
+    """A copy sent by `hub:replay`."""
     metadata = _unsettled_metadata(topic, held) + b',"replay":true}'
     head, tail = _split(held.message, metadata, now)
     return b"".join((head, wire.encode(to), tail))
@@ -301,7 +301,7 @@ def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
 
 
 def _is_plain(message: MessageBody) -> bool:
-    """Do its copies carry nothing that only some do?"""
+    """Does the message have no optional metadata?"""
     return (
         message.key is None
         and message.headers is None
@@ -311,7 +311,7 @@ def _is_plain(message: MessageBody) -> bool:
 
 
 def _added(message: MessageBody) -> bytes:
-    """What only some messages carry."""
+    """Optional metadata, as JSON members."""
     added: dict[str, Any] = {}
     if message.key is not None:
         added["key"] = message.key
@@ -341,7 +341,7 @@ def dead_letter(dead: DeadLetterOrigin) -> dict[str, Any]:
 
 
 def original(replay: ReplayOrigin) -> dict[str, Any]:
-    """`metadata.original`: which replay sent it, and where the original is."""
+    """`metadata.original`: the replay job and the position of the original."""
     return {
         "job": replay.job,
         "shard": replay.shard,

@@ -1,4 +1,4 @@
-"""Consumers say what became of their messages: ack, nack, extend, term; and how many they want."""
+"""Requests of consumers: ack, nack, extend, term and credit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _decode_settle = msgspec.json.Decoder(requests.SettleRequest).decode
 
 
 class Settler:
-    """Applies what consumers say about their messages."""
+    """Handles the requests of consumers."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Settler:
         }
 
     def ack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:ack`: settled. An ack that comes late, while it waits to be sent again, counts."""
+        """`hub:ack`: settle. A late ack counts if the message waits for redelivery."""
         try:
             request = _decode_settle(message.payload)
         except requests.UNFIT as error:
@@ -65,7 +65,7 @@ class Settler:
         return self._answer(given, "hub:acked", now)
 
     def nack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:nack`: try again later; counts as a failure."""
+        """`hub:nack`: count a failure and redeliver later."""
         request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
         for flight in given.flights((SENT,)):
@@ -75,7 +75,7 @@ class Settler:
         return self._answer(given, "hub:nacked", now)
 
     def extend(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:extend`: it takes longer."""
+        """`hub:extend`: move the deadline of an attempt."""
         request = requests.parse(requests.SettleRequest, message.payload)
         if request.ms is None or request.ms <= 0:
             raise refusals.structural("payload.ms must say for how long, in milliseconds above 0")
@@ -85,7 +85,7 @@ class Settler:
         return self._answer(given, "hub:extended", now)
 
     def term(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:term`: never again; the dead letters get it, if there are any."""
+        """`hub:term`: never redeliver; dead-letter the message if the policy says so."""
         request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
         for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
@@ -93,7 +93,7 @@ class Settler:
         return self._answer(given, "hub:termed", now)
 
     def credit(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:credit`: how much may be in flight to this consumer from now on."""
+        """`hub:credit`: set how much may be in flight to this consumer."""
         request = requests.parse(requests.CreditRequest, message.payload)
         consumer = _consumer(session, request.subscription_id)
         if request.messages is None and request.bytes is None:
@@ -115,7 +115,7 @@ class Settler:
         return _Given(session, message, request, self._settler(session, request))
 
     def _answer(self, given: _Given, type: str, now: int) -> list[Effect]:
-        """An ask is answered when what it did is on disk."""
+        """Answer an ask once its settlements are on disk."""
         subscription = given.subscription
         self._dispatcher.wake(subscription)
         if given.message.pattern != ASK:
@@ -130,13 +130,13 @@ class Settler:
             if not given.is_burying and not progress.has_unwritten(subscription):
                 facts["floor"] = subscription.position.floor
                 return answer.committed(0, now)
-            # What was settled before is on its way to the log: the answer follows it.
+            # Earlier settlements are being written; answer after them.
             subscription.write_cursor_soon()
         subscription.waiters.append((answer, facts))
         return []
 
     def _settler(self, session: Session, request: requests.SettleRequest) -> Consumer:
-        """The consumer in whose name a session settles."""
+        """The consumer that a settling request refers to."""
         if request.subscription_id is not None:
             return _consumer(session, request.subscription_id)
         if request.stream is not None:
@@ -166,7 +166,7 @@ def _consumer(session: Session, consumer_id: str) -> Consumer:
 
 
 class _Given:
-    """What a settling request names, and what it came to."""
+    """The messages a settling request names, and the result."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Given:
         self.is_burying = False
 
     def flights(self, phases: tuple[object, ...]) -> list[Flight]:
-        """The messages meant that are in one of these phases; the others are ignored, counted."""
+        """The named messages that are in one of these phases; others are counted as ignored."""
         found: list[Flight] = []
         for seq, attempt in self._seqs():
             flight = self.subscription.window.flights.get(seq)
@@ -208,7 +208,7 @@ class _Given:
         return found
 
     def _seqs(self) -> list[tuple[int, str | None]]:
-        """The positions named, each with the attempt that is meant, if that is said."""
+        """The named positions, each with the id of the attempt, if given."""
         request, subscription = self._request, self.subscription
         named = [one for one in (request.seq, request.seqs, request.up_to) if one is not None]
         if len(named) != 1:

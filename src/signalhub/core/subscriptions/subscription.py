@@ -1,10 +1,8 @@
-"""A named reader of a stream: what is sent to whom, when again, and when it is settled.
+"""A subscription: a named reader of a stream, its position and its unsettled messages.
 
-`next_seq` is the next position to be read. Everything between the floor and it is in the window, in
-exactly one phase, or settled above the floor. `lag` is what people look at; `is_behind` is what
-dispatch looks at.
-
-What is sent is decided in `send.py`; here is what becomes of it after that.
+`next_seq` is the next position to read. Every position between the floor and `next_seq` is in the
+window, in exactly one phase, or settled above the floor. `lag` is for people; dispatch uses
+`is_behind`. What to send is decided in `send.py`; this module handles what follows.
 """
 
 from __future__ import annotations
@@ -59,38 +57,38 @@ class Position:
         # Failed attempts of messages that are not settled.
         self.failures: dict[int, int] = {}
         self.reserved = floor
-        # What another process may have sent.
+        # Positions up to here may have been sent by an earlier process.
         self.doubtful = 0
-        # A seek begins a new one; acks for an older one mean nothing.
+        # Each seek starts a new one; acks of older ones are ignored.
         self.generation = 1
         self.is_paused = False
-        # How many of its messages became dead letters, ever.
+        # The number of its messages that ever became dead letters.
         self.dead_lettered = 0
 
     def is_settled(self, seq: int) -> bool:
-        """Parked ones are not."""
+        """Is the position settled? Parked positions are not."""
         return (seq <= self.floor or seq in self.above) and seq not in self.parked
 
     def unsettled(self, head: int) -> int:
-        """How many positions up to the head are neither settled nor parked."""
+        """The number of positions up to the head that are neither settled nor parked."""
         parked_above = sum(seq > self.floor for seq in self.parked)
         return head - self.floor - self.above.count - parked_above
 
     def settle(self, seq: int) -> None:
-        """Done with it. Harmless when repeated."""
+        """Settle a position; idempotent."""
         if self.parked:
             self.parked.pop(seq, None)
         if self.failures:
             self.failures.pop(seq, None)
         if seq == self.floor + 1 and not self.above.count and not self.parked:
-            # The common case: everything is settled in its order.
+            # The common case: settled in order.
             self.floor = seq
         elif seq > self.floor:
             self.above.add(seq)
             self._advance()
 
     def park(self, seq: int, due_ms: int) -> None:
-        """It is delivered later, and nothing waits for it."""
+        """Put a delayed message aside; later positions do not wait for it."""
         self.parked[seq] = due_ms
         self._advance()
 
@@ -108,7 +106,7 @@ class Position:
             self.above.drop_through(floor)
 
     def skip_to(self, last: int, kept: Sequence[int] = ()) -> None:
-        """Nothing up to `last` can be read any more; only those kept, in order, are unsettled."""
+        """Positions up to `last` are gone; only the `kept` ones, in order, stay unsettled."""
         low = self.floor + 1
         for seq in (*kept, last + 1):
             if low < seq:
@@ -117,7 +115,7 @@ class Position:
         self._advance()
 
     def seek(self, floor: int, generation: int) -> None:
-        """Begin again behind `floor`."""
+        """Start again after `floor`."""
         self.generation = generation
         self.floor = floor
         self.above = Ranges()
@@ -126,7 +124,7 @@ class Position:
         self.doubtful = 0
 
     def replay(self, one: Settlement) -> None:
-        """Apply what the log says about one delivery."""
+        """Apply a settlement read from the log."""
         if one.outcome == Outcome.FAILED:
             self.failures[one.seq] = one.failures
         elif one.outcome != Outcome.HANDED_OVER and not self.is_settled(one.seq):
@@ -134,7 +132,7 @@ class Position:
             self.settle(one.seq)
 
     def cursor(self, name: str) -> CursorBody:
-        """All of it, to be written."""
+        """The position as an entry."""
         return CursorBody(
             name,
             self.generation,
@@ -148,7 +146,7 @@ class Position:
         )
 
     def restore(self, cursor: CursorBody) -> None:
-        """Stand where an earlier process stood."""
+        """Restore the position from an entry."""
         self.generation = cursor.generation
         self.floor = cursor.floor
         self.reserved = cursor.reserved
@@ -160,7 +158,7 @@ class Position:
 
 
 class Backlog:
-    """Messages read ahead, and the position that is wanted next from the log."""
+    """Messages read ahead, and the next position to fetch from the log."""
 
     __slots__ = ("_ahead", "_stream", "is_asked", "wanted")
 
@@ -168,16 +166,16 @@ class Backlog:
         self._stream = stream
         self._ahead: deque[Held] = deque()
         self.wanted: int | None = None
-        # The log has been asked for it.
+        # Has the fetch been issued?
         self.is_asked = False
 
     @property
     def ahead(self) -> Iterable[Held]:
-        """What was read ahead."""
+        """The messages read ahead."""
         return self._ahead
 
     def get(self, seq: int) -> Held | None:
-        """The message, if it is at hand; else it is wanted."""
+        """The message if it is in memory; otherwise note that it must be fetched."""
         held = self._stream.recent.get(seq)
         if held is not None:
             return held
@@ -191,7 +189,7 @@ class Backlog:
         return None
 
     def answered(self, seq: int) -> bool:
-        """The log has answered; `False` if nobody waits for that any more."""
+        """A fetch has finished; `False` if it is no longer needed."""
         if self.wanted != seq:
             return False
         self.wanted = None
@@ -199,7 +197,7 @@ class Backlog:
         return True
 
     def extend(self, found: list[Held]) -> None:
-        """Keep what was read until it is needed."""
+        """Keep messages that were read ahead."""
         self._ahead.extend(found)
 
     def clear(self) -> None:
@@ -219,8 +217,8 @@ DEAD_LETTER: Final = "dead_letter"
 class Subscription:
     """One subscription of a topic, or the only one of a mailbox.
 
-    What it wants done it leaves in `sends`, `settlements` and `letters`, for the dispatcher to take
-    after each turn. What it wants read from the log is `backlog.wanted`.
+    The dispatcher takes `sends`, `settlements` and `letters` after each pass. `backlog.wanted` is
+    the position to fetch from the log.
     """
 
     __slots__ = (
@@ -274,7 +272,7 @@ class Subscription:
     ) -> None:
         self.stream = stream
         self.definition = definition
-        # The definition that is on disk; a snapshot holds no other.
+        # The definition on disk, which is the one that snapshots contain.
         self.stored_definition = definition
         self.position = Position(definition.start)
         self.next_seq = definition.start + 1
@@ -282,7 +280,7 @@ class Subscription:
         self.backlog = Backlog(stream)
         self.window = Window(definition.mode == KEY_SHARED)
         self.bucket = TokenBucket(definition.rate_s, max(1.0, definition.rate_s), now_ms)
-        # What all its copies have in common, as JSON, and what their names begin with.
+        # The common part of all copies, as JSON, and the prefix of their ids.
         self.copy_delivery = b',"delivery":{"subscription":%b,"epoch":%b,"seq":' % (
             encode(definition.name),
             encode(stream.epoch),
@@ -291,38 +289,38 @@ class Subscription:
         self.heartbeat_default_ms = heartbeat_default_ms
         self.not_before_ms = 0
         self.empty_reads = 0  # In a row.
-        # The dispatcher's notes: when it looks again, and who waits for the next write.
+        # Kept for the dispatcher: the next deadline, and the answers that wait for the next write.
         self.due_ms = math.inf
         self.heartbeat_slot = -1
         self.waiters: list[Waiter] = []
-        # Entries with settlements, and with cursors, that are on their way to the log.
+        # The number of pending entries with settlements, and with cursors.
         self.writing = self.writing_cursors = 0
-        # What puts it on disk for the first time, until it is there.
+        # The pending entry that creates it.
         self.making: Append | None = None
         self.is_deleted = False
-        self.is_deleting = False  # Its end is on the way to the log.
-        # The position up to which it may send once that is on disk; 0: none is on its way.
+        self.is_deleting = False  # Its deletion is being written.
+        # The pending reservation: the position up to which it may send once on disk, or 0.
         self.reserving = 0
-        # What was reserved before the cursor that gives it back, which is on its way to the log.
+        # The reservation before a pending cursor lowers it.
         self.given_back = 0
-        self.last_generation = 1  # Of the latest seek, done or on its way.
+        self.last_generation = 1  # Of the latest seek, done or pending.
         self.is_cursor_dirty = False
         self.is_dirty = True
         self.cursor_at_ms = now_ms
         self.settled_since_cursor = 0
         self.sends: list[tuple[Consumer, Flight]] = []
         self.settlements: list[Settlement] = []
-        # Settlements of generations that have ended since.
+        # Settlements of earlier generations.
         self.outdated: list[tuple[int, list[Settlement]]] = []
-        # What was asked for and is on its way to the log: to pause or not, floor and generation.
+        # Pending changes: paused or not; floor and generation of a seek.
         self.pausing: bool | None = None
-        self.pauses = 0  # How often that was asked for.
+        self.pauses = 0  # The number of such requests.
         self.seeking: tuple[int, int] | None = None
         self.letters: list[Flight] = []
         self.stats = stats or SubscriptionTally()
         self.parked_due: list[tuple[int, int]] = []
 
-    # What people and the dispatcher ask.
+    # Queries.
 
     @property
     def name(self) -> str:
@@ -335,18 +333,18 @@ class Subscription:
 
     @property
     def next_to_send(self) -> int:
-        """The next position to be delivered: one that came back, or one not read yet."""
+        """The next position to deliver: a redelivery, or the next one to read."""
         ready = self.window.next_ready()
         return self.next_seq if ready is None else min(ready.seq, self.next_seq)
 
     @property
     def is_behind(self) -> bool:
-        """Is there anything left to read?"""
+        """Are there positions left to read?"""
         return self.stream.head >= self.next_seq
 
     @property
     def heartbeat_ms(self) -> int:
-        """How often the watchdog looks; 0: never."""
+        """The period of the watchdog; 0: never."""
         own, stream = self.definition.heartbeat_ms, self.stream
         if own is None and isinstance(stream, Topic):
             own = stream.definition.heartbeat_ms
@@ -354,7 +352,7 @@ class Subscription:
 
     @property
     def is_missing_a_pass(self) -> bool:
-        """Could something be sent that no pass has sent?"""
+        """Is there something to send that a pass should have sent?"""
         return (
             self.is_behind
             and not self.position.is_paused
@@ -368,7 +366,7 @@ class Subscription:
 
     @property
     def poison_policy(self) -> str:
-        """What happens to a message that failed too often."""
+        """The policy for messages that failed too often."""
         stream, policy = self.stream, self.definition.poison
         if isinstance(stream, Mailbox):
             return policy or DEAD_LETTER
@@ -377,7 +375,7 @@ class Subscription:
 
     @property
     def is_blocked(self) -> bool:
-        """Does a poisoned message stop everything behind it? With keys only its own key waits."""
+        """Does a poisoned message block all later ones? In key-shared mode only its key waits."""
         return (
             self.window.exhausted > 0
             and self.definition.mode != KEY_SHARED
@@ -393,7 +391,7 @@ class Subscription:
         return None if held is None else held.at_ms
 
     def redefine(self, definition: SubscriptionDefinitionBody, now: int) -> None:
-        """Other options, from now on; its start stays what it was."""
+        """Change the options; the start stays."""
         self.definition = definition
         if definition.rate_s != self.bucket.rate_s:
             self.bucket = TokenBucket(definition.rate_s, max(1.0, definition.rate_s), now)
@@ -402,17 +400,17 @@ class Subscription:
 
     @property
     def has_room(self) -> bool:
-        """May one more unsettled message be in the window?"""
+        """Is there room in the window?"""
         return len(self.window) < (1 if self.definition.strict else self.consumers.capacity)
 
     # Consumers.
 
     def joined(self, consumer: Consumer) -> None:
-        """One more may receive."""
+        """Add a consumer."""
         self.consumers.add(consumer)
 
     def left(self, consumer: Consumer, now: int, grace_ms: int = 0) -> None:
-        """Its messages are ready again, oldest first; nothing is settled and no failure counted."""
+        """Remove a consumer; its messages are ready again, and no failure is counted."""
         if not self.consumers.remove(consumer):
             return
         for lane in self.window.lanes.values():
@@ -430,7 +428,7 @@ class Subscription:
             self.not_before_ms = now + grace_ms
 
     def _give_back(self) -> None:
-        """Reserve no more than what may have been sent, unless a reservation is on its way."""
+        """Lower the reservation to what may have been sent, unless one is pending."""
         position = self.position
         if not self.reserving:
             sent = max(self.next_seq - 1, position.doubtful)
@@ -440,7 +438,7 @@ class Subscription:
     # Settling.
 
     def settle(self, flight: Flight, outcome: Outcome, consumer: str = "") -> None:
-        """Done with this message."""
+        """Settle a message."""
         self.window.remove(flight)
         self._note(flight, outcome, consumer)
         self._settled(flight.seq)
@@ -449,7 +447,7 @@ class Subscription:
         self.changed()
 
     def fail(self, flight: Flight, reason: str, now: int, delay_ms: float = 0) -> None:
-        """An attempt failed: try again later, or let the poison policy decide."""
+        """An attempt failed: redeliver later, or apply the poison policy."""
         self._failed(flight, reason, now)
         self._note(flight, Outcome.FAILED)
         if flight.failures >= self.definition.max_deliveries:
@@ -460,7 +458,7 @@ class Subscription:
             self.window.wait(flight, int(now + pause_ms(self.definition, flight, delay_ms)))
 
     def terminate(self, flight: Flight, reason: str, now: int) -> None:
-        """Never again: into the dead letters if there are any, else dropped."""
+        """Never redeliver: dead-letter the message if the policy says so, otherwise drop it."""
         self._failed(flight, reason or "terminated", now)
         self.window.exhaust(flight)
         if self.poison_policy == DEAD_LETTER:
@@ -469,7 +467,7 @@ class Subscription:
             self.settle(flight, Outcome.DROPPED)
 
     def expire(self, seq: int, offset: int) -> bool:
-        """Its time has passed; `False` if it is at a consumer, who may still settle it."""
+        """Settle an expired message; `False` if it is in flight and may still be acked."""
         flight = self.window.flights.get(seq)
         if flight is None:
             self.expire_unread(seq, offset)
@@ -481,14 +479,14 @@ class Subscription:
         return True
 
     def expire_unread(self, seq: int, offset: int) -> None:
-        """Its time passed before it was read."""
+        """Settle a message that expired before it was read."""
         self.stats.expired += 1
         self.settlements.append(Settlement(seq, offset, Outcome.EXPIRED, 0))
         self._settled(seq)
         self.changed()
 
     def erase(self, seq: int, offset: int) -> bool:
-        """Its content is gone; `False` if it was settled before."""
+        """Settle an erased message; `False` if it was already settled."""
         if self.position.is_settled(seq):
             return False
         flight = self.window.flights.get(seq)
@@ -503,7 +501,7 @@ class Subscription:
         return True
 
     def erase_all(self, is_meant: Callable[[MessageBody], bool]) -> int:
-        """Take the content out of what it has read; how many were settled because of that."""
+        """Erase matching messages that were read, and return how many that settled."""
         for ahead in self.backlog.ahead:
             if is_meant(ahead.message):
                 blank(ahead)
@@ -517,7 +515,7 @@ class Subscription:
         return settled
 
     def policy_changed(self) -> None:
-        """Look again at what the poison policy had stopped until now."""
+        """Apply the new poison policy to exhausted messages."""
         for flight in list(self.window.flights.values()):
             if flight.phase is EXHAUSTED:
                 self._apply_poison_policy(flight)
@@ -528,16 +526,16 @@ class Subscription:
             self.stream.settled(seq)
 
     def note_handed_over(self, flight: Flight, now: int) -> None:
-        """The log shall know that an ask was answered as delivered, and when."""
+        """Note that an ask was answered as delivered, for the log."""
         flight.last_sent = now
         self._note(flight, Outcome.HANDED_OVER)
 
     def changed(self) -> None:
-        """Its position has to be written again."""
+        """The position must be written again."""
         self.is_cursor_dirty = self.is_dirty = True
 
     def write_cursor_soon(self) -> None:
-        """With the next turn, whether it is time or not."""
+        """Write the cursor in the next pass."""
         self.cursor_at_ms = 0
         self.changed()
 
@@ -559,13 +557,13 @@ class Subscription:
             self._bury(flight)
 
     def _bury(self, flight: Flight) -> None:
-        """It is settled only when the dead letter is on disk."""
+        """Queue a dead letter; the message is settled once that is on disk."""
         if not flight.is_burying:
             flight.is_burying = True
             self.letters.append(flight)
 
     def buried(self, flight: Flight, generation: int) -> bool:
-        """Its dead letter is on disk; `False` if it was settled otherwise meanwhile."""
+        """The dead letter is on disk; `False` if the message was settled in the meantime."""
         if self.position.generation != generation or flight.phase is not EXHAUSTED:
             return False
         self.stats.dead_lettered += 1
@@ -573,7 +571,7 @@ class Subscription:
         return True
 
     def not_buried(self, flight: Flight) -> None:
-        """Its dead letter could not be written; the next pass tries again."""
+        """The dead letter could not be written; the next pass retries."""
         flight.is_burying = False
 
     def _note(self, flight: Flight, outcome: Outcome, consumer: str = "") -> None:
@@ -595,9 +593,9 @@ class Subscription:
     # Positions.
 
     def seek(self, floor: int, generation: int) -> None:
-        """Begin again behind `floor`; acks for what was sent before mean nothing now."""
+        """Start again after `floor`; acks of earlier deliveries are ignored."""
         if self.settlements:
-            # They belong to what was, and are written as such.
+            # They belong to the old generation and are written with it.
             self.outdated.append((self.position.generation, self.settlements))
             self.settlements = []
         self._drop_window()
@@ -608,43 +606,43 @@ class Subscription:
         self.changed()
 
     def restore(self, cursor: CursorBody, *, is_saved: bool = False) -> None:
-        """Stand where the log says, or a snapshot, in which it is saved."""
+        """Restore the position from the log, or from a snapshot (`is_saved`)."""
         self.position.restore(cursor)
         self.is_dirty = not is_saved
 
     def replay(self, settled: SettledBody) -> None:
-        """Apply what the log says about deliveries of the present generation."""
+        """Apply settlements of the present generation read from the log."""
         self.is_dirty = True
         for one in settled.deliveries:
             self.position.replay(one)
 
     def lost_through(self, last: int) -> None:
-        """The log says that nothing up to here can be read any more."""
+        """Positions up to `last` are gone."""
         self.position.skip_to(last)
         self.is_dirty = True
 
     def stored(self, definition: SubscriptionDefinitionBody) -> None:
-        """This definition is on disk."""
+        """A definition is on disk."""
         self.stored_definition = definition
         self.is_dirty = True
 
     def take_cursor(self, *, is_whole: bool) -> CursorBody | None:
-        """Where it stands, for a snapshot; `None` if that has not changed or is not on disk."""
+        """The position for a snapshot; `None` if it has not changed or is not on disk."""
         if self.making is not None or not (self.is_dirty or is_whole):
             return None
         self.is_dirty = False
         return self.position.cursor(self.name)
 
     def recovered(self) -> None:
-        """The log has been replayed: what may have been sent is sent again, marked."""
+        """The log was replayed: messages that may have been sent are redelivered, marked."""
         self.next_seq = self.position.floor + 1
         self.last_generation = self.position.generation
-        # What was committed later than the log's end cannot have been sent.
+        # Nothing beyond the end of the log can have been sent.
         self.position.doubtful = min(self.position.reserved, self.stream.head)
         self.parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
 
     def revive(self) -> None:
-        """After a fault in a pass: start over from what is known, as if restarted."""
+        """Start over after an exception in a pass, as after a restart."""
         self.position.doubtful = max(self.position.doubtful, self.next_seq - 1)
         self.sends.clear()
         self._drop_window()
@@ -652,12 +650,12 @@ class Subscription:
         self.parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
 
     def lose_before(self, first: int) -> int:
-        """Nothing before `first` can be read any more; how many unsettled ones that costs."""
+        """Messages before `first` are gone; return the number of unsettled ones among them."""
         before = self.position.unsettled(self.stream.head)
         for flight in [one for seq, one in self.window.flights.items() if seq < first]:
             if flight.phase is not SENT:
                 self.window.remove(flight)
-        # What consumers have got they may still settle.
+        # Consumers may still settle what is in flight.
         kept = sorted(seq for seq in self.window.flights if seq < first)
         for seq in [seq for seq in self.position.parked if seq < first and seq not in kept]:
             del self.position.parked[seq]
@@ -678,12 +676,12 @@ class Subscription:
     # Reading.
 
     def found(self, flight: Flight, held: Held) -> None:
-        """A delayed message that has become due was read."""
+        """A delayed message that is due was read."""
         flight.held = held
         self.window.add(flight)
 
     def fetched(self, asked: int, found: list[Held], now: int) -> None:
-        """What was asked for has been read, as far as it could be."""
+        """A fetch has finished; `found` may be incomplete."""
         if not self.backlog.answered(asked):
             return
         flight = self.window.flights.get(asked)
@@ -696,7 +694,7 @@ class Subscription:
         elif is_found:
             self.backlog.extend(found)
         if not is_found and asked >= self.stream.first:
-            # The head says there is more than can be read yet: look again in a moment.
+            # The head is ahead of what can be read: try again shortly.
             self.stats.empty_reads += 1
             self.empty_reads += 1
             pause_ms = _EMPTY_READ_MS * 2 ** min(self.empty_reads, 10)
@@ -705,7 +703,7 @@ class Subscription:
             self.empty_reads = 0
 
     def clock_jumped(self, by_ms: int) -> None:
-        """Everything that waits for a span of time; delayed messages wait for a time of day."""
+        """Shift everything that waits for a duration; delayed messages wait for a point in time."""
         self.window.shift(by_ms)
         self.cursor_at_ms += by_ms
         if self.due_ms < math.inf:
@@ -714,7 +712,7 @@ class Subscription:
             self.not_before_ms += by_ms
 
     def next_due_ms(self, now: int) -> float:
-        """When it has to be looked at again if nothing happens until then."""
+        """When the next pass is due if nothing happens."""
         due = self.window.next_due_ms()
         if self.parked_due and self.has_room:
             due = min(due, self.parked_due[0][0])

@@ -1,22 +1,22 @@
-"""The unsettled messages of a subscription that have been read.
+"""The window of a subscription: its messages that have been read and are not settled.
 
-A message that has been read is a flight until it is settled. It is in one phase:
+Such a message is a flight. It is in one phase:
 
-* ready: it may be sent; new ones begin here;
-* sent: a consumer has it and has not settled it; its deadline is when the attempt has failed;
-* waiting: an attempt failed; its deadline is when it is ready again;
-* exhausted: it is not sent any more; the poison policy drops it, buries it, or lets it stand;
-* settled: done with, and in no window any more. There is no way back.
+* ready: it may be sent; new flights start here;
+* sent: a consumer has it and has not settled it; at its deadline the attempt fails;
+* waiting: an attempt failed; at its deadline it is ready again;
+* exhausted: it is not sent again; the poison policy drops, buries or keeps it;
+* settled: final, and no longer in the window.
 
-`TRANSITIONS` says which event leads from where to where; anything else is an error of the program.
-A message may be settled in every phase, because a consumer may answer late, its content may be
-erased, and it may expire or be lost while it waits.
+`TRANSITIONS` lists the events and the phases they lead to; anything else is a bug. A message can be
+settled in every phase, because a consumer may answer late, and a waiting message may expire, be
+erased or be lost.
 
 Unless it is sent or exhausted, a flight is in exactly one place: among the ready ones, oldest
-first; in the queue of its key; or waiting until a time.
+first; in the queue of its key; or waiting for a time.
 
-Deadlines of attempts come in the order of sending, so they wait in a queue; pauses and extended
-deadlines wait in a heap. Entries there are not removed when a message is settled, only passed over.
+Deadlines of attempts come in the order of sending, so they are kept in a queue; pauses and extended
+deadlines are kept in a heap. Entries of settled messages are not removed there but skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _JITTER: Final = 0.2
 
 
 class Phase(Enum):
-    """Where a message is."""
+    """The phase of a flight."""
 
     READY = "ready"
     SENT = "sent"
@@ -50,7 +50,7 @@ class Phase(Enum):
     EXHAUSTED = "exhausted"
     SETTLED = "settled"
 
-    # Every message passes through the table below, and a hash of the name would be slow.
+    # Hashing by name would be slow, and every message uses the table below.
     __hash__ = object.__hash__
 
 
@@ -60,11 +60,11 @@ EXHAUSTED, SETTLED = Phase.EXHAUSTED, Phase.SETTLED
 TRANSITIONS: Final[dict[str, dict[Phase, Phase]]] = {
     # A pass sends it.
     "sent": {READY: SENT},
-    # Its consumer has left, or its pause is over.
+    # Its consumer left, or its pause is over.
     "back": {SENT: READY, WAITING: READY},
-    # Its attempt has failed, but not too often.
+    # An attempt failed, but not too often.
     "wait": {SENT: WAITING},
-    # Its attempt has failed too often, or a consumer has terminated it.
+    # It failed too often, or a consumer terminated it.
     "exhaust": {READY: EXHAUSTED, SENT: EXHAUSTED, WAITING: EXHAUSTED, EXHAUSTED: EXHAUSTED},
     # Whatever the outcome.
     "remove": {READY: SETTLED, SENT: SETTLED, WAITING: SETTLED, EXHAUSTED: SETTLED},
@@ -97,12 +97,12 @@ class Flight:
 
     def __init__(self, seq: int, held: Held | None, failures: int, is_doubtful: bool) -> None:
         self.seq = seq
-        # Not read yet when a parked message has just become due.
+        # `None` for a parked message that is due and not read yet.
         self.held = held
         self.phase = READY
         self.consumer: Consumer | None = None
         self.lane: KeyLane | None = None
-        # What may have been sent before a restart counts as sent.
+        # A message that may have been sent before a restart counts as sent.
         self.deliveries = max(failures, 1) if is_doubtful else failures
         self.failures = failures
         self.deadline_ms = 0
@@ -111,23 +111,23 @@ class Flight:
         self.first_failure = 0
         self.last_failure = 0
         self.reason = ""
-        # Its dead letter is on the way to the log.
+        # Its dead letter is being written.
         self.is_burying = False
         self.consumers: list[str] = []
         self.receipt: AskReceipt | None = None
 
 
 def pause_ms(definition: SubscriptionDefinitionBody, flight: Flight, delay_ms: float = 0) -> float:
-    """How long to wait before the next attempt: twice as long each time, up to the cap."""
+    """The pause before the next attempt: doubles each time, up to the cap."""
     policy = definition.backoff_ms * 2.0 ** min(flight.failures - 1, 40)
-    # Spread by up to a fifth either way, so that what failed together is not tried together.
+    # Jitter of up to a fifth, so that messages that failed together are not retried together.
     share = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
     policy *= 1 - _JITTER + 2 * _JITTER * share
     return min(max(policy, delay_ms), definition.backoff_cap_ms)
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """A delivery whose hand-over somebody waits for: it settles the message, or answers an ask."""
+    """A delivery whose write to the socket settles the message, or answers an ask."""
 
     subscription: Subscription
     flight: Flight
@@ -136,7 +136,7 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 class Window:
-    """Invariant: `exhausted` counts the flights in that phase, a consumer's `flights` the sent."""
+    """Invariant: `exhausted` counts exhausted flights, a consumer's `flights` its sent ones."""
 
     __slots__ = (
         "due",
@@ -155,7 +155,7 @@ class Window:
         self.flights: dict[int, Flight] = {}
         self.exhausted = 0
         self.ready: list[int] = []
-        # Delayed messages that have become due, until they are read again.
+        # Delayed messages that are due and not read yet.
         self.unread: dict[int, Flight] = {}
         self.lanes: dict[str, KeyLane] = {}
         # Keys whose first message may be sent.
@@ -167,11 +167,11 @@ class Window:
         return len(self.flights)
 
     def count(self, phase: object) -> int:
-        """How many are in a phase."""
+        """The number of flights in a phase."""
         return sum(flight.phase is phase for flight in self.flights.values())
 
     def add(self, flight: Flight) -> None:
-        """A message was read; one whose content is not at hand waits for it."""
+        """Add a flight; one without content waits until it is read."""
         self.flights[flight.seq] = flight
         held = flight.held
         if held is None:
@@ -191,7 +191,7 @@ class Window:
             self.keyed.append(lane)
 
     def next_ready(self) -> Flight | None:
-        """The oldest that may be sent again."""
+        """The oldest flight to redeliver."""
         ready = self.ready
         while ready:
             flight = self.flights.get(ready[0])
@@ -201,7 +201,7 @@ class Window:
         return None
 
     def sent(self, flight: Flight, consumer: Consumer, now: int, deadline_ms: int) -> None:
-        """It is on its way to a consumer."""
+        """A flight is sent to a consumer."""
         assert flight.held is not None
         flight.phase = _SENT[flight.phase]
         flight.consumer = consumer
@@ -212,13 +212,13 @@ class Window:
         consumer.flights += 1
         consumer.bytes += flight.held.size
         if self.timeouts and self.timeouts[-1][0] > deadline_ms:
-            # Deadlines have become shorter, so this one does not come in order.
+            # The timeout was shortened, so this deadline is out of order.
             heapq.heappush(self.due, (deadline_ms, flight.seq))
         else:
             self.timeouts.append((deadline_ms, flight, flight.deliveries))
 
     def back(self, flight: Flight) -> None:
-        """It may be sent again; within its key it is still the first."""
+        """A flight is ready again; within its key it stays first."""
         self.release(flight)
         flight.phase = _BACK[flight.phase]
         if flight.lane is not None:
@@ -227,24 +227,24 @@ class Window:
             heapq.heappush(self.ready, flight.seq)
 
     def wait(self, flight: Flight, until_ms: int) -> None:
-        """It is ready again at a time."""
+        """A flight waits until a time."""
         self.release(flight)
         flight.phase = _WAIT[flight.phase]
         self.set_deadline(flight, until_ms)
 
     def set_deadline(self, flight: Flight, at_ms: int) -> None:
-        """When its attempt has failed, or its pause is over."""
+        """Set when the attempt fails, or the pause ends."""
         flight.deadline_ms = at_ms
         heapq.heappush(self.due, (at_ms, flight.seq))
 
     def exhaust(self, flight: Flight) -> None:
-        """It is not sent again; the poison policy decides."""
+        """A flight is not sent again; the poison policy decides."""
         self.release(flight)
         self.exhausted += flight.phase is not EXHAUSTED
         flight.phase = _EXHAUST[flight.phase]
 
     def remove(self, flight: Flight) -> None:
-        """It is settled; the next one of its key may go."""
+        """A flight is settled; the next one of its key may be sent."""
         self.release(flight)
         self.exhausted -= flight.phase is EXHAUSTED
         flight.phase = _REMOVE[flight.phase]
@@ -261,7 +261,7 @@ class Window:
             self.keyed.append(lane)
 
     def release(self, flight: Flight) -> None:
-        """Its consumer has it no longer."""
+        """Take a sent flight off its consumer's account."""
         consumer = flight.consumer
         if flight.phase is SENT and consumer is not None:
             assert flight.held is not None
@@ -269,7 +269,7 @@ class Window:
             consumer.bytes -= flight.held.size
 
     def of(self, consumer: Consumer) -> list[Flight]:
-        """What a consumer has not settled."""
+        """The flights sent to a consumer."""
         return [
             flight
             for flight in self.flights.values()
@@ -277,7 +277,7 @@ class Window:
         ]
 
     def overdue(self, now: int) -> Iterator[Flight]:
-        """Sent ones whose attempt has failed, and waiting ones whose pause is over."""
+        """Flights whose attempt has timed out, or whose pause is over."""
         timeouts = self.timeouts
         while timeouts and timeouts[0][0] <= now:
             _, flight, deliveries = timeouts.popleft()
@@ -292,7 +292,7 @@ class Window:
                 yield found
 
     def next_due_ms(self) -> float:
-        """When `overdue` has something again; too early is harmless."""
+        """When to call `overdue` again; too early is harmless."""
         timeouts = self.timeouts
         while timeouts:
             when, flight, deliveries = timeouts[0]
@@ -302,14 +302,14 @@ class Window:
         return self.due[0][0] if self.due else math.inf
 
     def shift(self, by_ms: int) -> None:
-        """All deadlines and pauses come so much later."""
+        """Move all deadlines and pauses."""
         for flight in self.flights.values():
             flight.deadline_ms += by_ms
         self.due = [(due + by_ms, seq) for due, seq in self.due]
         self.timeouts = deque((due + by_ms, one, number) for due, one, number in self.timeouts)
 
     def clear(self) -> None:
-        """Forget everything; consumers have nothing in flight any more."""
+        """Remove all flights."""
         for flight in self.flights.values():
             self.release(flight)
             flight.phase = SETTLED
