@@ -1,9 +1,9 @@
-"""`hub:erase`: what an actor got and sent, or what is in an inbox, is taken out of the log.
+"""`hub:erase`: remove the messages of an actor, or the content of an inbox, from the log.
 
-First it is hidden, and its mailbox dropped. A mark in the log tells how far that reaches: to
-everything before it. Then the log is searched, page by page: what is found is settled wherever it
-is not, and its offsets are written to the log. At last the segments are written anew; only then
-comes the answer. A restart in between finishes what has been written; the rest is asked for again.
+First the messages are hidden and the mailbox is dropped. A mark in the log says how far the erasure
+reaches: everything before the mark. Then the log is searched page by page; what is found is settled
+where necessary, and its offsets are written to the log. Finally the segments are rewritten, and the
+request is answered. A restart finishes what was written; the rest must be requested again.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 RETRY_MS: Final = 60_000
-# Entries with something of an actor or a room in them.
+# Kinds of entries that may hold data of an actor or a room.
 CONTENT: Final = frozenset((Kind.MAIL, Kind.PUBLISHED, Kind.BROADCAST, Kind.ROOM_MESSAGE))
 
 Then = Callable[[int | Refusal, int], list[Effect]]
 
 
 class PendingErasure(msgspec.Struct, eq=False):
-    """An ERASED entry whose offsets may still hold something."""
+    """An ERASED entry whose offsets may not have been rewritten yet."""
 
     body: ErasedBody
     offset: float = inf
@@ -68,63 +68,63 @@ class PendingErasure(msgspec.Struct, eq=False):
 
 
 class Erasures:
-    """What is hidden, and what is still to be done."""
+    """Hidden messages, and pending erasures."""
 
     def __init__(self) -> None:
-        # Messages of these senders are hidden before these offsets, by who wants that.
+        # Senders whose messages are hidden, each before an offset, by request.
         self._actors: dict[str, dict[object, float]] = {}
         self._offsets = Ranges()
         self._pending: list[PendingErasure] = []
         self._retry_at_ms = 0
-        # Something was erased, and what is kept beside the log is to forget it, too.
+        # Set when something was erased, so that copies outside the log are removed, too.
         self.has_news = False
 
     # Hiding.
 
     def hide(self, actor: str, by: object, before: float = inf) -> None:
-        """Nothing this actor sent before an offset is shown any more."""
+        """Hide everything this actor sent before an offset."""
         self._actors.setdefault(actor, {})[by] = before
 
     def show(self, actor: str, by: object) -> None:
-        """Nothing of it is left that had to be hidden, or it could not even be begun."""
+        """Stop hiding: the erasure is complete, or could not start."""
         wishes = self._actors.get(actor, {})
         wishes.pop(by, None)
         if not wishes:
             self._actors.pop(actor, None)
 
     def hides(self, offset: int) -> bool:
-        """May an entry not be shown, whatever it holds?"""
+        """Must this entry be hidden?"""
         return offset in self._offsets
 
     def hides_message(self, message: MessageBody, offset: int) -> bool:
-        """May a message not be shown, because of who sent it or could not be reached by it?"""
+        """Must this message be hidden because of its sender or its recipient?"""
         if not self._actors:
             return False
         names = (message.sender, message.dead.topic if message.dead is not None else "")
         return any(offset < max(self._actors[one].values()) for one in names if one in self._actors)
 
     def held_of(self, stored: StoredEntry) -> Held:
-        """A message as it was read from the log; blank if it may not be shown."""
+        """Decode a message read from the log, blank if it is hidden."""
         held = held_of(stored)
         if self.hides(stored.offset) or self.hides_message(held.message, stored.offset):
             blank(held)
         return held
 
-    # Doing.
+    # Pending erasures.
 
     def oldest(self, offset: int) -> int:
-        """Where the oldest pending one is written, if that is before an offset."""
+        """The offset of the oldest pending erasure, `offset` at most."""
         return int(min([offset, *(one.offset for one in self._pending)]))
 
     def add(self, body: ErasedBody, offset: float = inf) -> PendingErasure:
-        """One more is written to the log, or on its way there: its offsets are hidden."""
+        """Add an erasure that is in the log or being written: its offsets are hidden."""
         pending = PendingErasure(body, offset, is_claimed=offset == inf)
         self._pending.append(pending)
         self._hide(pending)
         return pending
 
     def remove(self, some: list[PendingErasure]) -> None:
-        """These are done, and the log itself hides them now; or they could not be written."""
+        """Remove erasures that are complete, or could not be written."""
         self._pending = [one for one in self._pending if one not in some]
         self._offsets = Ranges()
         for one in self._pending:
@@ -136,7 +136,7 @@ class Erasures:
                 self._offsets.add(offset)
 
     def erase(self, some: list[PendingErasure], then: Then) -> EraseEntries:
-        """Have the segments written anew; what cannot be done now is tried again later."""
+        """Rewrite the segments; failures are retried later."""
         for one in some:
             one.is_claimed = True
 
@@ -153,12 +153,12 @@ class Erasures:
         return EraseEntries([one.body for one in some], done)
 
     def take_news(self) -> bool:
-        """Was something erased since the last time somebody asked?"""
+        """Was anything erased since the last call?"""
         has_news, self.has_news = self.has_news, False
         return has_news
 
     def tick(self, now: int) -> list[Effect]:
-        """Finish what an earlier process, or a full disk, has left."""
+        """Finish erasures that an earlier process or a full disk left behind."""
         left = [one for one in self._pending if not one.is_claimed]
         if not left or now < self._retry_at_ms:
             return []
@@ -167,14 +167,14 @@ class Erasures:
 
 OPERATION: Final = "erase"
 PAGE_ENTRIES: Final = 1_000
-# What is written about a mailbox, and names it; topics may have the same.
+# Kinds of entries that name a mailbox; topics have the same kinds.
 _ABOUT: Final = frozenset(
     (Kind.SETTLED, Kind.CURSOR, Kind.STREAM_CREATED, Kind.STREAM_DELETED, Kind.LOST)
 )
 
 
 class Eraser:
-    """Takes what an actor or an inbox has out of memory and out of the log."""
+    """Erases the data of an actor or an inbox from memory and from the log."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class Eraser:
         return {"hub:erase": self.erase}
 
     def erase(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Hide it now; answered when nothing of it is left in the log."""
+        """`hub:erase`: hide the data at once; answered once nothing is left in the log."""
         request = requests.parse(requests.EraseRequest, message.payload)
         if not session.allowance.may_administer(OPERATION):
             raise refusals.unauthorized("admin", OPERATION)
@@ -223,7 +223,7 @@ class Eraser:
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which entries are meant; asked on another thread, so it knows nothing of the hub."""
+    """Selects the entries to erase; called on another thread, so it holds no hub state."""
 
     actor: str | None
     inbox: str | None
@@ -233,7 +233,7 @@ class Wanted(msgspec.Struct, frozen=True):
     offsets: Ranges
 
     def choose(self, stored: StoredEntry) -> Match | None:
-        """What is to be done to an entry, if anything is."""
+        """How to erase an entry; `None` to keep it."""
         is_named = self._is_named(stored)
         if not is_named and (stored.is_erased or not self._is_wanted(stored)):
             return None
@@ -264,18 +264,18 @@ class Wanted(msgspec.Struct, frozen=True):
                 return decode_body(BroadcastBody, stored.body).sender == actor
             return _is_of(decode_body(MessageBody, stored.body), actor)
         except (msgspec.MsgspecError, ValueError):
-            # Whose it is cannot be told, so it is whoever's name is in it.
+            # The owner cannot be determined, so a matching name decides.
             return actor.encode() in stored.body
 
 
 def _is_of(message: MessageBody, actor: str) -> bool:
-    """Did the actor send it, or did it die in the actor's mailbox?"""
+    """Did the actor send it, or is it a dead letter of the actor's mailbox?"""
     dead = message.dead
     return message.sender == actor or (dead is not None and dead.topic == actor)
 
 
 def _merged(ranges: list[Range]) -> Ranges:
-    """The same offsets in order, none twice."""
+    """The offsets sorted, without duplicates."""
     merged: list[Range] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:
@@ -286,7 +286,7 @@ def _merged(ranges: list[Range]) -> Ranges:
 
 
 class _Erasing:
-    """One request, on its way through mark, search, and the segments."""
+    """One request: mark, search, rewrite."""
 
     def __init__(
         self, eraser: Eraser, session: Session, message: Envelope, request: requests.EraseRequest
@@ -340,7 +340,7 @@ class _Erasing:
     # Memory.
 
     def _clear(self, through: int) -> None:
-        """Take it out of memory, and out of the hands of those who have not settled it."""
+        """Erase the data in memory and settle unsettled deliveries."""
         eraser = self._eraser
         inbox = eraser.rooms.directory.inboxes.get(self._inbox or "")
         if inbox is not None:
@@ -359,7 +359,7 @@ class _Erasing:
     # The mark, and the search for everything before it.
 
     def _marked(self, mark: ErasedBody, offset: int, now: int) -> list[Effect]:
-        """Everything that came before the request is on disk."""
+        """The mark is on disk, and so is everything before it."""
         self._through = offset
         if self._actor is not None:
             self._eraser.erasures.hide(self._actor, self, offset)
@@ -382,7 +382,7 @@ class _Erasing:
         return effects or self._rewrite(now)
 
     def _note(self, found: list[Match], now: int) -> list[Effect]:
-        """Settle what is not settled, and write down what is to be erased."""
+        """Settle what was found, and write its offsets to the log."""
         self._entries += len(found)
         ranges, renamed = Ranges(), Ranges()
         mail: list[Settlement] = []
@@ -410,7 +410,7 @@ class _Erasing:
         return effects
 
     def _settle(self, one: Match) -> list[Settlement]:
-        """Wherever it is unsettled; what the mailbox had that is gone is returned."""
+        """Settle the entries wherever they are unsettled; return those of a dropped mailbox."""
         eraser, box = self._eraser, self._box
         if one.kind == Kind.ROOM_MESSAGE:
             inbox = eraser.rooms.directory.inboxes.get(one.stream)
@@ -441,7 +441,7 @@ class _Erasing:
     # The segments.
 
     def _noted(self, pending: PendingErasure, offset: int, now: int) -> list[Effect]:
-        """One more of its entries is in the log: from now on it survives a restart."""
+        """One of its entries is in the log, so it survives a restart."""
         pending.offset = offset
         self._pending.append(pending)
         pending.is_claimed = not self._is_over
@@ -484,13 +484,13 @@ class _Erasing:
         ]
 
     def _not_begun(self, refusal: Refusal, now: int) -> list[Effect]:
-        """How far it reaches was not written, so what comes later would be hidden, too."""
+        """The mark was rejected; stop hiding, or later messages would be hidden, too."""
         if self._actor is not None:
             self._eraser.erasures.show(self._actor, self)
         return self._give_up(refusal, now)
 
     def _give_up(self, refusal: Refusal, now: int) -> list[Effect]:
-        """It stays hidden; what was written down is done later, the rest has to be asked for."""
+        """The data stays hidden; written offsets are erased later, the rest on a new request."""
         if self._is_over:
             return []
         self._is_over = True

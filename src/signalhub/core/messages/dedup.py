@@ -1,15 +1,15 @@
-"""Accepted messages, remembered for a while, so that a repeated one gets the same answer again.
+"""Ids of accepted messages, remembered for a while, so that a repetition gets the same answer.
 
 A record is 27 bytes: an 80-bit fingerprint of (sender, id), the time and the acknowledgement.
 Records live in short `bytes` buckets, oldest first, searched by `bytes.rfind`. The table grows by
 splitting one bucket at a time (linear hashing) and forgets by cutting the front of a bucket when it
-is touched or swept, so no call ever waits for all of it. Measured with 200 000 ids: 30 bytes per
+is touched or swept, so no call handles the whole table. Measured with 200 000 ids: 30 bytes per
 id, 32 in resident memory.
 
-Arrivals are also counted in slices of the window. When memory runs out the oldest slice is given up
-early, and `window_ms` says how far back the memory still reaches; it grows again with time.
+Arrivals are also counted in slices of the window. When memory runs out, the oldest slice is dropped
+early, and `window_ms` says how far back the table still reaches; it grows again with time.
 
-Time that jumps back stands still instead, so records stay in order and ages never shrink.
+A clock that is set back stands still instead, so records stay in order.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ Status = Literal["delivered", "queued"]
 
 SLICES_PER_WINDOW: Final = 4
 
-# Readings of a clock that differ by less are jitter, not a clock that was set back.
+# Smaller differences between readings are jitter, not a clock that was set back.
 _JITTER_MS: Final = 1_000
-# A clock beyond 2100 jumped, too; the records have room until 2109.
+# A clock beyond 2100 is wrong, too; records have room until 2109.
 _BELIEVED_MS_MAX: Final = 4_102_444_800_000
 _SWEEP_BUCKETS_MAX: Final = 1_024
 
 
 class KnownAck(msgspec.Struct, frozen=True):
-    """What the sender was told: when, how and where, or for a broadcast the payload as JSON."""
+    """The ack of a message: time, status and position, or for a broadcast its payload as JSON."""
 
     at_ms: int
     status: Status = "delivered"
     extra: bytes = b""
-    seq: int = 0  # Where it is in its mailbox or topic, if it has a position there.
+    seq: int = 0  # The position in its mailbox or topic, if it has one.
     stream: int = 0
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What was remembered in a stretch of time, to be kept and loaded again."""
+    """Records of a period of time, for snapshots."""
 
     newest_ms: int
     records: bytes
@@ -52,7 +52,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class _Slice(msgspec.Struct):
-    """How many ids were remembered in a stretch of time, and how far time ran ahead then."""
+    """The number of ids in a slice of the window, and how far time was ahead then."""
 
     began_ms: int
     newest_ms: int
@@ -73,15 +73,15 @@ class Dedup:
         self._sliced = 0  # Ids in all slices.
         self._now_ms = 0
         self._skew_ms = 0
-        self._lost_until_ms = -1  # What was accepted up to then was given up early.
-        # Records since the last `take_fresh`, if somebody keeps them; they take twice the room.
+        self._lost_until_ms = -1  # Records up to this time were dropped early.
+        # Records since the last `take_fresh`, if they are kept; this doubles their size.
         self._is_fresh_kept = False
         self._fresh = bytearray()
         self._fresh_aside: dict[bytes, KnownAck] = {}
 
     @property
     def count(self) -> int:
-        """Ids held, among them some that have expired and were not swept yet."""
+        """The number of ids, including expired ones that were not swept yet."""
         return self._table.count
 
     @property
@@ -90,7 +90,7 @@ class Dedup:
 
     @property
     def window_ms(self) -> int:
-        """How far back every accepted id is known."""
+        """How far back all accepted ids are known."""
         if self._lost_until_ms < 0:
             return self._window_ms
         return min(self._window_ms, self._now_ms - self._lost_until_ms)
@@ -102,7 +102,7 @@ class Dedup:
 
     @property
     def is_shortened(self) -> bool:
-        """Does lack of memory keep the window below what was configured?"""
+        """Is the window shorter than configured for lack of memory?"""
         return self.window_ms < self._window_ms
 
     def find(self, sender: str, message_id: str, now_ms: int) -> KnownAck | None:
@@ -144,27 +144,27 @@ class Dedup:
     def _bound(self) -> None:
         table = self._table
         while table.memory_bytes > self._memory_bytes_max and table.count > 1:
-            # Trimming one bucket after another pays only while most of them have what to trim.
+            # Trimming bucket by bucket pays only if most buckets have something to trim.
             if (table.count - self._sliced) * _BUCKET_RECORDS_MEAN < table.count:
                 self._give_up_oldest_slice()
             table.trim(1, self._oldest_kept_ms())
 
     def keep_fresh(self) -> None:
-        """Somebody will ask for what is new."""
+        """Start keeping new records for `take_fresh`."""
         self._is_fresh_kept = True
 
     def take_fresh(self) -> Remembered:
-        """What was remembered since the last call, for somebody who keeps it."""
+        """Take the records since the last call."""
         records, self._fresh = bytes(self._fresh), bytearray()
         aside, self._fresh_aside = self._fresh_aside, {}
         return Remembered(self._now_ms, records, aside)
 
     def load(self, kept: Iterable[Remembered]) -> None:
-        """Remember again what an earlier process remembered; before anything else."""
+        """Load records of an earlier process; call this first."""
         assert not self._table.count, "only an empty memory can be loaded"
         pieces = []
         for one in kept:
-            # If the clock was set back meanwhile, time goes on from where it was.
+            # If the clock was set back, time continues from where it was.
             self._advance(one.newest_ms)
             count = len(one.records) // _RECORD.size
             if count:
@@ -176,7 +176,7 @@ class Dedup:
         self._bound()
 
     def sweep(self, now_ms: int) -> None:
-        """Free a part of what has expired: a millisecond of work, about once a second."""
+        """Free some expired records; takes about a millisecond, called once a second."""
         self._advance(now_ms)
         self._drop_expired_slices()
         self._table.trim(_SWEEP_BUCKETS_MAX, self._oldest_kept_ms())
@@ -419,7 +419,7 @@ def seq_of(record: bytes) -> int:
 
 
 def fingerprint(sender: str, message_id: str) -> bytes:
-    """What an accepted message is known by."""
+    """The key of a message."""
     # The length keeps ("ab", "c") and ("a", "bc") apart. A collision would swallow a fresh message;
     # among ten million ids its odds are below one in ten billion.
     text = f"{len(sender)} {sender}{message_id}"

@@ -1,4 +1,4 @@
-"""The session's own affairs: hello, heartbeat, goodbye, tokens, statistics."""
+"""Requests about the session itself: connect, heartbeat, disconnect, tokens, statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WINDOW_MS = 60_000
 
 
 class CounterWindow:
-    """The counters of the last full or running minute, for `hub:metrics`."""
+    """Counters of the current minute, for `hub:metrics`."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -41,13 +41,13 @@ class CounterWindow:
         self._period = Period(_WINDOW_MS)
 
     def tick(self, now: int) -> None:
-        """Begin a new window when the minute is over."""
+        """Start a new window each minute."""
         if self._period.is_due(now):
             self._start_ms = now
             self._start = self._totals()
 
     def payload(self, now: int) -> bytes:
-        """What happened since the window began."""
+        """The counts since the window began."""
         received, sent, errors, opened, closed = (
             total - start for total, start in zip(self._totals(), self._start, strict=True)
         )
@@ -75,7 +75,7 @@ class CounterWindow:
 
 
 class Control:
-    """Answers what a session asks about itself."""
+    """Handles requests about the session itself."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Control:
         }
 
     def connect(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Check version, then token, then capabilities, and let the session in."""
+        """`hub:connect`: check version, token and capabilities, then connect the session."""
         if not wire.is_object(message.metadata):
             raise refusals.structural("hub:connect needs metadata with protocolVersion, an object")
         hello = requests.parse(requests.ConnectRequest, message.metadata, "metadata")
@@ -160,7 +160,7 @@ class Control:
         return [*self._withdraw(session, now), reply]
 
     def _withdraw(self, session: Session, now: int) -> list[Effect]:
-        """Take away what an earlier token allowed and the present one does not."""
+        """Remove registrations and subscriptions that the new token does not permit."""
         allowance = session.allowance
         if allowance is EVERYTHING:
             return []
@@ -203,7 +203,7 @@ class Control:
         )
 
     def heartbeat(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Echo the client's time and give ours; the leases are renewed by the frame itself."""
+        """`hub:heartbeat`: return both clocks; like every frame it renews the leases."""
         echoed = wire.encode(message.timestamp)
         if wire.is_object(message.payload):
             echoed = (
@@ -214,7 +214,7 @@ class Control:
         return [self._replies.reply(session, message, "hub:heartbeat_ack", payload, now)]
 
     def disconnect(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Acknowledge, clean up, close."""
+        """`hub:disconnect`: acknowledge, clean up, close."""
         payload = wire.encode({"acknowledged": True, "sessionId": session.id, "cleanedUp": True})
         reply = self._replies.reply(session, message, "hub:disconnect", payload, now)
         return [
@@ -224,7 +224,7 @@ class Control:
         ]
 
     def refresh_token(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Exchange a valid token for one that lasts longer, without reconnecting."""
+        """`hub:refresh_token`: replace a valid token by a newer one without reconnecting."""
         token = requests.parse_or_empty(requests.RefreshRequest, message.payload).token
         if token is None:
             given = requests.parse(requests.RefreshMetadata, message.metadata, "metadata")
@@ -249,7 +249,7 @@ class Control:
         return [*self._withdraw(session, now), reply]
 
     def queue_stats(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """How much waits for this session, and how fast it takes it."""
+        """`hub:queue_stats`: how much is queued for this session, and how fast it reads."""
         waiting = session.outbound
         elapsed_s = max(1, now - session.connected_at_ms) / 1000
         payload = wire.encode(
@@ -264,6 +264,6 @@ class Control:
         return [self._replies.reply(session, message, "hub:queue_stats_response", payload, now)]
 
     def metrics(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """The hub's counters of the running minute."""
+        """`hub:metrics`: the counters of the current minute."""
         payload = self._window.payload(now)
         return [self._replies.reply(session, message, "hub:metrics_response", payload, now)]

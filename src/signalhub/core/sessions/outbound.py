@@ -1,8 +1,8 @@
-"""What waits for a reader that does not keep up.
+"""The queue of a connection whose reader is too slow.
 
-The record exists only while a connection is blocked: frames the kernel takes at once never count.
-Senders that fill a queue to `pause_messages` are told to hold their tells to that address and told
-to go on when it has shrunk to `resume_messages`. Above the hard bounds tells are dropped, counted.
+It exists only while a connection is blocked: frames that the kernel accepts at once do not count.
+Senders that fill the queue to `pause_messages` are told to hold their tells to that address, and to
+resume when it has shrunk to `resume_messages`. Above the hard limits tells are dropped and counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from signalhub.core.sessions.session import Session
 from signalhub.settings.model import OutboundSettings as Bounds
 
-# Few large messages reach the byte bound before they reach the count; their senders are told too.
+# A few large messages may reach the byte limit first; their senders are told, too.
 _PAUSE_SHARE = 0.5
 _RESUME_SHARE = 0.25
 
@@ -28,7 +28,7 @@ class Outbound:
         self.paused: dict[tuple[Session, str], None] = {}
 
     def admits(self, size: int, unsent: int = 0) -> bool:
-        """May one more tell of this size wait, with so many bytes already at the transport?"""
+        """Is there room for one more tell of this size? `held` bytes are in the transport."""
         return (
             self.messages < self._bounds.messages_max
             and self.bytes + unsent + size <= self._bounds.bytes_max
@@ -36,7 +36,7 @@ class Outbound:
 
     @property
     def is_overrun(self) -> bool:
-        """Have even the hub's own replies piled up beyond reason?"""
+        """Is the queue too long even for the hub's own replies?"""
         return self.bytes > 2 * self._bounds.bytes_max
 
     def queued(self, size: int) -> None:
@@ -76,5 +76,5 @@ class Outbound:
         return released
 
     def is_stalled(self, now_ms: int) -> bool:
-        """Has nothing moved for so long that the reader counts as gone?"""
+        """Has the reader taken nothing for too long?"""
         return now_ms - self.progress_at_ms >= self._bounds.stalled_s * 1000

@@ -1,4 +1,4 @@
-"""Registering, leaving, renewing and finding actors."""
+"""Register, unregister, renew and discover actors."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 PAGE_MAX = 100
 CAPABILITIES_MAX = 64
 CAPABILITY_CHARS_MAX = 128
-# What a registration says about itself; a page of a hundred stays below the message limit.
+# Limits for one registration, so that a page of a hundred fits into a message.
 PROFILE_BYTES_MAX = 8 * 2**10
 _SWEEP_MS_MIN = 5_000
 
 
 class Directory:
-    """Who can be reached under which address."""
+    """Manages registrations."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Directory:
         }
 
     def register(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Make an address reachable through this session; the last one to register it wins."""
+        """`hub:register`: make an address reachable through this session; the last one wins."""
         request = requests.parse(requests.RegisterRequest, message.payload)
         address = request.actor_address
         metadata = _checked(request)
@@ -118,7 +118,7 @@ class Directory:
                     self._sessions.dismiss(other, "duplicate_connection", text, 1000, now)
                 )
         if known is not None and known.session is not session:
-            # The owner goes by another name now and stays, but no longer hears for this address.
+            # The previous owner keeps its session but no longer receives for this address.
             self._topics.leave(known.session, address)
         registration = Registration(
             session,
@@ -143,7 +143,7 @@ class Directory:
         self._tally.registrations += 1
         effects.append(Persist(registration))
         welcome = RegistrationAnswer(session, message, registration, box)
-        # What is new of the mailbox may be on its way to the log, and the answer comes behind it.
+        # The mailbox may be in the middle of being written; answer after that.
         awaited = written or (None if box is None else box.making)
         if awaited is None:
             return [*effects, *self._welcome(welcome, 0, now)]
@@ -151,16 +151,16 @@ class Directory:
         return effects if written is None else [*effects, written]
 
     def _welcome(self, welcome: RegistrationAnswer, offset: int, now: int) -> list[Effect]:
-        """What holds now, and from now on what is in the mailbox."""
+        """Answer, then deliver what is in the mailbox."""
         session, message = welcome.session, welcome.message
         address = welcome.registration.address
-        # It may have been dropped meanwhile.
+        # It may have been dropped in the meantime.
         box = welcome.box if self._streams.mailboxes.get(address) is welcome.box else None
         registration = session.registrations.get(address)
         if session.state is not SessionState.CONNECTED:
             return []
         if registration is None:
-            # Another session has taken the address meanwhile.
+            # Another session has taken the address in the meantime.
             refusal = refusals.not_your_address(address)
             return [self._replies.refuse(session, message, refusal, now)]
         facts = {
@@ -174,7 +174,7 @@ class Directory:
             "durable": box is not None,
             "waiting": 0 if box is None else self._asks.waiting_in(box, now),
         }
-        # The answer comes before what waits.
+        # The answer comes before the queued messages.
         reply = self._replies.reply(
             session, message, "hub:registered", wire.encode(payload), now, wire.encode(facts)
         )
@@ -183,7 +183,7 @@ class Directory:
         return [reply]
 
     def _not_welcome(self, welcome: RegistrationAnswer, refusal: Refusal, now: int) -> list[Effect]:
-        """Without its mailbox the address is not registered either."""
+        """Without its mailbox the address cannot be registered: undo."""
         session, address = welcome.session, welcome.registration.address
         effects: list[Effect] = []
         if session.registrations.get(address) is welcome.registration:
@@ -194,7 +194,7 @@ class Directory:
         return effects
 
     def _check_room_for_mailbox(self) -> None:
-        """Before anything happens: a refused registration must leave everything as it is."""
+        """Check everything first, so that a refused registration changes nothing."""
         self._storage.check()
         count, limit = len(self._streams.mailboxes), self._settings.mailbox.count_max
         if count >= limit:
@@ -207,7 +207,7 @@ class Directory:
         return int(seconds * 1000)
 
     def unregister(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Take an address of this session away; anything else is a silent no-op."""
+        """`hub:unregister`: remove an address of this session; others are ignored."""
         if message.payload == wire.NULL:
             address = message.sender
         else:
@@ -217,7 +217,7 @@ class Directory:
             self._registry.remove(address)
             self._topics.leave(session, address)
             if session.identity == address and session.hello_identity is not None:
-                # Whoever registers the address next does not take this session's place.
+                # The next session to register the address does not replace this one.
                 names = list(session.registrations)
                 self._identities.assign(session, names[-1] if names else session.hello_identity)
             effects.append(Forget([address]))
@@ -230,7 +230,7 @@ class Directory:
         return effects
 
     def renew(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Extend a lease by its token, or by owning the address the request comes from."""
+        """`hub:renew`: extend a lease, by its token or by owning the address."""
         token = requests.parse_or_empty(requests.Renewal, message.payload).renewal_token
         if token is None and wire.is_object(message.metadata):
             given = requests.parse(requests.Renewal, message.metadata, "metadata")
@@ -257,7 +257,7 @@ class Directory:
         return [self._replies.reply(session, message, "hub:renewed", payload, now)]
 
     def discover(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Live actors whose address fits a pattern, in order of registration."""
+        """`hub:discover`: live actors whose address matches, in order of registration."""
         request = requests.parse(requests.DiscoverRequest, message.payload)
         if not request.pattern:
             raise refusals.structural("payload.pattern must not be empty; `*` finds everybody")
@@ -279,7 +279,7 @@ class Directory:
         return [self._replies.reply(session, message, "hub:discovered", payload, now)]
 
     def list_actors(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """A page of all live actors with what is known about them, tokens excepted."""
+        """`hub:list_actors`: one page of all live actors, without their tokens."""
         request = requests.parse_or_empty(requests.ListActorsRequest, message.payload)
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
@@ -309,7 +309,7 @@ class Directory:
     # Leases.
 
     def tick(self, now: int) -> list[Effect]:
-        """Forget those that are not expected back any more, write down those that were renewed."""
+        """Remove expired registrations, and persist renewed ones."""
         effects: list[Effect] = []
         if not self._to_sweep and self._sweep.is_due(now):
             self._to_sweep = list(self._registry)
@@ -322,7 +322,7 @@ class Directory:
         return effects + self._persist_renewed()
 
     def drain(self) -> list[Effect]:
-        """Before a planned stop: write down what has changed."""
+        """Persist changes before a shutdown."""
         return [
             Persist(registration)
             for registration in self._registry
@@ -330,18 +330,18 @@ class Directory:
         ]
 
     def _sweep_ms(self) -> int:
-        """Often enough that the durable tier never thinks a living actor's lease has ended."""
+        """How often to persist renewals, so that no live lease looks expired on disk."""
         at_most = int(self._settings.registry.sweep_s * 1000)
         return max(_SWEEP_MS_MIN, min(at_most, self._registry.lease_ms_min // 3))
 
     def _persist_renewed(self) -> list[Effect]:
-        """A slice of the registry: what was renewed by more than a third of its lease is written.
+        """Persist leases renewed by more than a third, one slice of the registry at a time.
 
-        Slices keep a full registry from holding up the loop.
+        Slices keep a large registry from blocking the loop.
         """
         effects: list[Effect] = []
         for registration in islice(self._to_sweep, self._slice):
-            # It may have been removed or replaced since the sweep began.
+            # It may have been removed or replaced since the sweep started.
             if self._registry.get(registration.address) is not registration:
                 continue
             until = registration.expires_at_ms()
@@ -353,7 +353,7 @@ class Directory:
 
 
 class _Profile(msgspec.Struct, gc=False):
-    """What a host says about itself in its metadata."""
+    """The part of a host's metadata that the hub uses."""
 
     instance: Any = None
 
@@ -362,14 +362,14 @@ _instance = msgspec.json.Decoder(_Profile).decode
 
 
 def _check_other_host(known: Registration, metadata: bytes, now: int) -> None:
-    """The last to register wins, but not against another living instance of a host."""
+    """The last to register wins, except against a live host."""
     is_host = mailboxes.HOST in known.capabilities and known.is_live(now)
     if is_host and _instance(known.metadata) != _instance(metadata):
         raise refusals.duplicate_host(known.address)
 
 
 class RegistrationAnswer(msgspec.Struct):
-    """A registration that is to be answered."""
+    """A registration that waits for its answer."""
 
     session: Session
     message: Envelope
@@ -378,7 +378,7 @@ class RegistrationAnswer(msgspec.Struct):
 
 
 def _checked(request: requests.RegisterRequest) -> bytes:
-    """Refuse what would not fit the registry; give back the metadata as JSON."""
+    """Refuse a registration beyond the limits; return its metadata as JSON."""
     address, capabilities = request.actor_address, request.capabilities
     if address == HUB_ADDRESS:
         raise refusals.structural(f"{HUB_ADDRESS} is the hub's own address")

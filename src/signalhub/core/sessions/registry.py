@@ -1,9 +1,9 @@
-"""Who is registered: addresses, capabilities, leases.
+"""Registrations: addresses, capabilities, leases.
 
-A registration lives while its session shows signs of life: it ends `lease_ms` after the last
-accepted frame of its session or its own last renewal, whichever is later. A lease that runs out on
-an open socket hides the actor; the next frame brings it back. Registrations restored after a
-restart wait, hidden and uncounted, for their owner to return or their lease to end.
+A lease ends `lease_ms` after the last accepted frame of its session or its last renewal, whichever
+is later. If it ends while the socket is open, the actor is hidden; the next frame makes it visible
+again. Registrations restored after a restart are hidden, and not counted, until their owner returns
+or their lease ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOUR_MS = 3_600_000
 
 
 class Recipient:
-    """An address behind a session; what a fan-out is made of."""
+    """An address of a session, as a recipient of fan-outs."""
 
     __slots__ = ("address", "address_json", "session")
 
@@ -69,16 +69,16 @@ class Registration(Recipient):
         self.persisted_version = version
 
     def expires_at_ms(self) -> int:
-        """When the lease ends if nothing more is heard."""
+        """When the lease ends if no more frames arrive."""
         return max(self.renewed_at_ms, self.session.last_seen_ms) + self.lease_ms
 
     def has_changed_since_persisted(self) -> bool:
-        """Does the durable tier know an older state?"""
+        """Has it changed since it was persisted?"""
         is_longer = self.expires_at_ms() != self.persisted_until_ms
         return is_longer or self.version != self.persisted_version
 
     def note_persisted(self) -> None:
-        """What is known now goes to the durable tier."""
+        """The present state is being persisted."""
         self.persisted_until_ms = self.expires_at_ms()
         self.persisted_version = self.version
 
@@ -91,14 +91,14 @@ class Registration(Recipient):
 
 
 class Away(msgspec.Struct, frozen=True, gc=False):
-    """A registration known from before a restart, whose owner has not come back yet."""
+    """A registration restored after a restart whose owner has not returned yet."""
 
     version: int
     expires_at_ms: int
 
 
 class Registry:
-    """All registrations by address, in the order they were made."""
+    """All registrations by address, in order of registration."""
 
     def __init__(self, limit: int, refuse_above: float) -> None:
         self.limit = limit
@@ -133,18 +133,18 @@ class Registry:
         found = self._actors.get(address)
         if found is None:
             return None
-        # The common case of `is_live`, spelled out because every message passes here.
+        # The common case of `is_live`, inlined because every message passes here.
         if found.session.last_seen_ms + found.lease_ms > now_ms or found.is_live(now_ms):
             return found
         return None
 
     def is_away(self, address: str, now_ms: int) -> bool:
-        """Is the owner expected back from before a restart?"""
+        """Is the address restored and its owner not back yet?"""
         away = self._away.get(address)
         return away is not None and away.expires_at_ms > now_ms
 
     def next_version(self, address: str) -> int:
-        """The version the next registration of `address` gets; it goes on counting."""
+        """The version of the next registration of `address`."""
         known = self._actors.get(address) or self._away.get(address)
         return known.version + 1 if known is not None else 1
 
@@ -159,7 +159,7 @@ class Registry:
         registration.session.registrations[registration.address] = registration
 
     def remove(self, address: str) -> bool:
-        """Forget an address; unknown ones are a no-op."""
+        """Remove an address; unknown ones are ignored."""
         registration = self._actors.pop(address, None)
         if registration is None:
             return False
@@ -167,15 +167,15 @@ class Registry:
         return True
 
     def restore(self, address: str, version: int, expires_at_ms: int) -> None:
-        """Remember a registration from before a restart."""
+        """Restore a registration after a restart."""
         self._away[address] = Away(version, expires_at_ms)
 
     def forget_away(self, address: str) -> bool:
-        """Expect its owner back no more; `False` if nobody did."""
+        """Stop waiting for the owner; `False` if the address was not restored."""
         return self._away.pop(address, None) is not None
 
     def expire_away(self, now_ms: int) -> list[str]:
-        """Forget the restored registrations whose lease has ended."""
+        """Remove restored registrations whose lease has ended."""
         gone = [address for address, away in self._away.items() if away.expires_at_ms <= now_ms]
         for address in gone:
             del self._away[address]
@@ -184,13 +184,13 @@ class Registry:
     def matching(
         self, pattern: Pattern, capability: str | None, now_ms: int
     ) -> Iterator[Registration]:
-        """Live registrations that fit, in order of registration."""
+        """Live registrations that match, in order of registration."""
         candidates: Iterable[Registration] = self._actors.values()
         if pattern.literal is not None:
             known = self._actors.get(f"@({pattern.literal})")
             candidates = () if known is None else (known,)
         for registration in candidates:
-            # Most actors fail the prefix, which is tested without cutting the address up.
+            # Most addresses fail the prefix test, which needs no parsing.
             if not registration.address.startswith(pattern.address_prefix):
                 continue
             if capability and capability not in registration.capabilities:

@@ -1,7 +1,7 @@
 """One connection as the core sees it: who it is, what it may do, what it owns.
 
-States: a session is *connecting* until `hub:connect` succeeds, then *connected*, and *closed* once
-its socket is gone or the hub has decided to close it. There is no way back from closed.
+A session is *connecting* until `hub:connect` succeeds, then *connected*, and *closed* once its
+socket has closed or the hub has decided to close it. Closed is final.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.subscriptions.consumers import Consumer
 
-# A client whose clock is further behind than this is not believed when it says what time it is.
+# A client whose clock is further behind is assumed to have a wrong clock.
 CLOCK_BEHIND_MS_MAX = 300_000
 
 
 class SessionState(Enum):
-    """Where a session is in its life."""
+    """The state of a session."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -33,7 +33,7 @@ class SessionState(Enum):
 
 
 class Session:
-    """What the hub remembers about one socket.
+    """The state of one connection.
 
     `link` belongs to the shell: its own object for the same socket.
     """
@@ -67,7 +67,7 @@ class Session:
         self.bucket = bucket
         self.state = SessionState.CONNECTING
         self.identity: str | None = None
-        # What it was called before it registered anything.
+        # Its address before it registered one.
         self.hello_identity: str | None = None
         self.allowance: Allowance = EVERYTHING
         self.claims: Claims | None = None
@@ -75,27 +75,27 @@ class Session:
         self.last_seen_ms = now_ms
         self.clock_behind_ms = 0
         self.sent = 0
-        # What waits while the socket is blocked; the shell keeps it, `hub:queue_stats` shows it.
+        # The queue while the socket is blocked; written by the shell, shown by `hub:queue_stats`.
         self.outbound: Outbound | None = None
         self.registrations: dict[str, Registration] = {}
-        # It said that it acknowledges what comes from mailboxes.
+        # It announced the capability `ack`: it acknowledges messages of mailboxes.
         self.settles_mail = False
         # Its asks that are not on disk yet, the latest per recipient.
         self.unsynced: dict[str, AskReceipt] = {}
-        # The one of them that a fan-out waits behind; what comes later waits with it.
+        # The ask that a fan-out waits for; later messages wait, too.
         self.barrier: AskReceipt | None = None
-        # Its parts in durable subscriptions and mailboxes, by subscription id.
+        # Its consumers of durable subscriptions and mailboxes, by subscription id.
         self.consumers: dict[str, Consumer] = {}
-        # Most sessions subscribe to nothing, so the table is made on first use.
+        # Most sessions subscribe to nothing, so the table is created on first use.
         self.subscriptions: dict[str, Subscriber] | None = None
 
     @property
     def address(self) -> str:
-        """Where the hub addresses messages that are not replies."""
+        """The address for the hub's messages that are not replies."""
         return self.identity or f"@(session/{self.id})"
 
     def speaks_as(self, sender: str) -> bool:
-        """May messages of this session carry `sender` in `from`?"""
+        """May this session use `sender` as `from`?"""
         return (
             sender == self.identity
             or sender in self.registrations
@@ -103,43 +103,43 @@ class Session:
         )
 
     def joined(self, consumer: Consumer) -> None:
-        """It takes part in a durable subscription, or has a mailbox."""
+        """Add a consumer."""
         self.consumers[consumer.id] = consumer
 
     def left(self, consumer: Consumer) -> None:
-        """No longer."""
+        """Remove a consumer."""
         self.consumers.pop(consumer.id, None)
 
     def hears(self, subscriber: Subscriber) -> None:
-        """One of its addresses hears plain topics."""
+        """Add a subscriber of plain topics."""
         if self.subscriptions is None:
             self.subscriptions = {}
         self.subscriptions[subscriber.address] = subscriber
 
     def asked(self, target: str, ask: AskReceipt) -> None:
-        """An ask is on its way to the disk; the latest one is the last one."""
+        """An ask is being written; remember the latest per recipient."""
         self.unsynced.pop(target, None)
         self.unsynced[target] = ask
 
     def synced(self, ask: AskReceipt) -> None:
-        """It is on disk, or never will be: nothing waits for it any more."""
+        """An ask is on disk or rejected: nothing waits for it any more."""
         if self.unsynced.get(ask.target) is ask:
             del self.unsynced[ask.target]
         if self.barrier is ask:
             self.barrier = None
 
     def waits_for(self, target: str) -> AskReceipt | None:
-        """The ask that a message to this recipient has to wait for, if there is one."""
+        """The pending ask that a message to this recipient must wait for, if any."""
         ask, barrier = self.unsynced.get(target), self.barrier
         if ask is None or (barrier is not None and barrier.order > ask.order):
             return barrier
         return ask
 
     def fan_waits_for(self, ask: AskReceipt) -> None:
-        """A fan-out waits for it, and nothing that follows may overtake that."""
+        """A fan-out waits for this ask, and later messages must not overtake it."""
         self.barrier = ask
 
     def set_clock(self, timestamp: float, now_ms: int) -> None:
-        """Learn from the hello how far the client's clock is behind, so lifetimes are fair."""
+        """Learn how far the client's clock is behind, to compute expiry correctly."""
         behind = now_ms - timestamp
         self.clock_behind_ms = int(behind) if 0 < behind <= CLOCK_BEHIND_MS_MAX else 0

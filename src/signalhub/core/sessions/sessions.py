@@ -1,4 +1,4 @@
-"""Who is connected: sessions from their socket's opening to its end, and the names they go by."""
+"""Sessions from the opening of a socket to its end, and their identities."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class Identities:
-    """Which sessions go by which name; a name may be shared until somebody registers it."""
+    """Sessions by identity; an identity may be shared until one session registers it."""
 
     def __init__(self) -> None:
-        # Nearly every name belongs to one session; a table is made only for the others.
+        # Nearly every identity belongs to one session; others get a table.
         self._sessions: dict[str, Session | dict[Session, None]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def get(self, identity: str) -> list[Session]:
-        """The sessions that go by this name, oldest first."""
+        """The sessions with this identity, oldest first."""
         found = self._sessions.get(identity)
         if found is None:
             return []
         return [found] if isinstance(found, Session) else list(found)
 
     def assign(self, session: Session, identity: str) -> None:
-        """The session goes by this name from now on."""
+        """Set the identity of a session."""
         if session.identity == identity:
             return
         self.remove(session)
@@ -53,7 +53,7 @@ class Identities:
             found[session] = None
 
     def remove(self, session: Session) -> None:
-        """The session is gone, or about to take another name."""
+        """Remove the identity of a session."""
         if session.identity is None:
             return
         found = self._sessions.get(session.identity)
@@ -87,7 +87,7 @@ class Sessions:
         self._ids = ids
         self._settings = settings
         self._tally = tally
-        # A dict, because goodbyes and heartbeats go out in the same order in every run.
+        # A dict, to notify sessions in the same order in every run.
         self._sessions: dict[Session, None] = {}
         self._token_ends_ms: dict[Session, float] = {}
         self._next_token_end_ms = math.inf
@@ -110,7 +110,7 @@ class Sessions:
         return session
 
     def closed(self, session: Session, now: int) -> list[Effect]:
-        """A socket is gone, or about to be. Harmless when repeated."""
+        """A socket has closed or is about to. Idempotent."""
         if session.state is SessionState.CLOSED:
             return []
         session.state = SessionState.CLOSED
@@ -124,19 +124,19 @@ class Sessions:
         addresses = list(session.registrations)
         for address in addresses:
             self._registry.remove(address)
-        # After a planned stop the durable tier still expects the actors back.
+        # During a shutdown registrations stay on disk, because the actors will return.
         return [Forget(addresses)] if addresses and not self.is_draining else []
 
     def dismiss(
         self, session: Session, reason: str, text: str, code: int, now: int
     ) -> list[Effect]:
-        """Tell a session why it must go, clean up after it and close it."""
+        """Tell a session why it is closed, clean up and close it."""
         payload = wire.encode({"reason": reason, "message": text})
         notice = self._replies.notice(session, "hub:disconnect", payload, now)
         return [notice, *self.closed(session, now), Close(session, code, reason)]
 
     def drain(self, now: int) -> list[Effect]:
-        """Say goodbye to everybody before a planned stop."""
+        """Tell all sessions that the hub is shutting down."""
         self.is_draining = True
         effects: list[Effect] = []
         for session in list(self._sessions):
@@ -146,7 +146,7 @@ class Sessions:
     # Tokens.
 
     def watch_token(self, session: Session) -> None:
-        """End the session when its token does, unless it is refreshed by then."""
+        """Close the session when its token expires, unless it is refreshed."""
         if session.claims is None:
             return
         ends_ms = session.claims.expires_at_s * 1000
@@ -154,7 +154,7 @@ class Sessions:
         self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
 
     def end_tokens(self, now: int) -> list[Effect]:
-        """Dismiss those whose token has expired."""
+        """Close sessions whose token has expired."""
         effects: list[Effect] = []
         if now < self._next_token_end_ms:
             return effects
@@ -168,7 +168,7 @@ class Sessions:
     # Notices.
 
     def push_heartbeats(self, now: int) -> list[Effect]:
-        """Tell everybody the time, if that is set and it is time."""
+        """Push heartbeats to all sessions if that is configured and due."""
         if not self._settings.heartbeat_push_s or not self._push.is_due(now):
             return []
         payload = heartbeat_payload(b"%d" % now, now)
@@ -185,7 +185,7 @@ class Sessions:
         return [self._replies.notice(sender, "hub:pause", payload, now)]
 
     def resume(self, held: list[tuple[Session, str]], now: int) -> list[Effect]:
-        """Let held senders go on."""
+        """Tell held senders to resume."""
         self._tally.resumed += len(held)
         return [
             self._replies.notice(sender, "hub:resume", wire.encode({"target": address}), now)

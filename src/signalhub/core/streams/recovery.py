@@ -1,7 +1,7 @@
-"""Starting again: the state of durable streams from a snapshot and the log behind it.
+"""Recovery: restore the state of durable streams from a snapshot and the log after it.
 
-Entries are applied in the order they were written. Applying one that the snapshot already covers is
-harmless, so a snapshot needs to be no more exact than "not newer than what was committed".
+Entries are applied in the order they were written. Applying an entry that the snapshot already
+contains is harmless, so a snapshot only has to be no newer than what was committed.
 """
 
 from __future__ import annotations
@@ -76,10 +76,9 @@ class SubscriptionState(Body):
 
 
 class Snapshot(msgspec.Struct):
-    """What changed since the last one, or all: encoded states by the id of the stream, `None` for
-    what is gone.
+    """Changes since the last snapshot, or everything: encoded states by stream id.
 
-    Everything committed before `offset` is in it.
+    `None` stands for a deleted stream. Everything committed before `offset` is included.
     """
 
     offset: int
@@ -87,19 +86,19 @@ class Snapshot(msgspec.Struct):
     next_id: int
     streams: dict[int, bytes | None]
     subscriptions: dict[tuple[int, str], bytes | None]
-    # Accepted ids since the last one; these add up.
+    # Ids accepted since the last snapshot; these accumulate.
     remembered: Remembered
-    # The same of rooms and inboxes, by name, and of the messages in them.
+    # The same for rooms and inboxes, by name, and for the ids of their messages.
     rooms: dict[str, bytes | None] = {}
     room_ids: Remembered = Remembered(0, b"", {})
-    # How far replays have come, if that changed.
+    # The progress of replay jobs, if it changed.
     replays: bytes | None = None
-    # Where durable actors live: actor, host, token, offset.
+    # Places of durable actors: actor, host, token, offset.
     placements: list[Row] = []
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What survives a restart."""
+    """The parts of the hub that survive a restart."""
 
     streams: Streams
     mailboxes: Mailboxes
@@ -112,18 +111,18 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 class Recovery:
-    """Puts a hub into the state an earlier process left."""
+    """Restores the state of an earlier process."""
 
     def __init__(self, parts: Parts, settings: Settings, now: int) -> None:
         self._parts = parts
         self._heartbeat_ms = settings.dispatch.heartbeat_ms
         self._now = now
         self._remembered_from_ms = now - int(settings.dedup.window_s * 1000)
-        # Asks within the window, by where they are: (stream id, seq), or (0, offset).
+        # Asks within the dedup window, by (stream id, seq) or (0, offset).
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
         self._loose: dict[int, tuple[MessageBody, int]] = {}
         self._deleted: set[int] = set()
-        # Ids are remembered in the order of time, whatever is read again.
+        # Ids must be added in the order of time.
         self._noted_ms = 0
         self._is_reading_again = False
 
@@ -138,7 +137,7 @@ class Recovery:
         replays: bytes | None = None,
         placements: Iterable[Row] = (),
     ) -> None:
-        """Begin with a snapshot; raises `msgspec.MsgspecError`, and then nothing has begun."""
+        """Load a snapshot; raises `msgspec.MsgspecError` and changes nothing in that case."""
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
         if replays is not None:
@@ -182,7 +181,7 @@ class Recovery:
         return stream
 
     def apply(self, entry: StoredEntry) -> None:
-        """One entry of the log."""
+        """Apply one entry."""
         self._is_reading_again = False
         kind = entry.kind
         if entry.is_erased:
@@ -213,7 +212,7 @@ class Recovery:
             self._definition(entry)
 
     def remember(self, entry: StoredEntry) -> None:
-        """One entry from before the snapshot, for de-duplication and unfinished erasures."""
+        """Apply an entry before the snapshot, for de-duplication and unfinished erasures only."""
         if entry.kind == Kind.ERASED:
             self._hide(entry)
         if entry.at_ms < self._remembered_from_ms or entry.is_erased:
@@ -227,7 +226,7 @@ class Recovery:
             self._broadcast(entry)
 
     def finish(self) -> None:
-        """The log has been read to its end."""
+        """The end of the log is reached."""
         parts = self._parts
         recovery.finish(parts.rooms)
         for stream in parts.streams.every():
@@ -235,7 +234,7 @@ class Recovery:
         for subscription in parts.streams.readers():
             subscription.recovered()
         for box in parts.streams.mailboxes.values():
-            # How long an owner has been away can be counted only while a hub is running.
+            # The absence of an owner is counted only while a hub is running.
             box.attached_at_ms = self._now
         for offset, (message, at_ms) in self._loose.items():
             orphan = Orphan(offset, at_ms, message.copy_id)
@@ -313,7 +312,7 @@ class Recovery:
             stream.expires(entry.seq, message.expires_at, entry.offset)
 
     def _grown(self, entry: StoredEntry) -> Topic | Mailbox | None:
-        """The stream whose next message this is; `None` if it is none."""
+        """The stream that this message belongs to; `None` if it is unknown."""
         if not entry.seq or entry.stream_epoch in self._deleted:
             return None
         stream: Topic | Mailbox | None
@@ -324,18 +323,18 @@ class Recovery:
         if stream is None or stream.id != entry.stream_epoch or entry.seq <= stream.head:
             return None
         if entry.seq > stream.head + 1:
-            # The beginning of the stream was removed by retention, and so was its definition.
+            # Retention removed the beginning of the stream, and its definition.
             stream.first = entry.seq
         stream.head = entry.seq
         stream.next_seq = entry.seq + 1
-        # The snapshot it came from does not know this yet, and the next one must.
+        # The next snapshot must contain this change.
         stream.is_dirty = True
         if isinstance(stream, Topic):
             stream.grew(entry.seq, len(entry.body))
         return stream
 
     def _without_content(self, entry: StoredEntry) -> None:
-        """An entry that was erased: only its place counts."""
+        """Apply an erased entry: only its position counts."""
         streams, kind = self._parts.streams, entry.kind
         streams.next_id = max(streams.next_id, entry.stream_epoch + 1)
         if kind == Kind.MAIL or kind == Kind.PUBLISHED:
@@ -343,14 +342,14 @@ class Recovery:
         elif kind == Kind.ROOM_MESSAGE:
             recovery.apply(self._parts.rooms, entry, self._now)
         elif kind == Kind.STREAM_DELETED:
-            # Its name is gone, too.
+            # Its name was erased, too.
             self._deleted.add(entry.stream_epoch)
             for stream in streams.every():
                 if stream.id == entry.stream_epoch:
                     streams.forget(stream)
 
     def _erased(self, entry: StoredEntry) -> None:
-        """What an erasure did at once."""
+        """Apply what an erasure does at once."""
         body = self._hide(entry)
         if entry.stream:
             recovery.erase(self._parts.rooms, entry.stream, body.through)
@@ -377,7 +376,7 @@ class Recovery:
         if entry.at_ms < self._remembered_from_ms or message.dead is not None:
             return
         if message.replay is not None:
-            # Nobody sends it again under its id: its job knows how far it has come.
+            # It is not repeated by id, since its job tracks its progress.
             return
         if self._is_reading_again and self._is_known(message.sender, message.id):
             return
@@ -447,7 +446,7 @@ class Recovery:
 
 
 def take_snapshot(parts: Parts, offset: int, *, is_whole: bool = False) -> Snapshot:
-    """What changed since the last one, or all, when the log is committed up to `offset`."""
+    """Take a snapshot of the changes, or of everything, with the log committed up to `offset`."""
     streams: dict[int, bytes | None] = {}
     subscriptions: dict[tuple[int, str], bytes | None] = {}
     for stream in parts.streams.every():
