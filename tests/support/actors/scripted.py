@@ -28,6 +28,15 @@ def number_of(script: Script) -> int:
     return _numbers[script]
 
 
+def shown(outcome: Any) -> Any:
+    """An outcome as a value that can be stored."""
+    if isinstance(outcome, CallTimeout):
+        return ["timeout", outcome.executed]
+    if isinstance(outcome, CallError):
+        return f"{outcome.name}: {outcome.message}"
+    return outcome
+
+
 class Scripted(Actor):
     """Runs the functions it is given, and keeps what it is told to note."""
 
@@ -42,12 +51,7 @@ class Scripted(Actor):
     @remote
     def note(self, value: Any = None) -> Any:
         """Keep a value or an outcome."""
-        shown = value
-        if isinstance(value, CallTimeout):
-            shown = ["timeout", value.executed]
-        elif isinstance(value, CallError):
-            shown = f"{value.name}: {value.message}"
-        self.state.put("notes", [*self.state.get("notes", []), shown])
+        self.state.put("notes", [*self.state.get("notes", []), shown(value)])
         return value
 
 
