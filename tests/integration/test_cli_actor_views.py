@@ -67,6 +67,10 @@ def sheet(done: Done) -> dict[str, str]:
     return dict(line.split("\t", 1) for line in done.out.splitlines() if "\t" in line)
 
 
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def names(done: Done) -> list[str]:
     return [row["actor"] for row in done.rows()]
 
@@ -74,11 +78,12 @@ def names(done: Done) -> list[str]:
 async def until(
     shop: ActorHub, host: Host, name: str, count: int = 1, **arguments: Any
 ) -> list[dict[str, Any]]:
-    """Wait until a host has something to show."""
+    """Wait until a host has something to show, perhaps in a state."""
+    state = arguments.pop("state", None)
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found: list[dict[str, Any]] = await shop.command(host.address, name, arguments)
-            if len(found) >= count:
+            if len(found) >= count and state in (None, found[0].get("state")):
                 return found
             await asyncio.sleep(0.02)
 
@@ -176,9 +181,7 @@ async def test_a_call_is_followed_from_one_side_to_the_other(
     assert "it has ended or never existed" in ended.err
 
     call_id = await shop.ask("order/19", "wait_for", "ann")
-    async with asyncio.timeout(PATIENCE_S):
-        while (await until(shop, a, "calls", id=call_id))[0]["state"] != "accepted":
-            await asyncio.sleep(0.02)
+    await until(shop, a, "calls", id=call_id, state="accepted")
     view = await actors("calls", "--id", call_id)
     (facts,) = (await actors("calls", "--id", call_id, "--json")).rows()
     unknown = await actors("calls", "--id", ENDED)
@@ -271,7 +274,7 @@ async def test_one_actor_is_shown_with_all_it_has(
         await until(shop, a, "dead")
         if where == "folder of a stopped host":
             await a.close()
-        before = sorted(path.name for path in data.iterdir())
+        before = files(data)
 
         async def look(*arguments: str) -> Done:
             if where == "hub":
@@ -288,7 +291,7 @@ async def test_one_actor_is_shown_with_all_it_has(
         unknown = await look("show", "order/99")
         nowhere = await look("calls", "--id", ENDED)
         chosen = await look("ls", "--host", "a")
-        assert sorted(path.name for path in data.iterdir()) == before, "no trace is left"
+        assert files(data) == before, "no trace is left"
 
     assert names(listed) == ["order/17", "stock/mug"]
     assert {row["host"] for row in listed.rows()} == {"a"} == {facts["host"]}
@@ -322,7 +325,7 @@ async def test_a_folder_that_is_no_hosts_is_left_alone(tmp_path: Path) -> None:
     assert "cannot be used" in done.err
     assert "— choose another folder with --data" in done.err
     assert path.read_bytes() == before
-    assert [one.name for one in tmp_path.iterdir()] == ["actors.db"]
+    assert files(tmp_path) == ["actors.db"]
 
 
 async def test_more_hosts_than_a_page_are_found(hub: RunningHub, shop: ActorHub) -> None:

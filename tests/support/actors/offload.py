@@ -8,8 +8,7 @@ from typing import Any
 from signalhub.actors import remote
 from signalhub.actors.api.outcome import of_value
 from signalhub.actors.kernel.events import Effect, Offload, OffloadEnded
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Scripted, shown
+from tests.support.actors.scripted import Scripted, Stage, shown
 
 ran: list[Any] = []
 
@@ -49,7 +48,7 @@ class Fetcher(Scripted):
         self.state.put("got", shown(outcome))
 
 
-class Unhurried(LocalActors):
+class Unhurried(Stage):
     """Work outside is begun, and ends when the test says so."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -82,39 +82,38 @@ class Target(Scripted):
         return [self.resolve(token, value) for token in self.state.get("tokens")]
 
 
-def stored(path: os.PathLike[str], *classes: type[Actor], **options: Any) -> LocalActors:
-    """A host that can be restarted, with its file in this folder."""
-    options = {"config": QUICK} | options
-    return LocalActors(*(classes or (Caller, Target)), path=f"{path}/a.db", **options)
-
-
-def do(local: LocalActors, address: str, script: Script, *args: Any) -> Any:
-    """Run a function as a handler of an actor; its value or its error."""
-    return local.call(address, "run", number_of(script), *args)
-
-
-def begin(local: LocalActors, address: str, script: Script, *args: Any) -> str:
-    """The same without running anything yet."""
-    return local.begin(address, "run", number_of(script), *args)
-
-
 def calling(method: str, *args: Any, target: str = "target/1", **options: Any) -> Script:
     """A handler that makes one call and notes its outcome."""
     return lambda self: self.call(target, method, *args, **({"then": self.note} | options))
 
 
-def ask(local: LocalActors, method: str, *args: Any, **options: Any) -> str:
-    """Have `caller/1` call a method of the target; the id of the call."""
-    call_id: str = do(local, "caller/1", calling(method, *args, **options))
-    return call_id
+class Stage(LocalActors):
+    """A host of one test, with words for what tests do to its actors."""
+
+    def do(self, address: str, script: Script, *args: Any) -> Any:
+        """Run a function as a handler of an actor; its value or its error."""
+        return self.call(address, "run", number_of(script), *args)
+
+    def start(self, address: str, script: Script, *args: Any) -> str:
+        """The same without running anything yet."""
+        return self.begin(address, "run", number_of(script), *args)
+
+    def ask(self, method: str, *args: Any, **options: Any) -> str:
+        """Have `caller/1` call a method of the target and note the outcome; the id of the call."""
+        call_id: str = self.do("caller/1", calling(method, *args, **options))
+        return call_id
+
+    def notes(self, address: str = "caller/1") -> list[Any]:
+        found: list[Any] = self.state(address).get("notes", [])
+        return found
+
+    def count(self, *tables: str) -> int:
+        """The rows of these tables of the host."""
+        rows = self.kernel.store.execute
+        return sum(rows(f"SELECT count(*) FROM {table}").get for table in tables)
 
 
-def notes(local: LocalActors, address: str = "caller/1") -> list[Any]:
-    found: list[Any] = local.state(address).get("notes", [])
-    return found
-
-
-def count(local: LocalActors, *tables: str) -> int:
-    """The rows of these tables of the host."""
-    rows = local.kernel.store.execute
-    return sum(rows(f"SELECT count(*) FROM {table}").get for table in tables)
+def stored(path: os.PathLike[str], *classes: type[Actor], **options: Any) -> Stage:
+    """A host that can be restarted, with its file in this folder."""
+    options = {"config": QUICK} | options
+    return Stage(*(classes or (Caller, Target)), path=f"{path}/a.db", **options)

@@ -12,8 +12,8 @@ from signalhub.actors.api.actor import method_of, remote_method
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.kinds import Kinds
 from signalhub.actors.api.operation import Operation, encode_operation
-from signalhub.testing.local_actors import CALLER, LocalActors
-from tests.support.actors.scripted import Caller, Scripted, ask, do, notes
+from signalhub.testing.local_actors import CALLER
+from tests.support.actors.scripted import Caller, Scripted, Stage
 
 
 def test_the_kind_is_made_of_the_name_or_given() -> None:
@@ -80,7 +80,7 @@ def test_a_method_may_have_several_aliases_and_is_remote_under_each() -> None:
         @alias("gone")
         def private(self) -> None: ...
 
-    local = LocalActors(Renamed)
+    local = Stage(Renamed)
     for name in ("present", "first", "second", "third"):
         assert local.call("renamed/1", name) == "found"
     assert method_of(Renamed, "gone") == "private"
@@ -107,7 +107,7 @@ def test_remote_methods_are_inherited_and_may_be_overridden() -> None:
 
         def closed(self) -> None: ...
 
-    local = LocalActors(Derived)
+    local = Stage(Derived)
     assert local.call("derived/1", "kept") == "base"
     assert local.call("derived/1", "changed") == "derived"
     with pytest.raises(RemoteError, match="no remote method closed"):
@@ -131,8 +131,8 @@ def test_an_actor_knows_its_address_the_time_and_its_context() -> None:
         is_context = isinstance(self.context, CallContext)
         return [str(self.ref), self.key, repr(self), self.now_ms, is_context]
 
-    local = LocalActors(Caller)
-    seen = do(local, "caller/a/b", look)
+    local = Stage(Caller)
+    seen = local.do("caller/a/b", look)
 
     assert seen == ["caller/a/b", "a/b", "<Caller caller/a/b>", local.clock.now_ms(), True]
     with pytest.raises(AttributeError):
@@ -143,8 +143,8 @@ def test_a_slow_handler_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     class Slow(Scripted):
         config_overrides: ClassVar = {"handler_warn_ms": 1}
 
-    local = LocalActors(Slow)
-    do(local, "slow/1", lambda self: sum(range(300_000)))
+    local = Stage(Slow)
+    local.do("slow/1", lambda self: sum(range(300_000)))
 
     assert local.kernel.counters.slow == 1
     assert "blocked all actors of the host" in caplog.text
@@ -178,7 +178,7 @@ class Club(Scripted):
 
 def forged(operation: Operation | bytes) -> Any:
     """The answer to a sender that checks nothing."""
-    local = LocalActors(Club)
+    local = Stage(Club)
     data = operation if isinstance(operation, bytes) else encode_operation(operation)
     message = wire.ActorMessage("request", "forged", "target/1", msgspec.Raw(data))
     local.deliver(wire.CALL, wire.join([wire.encode(message)]))
@@ -210,7 +210,7 @@ def test_an_outsider_cannot_pretend_to_be_somebody_else() -> None:
     context = CallContext(("boss/1",), "root", {}, "x", "boss/1").encode()
     body = msgspec.Raw(encode_operation(Operation("who")))
     message = wire.ActorMessage("request", "c", "target/1", body, "boss/1", msgspec.Raw(context))
-    local = LocalActors(Asked)
+    local = Stage(Asked)
     local.deliver(wire.CALL, wire.join([wire.encode(message)]))
     local.run()
 
@@ -218,13 +218,13 @@ def test_an_outsider_cannot_pretend_to_be_somebody_else() -> None:
 
 
 def test_a_guard_decides_who_may_call() -> None:
-    local = LocalActors(Club, Caller)
-    do(local, "caller/2", lambda self: self.call("target/1", Club.dine, then=self.note))
-    assert notes(local, "caller/2") == ["Refused: caller/2 is no member of 1"]
+    local = Stage(Club, Caller)
+    local.do("caller/2", lambda self: self.call("target/1", Club.dine, then=self.note))
+    assert local.notes("caller/2") == ["Refused: caller/2 is no member of 1"]
     assert local.state("target/1").list() == {}
 
-    ask(local, "dine")
-    assert notes(local) == ["enjoy"]
+    local.ask("dine")
+    assert local.notes() == ["enjoy"]
 
 
 def test_on_before_call_is_asked_before_every_remote_call_and_before_guards() -> None:
@@ -247,11 +247,11 @@ def test_on_before_call_is_asked_before_every_remote_call_and_before_guards() ->
             self.call("caller/1", "note", then=self.note)
 
     seen: list[str] = []
-    local = LocalActors(Watched, Caller)
+    local = Stage(Watched, Caller)
     for name in ("good", "evil"):
-        do(local, f"caller/{name}", lambda self: self.call("target/1", "enter", then=self.note))
+        local.do(f"caller/{name}", lambda self: self.call("target/1", "enter", then=self.note))
 
     assert seen == ["before caller/good", "guard", "enter", "before caller/evil"]
-    assert notes(local, "caller/good") == [None]
-    assert notes(local, "caller/evil") == ["Refused: not you"]
-    assert len(notes(local, "target/1")) == 2
+    assert local.notes("caller/good") == [None]
+    assert local.notes("caller/evil") == ["Refused: not you"]
+    assert len(local.notes("target/1")) == 2

@@ -11,8 +11,7 @@ import pytest
 from signalhub.actors import Retry, alias
 from signalhub.actors.api.schedules import AlarmType, Spec
 from signalhub.actors.kernel.alarms import Schedule
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Scripted, do, notes, stored
+from tests.support.actors.scripted import Scripted, Stage, stored
 
 tries: list[int] = []
 failures: list[BaseException] = []
@@ -24,7 +23,7 @@ def _no_tries() -> None:
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> LocalActors:
+def local(tmp_path: Path) -> Stage:
     return stored(tmp_path, Failing)
 
 
@@ -54,7 +53,7 @@ class Found(Renamed):
         self.note("rung differently")
 
 
-def start(local: LocalActors, times: int, *, every: bool = False, **options: Any) -> None:
+def start(local: Stage, times: int, *, every: bool = False, **options: Any) -> None:
     """Set an alarm that fails so many times."""
     failures[:] = [KeyError("broken")] * times
 
@@ -64,20 +63,20 @@ def start(local: LocalActors, times: int, *, every: bool = False, **options: Any
         else:
             self.alarms.schedule(10, self.ring, id="x", **options)
 
-    do(local, "failing/1", go)
+    local.do("failing/1", go)
 
 
 def pauses() -> list[float]:
     return [(after - before) / 1000 for before, after in pairwise(tries)]
 
 
-def alarm(local: LocalActors) -> Schedule:
+def alarm(local: Stage) -> Schedule:
     (found,) = local.kernel.alarms.of("failing/1")
     return found
 
 
-def redrive(local: LocalActors) -> Any:
-    return do(local, "failing/1", lambda self: self.alarms.redrive("x"))
+def redrive(local: Stage) -> Any:
+    return local.do("failing/1", lambda self: self.alarms.redrive("x"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def redrive(local: LocalActors) -> Any:
     ids=["five times", "across a restart", "twice"],
 )
 def test_a_failing_alarm_is_tried_with_doubled_pauses_then_skipped_and_has_done_nothing(
-    local: LocalActors, options: dict[str, Any], restarts: bool, expected: list[float]
+    local: Stage, options: dict[str, Any], restarts: bool, expected: list[float]
 ) -> None:
     def skipped(self: Failing) -> list[str]:
         return [one.id for one in self.alarms.list(status="skipped")]
@@ -101,36 +100,36 @@ def test_a_failing_alarm_is_tried_with_doubled_pauses_then_skipped_and_has_done_
     found = alarm(local)
     assert (found.status, found.attempts) == ("skipped", len(expected) + 1)
     assert found.last_error == "KeyError: 'broken'"
-    assert do(local, "failing/1", skipped) == ["x"]
+    assert local.do("failing/1", skipped) == ["x"]
     assert local.kernel.counters.skipped == 1
     assert local.state("failing/1").list() == local.state("failing/other").list() == {}
 
 
-def test_an_alarm_that_succeeds_at_last_is_done(local: LocalActors) -> None:
+def test_an_alarm_that_succeeds_at_last_is_done(local: Stage) -> None:
     start(local, 3)
     assert redrive(local) is False, "only skipped alarms can be redriven"
     local.advance(3_600)
 
     assert len(tries) == 4
-    assert notes(local, "failing/1") == ["rung", "followed"]
+    assert local.notes("failing/1") == ["rung", "followed"]
     assert local.kernel.alarms.of("failing/1") == []
     assert local.kernel.counters.skipped == 0
 
 
-def test_a_failing_alarm_does_not_stop_others(local: LocalActors) -> None:
+def test_a_failing_alarm_does_not_stop_others(local: Stage) -> None:
     def go(self: Failing) -> None:
         for number in range(5):
             self.alarms.schedule(10, self.ring if number == 2 else self.note)
 
     failures[:] = [KeyError("broken")]
-    do(local, "failing/1", go)
+    local.do("failing/1", go)
     local.advance(10)
 
-    assert len(notes(local, "failing/1")) == 4
+    assert len(local.notes("failing/1")) == 4
 
 
 @pytest.mark.parametrize("how", ["redrive", "set again"])
-def test_a_skipped_alarm_can_be_redriven_once_or_set_again(local: LocalActors, how: str) -> None:
+def test_a_skipped_alarm_can_be_redriven_once_or_set_again(local: Stage, how: str) -> None:
     start(local, 5)
     local.advance(3_600)
     if how == "redrive":
@@ -139,13 +138,13 @@ def test_a_skipped_alarm_can_be_redriven_once_or_set_again(local: LocalActors, h
         start(local, 5)
         local.advance(10)
 
-    assert notes(local, "failing/1")[0] == "rung"
+    assert local.notes("failing/1")[0] == "rung"
     assert redrive(local) is False
     assert local.kernel.alarms.of("failing/1") == []
 
 
 def test_a_recurring_alarm_that_fails_too_often_leaves_a_letter_and_keeps_its_rhythm(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     def redrive_letters(self: Failing) -> list[bool]:
         return [self.redrive(letter.id) for letter in self.dead_letters()]
@@ -155,18 +154,18 @@ def test_a_recurring_alarm_that_fails_too_often_leaves_a_letter_and_keeps_its_rh
     (letter,) = local.kernel.letters.of("failing/1")
     assert (letter.origin, letter.call_id, letter.attempts) == ("alarm", "x", 5)
     assert (alarm(local).status, alarm(local).attempts) == ("pending", 0)
-    assert notes(local, "failing/1") == []
+    assert local.notes("failing/1") == []
 
-    assert do(local, "failing/1", redrive_letters) == [True]
+    assert local.do("failing/1", redrive_letters) == [True]
     assert local.kernel.letters.of("failing/1") == []
     local.advance(20)
     # Tried from 60 to 90, redriven at 100, due at 120.
     assert pauses() == [2, 4, 8, 16, 10, 20]
-    assert notes(local, "failing/1").count("rung") == 2
+    assert local.notes("failing/1").count("rung") == 2
 
 
 def test_a_recurring_alarm_keeps_its_rhythm_however_long_its_tries_take(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     start(local, 3, every=True)
     local.advance(180)
@@ -181,8 +180,8 @@ def test_a_failing_alarm_that_on_start_registers_pauses_between_its_tries(tmp_pa
             self.alarms.every(60, self.ring, id="x")
 
     failures[:] = [ValueError("no")] * 99
-    local = LocalActors(Starting)
-    do(local, "starting/1", lambda self: None)
+    local = Stage(Starting)
+    local.do("starting/1", lambda self: None)
     local.advance(119)
 
     assert pauses() == [2, 4, 8, 16]
@@ -190,20 +189,20 @@ def test_a_failing_alarm_that_on_start_registers_pauses_between_its_tries(tmp_pa
 
 
 def test_an_alarm_that_asks_for_another_try_gets_it_and_that_is_no_failure(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     start(local, 0, max_attempts=2)
     failures[:] = [Retry(after=7)] * 9
     local.advance(15)
     assert (alarm(local).attempts, alarm(local).status) == (0, "pending")
-    assert notes(local, "failing/1") == []
+    assert local.notes("failing/1") == []
     local.advance(100)
 
     assert pauses() == [7] * 9
-    assert notes(local, "failing/1") == ["rung", "followed"]
+    assert local.notes("failing/1") == ["rung", "followed"]
 
 
-def test_an_actor_that_cannot_start_is_not_the_fault_of_its_alarms(local: LocalActors) -> None:
+def test_an_actor_that_cannot_start_is_not_the_fault_of_its_alarms(local: Stage) -> None:
     class Broken(Failing):
         kind = "failing"
 
@@ -227,7 +226,7 @@ def test_an_actor_that_cannot_start_is_not_the_fault_of_its_alarms(local: LocalA
 
 @pytest.mark.parametrize("every", [False, True])
 def test_an_alarm_whose_method_is_gone_is_skipped_at_once_and_says_why(
-    local: LocalActors, every: bool
+    local: Stage, every: bool
 ) -> None:
     start(local, 0, every=every)
     local.restart(Renamed)
@@ -239,7 +238,7 @@ def test_an_alarm_whose_method_is_gone_is_skipped_at_once_and_says_why(
     assert local.kernel.counters.dead == 0
     local.restart(Found)
     assert redrive(local) is True
-    assert notes(local, "failing/1") == ["rung differently"]
+    assert local.notes("failing/1") == ["rung differently"]
 
 
 @pytest.mark.parametrize(
@@ -253,13 +252,13 @@ def test_an_alarm_whose_method_is_gone_is_skipped_at_once_and_says_why(
     ids=["unknown zone", "invalid cron", "invalid spec", "invalid continuation"],
 )
 def test_a_stored_alarm_that_cannot_be_read_is_skipped(
-    local: LocalActors, column: str, value: str | bytes, runs: int, expected: str
+    local: Stage, column: str, value: str | bytes, runs: int, expected: str
 ) -> None:
     start(local, 0, every=True)
     with local.kernel.store.transaction():
         local.kernel.store.execute(f"UPDATE alarms SET {column} = ?", (value,))
     local.advance(86_400)
 
-    assert len(tries) == notes(local, "failing/1").count("rung") == runs
+    assert len(tries) == local.notes("failing/1").count("rung") == runs
     assert alarm(local).status == "skipped"
     assert expected in str(alarm(local).last_error)

@@ -13,8 +13,7 @@ import pytest
 from signalhub.actors import RESULT, AlarmType, Schedule, cont
 from signalhub.actors.api.config import DurableConfig
 from signalhub.testing.clock import FakeClock
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Scripted, begin, count, do, notes, stored
+from tests.support.actors.scripted import Scripted, Stage, stored
 
 # 08:53:20 UTC.
 START_MS = FakeClock().now_ms()
@@ -29,27 +28,27 @@ class Clock(Scripted):
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    return LocalActors(Clock)
+def local() -> Stage:
+    return Stage(Clock)
 
 
-def schedule(local: LocalActors, when: Any, name: str = "x", **options: Any) -> None:
-    do(local, "clock/1", lambda self: self.alarms.schedule(when, self.ring, name, **options).id)
+def schedule(local: Stage, when: Any, name: str = "x", **options: Any) -> None:
+    local.do("clock/1", lambda self: self.alarms.schedule(when, self.ring, name, **options).id)
 
 
-def every(local: LocalActors, seconds: Any, name: str = "x", **options: Any) -> None:
-    do(local, "clock/1", lambda self: self.alarms.every(seconds, self.ring, name, **options).id)
+def every(local: Stage, seconds: Any, name: str = "x", **options: Any) -> None:
+    local.do("clock/1", lambda self: self.alarms.every(seconds, self.ring, name, **options).id)
 
 
-def rung(local: LocalActors) -> list[Any]:
-    return notes(local, "clock/1")
+def rung(local: Stage) -> list[Any]:
+    return local.notes("clock/1")
 
 
-def times(local: LocalActors) -> list[float]:
+def times(local: Stage) -> list[float]:
     return [at for _, at in rung(local)]
 
 
-def names(local: LocalActors) -> list[str]:
+def names(local: Stage) -> list[str]:
     return [name for name, _ in rung(local)]
 
 
@@ -64,7 +63,7 @@ def names(local: LocalActors) -> list[str]:
     ],
 )
 def test_a_one_shot_runs_at_its_millisecond_and_is_removed(
-    local: LocalActors, when: Any, due: float
+    local: Stage, when: Any, due: float
 ) -> None:
     schedule(local, when)
     local.advance(due - 0.001)
@@ -72,23 +71,23 @@ def test_a_one_shot_runs_at_its_millisecond_and_is_removed(
     local.advance(0.001)
 
     assert rung(local) == [["x", due]]
-    assert count(local, "alarms") == 0
+    assert local.count("alarms") == 0
 
 
 @pytest.mark.parametrize("when", [0, -5, timedelta(0), START - timedelta(days=1)])
 def test_what_is_due_runs_without_another_timer_but_not_in_the_handler_that_sets_it(
-    local: LocalActors, when: Any
+    local: Stage, when: Any
 ) -> None:
     def set_and_look(self: Clock) -> int:
         self.alarms.schedule(when, self.ring)
         return len(self.state.list())
 
-    assert do(local, "clock/1", set_and_look) == 0
+    assert local.do("clock/1", set_and_look) == 0
     assert rung(local) == [["x", 0]]
-    assert count(local, "alarms") == 0
+    assert local.count("alarms") == 0
 
 
-def test_a_delay_of_a_second_is_not_early_late_in_a_second(local: LocalActors) -> None:
+def test_a_delay_of_a_second_is_not_early_late_in_a_second(local: Stage) -> None:
     local.clock.advance(0.95)
     schedule(local, 1)
     local.advance(0.999)
@@ -99,7 +98,7 @@ def test_a_delay_of_a_second_is_not_early_late_in_a_second(local: LocalActors) -
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_alarms_run_in_the_order_of_their_times(local: LocalActors, is_late: bool) -> None:
+def test_alarms_run_in_the_order_of_their_times(local: Stage, is_late: bool) -> None:
     for seconds in (3, 1, 2):
         schedule(local, seconds, f"{seconds}")
     if is_late:
@@ -109,7 +108,7 @@ def test_alarms_run_in_the_order_of_their_times(local: LocalActors, is_late: boo
     assert names(local) == ["1", "2", "3"]
 
 
-def test_alarms_of_the_same_time_run_in_the_order_they_were_set_in(local: LocalActors) -> None:
+def test_alarms_of_the_same_time_run_in_the_order_they_were_set_in(local: Stage) -> None:
     for number in range(150):
         schedule(local, START + timedelta(seconds=9), f"{number}")
     local.advance(9)
@@ -135,13 +134,13 @@ def test_a_one_shot_that_became_due_while_the_host_was_down_runs_once(
     [("0 * * * *", "UTC", [400, 4_000, 7_600]), ("0 11 * * *", "Europe/Berlin", [400])],
 )
 def test_cron_runs_at_every_occurrence_of_its_zone(
-    local: LocalActors, expression: str, tz: str, due: list[float]
+    local: Stage, expression: str, tz: str, due: list[float]
 ) -> None:
     schedule(local, expression, tz=tz)
     local.advance(3 * 3_600)
 
     assert times(local) == due
-    assert count(local, "alarms") == 1
+    assert local.count("alarms") == 1
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,7 @@ def test_occurrences_missed_while_the_host_was_down_are_one_run(
     assert [at % 300 for at in times(local)[1:]] == [offset] * 2, "the rhythm is the old one"
 
 
-def test_an_interval_does_not_drift(local: LocalActors) -> None:
+def test_an_interval_does_not_drift(local: Stage) -> None:
     every(local, 10)
     for _ in range(5):
         # The host is late every time.
@@ -181,42 +180,40 @@ def test_an_interval_does_not_drift(local: LocalActors) -> None:
         (None, [60]),
     ],
 )
-def test_an_interval_may_begin_at_another_time(
-    local: LocalActors, first: Any, due: list[float]
-) -> None:
+def test_an_interval_may_begin_at_another_time(local: Stage, first: Any, due: list[float]) -> None:
     every(local, 60, first=first)
     local.advance(70)
 
     assert times(local) == due
 
 
-def test_an_alarm_may_be_a_partial_a_name_or_a_continuation(local: LocalActors) -> None:
+def test_an_alarm_may_be_a_partial_a_name_or_a_continuation(local: Stage) -> None:
     def go(self: Clock) -> None:
         self.alarms.schedule(1, partial(self.ring, "partial"))
         self.alarms.schedule(2, "ring", "name")
         self.alarms.schedule(3, cont(self.ring, name="named"))
 
-    do(local, "clock/1", go)
+    local.do("clock/1", go)
     local.advance(3)
 
     assert names(local) == ["partial", "name", "named"]
 
 
-def test_a_thousand_alarms_of_a_thousand_actors_all_run(local: LocalActors) -> None:
+def test_a_thousand_alarms_of_a_thousand_actors_all_run(local: Stage) -> None:
     for number in range(1_000):
-        begin(local, f"clock/{number}", lambda self: self.alarms.schedule(5, self.ring).id)
+        local.start(f"clock/{number}", lambda self: self.alarms.schedule(5, self.ring).id)
     local.advance(5)
 
     assert local.kernel.counters.alarms == 1_000
-    assert count(local, "alarms") == 0
+    assert local.count("alarms") == 0
 
 
 def test_messages_are_handled_while_many_alarms_are_due() -> None:
     def again(self: Clock) -> None:
         self.alarms.schedule(0, self.script(again))
 
-    local = LocalActors(Clock, config=DurableConfig(inbound_batch_size=1))
-    begin(local, "clock/1", again)
+    local = Stage(Clock, config=DurableConfig(inbound_batch_size=1))
+    local.start("clock/1", again)
     asked = local.begin("clock/2", "note", 7)
     for _ in range(10):
         local.turn()
@@ -224,7 +221,7 @@ def test_messages_are_handled_while_many_alarms_are_due() -> None:
     assert local.outcome(asked) == 7
 
 
-def test_an_alarm_is_found_replaced_and_cancelled_once_by_its_id(local: LocalActors) -> None:
+def test_an_alarm_is_found_replaced_and_cancelled_once_by_its_id(local: Stage) -> None:
     def about(self: Clock) -> Any:
         found: Schedule | None = self.alarms.get("one")
         return found and [found.type.value, found.due, found.status, found.attempts]
@@ -240,18 +237,18 @@ def test_an_alarm_is_found_replaced_and_cancelled_once_by_its_id(local: LocalAct
     schedule(local, 9, "second", id="one")
 
     due = START + timedelta(seconds=9)
-    assert do(local, "clock/1", about) == ["delayed", due, "pending", 0]
+    assert local.do("clock/1", about) == ["delayed", due, "pending", 0]
     for look, nothing in ((about, None), (cancel, None), (listed, 0)):
-        assert do(local, "clock/2", look) == nothing, "alarms of other actors are out of reach"
-    assert do(local, "clock/1", cancel) == ("second",)
-    assert do(local, "clock/1", cancel) is None
+        assert local.do("clock/2", look) == nothing, "alarms of other actors are out of reach"
+    assert local.do("clock/1", cancel) == ("second",)
+    assert local.do("clock/1", cancel) is None
     schedule(local, 5, "third", id="one")
     schedule(local, 9, "fourth", id="one")
     local.advance(60)
     assert rung(local) == [["fourth", 9]]
 
 
-def test_alarms_are_listed_by_time_and_filtered(local: LocalActors) -> None:
+def test_alarms_are_listed_by_time_and_filtered(local: Stage) -> None:
     schedule(local, 30, "delayed")
     schedule(local, START + timedelta(seconds=20), "scheduled")
     schedule(local, "0 0 * * *", "cron")
@@ -261,7 +258,7 @@ def test_alarms_are_listed_by_time_and_filtered(local: LocalActors) -> None:
         def look(self: Clock) -> list[Any]:
             return [one.continuation.args[0] for one in self.alarms.list(**filters)]
 
-        return do(local, "clock/1", look)
+        return local.do("clock/1", look)
 
     in_order = ["interval", "scheduled", "delayed", "cron"]
     assert shown() == shown(status="pending") == in_order
@@ -277,21 +274,21 @@ def test_alarms_are_listed_by_time_and_filtered(local: LocalActors) -> None:
 
 
 def test_trigger_runs_what_is_overdue_or_the_earliest_even_if_they_are_not_due(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     def overdue(self: Clock) -> int:
         self.alarms.schedule(-1, self.ring, "overdue")
         self.alarms.schedule(100, self.ring, "100")
         return self.alarms.trigger()
 
-    assert do(local, "clock/1", overdue) == 1
+    assert local.do("clock/1", overdue) == 1
     for seconds in (300, 200):
         schedule(local, seconds, f"{seconds}")
-    assert do(local, "clock/1", lambda self: self.alarms.trigger(2)) == 2
+    assert local.do("clock/1", lambda self: self.alarms.trigger(2)) == 2
     assert names(local) == ["overdue", "100", "200"]
-    triggered = [do(local, "clock/1", lambda self: self.alarms.trigger(9)) for _ in range(2)]
+    triggered = [local.do("clock/1", lambda self: self.alarms.trigger(9)) for _ in range(2)]
     assert triggered == [1, 0]
-    assert do(local, "clock/1", lambda self: self.alarms.trigger()) == 0
+    assert local.do("clock/1", lambda self: self.alarms.trigger()) == 0
     assert times(local) == [0] * 4
 
 
@@ -314,16 +311,16 @@ REFUSED: list[tuple[str, Callable[[Any], object]]] = [
 
 @pytest.mark.parametrize(("expected", "attempt"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_a_wrong_alarm_is_refused_where_it_is_set_and_leaves_nothing(
-    local: LocalActors, expected: str, attempt: Callable[[Any], object]
+    local: Stage, expected: str, attempt: Callable[[Any], object]
 ) -> None:
     def try_it(self: Clock) -> None:
         with pytest.raises((TypeError, ValueError)) as caught:
             attempt(self)
         assert expected in str(caught.value)
 
-    do(local, "clock/1", try_it)
+    local.do("clock/1", try_it)
 
-    assert count(local, "alarms") == 0
+    assert local.count("alarms") == 0
 
 
 def set_again(self: Clock) -> None:
@@ -366,14 +363,14 @@ def renew(self: Clock) -> None:
     ids=["sets itself again", "another cron", "cancels itself", "keeps its rhythm", "starts anew"],
 )
 def test_an_alarm_may_change_itself(
-    local: LocalActors, when: Any, ring: Any, late: int, due: list[float]
+    local: Stage, when: Any, ring: Any, late: int, due: list[float]
 ) -> None:
     def go(self: Clock) -> None:
         is_interval = isinstance(when, timedelta)
         set_alarm: Any = self.alarms.every if is_interval else self.alarms.schedule
         set_alarm(when, self.script(ring), id="x")
 
-    do(local, "clock/1", go)
+    local.do("clock/1", go)
     local.clock.advance(late)
     local.advance(7_200 if ring is change_cron else 20)
 
@@ -424,15 +421,15 @@ def test_an_alarm_that_on_start_registers_keeps_its_rhythm_across_restarts(
     tmp_path: Path, cls: type[Starting], due: list[float]
 ) -> None:
     local = stored(tmp_path, cls)
-    begin(local, "clock/1", lambda self: None)
+    local.start("clock/1", lambda self: None)
     for _ in range(3):
         local.advance(25)
         local.restart()
-        begin(local, "clock/1", lambda self: None)
+        local.start("clock/1", lambda self: None)
     local.advance(50)
 
     assert times(local) == due
-    assert count(local, "alarms") == 1
+    assert local.count("alarms") == 1
 
 
 @pytest.mark.parametrize(
@@ -450,7 +447,7 @@ def test_an_occurrence_that_is_due_when_on_start_registers_it(
     tmp_path: Path, before: type[Clock], after: type[Clock], rings: list[Any]
 ) -> None:
     local = stored(tmp_path, before)
-    do(local, "clock/1", lambda self: None)
+    local.do("clock/1", lambda self: None)
     local.clock.advance(65)
     local.restart(after)
     local.advance(10)
@@ -458,7 +455,7 @@ def test_an_occurrence_that_is_due_when_on_start_registers_it(
     assert rung(local) == rings
 
 
-def test_a_handler_that_sets_an_earlier_alarm_strands_no_overdue_one(local: LocalActors) -> None:
+def test_a_handler_that_sets_an_earlier_alarm_strands_no_overdue_one(local: Stage) -> None:
     def set_earlier(self: Clock) -> None:
         self.alarms.schedule(-100, self.ring)
 
@@ -467,8 +464,8 @@ def test_a_handler_that_sets_an_earlier_alarm_strands_no_overdue_one(local: Loca
         self.alarms.schedule(5, self.ring)
         self.alarms.schedule(6, self.ring)
 
-    do(local, "clock/1", go)
-    assert do(local, "clock/1", lambda self: self.alarms.trigger(2)) == 2
+    local.do("clock/1", go)
+    assert local.do("clock/1", lambda self: self.alarms.trigger(2)) == 2
     assert len(rung(local)) == 2
     local.advance(6)
 
@@ -476,7 +473,7 @@ def test_a_handler_that_sets_an_earlier_alarm_strands_no_overdue_one(local: Loca
 
 
 def test_an_alarm_cancelled_by_one_before_it_in_the_same_turn_does_not_run(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     def win(self: Clock, other: str) -> None:
         self.ring()
@@ -486,13 +483,13 @@ def test_an_alarm_cancelled_by_one_before_it_in_the_same_turn_does_not_run(
         for own, other in ("ab", "ba"):
             self.alarms.schedule(5, self.script(win, other), id=own)
 
-    do(local, "clock/1", go)
+    local.do("clock/1", go)
     local.advance(5)
 
     assert times(local) == [5]
 
 
-def test_what_a_handler_that_raised_did_to_alarms_has_not_happened(local: LocalActors) -> None:
+def test_what_a_handler_that_raised_did_to_alarms_has_not_happened(local: Stage) -> None:
     def change_and_raise(self: Clock) -> None:
         self.alarms.schedule(1, self.ring, id="x")
         self.alarms.schedule(2, self.ring)
@@ -505,7 +502,7 @@ def test_what_a_handler_that_raised_did_to_alarms_has_not_happened(local: LocalA
     schedule(local, 5, id="x")
     for script in (change_and_raise, cancel_and_raise):
         with pytest.raises(ValueError, match="no"):
-            do(local, "clock/1", script)
+            local.do("clock/1", script)
     local.advance(60)
 
     assert times(local) == [5]

@@ -13,17 +13,12 @@ import pytest
 from signalhub.actors import RESULT, Actor, Ref, RemoteError, cont, op, ref, remote
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.operation import Continuation
-from signalhub.testing.local_actors import LocalActors
 from tests.support.actors.scripted import (
     Caller,
     Scripted,
+    Stage,
     Target,
-    ask,
-    begin,
     calling,
-    count,
-    do,
-    notes,
     number_of,
     stored,
 )
@@ -33,34 +28,34 @@ QUEUES = ("pending", "outbox", "inbox", "alarms", "keys", "offloads")
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    return LocalActors(Caller, Target)
+def local() -> Stage:
+    return Stage(Caller, Target)
 
 
 def test_calls_are_executed_once_each_and_their_values_reach_the_continuation(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     for number in (1, 2, 3):
-        ask(local, "note", number)
+        local.ask("note", number)
 
-    assert notes(local, "target/1") == notes(local) == [1, 2, 3]
-    assert do(local, "caller/1", lambda self: len(self.pending_calls())) == 0
+    assert local.notes("target/1") == local.notes() == [1, 2, 3]
+    assert local.do("caller/1", lambda self: len(self.pending_calls())) == 0
 
 
-def test_call_returns_the_id_of_the_pending_call(local: LocalActors) -> None:
+def test_call_returns_the_id_of_the_pending_call(local: Stage) -> None:
     def call(self: Caller) -> list[Any]:
         call_id = self.call(ref(Target, "1"), op(Target.note, 1), timeout=9, key="k")
         (pending,) = self.pending_calls()
         return [call_id, pending.id, pending.target, pending.method, pending.deadline_ms]
 
-    call_id, pending_id, *about = do(local, "caller/1", call)
+    call_id, pending_id, *about = local.do("caller/1", call)
 
     assert call_id == pending_id
     assert len(call_id) == 26
     assert about == ["target/1", "note", local.clock.now_ms() + 9_000]
 
 
-def test_nothing_of_a_call_happens_before_its_handler_has_returned(local: LocalActors) -> None:
+def test_nothing_of_a_call_happens_before_its_handler_has_returned(local: Stage) -> None:
     def work(self: Target) -> None:
         log.append("executed")
 
@@ -71,58 +66,58 @@ def test_nothing_of_a_call_happens_before_its_handler_has_returned(local: LocalA
 
     log: list[str] = []
     local.call("target/1", "note")
-    do(local, "caller/1", call)
+    local.do("caller/1", call)
 
     assert log == ["returned", "executed", "executed"]
 
 
-def test_falsy_results_are_values(local: LocalActors) -> None:
+def test_falsy_results_are_values(local: Stage) -> None:
     values = [0, "", None, False, [], {}, b"", 0.0]
     for value in values:
-        ask(local, "note", value, catch="script")
+        local.ask("note", value, catch="script")
 
-    assert list(map(repr, notes(local))) == list(map(repr, values))
+    assert list(map(repr, local.notes())) == list(map(repr, values))
 
 
-def test_a_thousand_calls_at_once_are_executed_once_each_in_order(local: LocalActors) -> None:
+def test_a_thousand_calls_at_once_are_executed_once_each_in_order(local: Stage) -> None:
     def call(self: Caller) -> None:
         for number in range(1_000):
             self.call("target/1", "note", number, then=self.note)
 
-    do(local, "caller/1", call)
+    local.do("caller/1", call)
 
-    assert notes(local, "target/1") == notes(local) == list(range(1_000))
+    assert local.notes("target/1") == local.notes() == list(range(1_000))
     assert local.kernel.counters.late_results == 0
     # The calls, and the one from outside.
     assert local.kernel.counters.requests == 1_001
 
 
-def test_many_callers_at_once_are_all_answered(local: LocalActors) -> None:
+def test_many_callers_at_once_are_all_answered(local: Stage) -> None:
     for number in range(200):
-        begin(local, f"caller/{number}", calling("run", number_of(lambda self: "yes")))
+        local.start(f"caller/{number}", calling("run", number_of(lambda self: "yes")))
     local.run()
 
-    assert [notes(local, f"caller/{number}") for number in range(200)] == [["yes"]] * 200
+    assert [local.notes(f"caller/{number}") for number in range(200)] == [["yes"]] * 200
 
 
-def test_a_send_is_executed_and_has_no_outcome(local: LocalActors) -> None:
-    do(local, "caller/1", lambda self: self.send("target/1", "note", 1) and None)
+def test_a_send_is_executed_and_has_no_outcome(local: Stage) -> None:
+    local.do("caller/1", lambda self: self.send("target/1", "note", 1) and None)
 
-    assert (notes(local, "target/1"), notes(local)) == ([1], [])
-    assert count(local, "pending") == 0
+    assert (local.notes("target/1"), local.notes()) == ([1], [])
+    assert local.count("pending") == 0
 
 
-def test_an_unordered_call_and_a_call_to_oneself_are_executed(local: LocalActors) -> None:
-    ask(local, "note", "x", ordered=False)
-    ask(local, "note", "y", target="caller/1")
+def test_an_unordered_call_and_a_call_to_oneself_are_executed(local: Stage) -> None:
+    local.ask("note", "x", ordered=False)
+    local.ask("note", "y", target="caller/1")
 
-    assert notes(local, "target/1") == ["x"]
-    assert notes(local) == ["x", "y", "y"]
+    assert local.notes("target/1") == ["x"]
+    assert local.notes() == ["x", "y", "y"]
 
 
 @pytest.mark.parametrize("target", ["target/1", "target/new"])
 def test_a_handler_that_raises_leaves_no_call_no_send_no_alarm_and_no_key(
-    local: LocalActors, target: str
+    local: Stage, target: str
 ) -> None:
     def call_and_raise(self: Caller) -> None:
         self.note("asked")
@@ -133,25 +128,25 @@ def test_a_handler_that_raises_leaves_no_call_no_send_no_alarm_and_no_key(
 
     local.call("target/1", "note", "here")
     with pytest.raises(RemoteError, match="changed my mind"):
-        do(local, "caller/1", call_and_raise)
+        local.do("caller/1", call_and_raise)
     local.advance(3_600)
 
-    assert (notes(local), notes(local, "target/1")) == ([], ["here"])
+    assert (local.notes(), local.notes("target/1")) == ([], ["here"])
     assert local.state("target/new").list() == {}
-    assert count(local, *QUEUES) == 0
+    assert local.count(*QUEUES) == 0
     assert local.kernel.next_due_ms() is None
 
 
-def test_changing_an_argument_after_the_call_has_no_effect(local: LocalActors) -> None:
+def test_changing_an_argument_after_the_call_has_no_effect(local: Stage) -> None:
     def call(self: Caller) -> None:
         items = [1]
         self.call("target/1", "note", items)
         self.state.put("items", items)
         items.append(2)
 
-    do(local, "caller/1", call)
+    local.do("caller/1", call)
 
-    assert notes(local, "target/1") == [[1]]
+    assert local.notes("target/1") == [[1]]
     assert local.state("caller/1").get("items") == [1]
 
 
@@ -162,12 +157,12 @@ def test_nested_operations_run_at_the_target_in_one_hop_and_once_each() -> None:
             self.note()
             return a + b
 
-    local = LocalActors(Caller, Adder)
+    local = Stage(Caller, Adder)
     nested = op("add", op(Adder.add, 1, 10), op(Adder.add, 100, 1000))
-    do(local, "caller/1", lambda self: self.call("adder/1", nested, then=self.note))
+    local.do("caller/1", lambda self: self.call("adder/1", nested, then=self.note))
 
-    assert notes(local) == [1111]
-    assert len(notes(local, "adder/1")) == 3
+    assert local.notes() == [1111]
+    assert len(local.notes("adder/1")) == 3
 
 
 def test_arguments_may_be_named_of_many_types_and_continuations_that_are_not_run() -> None:
@@ -181,10 +176,10 @@ def test_arguments_may_be_named_of_many_types_and_continuations_that_are_not_run
         when = timedelta(seconds=3)
         self.call("keeper/1", op(Keeper.take, {1, 2}, todo, when=when, who=self.ref))
 
-    local = LocalActors(Caller, Keeper)
-    do(local, "caller/1", call)
+    local = Stage(Caller, Keeper)
+    local.do("caller/1", call)
 
-    assert notes(local, "keeper/1") == [[[1, 2], "note (7,)", timedelta(seconds=3), "caller/1"]]
+    assert local.notes("keeper/1") == [[[1, 2], "note (7,)", timedelta(seconds=3), "caller/1"]]
 
 
 class Stranger(Actor):
@@ -267,23 +262,23 @@ def test_a_wrong_call_is_refused_where_it_is_made_and_leaves_nothing(
             attempt(self)
         assert expected in str(caught.value)
 
-    local = LocalActors(Careless, Target, Stranger)
+    local = Stage(Careless, Target, Stranger)
     local.call("target/1", "note")
-    do(local, "careless/1", try_it)
+    local.do("careless/1", try_it)
 
-    assert count(local, *QUEUES) == 0
+    assert local.count(*QUEUES) == 0
 
 
 def test_kinds_of_other_hosts_may_be_called_by_their_methods_or_once_they_are_declared() -> None:
-    local = LocalActors(Caller, foreign=["faraway"])
+    local = Stage(Caller, foreign=["faraway"])
 
-    do(local, "caller/1", lambda self: self.call(ref(Unserved, "1"), Unserved.known))
-    do(local, "caller/1", lambda self: self.call("faraway/1", "anything", 1))
+    local.do("caller/1", lambda self: self.call(ref(Unserved, "1"), Unserved.known))
+    local.do("caller/1", lambda self: self.call("faraway/1", "anything", 1))
 
 
-def test_an_actor_can_only_call_while_its_host_runs_one_of_its_methods(local: LocalActors) -> None:
+def test_an_actor_can_only_call_while_its_host_runs_one_of_its_methods(local: Stage) -> None:
     kept: list[Caller] = []
-    do(local, "caller/1", kept.append)
+    local.do("caller/1", kept.append)
 
     with pytest.raises(RuntimeError, match="only while its host runs one of its methods"):
         kept[0].call("target/1", "note")
@@ -293,52 +288,52 @@ def test_an_actor_can_only_call_while_its_host_runs_one_of_its_methods(local: Lo
 
 def test_calls_with_the_same_key_are_one_call_until_it_is_forgotten(tmp_path: Path) -> None:
     local = stored(tmp_path)
-    first = ask(local, "note", 1, key="k")
+    first = local.ask("note", 1, key="k")
     local.restart()
 
-    assert ask(local, "note", 2, key="k") == first
-    assert ask(local, "note", 3, key="other") != first
-    assert do(local, "caller/2", calling("note", 4, key="k")) != first
-    assert notes(local, "target/1") == [1, 3, 4]
-    assert notes(local) == [1, 3]
+    assert local.ask("note", 2, key="k") == first
+    assert local.ask("note", 3, key="other") != first
+    assert local.do("caller/2", calling("note", 4, key="k")) != first
+    assert local.notes("target/1") == [1, 3, 4]
+    assert local.notes() == [1, 3]
     local.advance(DAY - 1)
-    assert ask(local, "note", 5, key="k") == first
+    assert local.ask("note", 5, key="k") == first
     local.advance(1)
-    assert ask(local, "note", 6, key="k") != first
+    assert local.ask("note", 6, key="k") != first
 
 
 def test_how_long_a_key_is_remembered_can_be_configured_and_old_keys_are_deleted() -> None:
-    local = LocalActors(Caller, Target, config=DurableConfig(idempotency_ttl_ms=5_000))
-    first = ask(local, "note", key="k")
+    local = Stage(Caller, Target, config=DurableConfig(idempotency_ttl_ms=5_000))
+    first = local.ask("note", key="k")
     local.advance(5)
 
-    assert ask(local, "note", key="k") != first
+    assert local.ask("note", key="k") != first
     local.advance(2 * DAY)
     for _ in range(100):
         local.turn()
-    assert count(local, "keys") == 0
+    assert local.count("keys") == 0
 
 
-def test_a_key_stands_for_a_pending_call_however_long_that_is(local: LocalActors) -> None:
-    first = ask(local, "later", key="k", timeout=None)
+def test_a_key_stands_for_a_pending_call_however_long_that_is(local: Stage) -> None:
+    first = local.ask("later", key="k", timeout=None)
     for _ in range(60):
         # Enough turns for what is old to be deleted.
         local.advance(DAY / 20)
 
-    assert ask(local, "note", key="k") == first
+    assert local.ask("note", key="k") == first
 
 
 def test_the_key_of_a_failed_handler_or_a_cancelled_call_can_be_used_again(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     def call_and_raise(self: Caller) -> None:
         self.call("target/1", "note", 1, key="k")
         raise ValueError("no")
 
-    begin(local, "caller/1", call_and_raise)
-    ask(local, "note", 2, key="k")
-    assert notes(local, "target/1") == [2]
+    local.start("caller/1", call_and_raise)
+    local.ask("note", 2, key="k")
+    assert local.notes("target/1") == [2]
 
-    first = ask(local, "later", key="other")
-    do(local, "caller/1", lambda self: self.cancel_call(first).value)
-    assert ask(local, "note", 3, key="other") != first
+    first = local.ask("later", key="other")
+    local.do("caller/1", lambda self: self.cancel_call(first).value)
+    assert local.ask("note", 3, key="other") != first

@@ -12,8 +12,7 @@ from signalhub.actors import Actor
 from signalhub.actors.api.config import DEFAULTS, DurableConfig, check_timeout, config_of, for_host
 from signalhub.actors.api.config import merged as merged_config
 from signalhub.actors.api.kinds import Kinds
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Scripted, do
+from tests.support.actors.scripted import Scripted, Stage
 
 DAY_MS = 86_400_000
 
@@ -190,10 +189,10 @@ def test_a_class_cannot_allow_timeouts_beyond_what_other_hosts_remember() -> Non
     def call(self: Mindful, seconds: float) -> None:
         self.call("plain/2", "note", then=self.note, timeout=seconds)
 
-    local = LocalActors(Mindful, Plain)
+    local = Stage(Mindful, Plain)
     with pytest.raises(ValueError, match="a repeat could run twice"):
-        do(local, "mindful/1", call, 5 * DAY_MS / 1000)
-    do(local, "mindful/1", call, DAY_MS / 2000)
+        local.do("mindful/1", call, 5 * DAY_MS / 1000)
+    local.do("mindful/1", call, DAY_MS / 2000)
 
 
 @pytest.mark.parametrize("key", ["call_timeout_ms", "max_request_age_ms"])

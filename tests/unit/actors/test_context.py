@@ -10,17 +10,8 @@ import pytest
 from signalhub.actors import Retry
 from signalhub.actors.api.config import CHAIN_MAX, CallContext, fresh
 from signalhub.actors.api.payload import PayloadError
-from signalhub.testing.local_actors import CALLER, LocalActors
-from tests.support.actors.scripted import (
-    Caller,
-    Target,
-    begin,
-    calling,
-    do,
-    notes,
-    number_of,
-    stored,
-)
+from signalhub.testing.local_actors import CALLER
+from tests.support.actors.scripted import Caller, Stage, Target, calling, number_of, stored
 
 FULL = CallContext(
     call_chain=("order/1", "stock/2"),
@@ -119,19 +110,19 @@ def pass_on_alone(self: Caller, name: str) -> str:
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    return LocalActors(Caller, Target)
+def local() -> Stage:
+    return Stage(Caller, Target)
 
 
-def test_everything_goes_along_with_a_call_as_it_was_then(local: LocalActors) -> None:
+def test_everything_goes_along_with_a_call_as_it_was_then(local: Stage) -> None:
     first = calling("run", number_of(pass_on), "a", target="caller/2")
     second = calling("run", number_of(pass_on), "b", target="caller/3")
-    begin(local, "caller/1", first)
-    begin(local, "caller/1", second)
+    local.start("caller/1", first)
+    local.start("caller/1", second)
     local.run()
 
     for address, name in (("caller/2", "a"), ("caller/3", "b")):
-        ((seen, chain, state),) = notes(local, address)
+        ((seen, chain, state),) = local.notes(address)
         assert (chain, state) == (["caller/1"], {"name": name})
         assert seen["chain"] == ["caller/1", address]
         assert seen["caller"] == address
@@ -139,38 +130,38 @@ def test_everything_goes_along_with_a_call_as_it_was_then(local: LocalActors) ->
         assert seen["state"] == {"name": name, "changed by": "target"}
 
 
-def test_each_call_is_known_by_its_id_and_has_the_state_of_its_moment(local: LocalActors) -> None:
-    call_ids = do(local, "caller/1", lambda self: [pass_on(self, name) for name in "abc"])
+def test_each_call_is_known_by_its_id_and_has_the_state_of_its_moment(local: Stage) -> None:
+    call_ids = local.do("caller/1", lambda self: [pass_on(self, name) for name in "abc"])
 
-    seen = [[one["call_id"], one["state"]["name"], state] for one, _, state in notes(local)]
+    seen = [[one["call_id"], one["state"]["name"], state] for one, _, state in local.notes()]
     assert seen == [
         [call_id, name, {"name": name}] for call_id, name in zip(call_ids, "abc", strict=True)
     ]
 
 
 def test_a_new_chain_starts_afresh_and_its_continuation_is_still_in_the_old_one(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
-    do(local, "caller/1", calling("run", number_of(pass_on_alone), "a", target="caller/2"))
+    local.do("caller/1", calling("run", number_of(pass_on_alone), "a", target="caller/2"))
 
-    ((seen, chain, state),) = notes(local, "caller/2")
+    ((seen, chain, state),) = local.notes("caller/2")
     assert (seen["chain"], seen["state"]) == (["caller/2"], {"changed by": "target"})
     assert seen["auth"] is None
     assert (chain, state) == (["caller/1"], {"name": "a"})
 
 
-def test_a_send_takes_the_context_along_and_rights_can_be_stored(local: LocalActors) -> None:
+def test_a_send_takes_the_context_along_and_rights_can_be_stored(local: Stage) -> None:
     def send(self: Caller) -> None:
         self.send("caller/2", "run", number_of(pass_on), "y")
         self.send("target/2", "note", self.context.auth)
 
-    do(local, "caller/1", send)
+    local.do("caller/1", send)
 
-    assert notes(local, "caller/2")[0][0]["chain"] == ["caller/1", "caller/2"]
-    assert notes(local, "target/2") == [{"address": CALLER}]
+    assert local.notes("caller/2")[0][0]["chain"] == ["caller/1", "caller/2"]
+    assert local.notes("target/2") == [{"address": CALLER}]
 
 
-def test_an_alarm_starts_a_fresh_context(local: LocalActors) -> None:
+def test_an_alarm_starts_a_fresh_context(local: Stage) -> None:
     def wake(self: Caller) -> None:
         self.note(self.context == CallContext())
 
@@ -178,31 +169,31 @@ def test_an_alarm_starts_a_fresh_context(local: LocalActors) -> None:
         self.context.state["name"] = "x"
         self.alarms.schedule(1, self.script(wake))
 
-    do(local, "caller/1", sleep)
+    local.do("caller/1", sleep)
     local.advance(1)
 
-    assert notes(local) == [True]
+    assert local.notes() == [True]
 
 
-def test_a_call_from_outside_names_its_sender_and_nothing_else(local: LocalActors) -> None:
-    seen = do(local, "target/1", look)
+def test_a_call_from_outside_names_its_sender_and_nothing_else(local: Stage) -> None:
+    seen = local.do("target/1", look)
 
     assert (seen["chain"], seen["caller"]) == ([], CALLER)
 
 
 def test_a_context_survives_restarts(tmp_path: Path) -> None:
     local = stored(tmp_path)
-    begin(local, "caller/1", calling("run", number_of(pass_on), "a", target="caller/2"))
+    local.start("caller/1", calling("run", number_of(pass_on), "a", target="caller/2"))
     for _ in range(12):
         local.turn()
         local.restart()
     local.run()
 
-    assert notes(local, "caller/2")[0][1:] == [["caller/1"], {"name": "a"}]
+    assert local.notes("caller/2")[0][1:] == [["caller/1"], {"name": "a"}]
 
 
 def test_a_handler_that_is_tried_again_starts_with_the_context_as_it_came(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     def spoil(self: Target) -> None:
         seen.append(dict(self.context.state))
@@ -211,7 +202,7 @@ def test_a_handler_that_is_tried_again_starts_with_the_context_as_it_came(
             raise Retry(after=1)
 
     seen: list[dict[str, Any]] = []
-    begin(local, "target/1", spoil)
+    local.start("target/1", spoil)
     local.advance(5)
 
     assert seen == [{}, {}, {}]

@@ -10,16 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from signalhub.actors import RESULT, CallError, Retry, cont
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import (
-    Caller,
-    Scripted,
-    Target,
-    ask,
-    count,
-    do,
-    notes,
-)
+from tests.support.actors.scripted import Caller, Scripted, Stage, Target
 
 Options = Callable[[Any], dict[str, Any]]
 
@@ -32,10 +23,10 @@ class Keeper(Scripted):
 
 def kept(method: str, *args: Any, options: Options) -> Any:
     """The arguments that each run of the continuation got."""
-    local = LocalActors(Keeper, Target)
-    do(local, "keeper/1", lambda self: self.call("target/1", method, *args, **options(self)))
-    assert count(local, "pending") == 0
-    return notes(local, "keeper/1")
+    local = Stage(Keeper, Target)
+    local.do("keeper/1", lambda self: self.call("target/1", method, *args, **options(self)))
+    assert local.count("pending") == 0
+    return local.notes("keeper/1")
 
 
 PLACES: list[tuple[Callable[[Any], Any], Any]] = [
@@ -89,12 +80,12 @@ def test_values_go_to_then_and_errors_to_catch_if_there_is_one(
 
 
 def test_continuations_run_in_the_order_of_the_results_not_of_the_calls() -> None:
-    local = LocalActors(Caller, Target)
-    ask(local, "later")
-    ask(local, "note", "quick")
+    local = Stage(Caller, Target)
+    local.ask("later")
+    local.ask("note", "quick")
     local.call("target/1", "answer", "slow")
 
-    assert notes(local) == ["quick", "slow"]
+    assert local.notes() == ["quick", "slow"]
 
 
 class Failing(Scripted):
@@ -115,12 +106,12 @@ class Impatient(Failing):
     config_overrides: ClassVar = {"handler_max_attempts": 2}
 
 
-def fail(kind: str, failures: list[BaseException]) -> LocalActors:
+def fail(kind: str, failures: list[BaseException]) -> Stage:
     """Have a continuation fail with these errors in turn; its next try is not yet due."""
     Failing.tries.clear()
     Failing.failures[:] = failures
-    local = LocalActors(Failing, Impatient, Target)
-    do(local, f"{kind}/1", lambda self: self.call("target/1", "note", 7, then=self.on_value))
+    local = Stage(Failing, Impatient, Target)
+    local.do(f"{kind}/1", lambda self: self.call("target/1", "note", 7, then=self.on_value))
     return local
 
 
@@ -136,7 +127,7 @@ def test_a_failing_continuation_is_tried_again_after_2_4_8_and_16_seconds() -> N
     local.advance(3_600)
 
     assert pauses() == [2, 4, 8, 16]
-    assert notes(local, "failing/1") == [7]
+    assert local.notes("failing/1") == [7]
     assert local.kernel.counters.dead == 0
 
 
@@ -146,18 +137,18 @@ def test_a_continuation_that_fails_too_often_is_a_dead_letter(kind: str, attempt
     local.advance(3_600)
 
     assert len(Failing.tries) == attempts
-    assert notes(local, f"{kind}/1") == []
+    assert local.notes(f"{kind}/1") == []
     (letter,) = local.kernel.letters.of(f"{kind}/1")
     assert (letter.origin, letter.attempts) == ("continuation", attempts)
     assert letter.error == "KeyError: 'not yet'"
-    assert count(local, "pending", "inbox") == 0
+    assert local.count("pending", "inbox") == 0
 
 
 def test_while_a_continuation_waits_for_its_next_try_others_run() -> None:
     local = fail("failing", [KeyError("not yet")])
-    do(local, "failing/1", lambda self: self.call("target/1", "note", 8, then=self.on_value))
+    local.do("failing/1", lambda self: self.call("target/1", "note", 8, then=self.on_value))
 
-    assert notes(local, "failing/1") == [8]
+    assert local.notes("failing/1") == [8]
 
 
 def test_a_continuation_may_ask_to_be_run_later_as_often_as_it_likes() -> None:
@@ -165,7 +156,7 @@ def test_a_continuation_may_ask_to_be_run_later_as_often_as_it_likes() -> None:
     local = fail("impatient", [*[Retry(after=3)] * 19, ValueError("no")])
     local.advance(100)
 
-    assert notes(local, "impatient/1") == [7]
+    assert local.notes("impatient/1") == [7]
     assert pauses() == [3] * 19 + [2]
 
 
@@ -175,12 +166,11 @@ def test_an_unsendable_argument_in_a_continuation_is_a_failure_like_any_other() 
         self.call("target/1", "note", object() if len(tries) < 3 else value, then=self.note)
 
     tries: list[int] = []
-    local = LocalActors(Caller, Target)
-    do(
-        local,
+    local = Stage(Caller, Target)
+    local.do(
         "caller/1",
         lambda self: self.call("target/1", "note", 7, then=self.script(call_again)),
     )
     local.advance(60)
 
-    assert notes(local) == [7]
+    assert local.notes() == [7]

@@ -13,8 +13,7 @@ import pytest
 
 from signalhub.actors import Actor, CallTimeout, Token, remote
 from signalhub.actors.api.config import DurableConfig
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import QUICK, count
+from tests.support.actors.scripted import QUICK, Stage
 from tests.support.actors.several_hosts import Crash, Fuse, Hosts
 from tests.support.volume import volume
 
@@ -97,7 +96,7 @@ def after(step: str, point: str) -> Callable[[str], bool]:
     return is_wanted
 
 
-def survive(local: LocalActors) -> None:
+def survive(local: Stage) -> None:
     """Run, and restart after every crash."""
     while True:
         try:
@@ -109,9 +108,9 @@ def survive(local: LocalActors) -> None:
 
 def one_host(
     folder: Path, round_: int, is_wanted: Callable[[str], bool], config: DurableConfig = QUICK
-) -> tuple[LocalActors, Fuse]:
+) -> tuple[Stage, Fuse]:
     fuse = Fuse(0, is_wanted)
-    local = LocalActors(Caller, Target, path=folder / "a.db", config=config, reached=fuse)
+    local = Stage(Caller, Target, path=folder / "a.db", config=config, reached=fuse)
     if round_ % 2:
         # The target has a place already, so that calls go into its inbox at once.
         local.call("target/1", "add", -1)
@@ -125,11 +124,11 @@ def added(count: int) -> list[int]:
     return [number + extra for number in range(count) for extra in (0, 1_000)]
 
 
-def seen(host: LocalActors | Hosts) -> list[int]:
+def seen(host: Stage | Hosts) -> list[int]:
     return [one for one in host.state("target/1").get("added") if one >= 0]
 
 
-def check(host: LocalActors | Hosts, calls: int) -> None:
+def check(host: Stage | Hosts, calls: int) -> None:
     """Everything once, in order, and nothing left."""
     assert seen(host) == added(calls)
     assert host.state("caller/1").get("outcomes") == list(range(calls))
@@ -137,7 +136,7 @@ def check(host: LocalActors | Hosts, calls: int) -> None:
     if isinstance(host, Hosts):
         nothing_left(host)
     else:
-        assert count(host, *QUEUES) == 0
+        assert host.count(*QUEUES) == 0
 
 
 def nothing_left(hosts: Hosts) -> None:
@@ -265,7 +264,7 @@ def test_k9_between_a_timeout_and_its_commit(
     outcomes = local.state("caller/1").get("outcomes")
     assert len(outcomes) == 3
     assert set(outcomes) <= {"timeout", "answered"}
-    assert count(local, "pending") == 0
+    assert local.count("pending") == 0
 
 
 @rounds
@@ -280,7 +279,7 @@ def test_k10_in_an_alarm(tmp_path: Path, point: str, round_: int) -> None:
     rings = round_ + 3
     assert local.state("caller/1").get("rung") == rings
     assert seen(local) == list(range(2_001, 2_001 + rings))
-    assert count(local, "alarms") == 1
+    assert local.count("alarms") == 1
 
 
 @rounds

@@ -11,8 +11,7 @@ from signalhub.actors import alias, remote, wire
 from signalhub.actors.kernel.calls import WaitingCall
 from signalhub.actors.kernel.dead_letters import DeadLetter, Evidence, contents
 from signalhub.actors.kernel.events import Effect, LocateActors
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Scripted, Target, count, do, notes, stored
+from tests.support.actors.scripted import Scripted, Stage, Target, stored
 
 HALF_AN_HOUR = 1_800
 
@@ -56,18 +55,18 @@ def redrive_and_raise(self: Scripted) -> None:
     raise ValueError("no")
 
 
-def letters(local: LocalActors) -> list[DeadLetter]:
+def letters(local: Stage) -> list[DeadLetter]:
     return local.kernel.letters.of("caller/1")
 
 
 @pytest.fixture
-def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalActors:
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(Caller, "is_broken", False)
     return stored(tmp_path, Caller, Target)
 
 
 @pytest.fixture
-def dead(local: LocalActors) -> LocalActors:
+def dead(local: Stage) -> Stage:
     """An actor with a dead letter: its continuation failed for a reason that is gone."""
     Caller.is_broken = True
     local.call("caller/1", "ask", "note", 7)
@@ -78,7 +77,7 @@ def dead(local: LocalActors) -> LocalActors:
 
 
 @pytest.fixture
-def renamed(local: LocalActors) -> LocalActors:
+def renamed(local: Stage) -> Stage:
     """An actor with a pending call whose continuation is gone after a restart."""
     local.call("caller/1", "ask", "later")
     local.restart(Renamed, Target)
@@ -86,44 +85,44 @@ def renamed(local: LocalActors) -> LocalActors:
     return local
 
 
-def test_an_actor_sees_its_letters_and_redrives_them_once(dead: LocalActors) -> None:
+def test_an_actor_sees_its_letters_and_redrives_them_once(dead: Stage) -> None:
     def errors(self: Scripted) -> list[str]:
         return [letter.error for letter in self.dead_letters()]
 
     dead.restart()
-    assert do(dead, "caller/1", errors) == ["KeyError: 'broken'"]
-    assert do(dead, "caller/2", errors) == []
+    assert dead.do("caller/1", errors) == ["KeyError: 'broken'"]
+    assert dead.do("caller/2", errors) == []
     (letter,) = letters(dead)
-    assert do(dead, "caller/1", lambda self: self.redrive("01ARZ3NDEKTSV4RRFFQ69G5FAV")) is False
+    assert dead.do("caller/1", lambda self: self.redrive("01ARZ3NDEKTSV4RRFFQ69G5FAV")) is False
 
-    assert do(dead, "caller/1", redrive) == [True]
+    assert dead.do("caller/1", redrive) == [True]
     assert dead.kernel.letters.redrive("caller/1", letter.id, dead.clock.now_ms()) is False
-    assert notes(dead) == [7]
+    assert dead.notes() == [7]
     assert letters(dead) == []
-    assert count(dead, "pending") == 0
+    assert dead.count("pending") == 0
 
 
-def test_a_redriven_letter_that_fails_again_is_a_letter_again(dead: LocalActors) -> None:
+def test_a_redriven_letter_that_fails_again_is_a_letter_again(dead: Stage) -> None:
     Caller.is_broken = True
-    do(dead, "caller/1", redrive)
+    dead.do("caller/1", redrive)
     dead.advance(60)
 
     assert [letter.attempts for letter in letters(dead)] == [5]
 
 
-def test_a_redrive_in_a_handler_that_raises_has_not_happened(dead: LocalActors) -> None:
+def test_a_redrive_in_a_handler_that_raises_has_not_happened(dead: Stage) -> None:
     with pytest.raises(ValueError, match="no"):
-        do(dead, "caller/1", redrive_and_raise)
+        dead.do("caller/1", redrive_and_raise)
     dead.advance(60)
 
-    assert notes(dead) == []
+    assert dead.notes() == []
     assert not dead.kernel.has_work
     assert dead.kernel.counters.late_results == 0
-    assert do(dead, "caller/1", redrive) == [True]
-    assert notes(dead) == [7]
+    assert dead.do("caller/1", redrive) == [True]
+    assert dead.notes() == [7]
 
 
-def test_a_letter_can_be_read_and_deleted(dead: LocalActors) -> None:
+def test_a_letter_can_be_read_and_deleted(dead: Stage) -> None:
     (letter,) = letters(dead)
     shown = contents(dead.kernel.store, "caller/1", letter.id)
 
@@ -138,7 +137,7 @@ def test_a_letter_can_be_read_and_deleted(dead: LocalActors) -> None:
 
 
 def test_a_pending_continuation_whose_method_is_gone_is_a_letter_at_the_start(
-    local: LocalActors, caplog: pytest.LogCaptureFixture
+    local: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     local.call("caller/1", "ask", "later")
     local.restart(Renamed, Target)
@@ -147,34 +146,34 @@ def test_a_pending_continuation_whose_method_is_gone_is_a_letter_at_the_start(
     (letter,) = letters(local)
     assert letter.error == "Renamed no longer has a method on_done"
     assert "is set aside" in caplog.text
-    assert count(local, "pending") == 0
+    assert local.count("pending") == 0
 
 
-def test_a_renamed_method_is_found_by_its_alias(local: LocalActors) -> None:
+def test_a_renamed_method_is_found_by_its_alias(local: Stage) -> None:
     local.call("caller/1", "ask", "later")
     local.restart(Found, Target)
     local.call("target/1", "answer", 8)
 
-    assert notes(local) == [["found", 8]]
+    assert local.notes() == [["found", 8]]
 
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_the_outcome_may_come_before_or_after_its_letter_is_redriven(
-    renamed: LocalActors, is_early: bool
+    renamed: Stage, is_early: bool
 ) -> None:
     if is_early:
         renamed.call("target/1", "answer", 8)
     assert renamed.kernel.counters.late_results == 0
     renamed.restart(Found, Target)
-    assert do(renamed, "caller/1", redrive) == [True]
+    assert renamed.do("caller/1", redrive) == [True]
     if not is_early:
-        assert notes(renamed) == []
+        assert renamed.notes() == []
         renamed.call("target/1", "answer", 8)
 
-    assert notes(renamed) == [["found", 8]]
+    assert renamed.notes() == [["found", 8]]
 
 
-def test_a_second_outcome_for_a_letter_is_late(renamed: LocalActors) -> None:
+def test_a_second_outcome_for_a_letter_is_late(renamed: Stage) -> None:
     (letter,) = letters(renamed)
     add = renamed.kernel.letters.add_outcome
 
@@ -183,7 +182,7 @@ def test_a_second_outcome_for_a_letter_is_late(renamed: LocalActors) -> None:
 
 
 def test_a_continuation_whose_method_is_gone_when_its_outcome_is_there_is_not_tried_again(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     Caller.is_broken = True
     local.call("caller/1", "ask", "note", 7)
@@ -193,8 +192,8 @@ def test_a_continuation_whose_method_is_gone_when_its_outcome_is_there_is_not_tr
     (letter,) = letters(local)
     assert "Renamed has no method on_done; if it was renamed, add @alias" in letter.error
     local.restart(Found, Target)
-    assert do(local, "caller/1", redrive) == [True]
-    assert notes(local) == [["found", 7]]
+    assert local.do("caller/1", redrive) == [True]
+    assert local.notes() == [["found", 7]]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +201,7 @@ def test_a_continuation_whose_method_is_gone_when_its_outcome_is_there_is_not_tr
     [('"then"', "invalid payload"), ("context", "the context of the call cannot be read")],
 )
 def test_what_is_stored_and_cannot_be_read_is_a_letter_and_not_a_crash(
-    local: LocalActors, column: str, expected: str
+    local: Stage, column: str, expected: str
 ) -> None:
     local.call("caller/1", "ask", "later")
     with local.kernel.store.transaction():
@@ -214,18 +213,18 @@ def test_what_is_stored_and_cannot_be_read_is_a_letter_and_not_a_crash(
     assert expected in letter.error
 
 
-def test_a_catch_that_is_gone_is_a_letter_at_the_start_as_well(local: LocalActors) -> None:
+def test_a_catch_that_is_gone_is_a_letter_at_the_start_as_well(local: Stage) -> None:
     def call(self: Caller) -> None:
         self.call("target/1", "later", then=self.note, catch=self.on_done)
 
-    do(local, "caller/1", call)
+    local.do("caller/1", call)
     local.restart(Renamed, Target)
     local.run()
 
     assert "no longer has a method on_done" in letters(local)[0].error
 
 
-def test_calls_of_a_kind_that_is_no_longer_served_are_left_alone(local: LocalActors) -> None:
+def test_calls_of_a_kind_that_is_no_longer_served_are_left_alone(local: Stage) -> None:
     local.call("caller/1", "ask", "later")
     local.restart(Target)
     local.run()
@@ -233,10 +232,10 @@ def test_calls_of_a_kind_that_is_no_longer_served_are_left_alone(local: LocalAct
     assert letters(local) == []
     local.restart(Caller, Target)
     local.call("target/1", "answer", 8)
-    assert notes(local) == [8]
+    assert local.notes() == [8]
 
 
-def test_what_could_not_be_read_is_shown_and_cannot_be_redriven(local: LocalActors) -> None:
+def test_what_could_not_be_read_is_shown_and_cannot_be_redriven(local: Stage) -> None:
     local.deliver(wire.BATCH, b"\xffnonsense", "@(actors/new)")
     local.run()
     (letter,) = local.kernel.letters.of("")
@@ -250,7 +249,7 @@ def test_what_could_not_be_read_is_shown_and_cannot_be_redriven(local: LocalActo
 
 @pytest.mark.parametrize("outcome", [None, b"{}"])
 def test_what_a_call_leaves_behind_is_enough_to_wait_for_it_again(
-    local: LocalActors, outcome: bytes | None
+    local: Stage, outcome: bytes | None
 ) -> None:
     calls = local.kernel.calls
     waiting = WaitingCall("c1", "target/1", "note", b"then", b"catch", True, b"null")
@@ -263,7 +262,7 @@ def test_what_a_call_leaves_behind_is_enough_to_wait_for_it_again(
     assert (item is None) == (outcome is None)
 
 
-class Silent(LocalActors):
+class Silent(Stage):
     """A hub that does not say where `target/1` lives, until it does."""
 
     is_silent = True
@@ -290,31 +289,31 @@ def test_a_call_without_a_timeout_is_given_up_after_half_an_hour(
     def call(self: Caller) -> None:
         self.call("target/1", "note", then=self.note, timeout=None, ordered=is_ordered)
 
-    do(silent, "caller/1", call)
+    silent.do("caller/1", call)
     silent.advance(HALF_AN_HOUR - 1)
-    assert notes(silent) == []
+    assert silent.notes() == []
     silent.advance(6)
 
-    assert notes(silent)[0].startswith("CallUndeliverable")
-    assert count(silent, "outbox", "pending") == 0
+    assert silent.notes()[0].startswith("CallUndeliverable")
+    assert silent.count("outbox", "pending") == 0
 
 
 def test_calls_and_sends_wait_in_order_until_their_target_is_found(silent: Silent) -> None:
     silent.call("caller/1", "ask", "note", "call")
     for number in range(5):
-        do(silent, "caller/1", send, number)
+        silent.do("caller/1", send, number)
     silent.advance(HALF_AN_HOUR - 60)
     silent.is_silent = False
     for number in range(5, 10):
-        do(silent, "caller/1", send, number)
+        silent.do("caller/1", send, number)
     silent.advance(30)
 
-    assert notes(silent, "target/1") == ["call", *range(10)]
-    assert notes(silent) == ["call"]
+    assert silent.notes("target/1") == ["call", *range(10)]
+    assert silent.notes() == ["call"]
 
 
 def test_a_send_that_finds_no_receiver_is_a_letter_and_can_be_sent_again(silent: Silent) -> None:
-    do(silent, "caller/1", send)
+    silent.do("caller/1", send)
     silent.advance(HALF_AN_HOUR + 6)
     (letter,) = letters(silent)
     assert (letter.origin, letter.error) == ("send", "no receipt within 1800 s")
@@ -325,11 +324,11 @@ def test_a_send_that_finds_no_receiver_is_a_letter_and_can_be_sent_again(silent:
     silent.is_silent = False
     silent.call("target/1", "note", "is here by now")
     with pytest.raises(ValueError, match="no"):
-        do(silent, "caller/1", redrive_and_raise)
+        silent.do("caller/1", redrive_and_raise)
     silent.advance(30)
-    assert notes(silent, "target/1") == ["is here by now"]
+    assert silent.notes("target/1") == ["is here by now"]
     assert len(letters(silent)) == 1
 
-    assert do(silent, "caller/1", redrive) == [True]
-    assert notes(silent, "target/1") == ["is here by now", 7]
+    assert silent.do("caller/1", redrive) == [True]
+    assert silent.notes("target/1") == ["is here by now", 7]
     assert letters(silent) == []

@@ -25,8 +25,7 @@ from signalhub.actors.api.errors import (
     rebuild,
     register_error,
 )
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Caller, Target, do, notes, number_of
+from tests.support.actors.scripted import Caller, Stage, Target, number_of
 
 
 @register_error
@@ -446,8 +445,8 @@ def test_an_error_reaches_the_continuation_with_its_call_cause_and_traceback() -
         return [*ids, self.call("target/1", "run", then=then)]
 
     seen: list[Any] = []
-    local = LocalActors(Caller, Target)
-    call_ids = do(local, "caller/1", call)
+    local = Stage(Caller, Target)
+    call_ids = local.do("caller/1", call)
     known, unsendable, relayed, wrong_arguments = seen
 
     assert [one.call_id for one in seen] == call_ids
@@ -465,8 +464,8 @@ def test_an_error_reaches_the_continuation_with_its_call_cause_and_traceback() -
 
 
 def test_an_error_of_a_send_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    local = LocalActors(Caller, Target)
-    do(local, "caller/1", lambda self: self.send("target/1", "run", number_of(raise_known)))
+    local = Stage(Caller, Target)
+    local.do("caller/1", lambda self: self.send("target/1", "run", number_of(raise_known)))
 
     assert "no caller waits for it" in caplog.text
     assert "only 2 of mug" in caplog.text
@@ -481,11 +480,11 @@ def test_what_an_actor_keeps_outside_its_state_is_gone_after_an_error() -> None:
         count: int = self.count
         return count
 
-    local = LocalActors(Caller)
-    assert [do(local, "caller/1", step, False) for _ in range(2)] == [1, 2]
+    local = Stage(Caller)
+    assert [local.do("caller/1", step, False) for _ in range(2)] == [1, 2]
     with pytest.raises(OutOfStock) as caught:
-        do(local, "caller/1", step, True)
+        local.do("caller/1", step, True)
 
     assert caught.value.left == 2
-    assert do(local, "caller/1", step, False) == 1
-    assert notes(local) == []
+    assert local.do("caller/1", step, False) == 1
+    assert local.notes() == []

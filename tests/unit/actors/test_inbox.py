@@ -13,8 +13,7 @@ from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.kernel.inbox import HostInbox, Item
 from signalhub.actors.store.store import HostStore
 from signalhub.ids import Ulids
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Caller, Scripted, begin, do, notes, stored
+from tests.support.actors.scripted import Caller, Scripted, Stage, stored
 
 NOW = 1_760_000_000_000
 
@@ -159,14 +158,14 @@ def call(self: Caller, *values: Any) -> None:
 def test_a_request_is_tried_again_as_often_as_it_asks_for(tmp_path: Path, times: int) -> None:
     delayed["b"] = times
     local = stored(tmp_path, Caller, Target)
-    do(local, "caller/1", call, *"abcde")
+    local.do("caller/1", call, *"abcde")
     local.restart()
-    assert notes(local, "target/1") == list("acde"), "others do not wait for it"
+    assert local.notes("target/1") == list("acde"), "others do not wait for it"
     local.advance(2 * times)
 
     own = [at for at, value in tries if value == "b"]
     assert [at - own[0] for at in own] == [2_000 * n for n in range(times + 1)]
-    assert notes(local, "target/1") == notes(local) == list("acdeb")
+    assert local.notes("target/1") == local.notes() == list("acdeb")
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
@@ -178,42 +177,42 @@ def test_order_is_kept_when_more_comes_than_a_turn_can_do(
         delayed.update(dict.fromkeys(range(3, 180, 10), 2))
     config = DurableConfig(inbound_batch_size=batch, durability="process")
     local = stored(tmp_path, Caller, Target, config=config)
-    begin(local, "caller/1", call, *range(0, 90))
+    local.start("caller/1", call, *range(0, 90))
     local.turn()
-    begin(local, "caller/1", call, *range(90, 180))
+    local.start("caller/1", call, *range(90, 180))
     for _ in range(4):
         local.turn()
     local.restart()
     local.advance(10)
 
-    seen = notes(local, "target/1")
-    assert sorted(seen) == sorted(notes(local)) == list(range(180))
+    seen = local.notes("target/1")
+    assert sorted(seen) == sorted(local.notes()) == list(range(180))
     in_time = [one for one in seen if one not in delayed]
     assert in_time == sorted(in_time)
 
 
 def test_a_new_message_does_not_overtake_those_that_a_turn_left_over() -> None:
-    local = LocalActors(Caller, Target, config=DurableConfig(inbound_batch_size=3))
-    do(local, "caller/1", call, 0)
-    begin(local, "caller/1", call, *range(1, 11))
+    local = Stage(Caller, Target, config=DurableConfig(inbound_batch_size=3))
+    local.do("caller/1", call, 0)
+    local.start("caller/1", call, *range(1, 11))
     for number in range(11, 31):
         local.begin("target/1", "take", number)
         local.turn()
     local.run()
 
-    seen = notes(local, "target/1")
+    seen = local.notes("target/1")
     assert [one for one in seen if one <= 10] == list(range(11))
     assert [one for one in seen if one > 10] == list(range(11, 31))
 
 
 def test_more_requests_than_fit_can_be_put_off_at_once() -> None:
     delayed.update(dict.fromkeys(range(90), 1))
-    local = LocalActors(Caller, Target)
-    do(local, "caller/1", call, *range(90))
-    assert notes(local, "target/1") == []
+    local = Stage(Caller, Target)
+    local.do("caller/1", call, *range(90))
+    assert local.notes("target/1") == []
     local.advance(2)
 
-    assert notes(local, "target/1") == list(range(90))
+    assert local.notes("target/1") == list(range(90))
 
 
 def test_a_guard_may_ask_for_another_try_as_well() -> None:
@@ -226,7 +225,7 @@ def test_a_guard_may_ask_for_another_try_as_well() -> None:
         def enter(self) -> str:
             return "in"
 
-    local = LocalActors(Closed)
+    local = Stage(Closed)
     opens_ms = local.clock.now_ms() + 5_000
     entered = local.begin("closed/1", "enter")
     local.advance(5)

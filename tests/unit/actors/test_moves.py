@@ -1,4 +1,4 @@
-"""Moves of actors: the steps of a move, parcels that do not fit, hubs that forget, contested places."""
+"""Moves of actors: their steps, parcels that do not fit, hubs that forget, contested places."""
 
 from __future__ import annotations
 
@@ -34,36 +34,26 @@ from signalhub.actors.move.moves import FIRST_STEPS, TRANSITIONS, Direction, Mov
 from signalhub.actors.move.parcel import Parcel, pack, unpack
 from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store.store import HostStore
-from signalhub.testing.local_actors import CALLER, HOST, LocalActors, request_body
-from tests.support.actors.scripted import (
-    Caller,
-    Target,
-    begin,
-    calling,
-    count,
-    do,
-    notes,
-    number_of,
-    stored,
-)
+from signalhub.testing.local_actors import CALLER, HOST, request_body
+from tests.support.actors.scripted import Caller, Stage, Target, calling, number_of, stored
 
 OLD, NEW = "@(actors/old)", "@(actors/new)"
 ACTOR = "target/1"
 
 
-def turn(actors: LocalActors, *events: Event) -> list[Effect]:
+def turn(actors: Stage, *events: Event) -> list[Effect]:
     return actors.kernel.turn(events, actors.clock.now_ms())
 
 
-def delivered(actors: LocalActors, type: str, data: bytes, sender: str) -> list[Effect]:
+def delivered(actors: Stage, type: str, data: bytes, sender: str) -> list[Effect]:
     return turn(actors, DeliveryArrived(type, data, sender, actors.clock.now_ms(), "it"))
 
 
-def located(actors: LocalActors, actor: str, host: str, token: int = 1) -> list[Effect]:
+def located(actors: Stage, actor: str, host: str, token: int = 1) -> list[Effect]:
     return turn(actors, PlacesFound([ActorPlace(actor, host, token)]))
 
 
-def status(actors: LocalActors, actor: str = ACTOR) -> PlaceStatus | None:
+def status(actors: Stage, actor: str = ACTOR) -> PlaceStatus | None:
     own = actors.kernel.places.own(actor)
     return None if own is None else own.status
 
@@ -76,11 +66,11 @@ def asked_about(effects: list[Effect]) -> list[str]:
     return [one for effect in effects if isinstance(effect, LocateActors) for one in effect.actors]
 
 
-def move(actors: LocalActors, actor: str = ACTOR) -> list[Effect]:
+def move(actors: Stage, actor: str = ACTOR) -> list[Effect]:
     return turn(actors, Commanded("move", {"actor": actor, "to": NEW}, None))
 
 
-def refuse_move(actors: LocalActors, actor: str = ACTOR) -> list[Effect]:
+def refuse_move(actors: Stage, actor: str = ACTOR) -> list[Effect]:
     return turn(actors, Moved(actor, None, "refused", is_final=True))
 
 
@@ -131,7 +121,7 @@ class Journey:
     """An actor that is leaving, and a hub that takes messages up to a limit."""
 
     def __init__(self, chars: int = 2 * PART_BYTES) -> None:
-        self.old = LocalActors(Target, Caller)
+        self.old = Stage(Target, Caller)
         self.old.call(ACTOR, "note", "x" * chars)
         self.bytes_max = 2**20
         self.receipts_max = 1_000
@@ -179,30 +169,30 @@ class Journey:
                 return []
 
 
-def take_in(new: LocalActors, parts: list[dict[str, Any]]) -> list[Effect]:
+def take_in(new: Stage, parts: list[dict[str, Any]]) -> list[Effect]:
     """Parts come to the new host."""
     found = [delivered(new, wire.MOVE, msgspec.json.encode(part), OLD) for part in parts]
     return [effect for effects in found for effect in effects]
 
 
-def arrive(new: LocalActors, parts: list[dict[str, Any]]) -> list[Effect]:
+def arrive(new: Stage, parts: list[dict[str, Any]]) -> list[Effect]:
     """And the hub says that the actor lives there now."""
     take_in(new, parts)
     return located(new, ACTOR, HOST, 2)
 
 
 def test_a_parcel_is_cut_until_its_parts_fit() -> None:
-    journey, new = Journey(), LocalActors(Target)
+    journey, new = Journey(), Stage(Target)
     journey.bytes_max = 20_000
     journey.run()
 
     assert max(len(b64decode(part["body"])) for part in journey.parts) < 20_000
     arrive(new, journey.parts)
-    assert notes(new, ACTOR) == notes(journey.old, ACTOR)
+    assert new.notes(ACTOR) == journey.old.notes(ACTOR)
 
 
 def test_parts_of_two_sizes_are_not_taken_for_one_set() -> None:
-    journey, new = Journey().run(), LocalActors(Target)
+    journey, new = Journey().run(), Stage(Target)
     large = journey.parts
     journey.bytes_max = 20_000
     journey.begin_again()
@@ -211,9 +201,9 @@ def test_parts_of_two_sizes_are_not_taken_for_one_set() -> None:
     # The first of the large ones comes once more when half of the others are there.
     half = len(small) // 2
     arrive(new, [large[0], *small[:half], large[0], large[1]])
-    assert notes(new, ACTOR) == []
+    assert new.notes(ACTOR) == []
     arrive(new, small[half:])
-    assert notes(new, ACTOR) == notes(journey.old, ACTOR)
+    assert new.notes(ACTOR) == journey.old.notes(ACTOR)
 
 
 def test_an_actor_that_fits_in_no_message_waits_with_a_pause() -> None:
@@ -229,7 +219,7 @@ def test_an_actor_that_fits_in_no_message_waits_with_a_pause() -> None:
 
 def test_the_new_host_is_believed_whatever_the_parts_were_called() -> None:
     """All of them arrive; then the hub is set to take less, and the rest of the move overlaps."""
-    journey, new = Journey().run(), LocalActors(Target)
+    journey, new = Journey().run(), Stage(Target)
     (arrival,) = sent(arrive(new, journey.parts), wire.MOVE)
     journey.bytes_max = 20_000
     journey.begin_again()
@@ -238,8 +228,8 @@ def test_the_new_host_is_believed_whatever_the_parts_were_called() -> None:
     delivered(journey.old, wire.MOVE, arrival.data, NEW)
 
     assert status(journey.old) is PlaceStatus.GONE
-    assert notes(journey.old, ACTOR) == []
-    assert len(notes(new, ACTOR)) == 1
+    assert journey.old.notes(ACTOR) == []
+    assert len(new.notes(ACTOR)) == 1
 
 
 @pytest.mark.parametrize("changes", [{"token": 3}, {"actor": "target/2"}, {"sender": OLD}])
@@ -250,11 +240,11 @@ def test_nobody_else_makes_the_old_host_forget_an_actor(changes: dict[str, Any])
     delivered(journey.old, wire.MOVE, msgspec.json.encode(arrival), sender)
 
     assert status(journey.old) is PlaceStatus.LEAVING
-    assert len(notes(journey.old, ACTOR)) == 1
+    assert len(journey.old.notes(ACTOR)) == 1
 
 
 def test_a_copy_of_a_part_is_answered_once_its_move_has_ended_and_never_before() -> None:
-    journey, new, another = Journey().run(), LocalActors(Target), LocalActors(Target)
+    journey, new, another = Journey().run(), Stage(Target), Stage(Target)
     arrive(new, journey.parts)
     for host in (new, another):
         host.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
@@ -290,7 +280,7 @@ def test_a_parcel_that_cannot_be_taken_over_is_kept_and_ends_no_host(
         assert new.kernel.moves.failures[ACTOR] in caplog.text
         new.call("target/3", "note")
         new.restart()
-    assert count(new, "parts") == 1
+    assert new.count("parts") == 1
 
 
 def test_what_cannot_be_sent_is_not_moved_at_all() -> None:
@@ -298,8 +288,8 @@ def test_what_cannot_be_sent_is_not_moved_at_all() -> None:
         self.state.sql("CREATE TABLE {words} (word TEXT)")
         self.state.sql("INSERT INTO {words} VALUES (CAST(x'ff' AS TEXT))")
 
-    actors = LocalActors(Target)
-    do(actors, ACTOR, spoil)
+    actors = Stage(Target)
+    actors.do(ACTOR, spoil)
     (answer, *_) = move(actors)
 
     assert isinstance(answer, CommandAnswer)
@@ -308,20 +298,20 @@ def test_what_cannot_be_sent_is_not_moved_at_all() -> None:
 
 
 def test_an_actor_that_stands_still_does_not_hear_that_its_call_was_too_large() -> None:
-    actors = LocalActors(Caller, foreign=["stock"])
+    actors = Stage(Caller, foreign=["stock"])
     call = op("run", number_of(calling("reserve", target="stock/1", timeout=None)))
     delivered(actors, wire.CALL, request_body("c", "caller/1", call), CALLER)
     located(actors, "caller/1", HOST)
     (first,) = sent(located(actors, "stock/1", OLD), wire.BATCH)
     move(actors, "caller/1")
     turn(actors, BatchRefused(first.batch, "too large", is_too_large=True))
-    assert notes(actors) == []
+    assert actors.notes() == []
 
     refuse_move(actors, "caller/1")
     actors.clock.advance(2)
     (again,) = sent(located(actors, "stock/1", OLD), wire.BATCH)
     turn(actors, BatchRefused(again.batch, "too large", is_too_large=True))
-    assert notes(actors)[0].startswith("CallUndeliverable")
+    assert actors.notes()[0].startswith("CallUndeliverable")
 
 
 def test_a_message_that_was_put_off_is_put_off_after_a_move_as_well() -> None:
@@ -330,8 +320,8 @@ def test_a_message_that_was_put_off_is_put_off_after_a_move_as_well() -> None:
         raise Retry(after=3600)
 
     runs: list[int] = []
-    actors = LocalActors(Target)
-    begin(actors, ACTOR, put_off)
+    actors = Stage(Target)
+    actors.start(ACTOR, put_off)
     actors.run()
     move(actors)
     refuse_move(actors)
@@ -341,7 +331,7 @@ def test_a_message_that_was_put_off_is_put_off_after_a_move_as_well() -> None:
     assert len(runs) == 2
 
 
-def asked_after_a_pause(new: LocalActors) -> tuple[int, LocateActors]:
+def asked_after_a_pause(new: Stage) -> tuple[int, LocateActors]:
     """What a host asks, and after how long, to which the hub has given an old answer."""
     located(new, ACTOR, HOST, 1)
     due_ms = new.kernel.next_due_ms()
@@ -353,7 +343,7 @@ def asked_after_a_pause(new: LocalActors) -> tuple[int, LocateActors]:
 
 
 def test_a_hub_that_has_forgotten_a_move_is_told_of_it_by_the_new_host() -> None:
-    new = LocalActors(Target)
+    new = Stage(Target)
     take_in(new, Journey().run().parts)
 
     assert asked_after_a_pause(new)[1].claims == {ACTOR: 2}
@@ -362,7 +352,7 @@ def test_a_hub_that_has_forgotten_a_move_is_told_of_it_by_the_new_host() -> None
 
 
 def test_a_host_that_has_only_some_parts_claims_nothing_and_asks_with_growing_pauses() -> None:
-    new = LocalActors(Target)
+    new = Stage(Target)
     take_in(new, Journey().run().parts[:1])
     pauses, questions = zip(*(asked_after_a_pause(new) for _ in range(3)), strict=True)
 
@@ -396,26 +386,26 @@ def test_what_waits_for_an_actor_that_is_to_come_back_stays_in_the_name_of_its_s
 
 
 @pytest.fixture
-def living() -> LocalActors:
+def living() -> Stage:
     """A host in which the actor has noted something once."""
-    actors = LocalActors(Target, Caller)
+    actors = Stage(Target, Caller)
     actors.call(ACTOR, "note", "here")
     return actors
 
 
-def request(actors: LocalActors) -> DeliveryArrived:
+def request(actors: Stage) -> DeliveryArrived:
     data = request_body("c", ACTOR, op("note", "came"))
     return DeliveryArrived(wire.CALL, data, CALLER, actors.clock.now_ms(), "c")
 
 
-def take_part(actors: LocalActors, token: int) -> None:
+def take_part(actors: Stage, token: int) -> None:
     data = b'{"v":1,"move":"m","actor":"target/1","token":%d,"number":0,"count":2}' % token
     delivered(actors, wire.MOVE, data, NEW)
 
 
 def test_an_actor_that_nobody_serves_delays_nobody_else() -> None:
-    actors = LocalActors(Caller, Target, foreign=("mail", "stock"))
-    do(actors, "caller/1", calling("note", timeout=None))
+    actors = Stage(Caller, Target, foreign=("mail", "stock"))
+    actors.do("caller/1", calling("note", timeout=None))
     effects = {}
     for kind in ("mail", "stock"):
         call = op("run", number_of(calling("add", target=f"{kind}/1", timeout=None)))
@@ -429,15 +419,15 @@ def test_an_actor_that_nobody_serves_delays_nobody_else() -> None:
 
 
 def test_what_came_in_the_turn_in_which_an_actor_is_said_to_live_elsewhere_does_not_run(
-    living: LocalActors,
+    living: Stage,
 ) -> None:
     turn(living, request(living), PlacesFound([ActorPlace(ACTOR, NEW, 2)]))
 
-    assert notes(living, ACTOR) == ["here"]
+    assert living.notes(ACTOR) == ["here"]
     assert status(living) is PlaceStatus.GONE
 
 
-def test_an_answer_older_than_what_is_known_is_asked_for_once_more(living: LocalActors) -> None:
+def test_an_answer_older_than_what_is_known_is_asked_for_once_more(living: Stage) -> None:
     living.kernel.places.put(ACTOR, 5, PlaceStatus.HERE)
     located(living, ACTOR, NEW, 4)
     assert status(living) is PlaceStatus.HERE
@@ -450,18 +440,18 @@ def test_an_answer_older_than_what_is_known_is_asked_for_once_more(living: Local
 
 
 def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot(
-    living: LocalActors,
+    living: Stage,
 ) -> None:
     living.kernel.places.put(ACTOR, 2, PlaceStatus.GONE)
     turn(living, request(living))
     located(living, ACTOR, HOST, 1)
     turn(living)
 
-    assert notes(living, ACTOR) == ["here"]
+    assert living.notes(ACTOR) == ["here"]
     assert living.kernel.inbox.has(ACTOR, "request", f"{CALLER}#c"), "it is kept"
 
 
-def test_a_part_of_a_move_does_not_stop_an_actor_that_lives_here(living: LocalActors) -> None:
+def test_a_part_of_a_move_does_not_stop_an_actor_that_lives_here(living: Stage) -> None:
     take_part(living, 7)
 
     assert status(living) is PlaceStatus.HERE
@@ -469,7 +459,7 @@ def test_a_part_of_a_move_does_not_stop_an_actor_that_lives_here(living: LocalAc
 
 
 def test_a_late_part_is_no_arrival_even_after_something_came_for_the_actor(
-    living: LocalActors,
+    living: Stage,
 ) -> None:
     living.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
     turn(living, request(living))
@@ -479,7 +469,7 @@ def test_a_late_part_is_no_arrival_even_after_something_came_for_the_actor(
 
 
 def test_an_actor_that_was_on_its_way_here_and_lives_elsewhere_is_not_waited_for(
-    living: LocalActors,
+    living: Stage,
 ) -> None:
     living.kernel.places.put(ACTOR, 0, PlaceStatus.UNPLACED)
     located(living, ACTOR, HOST, 2)
@@ -490,7 +480,7 @@ def test_an_actor_that_was_on_its_way_here_and_lives_elsewhere_is_not_waited_for
 
 
 def test_a_move_that_the_hub_refuses_makes_the_host_ask_where_the_actor_lives(
-    living: LocalActors,
+    living: Stage,
 ) -> None:
     living.kernel.moving.begin(ACTOR, NEW)
 
@@ -498,13 +488,13 @@ def test_a_move_that_the_hub_refuses_makes_the_host_ask_where_the_actor_lives(
 
 
 def test_a_delivery_that_the_host_cannot_handle_is_kept_and_the_rest_is_done(
-    living: LocalActors,
+    living: Stage,
 ) -> None:
     poison = b'{"v":1,"move":"m","actor":"target/1","token":9223372036854775808,"count":1}'
     turn(living, DeliveryArrived(wire.MOVE, poison, NEW, 1, "poison"), request(living))
 
     assert len(living.kernel.letters.of("")) == 1
-    assert notes(living, ACTOR) == ["here", "came"]
+    assert living.notes(ACTOR) == ["here", "came"]
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from signalhub.actors.api.offload import find, run_offloaded
-from signalhub.testing.local_actors import LocalActors
 from tests.support.actors.offload import Fetcher, Unhurried, fetch, ran
-from tests.support.actors.scripted import QUICK, begin, count, do, notes
+from tests.support.actors.scripted import QUICK, Stage
 
 MODULE = fetch.__module__
 
@@ -27,29 +26,29 @@ def slow(tmp_path: Path) -> Unhurried:
     return Unhurried(Fetcher, path=tmp_path / "a.db", config=QUICK)
 
 
-def got(local: LocalActors) -> Any:
+def got(local: Stage) -> Any:
     return local.state("fetcher/1").get("got")
 
 
-def cancel(local: LocalActors, call_id: str) -> Any:
-    return do(local, "fetcher/1", lambda self: self.cancel_call(call_id).value)
+def cancel(local: Stage, call_id: str) -> Any:
+    return local.do("fetcher/1", lambda self: self.cancel_call(call_id).value)
 
 
 def test_an_async_function_is_run_once_and_its_value_reaches_the_continuation(
     tmp_path: Path,
 ) -> None:
-    local = LocalActors(Fetcher, path=tmp_path / "a.db", config=QUICK)
+    local = Stage(Fetcher, path=tmp_path / "a.db", config=QUICK)
     local.call("fetcher/1", "fetch", 1, {"a": (2,)})
     local.restart()
     local.run()
 
     assert got(local) == ["fetched", 1, {"a": (2,)}]
     assert ran == [[1, {"a": (2,)}]]
-    assert count(local, "pending") == 0
+    assert local.count("pending") == 0
 
 
 def test_what_it_raises_and_what_cannot_be_stored_are_errors() -> None:
-    local = LocalActors(Fetcher)
+    local = Stage(Fetcher)
     local.call("fetcher/1", "fail")
     assert got(local) == "LookupError: nothing there"
     local.call("fetcher/1", "unsendable")
@@ -64,12 +63,12 @@ def test_nothing_is_run_for_a_handler_that_raised_or_withdrew_it() -> None:
     def fetch_and_cancel(self: Fetcher) -> str:
         return self.cancel_call(self.offload(fetch, then=self.note)).value
 
-    local = LocalActors(Fetcher)
-    begin(local, "fetcher/1", fetch_and_raise)
-    assert do(local, "fetcher/1", fetch_and_cancel) == "withdrawn"
+    local = Stage(Fetcher)
+    local.start("fetcher/1", fetch_and_raise)
+    assert local.do("fetcher/1", fetch_and_cancel) == "withdrawn"
 
-    assert (ran, notes(local, "fetcher/1")) == ([], [])
-    assert count(local, "offloads") == 0
+    assert (ran, local.notes("fetcher/1")) == ([], [])
+    assert local.count("offloads") == 0
 
 
 def test_work_is_a_pending_call_without_a_target_and_without_a_timeout(slow: Unhurried) -> None:
@@ -78,7 +77,7 @@ def test_work_is_a_pending_call_without_a_target_and_without_a_timeout(slow: Unh
 
     slow.call("fetcher/1", "fetch")
 
-    assert do(slow, "fetcher/1", waiting) == [["", f"{MODULE}:fetch", None]]
+    assert slow.do("fetcher/1", waiting) == [["", f"{MODULE}:fetch", None]]
     slow.advance(10 * 86_400)
     assert got(slow) is None
 

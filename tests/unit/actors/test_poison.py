@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import RemoteError
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Scripted, begin, do
+from tests.support.actors.scripted import Scripted, Stage
 
 EXITS: dict[str, type[BaseException]] = {
     one.__name__: one for one in (SystemExit, GeneratorExit, asyncio.CancelledError)
@@ -31,21 +30,21 @@ def leave(self: Fragile, name: str, *outcome: Any) -> None:
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    return LocalActors(Fragile, Unwilling)
+def local() -> Stage:
+    return Stage(Fragile, Unwilling)
 
 
 @pytest.mark.parametrize("name", EXITS)
-def test_whatever_exits_has_failed_like_anything_that_raises(local: LocalActors, name: str) -> None:
+def test_whatever_exits_has_failed_like_anything_that_raises(local: Stage, name: str) -> None:
     def go(self: Fragile) -> None:
         self.call("fragile/other", "note", then=self.script(leave, name))
         self.alarms.schedule(1, self.script(leave, name))
 
     with pytest.raises(RemoteError) as raised:
-        do(local, "fragile/1", leave, name)
+        local.do("fragile/1", leave, name)
     assert raised.value.name == name
-    do(local, "fragile/1", go)
-    begin(local, f"unwilling/{name}", lambda self: None)
+    local.do("fragile/1", go)
+    local.start(f"unwilling/{name}", lambda self: None)
     local.advance(600)
 
     (letter,) = local.kernel.letters.of("fragile/1")
@@ -57,9 +56,9 @@ def test_whatever_exits_has_failed_like_anything_that_raises(local: LocalActors,
     assert local.call("fragile/1", "note", "done") == "done"
 
 
-def test_an_interrupt_ends_the_turn(local: LocalActors) -> None:
+def test_an_interrupt_ends_the_turn(local: Stage) -> None:
     def interrupt(self: Fragile) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        do(local, "fragile/1", interrupt)
+        local.do("fragile/1", interrupt)

@@ -10,18 +10,7 @@ import pytest
 from signalhub.actors import remote
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.kernel.events import Effect, Offload, SendBatch
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import (
-    QUICK,
-    Caller,
-    Scripted,
-    Target,
-    ask,
-    begin,
-    count,
-    do,
-    stored,
-)
+from tests.support.actors.scripted import QUICK, Caller, Scripted, Stage, Target, stored
 
 log: list[str] = []
 is_willing: list[bool] = []
@@ -50,7 +39,7 @@ class Logged(Scripted):
         return text
 
 
-class Deaf(LocalActors):
+class Deaf(Stage):
     """A hub that takes nothing from the host."""
 
     is_deaf = True
@@ -75,7 +64,7 @@ def test_on_start_comes_first_then_the_inbox_then_timeouts_then_alarms(tmp_path:
     narrow = DurableConfig(inbound_batch_size=1, durability="process")
     local = stored(tmp_path, Logged, Target, config=narrow)
     local.call("target/1", "note")
-    do(local, "logged/1", fill)
+    local.do("logged/1", fill)
     for number in range(3):
         local.begin("logged/1", "log", f"message {number}")
     local.turn()
@@ -97,9 +86,9 @@ def test_an_actor_with_queued_work_is_woken_at_the_start_and_all_is_sent_again(
 ) -> None:
     local = deaf(tmp_path)
     asked = local.begin("logged/1", "log", "hello")
-    begin(local, "logged/1", lambda self: self.offload(work))
+    local.start("logged/1", lambda self: self.offload(work))
     local.run()
-    assert count(local, "outbox") == 2
+    assert local.count("outbox") == 2
     assert "work" not in log
     local.restart()
     local.run()
@@ -138,7 +127,7 @@ def test_more_than_fits_into_a_turn_is_recovered_in_steps(tmp_path: Path) -> Non
     local = deaf(tmp_path, DurableConfig(inbound_batch_size=10, durability="process"))
     for number in range(25):
         local.begin(f"logged/{number}", "log", "x")
-    begin(local, "logged/x", go)
+    local.start("logged/x", go)
     local.run()
     log.clear()
     local.restart()
@@ -153,14 +142,14 @@ def test_more_than_fits_into_a_turn_is_recovered_in_steps(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> LocalActors:
+def local(tmp_path: Path) -> Stage:
     """A host in which one kind does not start."""
     is_willing.clear()
     return stored(tmp_path, Logged, Target, Caller)
 
 
 def test_an_actor_that_cannot_start_refuses_work_and_others_go_on(
-    local: LocalActors, caplog: pytest.LogCaptureFixture
+    local: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     local.begin("logged/1", "log", "refused")
     asked = local.begin("target/1", "note", "done")
@@ -172,7 +161,7 @@ def test_an_actor_that_cannot_start_refuses_work_and_others_go_on(
     assert "logged/1 waits: on_start failed: ValueError('not today')" in caplog.text
 
 
-def test_it_is_tried_again_every_ten_seconds_and_that_is_no_attempt(local: LocalActors) -> None:
+def test_it_is_tried_again_every_ten_seconds_and_that_is_no_attempt(local: Stage) -> None:
     for number in range(9):
         local.begin("logged/1", "log", f"{number}")
         local.advance(5)
@@ -184,9 +173,7 @@ def test_it_is_tried_again_every_ten_seconds_and_that_is_no_attempt(local: Local
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_once_it_starts_everything_that_came_is_done_in_order(
-    local: LocalActors, restarts: bool
-) -> None:
+def test_once_it_starts_everything_that_came_is_done_in_order(local: Stage, restarts: bool) -> None:
     texts = [f"{number}" for number in range(131)]
     asked = [local.begin("logged/1", "log", text) for text in texts[:50]]
     local.advance(15)
@@ -206,9 +193,9 @@ def test_once_it_starts_everything_that_came_is_done_in_order(
     assert local.state("logged/1").get("started") == 1
 
 
-def test_a_continuation_waits_for_its_actor_to_start(local: LocalActors) -> None:
+def test_a_continuation_waits_for_its_actor_to_start(local: Stage) -> None:
     is_willing.append(True)
-    do(local, "logged/1", lambda self: self.call("target/1", "later", then=self.note))
+    local.do("logged/1", lambda self: self.call("target/1", "later", then=self.note))
     is_willing.clear()
     local.restart()
     local.advance(300)
@@ -236,7 +223,7 @@ def test_on_start_may_call_and_set_alarms() -> None:
             self.send("logged/1", "log", "from on_start")
             self.alarms.schedule(5, self.log, "alarm")
 
-    local = LocalActors(Eager, Logged)
+    local = Stage(Eager, Logged)
     local.call("logged/1", "log", "is here")
     local.call("eager/1", "log", "hello")
     local.advance(5)
@@ -246,9 +233,9 @@ def test_on_start_may_call_and_set_alarms() -> None:
 
 def test_ids_go_on_after_the_last_when_the_clock_was_set_back(tmp_path: Path) -> None:
     local = stored(tmp_path)
-    before = [ask(local, "later") for _ in range(3)]
+    before = [local.ask("later") for _ in range(3)]
     local.clock.jump(-3_600)
     local.restart()
-    after = [ask(local, "later") for _ in range(3)]
+    after = [local.ask("later") for _ in range(3)]
 
     assert sorted(before + after) == before + after

@@ -11,8 +11,7 @@ import pytest
 
 from signalhub.actors import RemoteError
 from signalhub.actors.api.state import table_of, table_prefix
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import Scripted, do, stored
+from tests.support.actors.scripted import Scripted, Stage, stored
 
 
 class Keeper(Scripted):
@@ -24,35 +23,35 @@ class Small(Scripted):
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    return LocalActors(Keeper, Small)
+def local() -> Stage:
+    return Stage(Keeper, Small)
 
 
-def put(local: LocalActors, key: Any, value: Any, address: str = "keeper/1") -> None:
-    do(local, address, lambda self: self.state.put(key, value))
+def put(local: Stage, key: Any, value: Any, address: str = "keeper/1") -> None:
+    local.do(address, lambda self: self.state.put(key, value))
 
 
-def sql(local: LocalActors, address: str, *statements: Any) -> Any:
+def sql(local: Stage, address: str, *statements: Any) -> Any:
     """Run statements, some with parameters; the rows of the last."""
 
     def run(self: Keeper) -> Any:
         made = [one if isinstance(one, tuple) else (one,) for one in statements]
         return [self.state.sql(*one) for one in made][-1]
 
-    return do(local, address, run)
+    return local.do(address, run)
 
 
 @pytest.mark.parametrize(
     "value",
     [None, 0, "", [1, [2]], (1, 2), {"a": {3}}, b"x", Decimal("1.10"), datetime.now(UTC), 2**80],
 )
-def test_a_value_is_the_same_after_storing(local: LocalActors, value: Any) -> None:
+def test_a_value_is_the_same_after_storing(local: Stage, value: Any) -> None:
     put(local, "k", value)
 
     assert local.state("keeper/1").get("k", "absent") == value
 
 
-def test_values_are_stored_by_copy_deleted_and_have_defaults(local: LocalActors) -> None:
+def test_values_are_stored_by_copy_deleted_and_have_defaults(local: Stage) -> None:
     def use(self: Keeper) -> list[Any]:
         items = [1]
         self.state.put("items", items)
@@ -61,12 +60,12 @@ def test_values_are_stored_by_copy_deleted_and_have_defaults(local: LocalActors)
         kept = self.state.get("items")
         return [kept, self.state.delete("items"), self.state.delete("items")]
 
-    assert do(local, "keeper/1", use) == [[1], True, False]
+    assert local.do("keeper/1", use) == [[1], True, False]
     state = local.state("keeper/1")
     assert (state.get("items"), state.get("items", 7)) == (None, 7)
 
 
-def test_keys_are_listed_in_order_by_prefix_and_up_to_a_limit(local: LocalActors) -> None:
+def test_keys_are_listed_in_order_by_prefix_and_up_to_a_limit(local: Stage) -> None:
     for key in ("b", "a:2", "a:10", "a", "ä", "a:\uffff"):
         put(local, key, key)
     state = local.state("keeper/1")
@@ -78,7 +77,7 @@ def test_keys_are_listed_in_order_by_prefix_and_up_to_a_limit(local: LocalActors
 
 
 def test_a_wrong_key_and_a_value_that_is_too_large_or_too_deep_are_refused(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
     with pytest.raises(TypeError, match="keys of the state must be strings, not int"):
         put(local, 7, 1)
@@ -91,7 +90,7 @@ def test_a_wrong_key_and_a_value_that_is_too_large_or_too_deep_are_refused(
 CREATE = "CREATE TABLE IF NOT EXISTS {items} (name TEXT, count INTEGER)"
 
 
-def test_a_handler_that_raises_has_changed_nothing(local: LocalActors) -> None:
+def test_a_handler_that_raises_has_changed_nothing(local: Stage) -> None:
     def change_and_raise(self: Keeper) -> None:
         self.state.put("k", 2)
         self.state.delete("before")
@@ -99,7 +98,7 @@ def test_a_handler_that_raises_has_changed_nothing(local: LocalActors) -> None:
 
     put(local, "before", 1)
     with pytest.raises(ValueError, match="no"):
-        do(local, "keeper/1", change_and_raise)
+        local.do("keeper/1", change_and_raise)
 
     assert local.state("keeper/1").list() == {"before": 1}
 
@@ -113,13 +112,13 @@ def test_sql_is_part_of_the_handlers_transaction(tmp_path: Path) -> None:
     local = stored(tmp_path, Keeper)
     sql(local, "keeper/1", CREATE, "INSERT INTO {items} VALUES ('mug', 1)")
     with pytest.raises(ValueError, match="no"):
-        do(local, "keeper/1", drop_and_raise)
+        local.do("keeper/1", drop_and_raise)
     local.restart()
 
     assert sql(local, "keeper/1", "SELECT * FROM {items}") == [("mug", 1)]
 
 
-def test_tables_named_in_braces_are_the_actors_own(local: LocalActors) -> None:
+def test_tables_named_in_braces_are_the_actors_own(local: Stage) -> None:
     for key in (1, 2):
         rows = sql(
             local,
@@ -135,7 +134,7 @@ def test_tables_named_in_braces_are_the_actors_own(local: LocalActors) -> None:
 COUNTED = "CREATE TABLE IF NOT EXISTS {items} (id INTEGER PRIMARY KEY AUTOINCREMENT, name UNIQUE)"
 
 
-def test_tables_can_be_joined_indexed_changed_and_dropped(local: LocalActors) -> None:
+def test_tables_can_be_joined_indexed_changed_and_dropped(local: Stage) -> None:
     # SQLite keeps books of it in tables that no statement may name.
     local.kernel.store.execute("ANALYZE")
     rows = sql(
@@ -206,7 +205,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("statement", "expected"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_sql_cannot_leave_the_transaction_or_the_actor(
-    local: LocalActors, statement: str, expected: str
+    local: Stage, statement: str, expected: str
 ) -> None:
     add = "INSERT INTO {items} (name) VALUES ('mug')"
     local.kernel.store.execute("ANALYZE")
@@ -217,7 +216,7 @@ def test_sql_cannot_leave_the_transaction_or_the_actor(
         with pytest.raises(Exception, match=expected):
             self.state.sql(statement)
 
-    do(local, "keeper/1", try_it)
+    local.do("keeper/1", try_it)
 
     for key in ("1", "2"):
         again = add.replace("mug", "cup")
@@ -228,11 +227,11 @@ def test_sql_cannot_leave_the_transaction_or_the_actor(
     "text",
     ["'OR ROLLBACK'", "'it''s on CONFLICT ROLLBACK'", '1 AS "or rollback"', "1 -- or rollback"],
 )
-def test_texts_may_say_what_statements_may_not(local: LocalActors, text: str) -> None:
+def test_texts_may_say_what_statements_may_not(local: Stage, text: str) -> None:
     assert sql(local, "keeper/1", f"SELECT {text}")
 
 
-def test_a_wrong_statement_is_an_error_of_the_handler(local: LocalActors) -> None:
+def test_a_wrong_statement_is_an_error_of_the_handler(local: Stage) -> None:
     with pytest.raises(RemoteError, match="syntax error"):
         sql(local, "keeper/1", "SELEKT 1")
     with pytest.raises(RemoteError, match="no such table"):
@@ -245,7 +244,7 @@ def test_a_wrong_statement_is_an_error_of_the_handler(local: LocalActors) -> Non
     ("one", "other"), [("A", "a"), ("x", "x:y"), ("^a", "A"), ("x^", "x"), ('a"b', "ab")]
 )
 def test_tables_of_actors_with_similar_keys_are_different(
-    local: LocalActors, one: str, other: str
+    local: Stage, one: str, other: str
 ) -> None:
     sql(local, f"keeper/{one}", CREATE, "INSERT INTO {items} VALUES ('x', 1)")
 

@@ -14,18 +14,8 @@ import pytest
 
 from signalhub.actors import RemoteError
 from signalhub.actors.store.store import StorageFailed
-from signalhub.testing.local_actors import LocalActors
 from tests.support.actors.offload import Fetcher, Unhurried
-from tests.support.actors.scripted import (
-    Scripted,
-    Target,
-    begin,
-    calling,
-    count,
-    do,
-    notes,
-    stored,
-)
+from tests.support.actors.scripted import Scripted, Stage, Target, calling, stored
 
 
 class Caller(Scripted):
@@ -41,11 +31,11 @@ def call_and_fill(self: Caller, value: Any) -> None:
     self.state.put("filling", "y" * 100_000)
 
 
-Full = Callable[[LocalActors], Any]
+Full = Callable[[Stage], Any]
 
 
 @contextmanager
-def no_pages_left(local: LocalActors) -> Iterator[None]:
+def no_pages_left(local: Stage) -> Iterator[None]:
     """Statements fail that need a new page."""
     connection = local.kernel.store.connection
     before = connection.pragma("max_page_count")
@@ -57,7 +47,7 @@ def no_pages_left(local: LocalActors) -> Iterator[None]:
 
 
 @contextmanager
-def no_room_left(local: LocalActors) -> Iterator[None]:
+def no_room_left(local: Stage) -> Iterator[None]:
     """Files cannot grow, so it is the commit that fails."""
     size = os.path.getsize(f"{local.kernel.store.path}-wal")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -84,14 +74,14 @@ both = pytest.mark.parametrize("full", [no_pages_left, no_room_left])
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> LocalActors:
+def local(tmp_path: Path) -> Stage:
     local = stored(tmp_path, Caller, Target, reached=points.append)
     local.call("target/1", "note", "here")
-    do(local, "caller/1", lambda self: None)
+    local.do("caller/1", lambda self: None)
     return local
 
 
-def fail(local: LocalActors, full: Full) -> None:
+def fail(local: Stage, full: Full) -> None:
     """A turn for which there is no room; nothing has happened."""
     points.clear()
     with full(local), pytest.raises(StorageFailed):
@@ -103,45 +93,45 @@ def fail(local: LocalActors, full: Full) -> None:
 
 
 @both
-def test_a_request_is_done_once_there_is_room(local: LocalActors, full: Full) -> None:
-    asked = begin(local, "caller/1", call_and_fill, 7)
+def test_a_request_is_done_once_there_is_room(local: Stage, full: Full) -> None:
+    asked = local.start("caller/1", call_and_fill, 7)
     fail(local, full)
-    assert notes(local, "target/1") == ["here"]
+    assert local.notes("target/1") == ["here"]
     local.run()
 
     assert local.outcome(asked) is None
-    assert notes(local, "target/1") == ["here", 7]
-    assert notes(local) == [7]
+    assert local.notes("target/1") == ["here", 7]
+    assert local.notes() == [7]
 
 
 @both
-def test_an_alarm_rings_once_there_is_room(local: LocalActors, full: Full) -> None:
-    do(local, "caller/1", lambda self: self.alarms.schedule(5, self.note_and_fill, 7).id)
+def test_an_alarm_rings_once_there_is_room(local: Stage, full: Full) -> None:
+    local.do("caller/1", lambda self: self.alarms.schedule(5, self.note_and_fill, 7).id)
     local.clock.advance(5)
     fail(local, full)
     local.run()
 
-    assert notes(local) == [7]
-    assert count(local, "alarms") == 0
+    assert local.notes() == [7]
+    assert local.count("alarms") == 0
 
 
 @both
-def test_a_timeout_is_delivered_once_there_is_room(local: LocalActors, full: Full) -> None:
+def test_a_timeout_is_delivered_once_there_is_room(local: Stage, full: Full) -> None:
     def call(self: Caller) -> None:
         self.call("target/1", "later", then=self.note_and_fill, timeout=5)
 
-    do(local, "caller/1", call)
+    local.do("caller/1", call)
     local.clock.advance(5)
     fail(local, full)
     local.run()
 
-    assert notes(local) == [["timeout", "unknown"]]
-    assert count(local, "pending") == 0
+    assert local.notes() == [["timeout", "unknown"]]
+    assert local.count("pending") == 0
 
 
 @both
 def test_a_stored_outcome_is_not_lost_with_the_turn_that_ran_its_continuation(
-    local: LocalActors, full: Full
+    local: Stage, full: Full
 ) -> None:
     def fail_first(self: Caller, outcome: Any) -> None:
         tries.append(outcome)
@@ -150,23 +140,22 @@ def test_a_stored_outcome_is_not_lost_with_the_turn_that_ran_its_continuation(
         self.note_and_fill(outcome)
 
     tries: list[Any] = []
-    do(
-        local,
+    local.do(
         "caller/1",
         lambda self: self.call("target/1", "note", 7, then=self.script(fail_first)),
     )
-    assert count(local, "inbox") == 1
+    assert local.count("inbox") == 1
     local.clock.advance(2)
     fail(local, full)
     # Something else is done first, so that what the failed turn left in memory would show.
     local.call("target/1", "note", "else")
     local.run()
 
-    assert notes(local) == [7]
-    assert count(local, "pending", "inbox") == 0
+    assert local.notes() == [7]
+    assert local.count("pending", "inbox") == 0
 
 
-def test_a_handler_that_ignores_a_full_disk_has_not_happened_either(local: LocalActors) -> None:
+def test_a_handler_that_ignores_a_full_disk_has_not_happened_either(local: Stage) -> None:
     def fill_and_ignore(self: Caller) -> str:
         said = "there was room"
         self.state.put("before", 1)
@@ -177,7 +166,7 @@ def test_a_handler_that_ignores_a_full_disk_has_not_happened_either(local: Local
                 said = "who cares"
         return said
 
-    asked = begin(local, "caller/1", fill_and_ignore)
+    asked = local.start("caller/1", fill_and_ignore)
     fail(local, no_pages_left)
     local.run()
 
@@ -205,7 +194,7 @@ def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handle
 
     is_repaired: list[bool] = []
     local = stored(tmp_path, Unlucky)
-    asked = begin(local, "unlucky/1", Unlucky.work)
+    asked = local.start("unlucky/1", Unlucky.work)
     with pytest.raises(StorageFailed, match="the transaction was rolled back"):
         local.run()
     assert local.state("unlucky/1").list() == {}
@@ -216,7 +205,7 @@ def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handle
     assert local.kernel.counters.requests == 1
 
 
-def test_a_file_that_somebody_else_is_writing_is_a_failure_of_the_turn(local: LocalActors) -> None:
+def test_a_file_that_somebody_else_is_writing_is_a_failure_of_the_turn(local: Stage) -> None:
     local.kernel.store.connection.set_busy_timeout(1)
     asked = local.begin("target/1", "note", 7)
     with (
@@ -273,8 +262,8 @@ def test_a_failure_of_the_hosts_file_ends_the_turn_though_the_transaction_is_sti
                 set_pragma("query_only", False)
 
     is_repaired: list[bool] = []
-    local = LocalActors(Unlucky, Target)
-    asked = begin(local, "unlucky/1", Unlucky.begin)
+    local = Stage(Unlucky, Target)
+    asked = local.start("unlucky/1", Unlucky.begin)
     with pytest.raises(StorageFailed, match="readonly"):
         local.run()
     is_repaired.append(True)
@@ -307,16 +296,16 @@ def test_a_failure_of_a_file_of_its_own_is_an_error_of_the_handler_and_tried_aga
         calling("note", then=self.script(write_own, path))(self)
         self.alarms.schedule(5, self.script(write_own, path))
 
-    local = LocalActors(Caller, Starting, Target)
+    local = Stage(Caller, Starting, Target)
     path = os.fspath(tmp_path / "library.db")
     with pytest.raises(RemoteError, match="unable to open"):
-        do(local, "caller/1", read_own, os.fspath(tmp_path / "absent.db"))
-    begin(local, "starting/1", lambda self: None)
+        local.do("caller/1", read_own, os.fspath(tmp_path / "absent.db"))
+    local.start("starting/1", lambda self: None)
     with locked(path, "EXCLUSIVE"):
         with pytest.raises(RemoteError, match="database is locked"):
-            do(local, "caller/1", write_own, path)
-        assert notes(local) == []
-        do(local, "caller/1", go)
+            local.do("caller/1", write_own, path)
+        assert local.notes() == []
+        local.do("caller/1", go)
         local.advance(5)
         assert local.call("target/2", "note", 7) == 7
     local.advance(1)
@@ -324,7 +313,7 @@ def test_a_failure_of_a_file_of_its_own_is_an_error_of_the_handler_and_tried_aga
     local.advance(60)
 
     # The second of them finds the table of the first.
-    assert notes(local) == [path]
+    assert local.notes() == [path]
     assert local.kernel.counters.failed_turns == 0
 
 
@@ -341,14 +330,14 @@ def little_memory() -> Iterator[None]:
     ("size", "error"), [(50_000_000, "not enough memory for the statement"), (3 * 10**9, "too big")]
 )
 def test_a_statement_that_wants_too_much_memory_is_an_error_of_the_handler(
-    local: LocalActors, size: int, error: str
+    local: Stage, size: int, error: str
 ) -> None:
     def want(self: Caller) -> None:
         self.note(size)
         self.state.sql("SELECT length(randomblob(?))", [size])
 
     with little_memory(), pytest.raises(RemoteError, match=error):
-        do(local, "caller/1", want)
+        local.do("caller/1", want)
 
-    assert notes(local) == []
+    assert local.notes() == []
     assert local.kernel.counters.failed_turns == 0

@@ -14,9 +14,8 @@ import pytest
 from signalhub.actors.kernel.control import ANSWER_BYTES_MAX, look
 from signalhub.actors.kernel.events import CommandAnswer, Commanded
 from signalhub.actors.store.store import HostStore
-from signalhub.testing.local_actors import LocalActors
 from signalhub.wire.errors import SettingsError
-from tests.support.actors.scripted import Scripted, Target, calling, do, stored
+from tests.support.actors.scripted import Scripted, Stage, Target, calling, stored
 
 
 def other_program(path: Path) -> None:
@@ -88,7 +87,7 @@ class Desk(Scripted):
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalActors]:
+def local(tmp_path: Path) -> Iterator[Stage]:
     local = stored(tmp_path, Desk, Target)
     local.call("desk/1", "note")
     yield local
@@ -99,9 +98,7 @@ def names(store: HostStore) -> list[str]:
     return [row["actor"] for row in look(store, "actors", {})]
 
 
-def test_a_file_can_be_read_while_it_is_written_and_at_rest(
-    local: LocalActors, tmp_path: Path
-) -> None:
+def test_a_file_can_be_read_while_it_is_written_and_at_rest(local: Stage, tmp_path: Path) -> None:
     store = HostStore.read_only(tmp_path / "a.db")
     assert names(store) == ["desk/1"]
     local.call("desk/2", "note")
@@ -117,7 +114,7 @@ def test_a_file_can_be_read_while_it_is_written_and_at_rest(
     assert [path.name for path in tmp_path.iterdir()] == ["a.db"], "no trace is left beside it"
 
 
-def ask(local: LocalActors, name: str, **arguments: Any) -> dict[str, Any]:
+def ask(local: Stage, name: str, **arguments: Any) -> dict[str, Any]:
     """The answer of a whole turn."""
     effects = local.kernel.turn([Commanded(name, arguments, "who")], 1_760_000_000_000)
     (answer,) = (effect for effect in effects if isinstance(effect, CommandAnswer))
@@ -143,14 +140,14 @@ def ask(local: LocalActors, name: str, **arguments: Any) -> dict[str, Any]:
     ],
 )
 def test_a_command_that_makes_no_sense_is_answered_with_an_error(
-    local: LocalActors, name: str, arguments: dict[str, Any]
+    local: Stage, name: str, arguments: dict[str, Any]
 ) -> None:
     assert set(ask(local, name, **arguments)) == {"error"}
     assert local.call("desk/1", "note", 2) == 2
 
 
 @pytest.mark.parametrize("bounds", [{"limit": -1}, {"offset": 2**70}, {"limit": 0}])
-def test_bounds_beyond_all_measure_find_nothing(local: LocalActors, bounds: Any) -> None:
+def test_bounds_beyond_all_measure_find_nothing(local: Stage, bounds: Any) -> None:
     assert ask(local, "actors", **bounds) == {"result": []}
 
 
@@ -160,9 +157,9 @@ def set_alarms(self: Desk, size: int, count: int) -> None:
 
 
 def test_an_answer_is_as_long_as_a_message_may_be_and_the_rest_has_an_offset(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
-    do(local, "desk/1", set_alarms, 50_000, 12)
+    local.do("desk/1", set_alarms, 50_000, 12)
     seen: list[str] = []
     pages = 0
     while page := ask(local, "alarms", offset=len(seen))["result"]:
@@ -174,8 +171,8 @@ def test_an_answer_is_as_long_as_a_message_may_be_and_the_rest_has_an_offset(
     assert pages > 2
 
 
-def test_a_row_that_is_too_long_by_itself_is_cut(local: LocalActors) -> None:
-    do(local, "desk/1", set_alarms, 400_000, 1)
+def test_a_row_that_is_too_long_by_itself_is_cut(local: Stage) -> None:
+    local.do("desk/1", set_alarms, 400_000, 1)
     (row,) = ask(local, "alarms")["result"]
     shown = ask(local, "actor", actor="desk/1")["result"]
 
@@ -184,8 +181,8 @@ def test_a_row_that_is_too_long_by_itself_is_cut(local: LocalActors) -> None:
     assert len(msgspec.json.encode(shown)) <= ANSWER_BYTES_MAX
 
 
-def test_a_call_within_one_host_is_known_on_both_sides(local: LocalActors) -> None:
-    call_id = do(local, "desk/1", calling("later"))
+def test_a_call_within_one_host_is_known_on_both_sides(local: Stage) -> None:
+    call_id = local.do("desk/1", calling("later"))
     known = ask(local, "call", call=call_id)["result"]
 
     assert known["caller"]["target"] == "target/1"
@@ -193,8 +190,8 @@ def test_a_call_within_one_host_is_known_on_both_sides(local: LocalActors) -> No
     assert ask(local, "call", call="never") == {"result": None}
 
 
-def test_what_was_given_up_can_be_read(local: LocalActors) -> None:
-    call_id = do(local, "desk/1", calling("note", then="give_up"))
+def test_what_was_given_up_can_be_read(local: Stage) -> None:
+    call_id = local.do("desk/1", calling("note", then="give_up"))
     (letter,) = ask(local, "dead", id=ask(local, "dead")["result"][0]["id"])["result"]
 
     assert letter["call"] == call_id

@@ -12,26 +12,15 @@ import pytest
 from signalhub.actors import Token, remote, wire
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.kernel.events import Effect, LocateActors
-from signalhub.testing.local_actors import LocalActors
-from tests.support.actors.scripted import (
-    Caller,
-    Scripted,
-    Target,
-    ask,
-    begin,
-    count,
-    do,
-    notes,
-    stored,
-)
+from tests.support.actors.scripted import Caller, Scripted, Stage, Target, stored
 
 UNKNOWN = ["timeout", "unknown"]
 NOT_EXECUTED = ["timeout", "no"]
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    local = LocalActors(Caller, Target)
+def local() -> Stage:
+    local = Stage(Caller, Target)
     local.call("target/1", "note")
     return local
 
@@ -41,29 +30,29 @@ def local() -> LocalActors:
     [({"timeout": 5}, 5), ({"timeout": timedelta(milliseconds=1)}, 0.001), ({}, 30)],
 )
 def test_a_call_without_an_answer_times_out_to_the_millisecond_and_after_30_seconds_by_default(
-    local: LocalActors, options: dict[str, Any], seconds: float
+    local: Stage, options: dict[str, Any], seconds: float
 ) -> None:
-    ask(local, "later", **options)
+    local.ask("later", **options)
     local.advance(seconds - 0.001)
-    assert notes(local) == []
+    assert local.notes() == []
     local.advance(0.001)
-    assert notes(local) == [UNKNOWN]
+    assert local.notes() == [UNKNOWN]
     local.call("target/1", "answer")
 
-    assert notes(local) == [UNKNOWN]
+    assert local.notes() == [UNKNOWN]
     assert (local.kernel.counters.timeouts, local.kernel.counters.late_results) == (1, 1)
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(5, 4.999), (None, 10 * 86_400)])
 def test_an_answer_in_time_is_the_outcome_and_no_timeout_follows(
-    local: LocalActors, timeout: float | None, seconds: float
+    local: Stage, timeout: float | None, seconds: float
 ) -> None:
-    ask(local, "later", timeout=timeout)
+    local.ask("later", timeout=timeout)
     local.advance(seconds)
     local.call("target/1", "answer")
     local.advance(60)
 
-    assert notes(local) == ["late"]
+    assert local.notes() == ["late"]
     assert local.kernel.counters.timeouts == 0
 
 
@@ -71,18 +60,18 @@ def test_the_default_can_be_configured_for_the_host_and_for_a_class() -> None:
     class Hasty(Caller):
         config_overrides: ClassVar = {"call_timeout_ms": 1_000}
 
-    local = LocalActors(Caller, Hasty, Target, config=DurableConfig(call_timeout_ms=2_000))
+    local = Stage(Caller, Hasty, Target, config=DurableConfig(call_timeout_ms=2_000))
     for address in ("caller/1", "hasty/1"):
-        do(local, address, lambda self: self.call("target/1", "later", then=self.note))
+        local.do(address, lambda self: self.call("target/1", "later", then=self.note))
     local.advance(1)
-    assert (notes(local, "hasty/1"), notes(local)) == ([UNKNOWN], [])
+    assert (local.notes("hasty/1"), local.notes()) == ([UNKNOWN], [])
     local.advance(1)
 
-    assert notes(local) == [UNKNOWN]
+    assert local.notes() == [UNKNOWN]
 
 
 def test_a_call_that_never_left_the_outbox_was_not_executed() -> None:
-    class Silent(LocalActors):
+    class Silent(Stage):
         """A hub that does not say where the target lives."""
 
         def _perform(self, effect: Effect) -> None:
@@ -90,12 +79,12 @@ def test_a_call_that_never_left_the_outbox_was_not_executed() -> None:
                 super()._perform(effect)
 
     local = Silent(Caller, Target)
-    ask(local, "note", timeout=5)
-    assert count(local, "outbox") == 1
+    local.ask("note", timeout=5)
+    assert local.count("outbox") == 1
     local.advance(5)
 
-    assert notes(local) == [NOT_EXECUTED]
-    assert count(local, "outbox") == 0
+    assert local.notes() == [NOT_EXECUTED]
+    assert local.count("outbox") == 0
     assert local.state("target/1").list() == {}
 
 
@@ -111,27 +100,27 @@ def test_a_call_that_waits_in_the_inbox_of_its_target_was_not_executed() -> None
         raise ValueError("no")
 
     tries: list[int] = []
-    local = LocalActors(Caller, Broken)
-    ask(local, "note", timeout=5)
-    begin(local, "caller/2", fail)
+    local = Stage(Caller, Broken)
+    local.ask("note", timeout=5)
+    local.start("caller/2", fail)
     local.run()
-    assert count(local, "inbox") == 1
+    assert local.count("inbox") == 1
     local.clock.advance(5)
     # What fails in the turn of the timeout does not bring the call back.
-    begin(local, "caller/2", fail)
+    local.start("caller/2", fail)
     local.run()
 
-    assert notes(local) == [NOT_EXECUTED]
-    assert count(local, "inbox") == 0
+    assert local.notes() == [NOT_EXECUTED]
+    assert local.count("inbox") == 0
     assert len(tries) == 2
 
 
-def test_a_call_that_was_put_off_may_have_been_executed(local: LocalActors) -> None:
-    ask(local, "put_off", timeout=5)
+def test_a_call_that_was_put_off_may_have_been_executed(local: Stage) -> None:
+    local.ask("put_off", timeout=5)
     local.advance(5)
 
-    assert notes(local) == [UNKNOWN]
-    assert count(local, "inbox") == 0
+    assert local.notes() == [UNKNOWN]
+    assert local.count("inbox") == 0
 
 
 def test_timeouts_that_passed_while_the_host_was_down_come_in_the_order_of_their_deadlines(
@@ -147,48 +136,48 @@ def test_timeouts_that_passed_while_the_host_was_down_come_in_the_order_of_their
             then = self.script(note_number, number)
             self.call("target/1", "later", then=then, timeout=number)
 
-        do(local, "caller/1", call)
+        local.do("caller/1", call)
     local.clock.advance(3_600)
     local.restart()
     local.run()
 
-    assert notes(local) == [3, 6, 9]
+    assert local.notes() == [3, 6, 9]
     assert local.kernel.counters.timeouts == 3
 
 
 def test_a_result_that_arrives_in_the_turn_of_the_timeout_is_the_only_outcome(
-    local: LocalActors,
+    local: Stage,
 ) -> None:
-    call_id = ask(local, "later", timeout=5)
+    call_id = local.ask("later", timeout=5)
     local.clock.advance(5)
     body = msgspec.Raw(b'{"ok":"just in time"}')
     result = wire.ActorMessage("result", call_id, "caller/1", body)
     local.deliver(wire.BATCH, wire.join([wire.encode(result)]), "@(actors/other)")
     local.run()
 
-    assert notes(local) == ["just in time"]
+    assert local.notes() == ["just in time"]
     assert (local.kernel.counters.timeouts, local.kernel.counters.late_results) == (0, 0)
 
 
 def test_a_result_that_is_stored_when_the_time_is_up_is_the_only_outcome() -> None:
-    local = LocalActors(Caller, Target, config=DurableConfig(inbound_batch_size=1))
-    ask(local, "later", timeout=5)
+    local = Stage(Caller, Target, config=DurableConfig(inbound_batch_size=1))
+    local.ask("later", timeout=5)
     local.begin("target/1", "answer")
     local.turn()
     assert local.kernel.store.execute("SELECT kind FROM inbox").get == "result"
     local.clock.advance(5)
     local.run()
 
-    assert notes(local) == ["late"]
+    assert local.notes() == ["late"]
     assert local.kernel.counters.timeouts == 0
 
 
-def test_a_result_that_is_made_in_the_turn_of_the_timeout_is_late(local: LocalActors) -> None:
-    ask(local, "later", timeout=5)
+def test_a_result_that_is_made_in_the_turn_of_the_timeout_is_late(local: Stage) -> None:
+    local.ask("later", timeout=5)
     local.clock.advance(5)
     local.call("target/1", "answer")
 
-    assert notes(local) == [UNKNOWN]
+    assert local.notes() == [UNKNOWN]
     assert local.kernel.counters.late_results == 1
 
 
@@ -196,7 +185,7 @@ def test_a_result_that_is_made_in_the_turn_of_the_timeout_is_late(local: LocalAc
     ("method", "expected", "timeouts"), [("note", None, 0), ("later", UNKNOWN, 1)]
 )
 def test_an_outcome_whose_continuation_fails_is_tried_again_as_it_was(
-    local: LocalActors, method: str, expected: Any, timeouts: int
+    local: Stage, method: str, expected: Any, timeouts: int
 ) -> None:
     def note_at_last(self: Caller, outcome: Any) -> None:
         tries.append(outcome)
@@ -208,26 +197,26 @@ def test_an_outcome_whose_continuation_fails_is_tried_again_as_it_was(
         self.call("target/1", method, then=self.script(note_at_last), timeout=3)
 
     tries: list[Any] = []
-    do(local, "caller/1", call)
+    local.do("caller/1", call)
     local.advance(3_600)
     if timeouts:
         local.call("target/1", "answer")
 
-    assert notes(local) == [expected]
+    assert local.notes() == [expected]
     assert local.kernel.counters.timeouts == local.kernel.counters.late_results == timeouts
 
 
-def test_timeouts_and_alarms_do_not_get_in_each_others_way(local: LocalActors) -> None:
+def test_timeouts_and_alarms_do_not_get_in_each_others_way(local: Stage) -> None:
     def go(self: Caller) -> None:
         for seconds in (8, 2):
             self.alarms.schedule(seconds, self.note, seconds)
         self.call("target/1", "later", then=self.note, timeout=5)
         self.alarms.schedule(4, self.note, 4)
 
-    do(local, "caller/1", go)
+    local.do("caller/1", go)
     local.advance(10)
 
-    assert notes(local) == [2, 4, UNKNOWN, 8]
+    assert local.notes() == [2, 4, UNKNOWN, 8]
 
 
 def test_a_thousand_timeouts_at_once_all_arrive() -> None:
@@ -244,8 +233,8 @@ def test_a_thousand_timeouts_at_once_all_arrive() -> None:
             self.call("mute/1", "never", then=self.script(hear), timeout=5)
 
     heard: list[Any] = []
-    local = LocalActors(Caller, Mute)
-    do(local, "caller/1", call)
+    local = Stage(Caller, Mute)
+    local.do("caller/1", call)
     local.advance(5)
 
     assert len(heard) == 1_000

@@ -8,20 +8,20 @@ import pytest
 
 from signalhub.actors import wire
 from signalhub.actors.kernel.events import DeliveryArrived, Effect, SendBatch, SettleDelivery
-from signalhub.testing.local_actors import CALLER, LocalActors
-from tests.support.actors.scripted import Target, count, notes
+from signalhub.testing.local_actors import CALLER
+from tests.support.actors.scripted import Stage, Target
 
 PEER = "@(actors/elsewhere)"
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    local = LocalActors(Target)
+def local() -> Stage:
+    local = Stage(Target)
     local.call("target/1", "note", "here")
     return local
 
 
-def deliver(local: LocalActors, type: str, data: bytes, sender: str) -> list[Effect]:
+def deliver(local: Stage, type: str, data: bytes, sender: str) -> list[Effect]:
     event = DeliveryArrived(type, data, sender, local.clock.now_ms(), "it")
     effects = local.kernel.turn([event], local.clock.now_ms())
     assert SettleDelivery("it") in effects
@@ -41,7 +41,7 @@ def request(version: int, sender: str = "", to: str = "target/1", kind: str = "r
     ids=["version", "address"],
 )
 def test_a_call_that_cannot_be_done_is_answered_with_an_error(
-    local: LocalActors, data: bytes, text: bytes
+    local: Stage, data: bytes, text: bytes
 ) -> None:
     effects = deliver(local, wire.CALL, data, CALLER)
 
@@ -50,8 +50,8 @@ def test_a_call_that_cannot_be_done_is_answered_with_an_error(
     ((result, _),) = wire.split(answer.data)
     assert result.call == "c-1"
     assert text in bytes(result.body)
-    assert notes(local, "target/1") == ["here"]
-    assert count(local, "inbox") == 0
+    assert local.notes("target/1") == ["here"]
+    assert local.count("inbox") == 0
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_call_that_cannot_be_done_is_answered_with_an_error(
     ],
 )
 def test_what_cannot_be_read_is_kept_as_evidence_and_answers_nobody(
-    local: LocalActors, type: str, data: bytes, sender: str, error: str
+    local: Stage, type: str, data: bytes, sender: str, error: str
 ) -> None:
     effects = deliver(local, type, data, sender)
 
@@ -80,18 +80,18 @@ def test_what_cannot_be_read_is_kept_as_evidence_and_answers_nobody(
     assert error in letter.error
     assert local.kernel.counters.unreadable == 1
     assert all(isinstance(effect, SettleDelivery) for effect in effects)
-    assert notes(local, "target/1") == ["here"]
-    assert count(local, "outbox") == 0
+    assert local.notes("target/1") == ["here"]
+    assert local.count("outbox") == 0
     assert local.call("target/1", "note", "well") == "well"
 
 
-def test_a_batch_of_a_host_is_done(local: LocalActors) -> None:
+def test_a_batch_of_a_host_is_done(local: Stage) -> None:
     deliver(local, wire.BATCH, request(1, "target/1"), PEER)
 
-    assert notes(local, "target/1") == ["here", "done"]
+    assert local.notes("target/1") == ["here", "done"]
 
 
-def test_only_the_newest_evidence_is_kept(local: LocalActors) -> None:
+def test_only_the_newest_evidence_is_kept(local: Stage) -> None:
     events = [DeliveryArrived("chat:line", b"%d" % n, PEER, 1, n) for n in range(1_010)]
     local.kernel.turn(events, local.clock.now_ms())
 
