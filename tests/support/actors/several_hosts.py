@@ -29,7 +29,7 @@ from signalhub.actors.store.store import HostStore
 from signalhub.actors.wire import CALL
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.local_actors import request_body
-from tests.support.actors.scripted import QUICK
+from tests.support.actors.scripted import QUICK, Script, number_of
 
 
 class Crash(BaseException):
@@ -120,6 +120,14 @@ class Hosts:
         home = self._homes[target.partition("/")[0]]
         call_id = f"outside-{self._deliveries}"
         self.deliver(home, CALL, request_body(call_id, target, wanted), "@(test/caller)")
+
+    def do(self, target: str, script: Script, *args: Any) -> None:
+        """Run a function of the test as a handler."""
+        self.call(target, "run", number_of(script), *args)
+
+    def notes(self, address: str = "caller/1") -> list[Any]:
+        found: list[Any] = self.state(address).get("notes", [])
+        return found
 
     def crash(self, side: Side) -> None:
         """The process ends and starts again; the hub delivers what was not settled."""

@@ -1,4 +1,4 @@
-"""Calls between actors of one host: executed once and answered, or refused where they are made."""
+"""Calls between actors of one host: executed once and answered, refused, or given up."""
 
 from __future__ import annotations
 
@@ -79,39 +79,31 @@ def test_falsy_results_are_values(local: Stage) -> None:
     assert list(map(repr, local.notes())) == list(map(repr, values))
 
 
-def test_a_thousand_calls_at_once_are_executed_once_each_in_order(local: Stage) -> None:
+def test_a_thousand_calls_and_many_callers_at_once_are_all_answered(local: Stage) -> None:
     def call(self: Caller) -> None:
         for number in range(1_000):
             self.call("target/1", "note", number, then=self.note)
 
     local.do("caller/1", call)
-
     assert local.notes("target/1") == local.notes() == list(range(1_000))
     assert local.kernel.counters.late_results == 0
     # The calls, and the one from outside.
     assert local.kernel.counters.requests == 1_001
 
-
-def test_many_callers_at_once_are_all_answered(local: Stage) -> None:
-    for number in range(200):
+    for number in range(200, 400):
         local.start(f"caller/{number}", calling("run", number_of(lambda self: "yes")))
     local.run()
+    assert [local.notes(f"caller/{number}") for number in range(200, 400)] == [["yes"]] * 200
 
-    assert [local.notes(f"caller/{number}") for number in range(200)] == [["yes"]] * 200
 
-
-def test_a_send_is_executed_and_has_no_outcome(local: Stage) -> None:
-    local.do("caller/1", lambda self: self.send("target/1", "note", 1) and None)
-
-    assert (local.notes("target/1"), local.notes()) == ([1], [])
+def test_a_send_a_call_to_oneself_and_an_unordered_call_are_executed(local: Stage) -> None:
+    local.do("caller/1", lambda self: self.send("target/1", "note", "sent"))
+    assert (local.notes("target/1"), local.notes()) == (["sent"], []), "it has no outcome"
     assert local.count("pending") == 0
 
-
-def test_an_unordered_call_and_a_call_to_oneself_are_executed(local: Stage) -> None:
     local.ask("note", "x", ordered=False)
     local.ask("note", "y", target="caller/1")
-
-    assert local.notes("target/1") == ["x"]
+    assert local.notes("target/1") == ["sent", "x"]
     assert local.notes() == ["x", "y", "y"]
 
 
@@ -148,21 +140,6 @@ def test_changing_an_argument_after_the_call_has_no_effect(local: Stage) -> None
 
     assert local.notes("target/1") == [[1]]
     assert local.state("caller/1").get("items") == [1]
-
-
-def test_nested_operations_run_at_the_target_in_one_hop_and_once_each() -> None:
-    class Adder(Scripted):
-        @remote
-        def add(self, a: int, b: int) -> int:
-            self.note()
-            return a + b
-
-    local = Stage(Caller, Adder)
-    nested = op("add", op(Adder.add, 1, 10), op(Adder.add, 100, 1000))
-    local.do("caller/1", lambda self: self.call("adder/1", nested, then=self.note))
-
-    assert local.notes() == [1111]
-    assert len(local.notes("adder/1")) == 3
 
 
 def test_arguments_may_be_named_of_many_types_and_continuations_that_are_not_run() -> None:
@@ -337,3 +314,100 @@ def test_the_key_of_a_failed_handler_or_a_cancelled_call_can_be_used_again(
     first = local.ask("later", key="other")
     local.do("caller/1", lambda self: self.cancel_call(first).value)
     assert local.ask("note", 3, key="other") != first
+
+
+@pytest.fixture
+def placed() -> Stage:
+    placed = Stage(Caller, Target)
+    placed.call("target/1", "note", "here")
+    return placed
+
+
+def cancel(self: Caller, call_id: str = "") -> str:
+    """Cancel a call; without an id, the one that is pending."""
+    return self.cancel_call(call_id or self.pending_calls()[0].id).value
+
+
+def cancel_and_raise(self: Caller) -> None:
+    cancel(self)
+    raise ValueError("no")
+
+
+def test_a_call_that_has_not_been_executed_is_withdrawn(placed: Stage) -> None:
+    def call_and_cancel(self: Caller, target: str) -> str:
+        return cancel(self, self.call(target, "note", then=self.note))
+
+    # Both are handled before the call, which stands behind them in the inbox of the host.
+    placed.start("caller/1", calling("note"))
+    cancelled = placed.start("caller/1", cancel)
+    placed.run()
+    assert placed.outcome(cancelled) == "withdrawn"
+    for target in ("target/1", "target/new"):
+        assert placed.do("caller/1", call_and_cancel, target) == "withdrawn"
+    placed.advance(60)
+
+    assert (placed.notes(), placed.notes("target/1")) == ([], ["here"])
+    assert placed.state("target/new").list() == {}
+    assert placed.count("pending") == 0
+    assert placed.kernel.next_due_ms() is None
+
+
+def test_a_request_withdrawn_by_a_handler_of_the_same_turn_is_not_executed(tmp_path: Path) -> None:
+    # Both are stored when the turn begins, the handler that cancels first.
+    placed = stored(tmp_path, config=DurableConfig(inbound_batch_size=1, durability="process"))
+    placed.call("target/1", "note", "here")
+    placed.call("caller/1", "note")
+    placed.start("caller/1", calling("note"))
+    cancelled = placed.start("caller/1", cancel)
+    placed.turn()
+    assert placed.count("inbox") == 2
+    placed.close()
+    placed = stored(tmp_path, clock=placed.clock)
+    placed.run()
+
+    assert placed.outcome(cancelled) == "withdrawn"
+    assert placed.notes("target/1") == ["here"]
+
+
+def test_a_call_that_was_executed_or_put_off_is_suppressed_once(placed: Stage) -> None:
+    def fail(self: Caller, outcome: Any) -> None:
+        raise ValueError("no")
+
+    call_id = placed.ask("later")
+    assert placed.do("caller/2", cancel, call_id) == "not_found", "it belongs to another actor"
+    assert placed.do("caller/1", cancel, call_id) == "suppressed"
+    assert placed.do("caller/1", cancel, call_id) == "not_found"
+    assert placed.call("target/1", "answer") == [True]
+    placed.ask("put_off")
+    assert placed.do("caller/1", cancel) == "suppressed"
+    assert placed.count("inbox") == 0, "it is not tried again"
+    failing = placed.do("caller/1", lambda self: calling("note", then=self.script(fail))(self))
+    assert placed.do("caller/1", cancel, failing) == "suppressed"
+    placed.advance(3_600)
+
+    assert placed.notes() == []
+    counters = placed.kernel.counters
+    assert (counters.late_results, counters.timeouts, counters.dead) == (1, 0, 0)
+
+
+def test_a_call_that_has_ended_timed_out_or_never_existed_is_not_found(placed: Stage) -> None:
+    done, late = placed.ask("note", "done"), placed.ask("later")
+    placed.advance(30)
+    sent = placed.do("caller/1", lambda self: self.send("target/1", "note", "sent"))
+
+    for call_id in (done, late, sent, "01ARZ3NDEKTSV4RRFFQ69G5FAV"):
+        assert placed.do("caller/1", cancel, call_id) == "not_found"
+    assert placed.notes("target/1") == ["here", "done", "sent"]
+
+
+def test_a_cancel_in_a_handler_that_raises_has_not_happened(placed: Stage) -> None:
+    placed.start("caller/1", calling("note", "done"))
+    placed.start("caller/1", cancel_and_raise)
+    placed.run()
+    assert placed.notes() == ["done"]
+
+    placed.ask("put_off")
+    placed.start("caller/1", cancel_and_raise)
+    placed.run()
+    assert placed.count("inbox") == 1
+    assert placed.do("caller/1", cancel) == "suppressed"

@@ -57,16 +57,6 @@ def test_rights_reach_the_child_and_nobody_can_change_them() -> None:
         child.auth = None  # type: ignore[misc]
 
 
-def test_the_state_is_captured_as_it_is_now() -> None:
-    context = CallContext(state={"seen": [1]})
-    child = context.child("order/1")
-    context.state["seen"].append(2)
-    child.state["seen"].append(3)
-
-    assert child.state == {"seen": [1, 3]}
-    assert context.state == {"seen": [1, 2]}
-
-
 def test_an_invalid_context_is_refused() -> None:
     with pytest.raises(PayloadError, match=r"the call context: state\.lock: object cannot"):
         CallContext(state={"lock": object()}).encode()
@@ -115,13 +105,12 @@ def local() -> Stage:
 
 
 def test_everything_goes_along_with_a_call_as_it_was_then(local: Stage) -> None:
-    first = calling("run", number_of(pass_on), "a", target="caller/2")
-    second = calling("run", number_of(pass_on), "b", target="caller/3")
-    local.start("caller/1", first)
-    local.start("caller/1", second)
+    callees = {"caller/2": "a", "caller/3": "b"}
+    for address, name in callees.items():
+        local.start("caller/1", calling("run", number_of(pass_on), name, target=address))
     local.run()
 
-    for address, name in (("caller/2", "a"), ("caller/3", "b")):
+    for address, name in callees.items():
         ((seen, chain, state),) = local.notes(address)
         assert (chain, state) == (["caller/1"], {"name": name})
         assert seen["chain"] == ["caller/1", address]
@@ -150,35 +139,21 @@ def test_a_new_chain_starts_afresh_and_its_continuation_is_still_in_the_old_one(
     assert (chain, state) == (["caller/1"], {"name": "a"})
 
 
-def test_a_send_takes_the_context_along_and_rights_can_be_stored(local: Stage) -> None:
+def test_sends_take_the_context_along_and_alarms_start_a_fresh_one(local: Stage) -> None:
     def send(self: Caller) -> None:
         self.send("caller/2", "run", number_of(pass_on), "y")
         self.send("target/2", "note", self.context.auth)
+        self.context.state["name"] = "x"
+        self.alarms.schedule(1, self.script(lambda self: self.note(self.context == CallContext())))
 
     local.do("caller/1", send)
+    local.advance(1)
 
     assert local.notes("caller/2")[0][0]["chain"] == ["caller/1", "caller/2"]
     assert local.notes("target/2") == [{"address": CALLER}]
-
-
-def test_an_alarm_starts_a_fresh_context(local: Stage) -> None:
-    def wake(self: Caller) -> None:
-        self.note(self.context == CallContext())
-
-    def sleep(self: Caller) -> None:
-        self.context.state["name"] = "x"
-        self.alarms.schedule(1, self.script(wake))
-
-    local.do("caller/1", sleep)
-    local.advance(1)
-
     assert local.notes() == [True]
-
-
-def test_a_call_from_outside_names_its_sender_and_nothing_else(local: Stage) -> None:
-    seen = local.do("target/1", look)
-
-    assert (seen["chain"], seen["caller"]) == ([], CALLER)
+    outside = local.do("target/1", look)
+    assert (outside["chain"], outside["caller"]) == ([], CALLER)
 
 
 def test_a_context_survives_restarts(tmp_path: Path) -> None:

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from signalhub.actors import Actor, CallTimeout, Token, remote
+from signalhub.actors import remote
 from signalhub.actors.api.config import DurableConfig
-from tests.support.actors.scripted import QUICK, Stage
+from tests.support.actors import scripted
+from tests.support.actors.scripted import QUICK, Scripted, Stage
 from tests.support.actors.several_hosts import Crash, Fuse, Hosts
 from tests.support.volume import volume
 
 rounds = pytest.mark.parametrize("round_", range(volume(4, 10)))
 points = pytest.mark.parametrize("point", ["handler", "commit", "committed"])
 
+TIMEOUT = ["timeout", "unknown"]
 QUEUES = ("pending", "inbox", "outbox", "dead")
 # One message a turn, so that others are stored and not executed.
 NARROW = DurableConfig(durability="process", inbound_batch_size=1)
@@ -33,54 +35,42 @@ def _no_steps() -> None:
     steps.clear()
 
 
-class Caller(Actor):
-    @remote
-    def go(self, count: int) -> None:
-        steps.append("go")
-        self.state.put("went", self.state.get("went", 0) + 1)
-        for number in range(count):
-            self.call("target/1", "add", number, then=self.on_done, timeout=None)
-            self.send("target/1", "add", number + 1_000)
-
-    @remote
-    def go_later(self, count: int) -> None:
-        for _ in range(count):
-            self.call("target/1", "later", then=self.on_done, timeout=10)
-
-    @remote
-    def set_alarms(self, count: int) -> None:
-        for _ in range(count):
-            self.alarms.schedule(5, self.ring)
-        self.alarms.every(5, self.ring, id="recurring")
-
-    def on_done(self, outcome: Any) -> None:
+class Caller(Scripted):
+    def note(self, value: Any = None) -> None:
         steps.append("on_done")
-        shown = "timeout" if isinstance(outcome, CallTimeout) else outcome
-        self.state.put("outcomes", [*self.state.get("outcomes", []), shown])
+        super().note(value)
 
     def ring(self) -> None:
         steps.append("ring")
-        self.state.put("rung", self.state.get("rung", 0) + 1)
-        self.send("target/1", "add", 2_000 + self.state.get("rung"))
+        rung = self.state.get("rung", 0) + 1
+        self.state.put("rung", rung)
+        self.send("target/1", "note", 2_000 + rung)
 
 
-class Target(Actor):
+class Target(scripted.Target):
     @remote
-    def add(self, number: int) -> int:
+    def note(self, value: Any = None) -> Any:
         steps.append("add")
-        self.state.put("added", [*self.state.get("added", []), number])
-        return number
+        return super().note(value)
 
-    @remote
-    def later(self) -> Token:
-        token = self.defer()
-        self.state.put("tokens", [*self.state.get("tokens", []), token])
-        return token
 
-    @remote
-    def answer(self) -> None:
-        for token in self.state.get("tokens"):
-            self.resolve(token, "answered")
+def go(self: Caller, count: int) -> None:
+    steps.append("go")
+    self.state.put("went", self.state.get("went", 0) + 1)
+    for number in range(count):
+        self.call("target/1", "note", number, then=self.note, timeout=None)
+        self.send("target/1", "note", number + 1_000)
+
+
+def go_later(self: Caller, count: int) -> None:
+    for _ in range(count):
+        self.call("target/1", "later", then=self.note, timeout=10)
+
+
+def set_alarms(self: Caller, count: int) -> None:
+    for _ in range(count):
+        self.alarms.schedule(5, self.ring)
+    self.alarms.every(5, self.ring, id="recurring")
 
 
 def after(step: str, point: str) -> Callable[[str], bool]:
@@ -113,7 +103,7 @@ def one_host(
     local = Stage(Caller, Target, path=folder / "a.db", config=config, reached=fuse)
     if round_ % 2:
         # The target has a place already, so that calls go into its inbox at once.
-        local.call("target/1", "add", -1)
+        local.call("target/1", "note", -1)
         steps.clear()
     fuse.charges = round_ + 1
     return local, fuse
@@ -125,23 +115,21 @@ def added(count: int) -> list[int]:
 
 
 def seen(host: Stage | Hosts) -> list[int]:
-    return [one for one in host.state("target/1").get("added") if one >= 0]
+    return [one for one in host.notes("target/1") if one >= 0]
 
 
 def check(host: Stage | Hosts, calls: int) -> None:
     """Everything once, in order, and nothing left."""
     assert seen(host) == added(calls)
-    assert host.state("caller/1").get("outcomes") == list(range(calls))
+    assert host.notes() == list(range(calls))
     assert host.state("caller/1").get("went") == 1
-    if isinstance(host, Hosts):
-        nothing_left(host)
-    else:
-        assert host.count(*QUEUES) == 0
+    assert left_in(host) == 0
 
 
-def nothing_left(hosts: Hosts) -> None:
-    for number in range(len(hosts.sides)):
-        assert [hosts.count(number, table) for table in QUEUES] == [0] * len(QUEUES)
+def left_in(host: Stage | Hosts) -> int:
+    if isinstance(host, Stage):
+        return host.count(*QUEUES)
+    return sum(host.count(number, table) for number in (0, 1) for table in QUEUES)
 
 
 ONE_HOST: dict[str, tuple[Callable[[str], bool], DurableConfig]] = {
@@ -162,7 +150,7 @@ ONE_HOST: dict[str, tuple[Callable[[str], bool], DurableConfig]] = {
 def test_calls_within_a_host(tmp_path: Path, case: str, round_: int) -> None:
     is_wanted, config = ONE_HOST[case]
     local, fuse = one_host(tmp_path, round_, is_wanted, config)
-    local.begin("caller/1", "go", round_ + 6)
+    local.start("caller/1", go, round_ + 6)
     survive(local)
 
     # There may be fewer such points than charges, because many steps share a turn.
@@ -185,7 +173,7 @@ def test_k3_after_the_batch_was_sent_and_before_its_receipt(tmp_path: Path, roun
         return False
 
     hosts.lose = ends_after_sending
-    hosts.call("caller/1", "go", 5)
+    hosts.do("caller/1", go, 5)
     hosts.advance(60)
 
     assert crashes == 0
@@ -200,7 +188,7 @@ def test_k4_the_target_has_stored_the_batch_and_the_hub_does_not_know(
     hosts = Hosts(tmp_path, [Caller], [Target], config=NARROW)
     fuse = Fuse(round_ + 1, lambda point: point == "committed" and hosts.count(1, "inbox") > 0)
     hosts.sides[1].reached = fuse
-    hosts.call("caller/1", "go", 10)
+    hosts.do("caller/1", go, 10)
     hosts.advance(60)
 
     assert fuse.burnt == fuse.charges
@@ -215,15 +203,15 @@ def test_k5_and_k6_in_the_target_before_its_commit_or_before_its_results_are_sen
     hosts = Hosts(tmp_path, [Caller], [Target])
     hosts.sides[1].reached = fuse = Fuse(round_ + 1, after("add", point))
     for number in range(round_ + 2):
-        hosts.call(f"caller/{number}", "go", 3)
+        hosts.do(f"caller/{number}", go, 3)
         hosts.advance(1)
     hosts.advance(60)
 
     assert fuse.burnt == fuse.charges
     for number in range(round_ + 2):
-        assert hosts.state(f"caller/{number}").get("outcomes") == [0, 1, 2]
+        assert hosts.notes(f"caller/{number}") == [0, 1, 2]
     assert len(seen(hosts)) == 6 * (round_ + 2)
-    nothing_left(hosts)
+    assert left_in(hosts) == 0
 
 
 @rounds
@@ -234,7 +222,7 @@ def test_k7_and_k8_in_the_caller_when_results_are_there(
     config = DurableConfig(durability="process", inbound_batch_size=2)
     hosts = Hosts(tmp_path, [Caller], [Target], config=config)
     hosts.sides[0].reached = fuse = Fuse(round_ + 1, after("on_done", point))
-    hosts.call("caller/1", "go", 24)
+    hosts.do("caller/1", go, 24)
     hosts.advance(60)
 
     assert fuse.burnt == fuse.charges
@@ -249,7 +237,7 @@ def test_k9_between_a_timeout_and_its_commit(
 ) -> None:
     local, fuse = one_host(tmp_path, 0, lambda reached: is_late and reached == point)
     is_late = False
-    local.call("caller/1", "go_later", 3)
+    local.do("caller/1", go_later, 3)
     local.clock.advance(10)
     fuse.charges = round_ + 1
     is_late = True
@@ -261,9 +249,8 @@ def test_k9_between_a_timeout_and_its_commit(
     local.call("target/1", "answer")
 
     assert fuse.burnt > 0
-    outcomes = local.state("caller/1").get("outcomes")
-    assert len(outcomes) == 3
-    assert set(outcomes) <= {"timeout", "answered"}
+    assert len(local.notes()) == 3
+    assert all(one in (TIMEOUT, "late") for one in local.notes())
     assert local.count("pending") == 0
 
 
@@ -271,7 +258,7 @@ def test_k9_between_a_timeout_and_its_commit(
 @points
 def test_k10_in_an_alarm(tmp_path: Path, point: str, round_: int) -> None:
     local, fuse = one_host(tmp_path, round_, after("ring", point))
-    local.call("caller/1", "set_alarms", round_ + 2)
+    local.do("caller/1", set_alarms, round_ + 2)
     local.clock.advance(5)
     survive(local)
 
@@ -286,8 +273,8 @@ def test_k10_in_an_alarm(tmp_path: Path, point: str, round_: int) -> None:
 def test_k11_during_the_recovery(tmp_path: Path, round_: int) -> None:
     local, fuse = one_host(tmp_path, 0, lambda point: point == "recovery")
     fuse.charges = 0
-    local.call("caller/1", "go_later", 3)
-    local.begin("caller/1", "go", 5)
+    local.do("caller/1", go_later, 3)
+    local.start("caller/1", go, 5)
     local.turn()
     local.clock.advance(10)
     local.restart()
@@ -295,29 +282,28 @@ def test_k11_during_the_recovery(tmp_path: Path, round_: int) -> None:
     survive(local)
 
     assert fuse.burnt == fuse.charges
-    outcomes = local.state("caller/1").get("outcomes")
-    assert sorted(outcomes, key=str) == [0, 1, 2, 3, 4, "timeout", "timeout", "timeout"]
+    assert sorted(local.notes(), key=str) == [*range(5), *[TIMEOUT] * 3]
     assert seen(local) == added(5)
 
 
 @rounds
 def test_k12_the_clock_is_set_back_an_hour_across_a_restart(tmp_path: Path, round_: int) -> None:
     local, _ = one_host(tmp_path, 0, lambda point: False, NARROW)
-    local.call("caller/1", "go_later", 1)
-    local.begin("caller/1", "go", 4)
+    local.do("caller/1", go_later, 1)
+    local.start("caller/1", go, 4)
     for _ in range(round_ + 1):
         local.turn()
     local.clock.jump(-3_600)
     local.restart()
-    local.begin("caller/1", "go", 3)
+    local.start("caller/1", go, 3)
     local.run()
 
     assert seen(local) == added(4) + added(3)
-    assert local.state("caller/1").get("outcomes") == [*range(4), *range(3)]
+    assert local.notes() == [*range(4), *range(3)]
     # No deadline has passed, and none was forgotten.
     assert local.kernel.counters.timeouts == 0
     local.advance(3_611)
-    assert local.state("caller/1").get("outcomes")[7:] == ["timeout"]
+    assert local.notes()[7:] == [TIMEOUT]
 
 
 @rounds
@@ -336,15 +322,15 @@ def test_a_crash_at_every_point_of_everything_at_once(
 
     for side in hosts.sides:
         side.reached = Fuse(12, every_fifth)
-    hosts.call("caller/1", "go", 20)
-    hosts.call("caller/1", "go_later", 2)
-    hosts.call("caller/1", "set_alarms", 2)
+    hosts.do("caller/1", go, 20)
+    hosts.do("caller/1", go_later, 2)
+    hosts.do("caller/1", set_alarms, 2)
     hosts.advance(69)
 
-    outcomes = hosts.state("caller/1").get("outcomes")
-    assert sorted(outcomes, key=str) == sorted([*range(20), "timeout", "timeout"], key=str)
+    expected = [*range(20), TIMEOUT, TIMEOUT]
+    assert sorted(hosts.notes(), key=str) == sorted(expected, key=str)
     rung = hosts.state("caller/1").get("rung")
     assert rung >= 3
     assert [one for one in seen(hosts) if one <= 2_000] == added(20)
     assert [one for one in seen(hosts) if one > 2_000] == list(range(2_001, 2_001 + rung))
-    nothing_left(hosts)
+    assert left_in(hosts) == 0

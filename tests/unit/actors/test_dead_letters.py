@@ -1,7 +1,8 @@
-"""What actors have given up: kept, shown, tried again. And sends that find no receiver."""
+"""What was given up or could not be read: kept, shown, tried again, and never fatal."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,14 @@ import pytest
 from signalhub.actors import alias, remote, wire
 from signalhub.actors.kernel.calls import WaitingCall
 from signalhub.actors.kernel.dead_letters import DeadLetter, Evidence, contents
-from signalhub.actors.kernel.events import Effect, LocateActors
+from signalhub.actors.kernel.events import (
+    DeliveryArrived,
+    Effect,
+    LocateActors,
+    SendBatch,
+    SettleDelivery,
+)
+from signalhub.testing.local_actors import CALLER
 from tests.support.actors.scripted import Scripted, Stage, Target, stored
 
 HALF_AN_HOUR = 1_800
@@ -332,3 +340,92 @@ def test_a_send_that_finds_no_receiver_is_a_letter_and_can_be_sent_again(silent:
     assert silent.do("caller/1", redrive) == [True]
     assert silent.notes("target/1") == ["is here by now", 7]
     assert letters(silent) == []
+
+
+PEER = "@(actors/elsewhere)"
+
+
+@pytest.fixture
+def host() -> Stage:
+    host = Stage(Target)
+    host.call("target/1", "note", "here")
+    return host
+
+
+def deliver(host: Stage, type: str, data: bytes, sender: str) -> list[Effect]:
+    event = DeliveryArrived(type, data, sender, host.clock.now_ms(), "it")
+    effects = host.kernel.turn([event], host.clock.now_ms())
+    assert SettleDelivery("it") in effects
+    host.run()
+    return effects
+
+
+def request(version: int, sender: str = "", to: str = "target/1", kind: str = "request") -> bytes:
+    message = {"kind": kind, "call": "c-1", "to": to, "from": sender}
+    body = {"m": "note", "a": ["done"], "k": {}}
+    return json.dumps({"v": version, "messages": [message | {"body": body}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(request(2), b"version 2"), (request(1, to="Not A Name"), b"invalid address")],
+    ids=["version", "address"],
+)
+def test_a_call_that_cannot_be_done_is_answered_with_an_error(
+    host: Stage, data: bytes, text: bytes
+) -> None:
+    effects = deliver(host, wire.CALL, data, CALLER)
+
+    (answer,) = (one for one in effects if isinstance(one, SendBatch))
+    assert answer.to == CALLER
+    ((result, _),) = wire.split(answer.data)
+    assert result.call == "c-1"
+    assert text in bytes(result.body)
+    assert host.notes("target/1") == ["here"]
+    assert host.count("inbox") == 0
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "sender", "error"),
+    [
+        (wire.BATCH, request(1, "order/17"), "@(callers/mallory)", "is not a host"),
+        (wire.BATCH, request(1, "nobody at all"), PEER, "invalid sender"),
+        (wire.BATCH, request(1, "@no such (address"), PEER, "invalid sender"),
+        (wire.CALL, request(1, kind="result"), CALLER, "can only make requests"),
+        (wire.BATCH, b'{"v":2,"messages":[]}', PEER, "version 2"),
+        (wire.BATCH, b'{"messages":[]}', PEER, ""),
+        *[
+            (type, data, PEER, "")
+            for type in (wire.BATCH, wire.MARK, wire.MOVE, "chat:line")
+            for data in (b"[]", b'"\xff"', b'{"v":1}', b'{"v":1,"messages":[7]}', b"nonsense")
+        ],
+    ],
+)
+def test_what_cannot_be_read_is_kept_as_evidence_and_answers_nobody(
+    host: Stage, type: str, data: bytes, sender: str, error: str
+) -> None:
+    effects = deliver(host, type, data, sender)
+
+    (letter,) = host.kernel.letters.of("")
+    assert letter.origin == "unreadable"
+    assert error in letter.error
+    assert host.kernel.counters.unreadable == 1
+    assert all(isinstance(effect, SettleDelivery) for effect in effects)
+    assert host.notes("target/1") == ["here"]
+    assert host.count("outbox") == 0
+    assert host.call("target/1", "note", "well") == "well"
+
+
+def test_a_batch_of_a_host_is_done(host: Stage) -> None:
+    deliver(host, wire.BATCH, request(1, "target/1"), PEER)
+
+    assert host.notes("target/1") == ["here", "done"]
+
+
+def test_only_the_newest_evidence_is_kept(host: Stage) -> None:
+    events = [DeliveryArrived("chat:line", b"%d" % n, PEER, 1, n) for n in range(1_010)]
+    host.kernel.turn(events, host.clock.now_ms())
+
+    kept = [row[0] for row in host.kernel.store.execute("SELECT payload FROM dead ORDER BY 1")]
+    assert len(kept) == 1_000
+    assert bytes(max(kept, key=int)) == b"1009"

@@ -418,30 +418,60 @@ def test_an_actor_that_nobody_serves_delays_nobody_else() -> None:
     assert due_ms > actors.clock.now_ms(), "and nobody is asked without a pause"
 
 
-def test_what_came_in_the_turn_in_which_an_actor_is_said_to_live_elsewhere_does_not_run(
-    living: Stage,
-) -> None:
-    turn(living, request(living), PlacesFound([ActorPlace(ACTOR, NEW, 2)]))
+Steps = list[Callable[[Stage], object]]
+CONTESTED: dict[str, tuple[PlaceStatus, int, Steps, list[PlaceStatus]]] = {
+    "something comes in the turn in which the actor is said to live elsewhere": (
+        *(PlaceStatus.HERE, 1),
+        [lambda host: turn(host, request(host), PlacesFound([ActorPlace(ACTOR, NEW, 2)]))],
+        [PlaceStatus.GONE],
+    ),
+    "an old answer is asked for again, then believed, and the actor may come back": (
+        *(PlaceStatus.HERE, 5),
+        [
+            lambda host: located(host, ACTOR, NEW, 4),
+            lambda host: located(host, ACTOR, NEW, 4),
+            lambda host: take_part(host, 5),
+        ],
+        [PlaceStatus.HERE, PlaceStatus.GONE, PlaceStatus.ARRIVING],
+    ),
+    "a part of a move does not stop an actor that lives here": (
+        *(PlaceStatus.HERE, 1),
+        [lambda host: take_part(host, 7)],
+        [PlaceStatus.HERE],
+    ),
+    "a late part is no arrival even after something came": (
+        *(PlaceStatus.GONE, 3),
+        [lambda host: turn(host, request(host)), lambda host: take_part(host, 2)],
+        [PlaceStatus.UNPLACED, PlaceStatus.UNPLACED],
+    ),
+    "an actor that was on its way here and lives elsewhere is not waited for": (
+        *(PlaceStatus.UNPLACED, 0),
+        [
+            lambda host: located(host, ACTOR, HOST, 2),
+            lambda host: located(host, ACTOR, NEW, 3),
+        ],
+        [PlaceStatus.ARRIVING, PlaceStatus.GONE],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONTESTED)
+def test_what_a_host_makes_of_the_hubs_word_about_places(living: Stage, case: str) -> None:
+    before, token, steps, expected = CONTESTED[case]
+    living.kernel.places.put(ACTOR, token, before)
+    for step, after in zip(steps, expected, strict=True):
+        step(living)
+        assert status(living) is after
+        living.clock.advance(2)
+        if "old answer" in case and after is PlaceStatus.HERE:
+            assert asked_about(turn(living)) == [ACTOR]
 
     assert living.notes(ACTOR) == ["here"]
-    assert status(living) is PlaceStatus.GONE
+    if expected == [PlaceStatus.HERE]:
+        assert living.call(ACTOR, "note", 2) == 2
 
 
-def test_an_answer_older_than_what_is_known_is_asked_for_once_more(living: Stage) -> None:
-    living.kernel.places.put(ACTOR, 5, PlaceStatus.HERE)
-    located(living, ACTOR, NEW, 4)
-    assert status(living) is PlaceStatus.HERE
-    living.clock.advance(2)
-    assert asked_about(turn(living)) == [ACTOR]
-    located(living, ACTOR, NEW, 4)
-    assert status(living) is PlaceStatus.GONE, "the hub insists"
-    take_part(living, 5)
-    assert status(living) is PlaceStatus.ARRIVING, "and it may come back"
-
-
-def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot(
-    living: Stage,
-) -> None:
+def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot(living: Stage) -> None:
     living.kernel.places.put(ACTOR, 2, PlaceStatus.GONE)
     turn(living, request(living))
     located(living, ACTOR, HOST, 1)
@@ -449,34 +479,6 @@ def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot(
 
     assert living.notes(ACTOR) == ["here"]
     assert living.kernel.inbox.has(ACTOR, "request", f"{CALLER}#c"), "it is kept"
-
-
-def test_a_part_of_a_move_does_not_stop_an_actor_that_lives_here(living: Stage) -> None:
-    take_part(living, 7)
-
-    assert status(living) is PlaceStatus.HERE
-    assert living.call(ACTOR, "note", 2) == 2
-
-
-def test_a_late_part_is_no_arrival_even_after_something_came_for_the_actor(
-    living: Stage,
-) -> None:
-    living.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
-    turn(living, request(living))
-    take_part(living, 2)
-
-    assert status(living) is PlaceStatus.UNPLACED
-
-
-def test_an_actor_that_was_on_its_way_here_and_lives_elsewhere_is_not_waited_for(
-    living: Stage,
-) -> None:
-    living.kernel.places.put(ACTOR, 0, PlaceStatus.UNPLACED)
-    located(living, ACTOR, HOST, 2)
-    assert status(living) is PlaceStatus.ARRIVING
-    located(living, ACTOR, NEW, 3)
-
-    assert status(living) is PlaceStatus.GONE
 
 
 def test_a_move_that_the_hub_refuses_makes_the_host_ask_where_the_actor_lives(

@@ -12,7 +12,7 @@ from signalhub.actors import remote
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.kernel.events import ActorPlace, BatchRefused, PlacesFound, SendBatch
 from signalhub.actors.wire import split
-from tests.support.actors.scripted import Caller, Scripted, Target, calling, number_of
+from tests.support.actors.scripted import Caller, Scripted, Target, calling
 from tests.support.actors.several_hosts import Hosts
 
 UNKNOWN = ["timeout", "unknown"]
@@ -37,8 +37,7 @@ def with_config(folder: Path, **config: Any) -> Hosts:
 
 
 def ask(hosts: Hosts, method: str, *args: Any, caller: str = "caller/1", **options: Any) -> None:
-    script = calling(method, *args, **({"timeout": 20} | options))
-    hosts.call(caller, "run", number_of(script))
+    hosts.do(caller, calling(method, *args, **({"timeout": 20} | options)))
 
 
 def go(hosts: Hosts, count: int, target: str = "target/1") -> None:
@@ -48,12 +47,7 @@ def go(hosts: Hosts, count: int, target: str = "target/1") -> None:
 
 
 def send(hosts: Hosts, value: Any, target: str = "target/1") -> None:
-    hosts.call("caller/1", "run", number_of(lambda self: self.send(target, "note", value) and None))
-
-
-def notes(hosts: Hosts, address: str = "caller/1") -> list[Any]:
-    found: list[Any] = hosts.state(address).get("notes", [])
-    return found
+    hosts.do("caller/1", lambda self: self.send(target, "note", value))
 
 
 def to(hosts: Hosts, number: int) -> Callable[[SendBatch], bool]:
@@ -78,7 +72,7 @@ def test_repeated_batches_are_executed_once_and_counted(hosts: Hosts) -> None:
     go(hosts, 10)
     hosts.advance(5)
 
-    assert notes(hosts, "target/1") == notes(hosts) == list(range(10))
+    assert hosts.notes("target/1") == hosts.notes() == list(range(10))
     assert hosts.sides[1].kernel.counters.duplicates == 10
     assert hosts.sides[0].kernel.counters.late_results == 10
 
@@ -89,11 +83,11 @@ def test_a_destination_that_does_not_answer_does_not_hold_up_others(hosts: Hosts
     go(hosts, 5, "other/1")
     hosts.advance(1)
 
-    assert notes(hosts, "other/1") == list(range(5))
-    assert notes(hosts, "target/1") == []
+    assert hosts.notes("other/1") == list(range(5))
+    assert hosts.notes("target/1") == []
     hosts.lose = nothing
     hosts.advance(10)
-    assert notes(hosts, "target/1") == list(range(5))
+    assert hosts.notes("target/1") == list(range(5))
 
 
 @pytest.mark.parametrize("lost", [1, 0], ids=["request", "result"])
@@ -113,7 +107,7 @@ def test_a_lost_batch_is_sent_again_after_pauses_that_double_up_to_ten_seconds(
     hosts.advance(60)
 
     assert [(at - times[0]) / 1000 for at in times] == [0, 1, 3, 7, 15, 25, 35]
-    assert notes(hosts) == notes(hosts, "target/1") == [0]
+    assert hosts.notes() == hosts.notes("target/1") == [0]
 
 
 def test_the_next_batch_waits_for_the_receipt_of_the_one_before(hosts: Hosts) -> None:
@@ -125,25 +119,21 @@ def test_the_next_batch_waits_for_the_receipt_of_the_one_before(hosts: Hosts) ->
     assert len(split(sent.data)) == 100
 
 
-def test_a_call_that_was_sent_and_times_out_may_have_been_executed(hosts: Hosts) -> None:
+def test_a_call_that_has_left_may_have_been_executed_when_it_times_out(hosts: Hosts) -> None:
     ask(hosts, "later")
-    hosts.advance(20)
-    assert notes(hosts) == [UNKNOWN]
-    hosts.call("target/1", "answer")
-    hosts.run()
-
-    assert notes(hosts) == [UNKNOWN]
-    assert hosts.sides[0].kernel.counters.late_results == 1
-
-
-def test_a_call_without_a_receipt_may_have_been_executed_when_it_times_out(hosts: Hosts) -> None:
+    hosts.advance(10)
     hosts.lose_receipt = to(hosts, 1)
     hosts.lose = to(hosts, 0)
-    ask(hosts, "note", 7)
+    ask(hosts, "note", 7, caller="caller/2")
+    hosts.advance(20)
+    hosts.lose_receipt = hosts.lose = nothing
+    hosts.call("target/1", "answer")
     hosts.advance(20)
 
-    assert (notes(hosts), notes(hosts, "target/1")) == ([UNKNOWN], [7])
+    assert hosts.notes() == hosts.notes("caller/2") == [UNKNOWN]
+    assert hosts.notes("target/1") == [7]
     assert hosts.count(0, "outbox") == 0
+    assert hosts.sides[0].kernel.counters.late_results == 2
 
 
 def test_a_call_behind_one_without_a_receipt_was_not_executed(hosts: Hosts) -> None:
@@ -156,8 +146,8 @@ def test_a_call_behind_one_without_a_receipt_was_not_executed(hosts: Hosts) -> N
     hosts.sides[0].kernel.dispatch._pauses[lane].until_ms = 1 << 60
     hosts.advance(20)
 
-    assert notes(hosts) == [UNKNOWN]
-    assert notes(hosts, "caller/2") == [["timeout", "no"]]
+    assert hosts.notes() == [UNKNOWN]
+    assert hosts.notes("caller/2") == [["timeout", "no"]]
 
 
 def test_a_call_that_has_not_left_is_withdrawn_and_one_that_has_is_suppressed(
@@ -174,13 +164,13 @@ def test_a_call_that_has_not_left_is_withdrawn_and_one_that_has_is_suppressed(
         ask(hosts, "note", number, caller=f"caller/{number}")
         hosts.run()
     for number in (1, 2, 3):
-        hosts.call(f"caller/{number}", "run", number_of(cancel))
+        hosts.do(f"caller/{number}", cancel)
     hosts.run()
     hosts.lose = nothing
     hosts.advance(60)
 
     assert cancelled == ["suppressed", "suppressed", "withdrawn"]
-    assert notes(hosts, "target/1") == []
+    assert hosts.notes("target/1") == []
     assert hosts.count(0, "outbox") == 0
 
 
@@ -194,35 +184,25 @@ def test_a_result_that_comes_before_the_receipt_leaves_nothing_in_the_way(hosts:
     hosts.advance(60)
 
     assert hosts.count(0, "outbox") == 0
-    assert notes(hosts, "caller/2") == ["last"]
+    assert hosts.notes("caller/2") == ["last"]
 
 
-def test_a_request_too_large_for_the_hub_ends_its_call_and_others_go_on(hosts: Hosts) -> None:
+def test_what_is_too_large_for_the_hub_ends_its_call_and_others_go_on(hosts: Hosts) -> None:
     hosts.refuse = larger_than(50_000)
     ask(hosts, "note", "a")
     ask(hosts, "note", "x" * 100_000)
     send(hosts, "y" * 100_000)
     ask(hosts, "note", "b")
+    ask(hosts, "large", target="other/1")
     hosts.advance(10)
 
-    assert notes(hosts, "target/1") == ["a", "b"]
-    (error,) = [one for one in notes(hosts) if one not in ("a", "b")]
-    assert error.startswith("CallUndeliverable")
-    assert "larger than the hub accepts" in error
+    assert hosts.notes("target/1") == ["a", "b"]
+    undeliverable, result = sorted(one for one in hosts.notes() if one not in ("a", "b"))
+    assert undeliverable.startswith("CallUndeliverable: ")
+    assert "larger than the hub accepts" in undeliverable
+    assert result == "TooLarge: the result is larger than the hub accepts"
     (letter,) = hosts.sides[0].kernel.letters.of("caller/1")
     assert letter.origin == "send"
-
-
-def test_a_result_too_large_for_the_hub_is_an_error_of_the_call(hosts: Hosts) -> None:
-    hosts.refuse = larger_than(500_000)
-    ask(hosts, "large", target="other/1")
-    ask(hosts, "note", 7, target="other/1")
-    hosts.advance(10)
-
-    assert sorted(notes(hosts), key=str) == [
-        7,
-        "TooLarge: the result is larger than the hub accepts",
-    ]
 
 
 def test_a_call_nobody_takes_is_given_up_after_the_age_limit(tmp_path: Path) -> None:
@@ -232,7 +212,7 @@ def test_a_call_nobody_takes_is_given_up_after_the_age_limit(tmp_path: Path) -> 
     send(hosts, "x")
     hosts.advance(80)
 
-    assert [one.partition(":")[0] for one in notes(hosts)] == ["CallUndeliverable"] * 2
+    assert [one.partition(":")[0] for one in hosts.notes()] == ["CallUndeliverable"] * 2
     assert [one.origin for one in hosts.sides[0].kernel.letters.of("caller/1")] == ["send"]
     assert hosts.count(0, "outbox") == 0
 
@@ -281,4 +261,4 @@ def test_a_late_answer_reaches_its_caller_after_both_hosts_restarted(hosts: Host
     hosts.call("target/1", "answer")
     hosts.advance(5)
 
-    assert notes(hosts) == ["late"]
+    assert hosts.notes() == ["late"]

@@ -28,19 +28,22 @@ def local() -> Stage:
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [({"timeout": 5}, 5), ({"timeout": timedelta(milliseconds=1)}, 0.001), ({}, 30)],
+    ids=["seconds", "timedelta", "default"],
 )
-def test_a_call_without_an_answer_times_out_to_the_millisecond_and_after_30_seconds_by_default(
+def test_a_call_without_an_answer_times_out_to_the_millisecond(
     local: Stage, options: dict[str, Any], seconds: float
 ) -> None:
     local.ask("later", **options)
+    local.ask("put_off", **options)
     local.advance(seconds - 0.001)
     assert local.notes() == []
     local.advance(0.001)
-    assert local.notes() == [UNKNOWN]
+    assert local.notes() == [UNKNOWN] * 2
     local.call("target/1", "answer")
 
-    assert local.notes() == [UNKNOWN]
-    assert (local.kernel.counters.timeouts, local.kernel.counters.late_results) == (1, 1)
+    assert local.notes() == [UNKNOWN] * 2
+    assert (local.kernel.counters.timeouts, local.kernel.counters.late_results) == (2, 1)
+    assert local.count("inbox") == 0, "what was put off is not tried again"
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(5, 4.999), (None, 10 * 86_400)])
@@ -115,28 +118,14 @@ def test_a_call_that_waits_in_the_inbox_of_its_target_was_not_executed() -> None
     assert len(tries) == 2
 
 
-def test_a_call_that_was_put_off_may_have_been_executed(local: Stage) -> None:
-    local.ask("put_off", timeout=5)
-    local.advance(5)
-
-    assert local.notes() == [UNKNOWN]
-    assert local.count("inbox") == 0
-
-
-def test_timeouts_that_passed_while_the_host_was_down_come_in_the_order_of_their_deadlines(
-    tmp_path: Path,
-) -> None:
-    def note_number(self: Caller, number: int, outcome: Any) -> None:
-        self.note(number)
+def test_timeouts_that_passed_while_the_host_was_down_come_in_their_order(tmp_path: Path) -> None:
+    def call(self: Caller) -> None:
+        for seconds in (9, 3, 6):
+            then = self.script(lambda self, number, outcome: self.note(number), seconds)
+            self.call("target/1", "later", then=then, timeout=seconds)
 
     local = stored(tmp_path)
-    for number in (9, 3, 6):
-
-        def call(self: Caller, number: int = number) -> None:
-            then = self.script(note_number, number)
-            self.call("target/1", "later", then=then, timeout=number)
-
-        local.do("caller/1", call)
+    local.do("caller/1", call)
     local.clock.advance(3_600)
     local.restart()
     local.run()
