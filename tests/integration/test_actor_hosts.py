@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ async def test_a_timeout_tells_whether_the_call_can_have_been_executed(world: Wo
         # One is in the mailbox of its host, the other never left.
         for asker, executed in (("asker/known", "unknown"), ("asker/b", "no")):
             await world.ask(asker, op(Asker.pass_on, 1, 1, 0.3))
-            await until(lambda asker=asker: world.ask(asker, op(Asker.heard)), [[1, executed]])
+            await until(partial(world.ask, asker, op(Asker.heard)), [[1, executed]])
         async with world.host("adders", Adder):
             assert await world.ask("adder/b", op(Adder.seen)) == []
 

@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,13 +113,13 @@ class World:
         """Until these hosts have noticed."""
         await self.hub.stop()
         for host in hosts:
-            await until(lambda host=host: is_connected(host), False)
+            await until(partial(is_connected, host), False)
 
     async def start_hub(self, *hosts: Host) -> None:
         """Until these hosts are connected again."""
         await self.hub.start()
         for host in hosts:
-            await until(lambda host=host: is_connected(host))
+            await until(partial(is_connected, host))
 
     def stored(self, name: str, actor: str, key: str) -> Any:
         """A value of an actor's state, read beside its host."""

@@ -10,7 +10,7 @@ import pytest
 
 from signalhub.actors import Retry, alias
 from signalhub.actors.api.schedules import AlarmType, Spec
-from signalhub.actors.kernel.alarms import Schedule
+from signalhub.actors.kernel.alarms import AlarmRow
 from tests.support.actors.scripted import Scripted, Stage, stored
 
 tries: list[int] = []
@@ -70,7 +70,7 @@ def pauses() -> list[float]:
     return [(after - before) / 1000 for before, after in pairwise(tries)]
 
 
-def alarm(local: Stage) -> Schedule:
+def alarm(local: Stage) -> AlarmRow:
     (found,) = local.kernel.alarms.of("failing/1")
     return found
 

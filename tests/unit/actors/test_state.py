@@ -81,7 +81,8 @@ def test_a_wrong_key_and_a_value_that_is_too_large_or_too_deep_are_refused(
 ) -> None:
     with pytest.raises(TypeError, match="keys of the state must be strings, not int"):
         put(local, 7, 1)
-    for value in ("x" * 1_000, [[[[]]]]):
+    values: list[Any] = ["x" * 1_000, [[[[]]]]]
+    for value in values:
         with pytest.raises(RemoteError):
             put(local, "k", value, "small/1")
     assert local.state("small/1").list() == {}
