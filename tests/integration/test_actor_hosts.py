@@ -90,9 +90,7 @@ async def test_a_thousand_calls_at_once_end(world: World) -> None:
             assert await outside.ask(f"adder/many-{number}", op(Adder.seen)) == [1] * 20
 
 
-async def test_whoever_asks_from_outside_continues_after_a_restart_of_the_hub(
-    world: World,
-) -> None:
+async def test_whoever_asks_from_outside_continues_after_a_restart_of_the_hub(world: World) -> None:
     async with world.host("adders", Adder) as adders, ActorHub(world.hub.url) as outside:
         assert await outside.ask("adder/a", op(Adder.add, 1)) == 1
         await world.stop_hub(adders)
@@ -104,9 +102,7 @@ async def test_whoever_asks_from_outside_continues_after_a_restart_of_the_hub(
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_calls_wait_in_order_for_a_host_that_is_away_or_not_there_yet(
-    world: World, is_known: bool
-) -> None:
+async def test_calls_wait_in_order_for_a_host_that_is_away(world: World, is_known: bool) -> None:
     async with world.host("askers", Asker):
         if is_known:
             async with world.host("adders", Adder):
@@ -162,7 +158,7 @@ async def test_without_a_hub_local_work_goes_on_and_the_rest_waits(world: World)
 
 
 @pytest.mark.parametrize("forgets", ["nothing", "its snapshot", "everything"])
-async def test_actors_stay_where_they_live_whatever_a_restarted_hub_remembers(
+async def test_actors_stay_where_they_live_when_the_hub_restarts(
     world: World, forgets: str
 ) -> None:
     data = world.folder / "hub"

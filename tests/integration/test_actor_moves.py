@@ -111,9 +111,7 @@ async def test_a_move_fits_a_hub_that_takes_only_small_messages(tmp_path: Path) 
                 assert shown["ballast"] == BALLAST_CHARS
 
 
-async def test_who_replaces_a_lost_host_gets_the_actors_that_were_on_their_way_to_it(
-    world: World,
-) -> None:
+async def test_who_replaces_a_lost_host_gets_the_actors_on_their_way_to_it(world: World) -> None:
     async with world.host("one", Mover) as one:
         await world.ask("mover/a", op(Mover.note, 0))
         async with world.host("two", Mover) as two:

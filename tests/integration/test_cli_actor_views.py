@@ -219,9 +219,7 @@ async def test_alarms_are_listed_and_redriven(a: Host, shop: ActorHub, actors: A
     assert "has no dead letter or skipped alarm weekly" in pending.err
 
 
-async def test_dead_letters_are_shown_redriven_and_purged(
-    a: Host, shop: ActorHub, actors: Actors
-) -> None:
+async def test_dead_letters_are_shown_and_redriven(a: Host, shop: ActorHub, actors: Actors) -> None:
     calls = [await shop.ask("order/17", "stumble", "mug") for _ in range(2)]
     await shop.client.ask(a.address, "actors:batch", {"v": 99, "messages": []})
     await until(shop, a, "dead", 3)
@@ -263,7 +261,7 @@ async def test_dead_letters_are_shown_redriven_and_purged(
 
 
 @pytest.mark.parametrize("where", ["hub", "folder of a running host", "folder of a stopped host"])
-async def test_one_actor_is_shown_with_all_it_has(
+async def test_an_actor_is_shown_with_all_it_has(
     hub: RunningHub, tmp_path: Path, where: str
 ) -> None:
     data = tmp_path / "a"

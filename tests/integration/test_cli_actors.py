@@ -154,9 +154,7 @@ async def test_the_folder_of_a_hub_is_none_for_a_host(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "hub").iterdir()] == ["hub.lock"]
 
 
-async def test_a_host_that_hangs_can_be_ended_by_asking_twice(
-    hub: RunningHub, tmp_path: Path
-) -> None:
+async def test_a_host_that_hangs_ends_when_asked_twice(hub: RunningHub, tmp_path: Path) -> None:
     module = tmp_path / "hanging_shop.py"
     module.write_text(
         "import threading\n"
@@ -215,9 +213,7 @@ async def test_what_an_actor_raises_is_told_with_its_name(hub: RunningHub, shop:
     assert not told.out
 
 
-async def test_an_outcome_of_a_class_that_is_not_known_here_cannot_be_read(
-    hub: RunningHub, shop: Host
-) -> None:
+async def test_an_outcome_of_an_unknown_class_cannot_be_read(hub: RunningHub, shop: Host) -> None:
     # In a process, because this one knows the class.
     unreadable = await cli(hub.url, "actors", "call", "order/1", "odd", '"parcel"')
 
@@ -225,9 +221,7 @@ async def test_an_outcome_of_a_class_that_is_not_known_here_cannot_be_read(
     assert "order/1.odd was executed, but the outcome cannot be read" in unreadable.err
 
 
-async def test_no_answer_in_time_may_have_happened_and_can_be_looked_up(
-    hub: RunningHub, shop: Host
-) -> None:
+async def test_a_call_without_an_answer_can_be_looked_up(hub: RunningHub, shop: Host) -> None:
     never = ("actors", "call", "order/1", "never", "--timeout", "0.5", "--json")
     late = await command(hub.url, *never)
     call_id = json.loads(late.err)["call"]
@@ -263,9 +257,7 @@ async def test_that_nobody_serves_an_actor_or_its_host_is_away_is_said(
     assert "signalhub actors calls --id '@(callers/" in away.err
 
 
-async def test_a_call_that_waits_for_a_host_is_done_when_it_comes(
-    hub: RunningHub, tmp_path: Path
-) -> None:
+async def test_a_call_that_waits_for_a_host_is_done(hub: RunningHub, tmp_path: Path) -> None:
     async with started(hub.url, "actors", "call", "stock/mug", "reserve", "3") as call:
         await line_of(call.stderr, "no kind is served now; waiting up to 30 s for one")
         async with Host(Stock, data=tmp_path / "shop", url=hub.url):

@@ -143,9 +143,7 @@ def test_a_skipped_alarm_can_be_redriven_once_or_set_again(local: Stage, how: st
     assert local.kernel.alarms.of("failing/1") == []
 
 
-def test_a_recurring_alarm_that_fails_too_often_leaves_a_letter_and_keeps_its_rhythm(
-    local: Stage,
-) -> None:
+def test_a_recurring_alarm_that_fails_too_often_leaves_a_letter_and_goes_on(local: Stage) -> None:
     def redrive_letters(self: Failing) -> list[bool]:
         return [self.redrive(letter.id) for letter in self.dead_letters()]
 
@@ -164,9 +162,7 @@ def test_a_recurring_alarm_that_fails_too_often_leaves_a_letter_and_keeps_its_rh
     assert local.notes("failing/1").count("rung") == 2
 
 
-def test_a_recurring_alarm_keeps_its_rhythm_however_long_its_tries_take(
-    local: Stage,
-) -> None:
+def test_a_recurring_alarm_keeps_its_rhythm_however_long_its_tries_take(local: Stage) -> None:
     start(local, 3, every=True)
     local.advance(180)
 
@@ -188,9 +184,7 @@ def test_a_failing_alarm_that_on_start_registers_pauses_between_its_tries(tmp_pa
     assert [one.origin for one in local.kernel.letters.of("starting/1")] == ["alarm"]
 
 
-def test_an_alarm_that_asks_for_another_try_gets_it_and_that_is_no_failure(
-    local: Stage,
-) -> None:
+def test_an_alarm_that_asks_for_another_try_gets_it_and_that_is_no_failure(local: Stage) -> None:
     start(local, 0, max_attempts=2)
     failures[:] = [Retry(after=7)] * 9
     local.advance(15)
@@ -225,9 +219,7 @@ def test_an_actor_that_cannot_start_is_not_the_fault_of_its_alarms(local: Stage)
 
 
 @pytest.mark.parametrize("every", [False, True])
-def test_an_alarm_whose_method_is_gone_is_skipped_at_once_and_says_why(
-    local: Stage, every: bool
-) -> None:
+def test_an_alarm_whose_method_is_gone_is_skipped_at_once(local: Stage, every: bool) -> None:
     start(local, 0, every=every)
     local.restart(Renamed)
     local.advance(86_400)

@@ -32,9 +32,7 @@ def local() -> Stage:
     return Stage(Caller, Target)
 
 
-def test_calls_are_executed_once_each_and_their_values_reach_the_continuation(
-    local: Stage,
-) -> None:
+def test_calls_are_executed_once_each_and_their_values_reach_the_continuation(local: Stage) -> None:
     for number in (1, 2, 3):
         local.ask("note", number)
 
@@ -300,9 +298,7 @@ def test_a_key_stands_for_a_pending_call_however_long_that_is(local: Stage) -> N
     assert local.ask("note", key="k") == first
 
 
-def test_the_key_of_a_failed_handler_or_a_cancelled_call_can_be_used_again(
-    local: Stage,
-) -> None:
+def test_the_key_of_a_failed_handler_or_a_cancelled_call_can_be_used_again(local: Stage) -> None:
     def call_and_raise(self: Caller) -> None:
         self.call("target/1", "note", 1, key="k")
         raise ValueError("no")

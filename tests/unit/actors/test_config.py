@@ -67,9 +67,7 @@ def merged(**overrides: Any) -> DurableConfig:
         ],
     ],
 )
-def test_a_wrong_override_is_refused_wherever_it_is_made(
-    overrides: Any, error: type[Exception], text: str
-) -> None:
+def test_a_wrong_override_is_refused(overrides: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         merged_config(DEFAULTS, overrides, where="Order")
     with pytest.raises(error):

@@ -22,14 +22,10 @@ FULL = CallContext(
 )
 
 
-@pytest.mark.parametrize("context", [FULL, CallContext(), CallContext(auth=("a", 1))])
-def test_a_context_is_the_same_after_storing(context: CallContext) -> None:
-    assert CallContext.decode(context.encode()) == context
-
-
-def test_a_message_without_context_has_a_fresh_one() -> None:
+def test_a_context_is_the_same_after_storing_and_fresh_without_one() -> None:
+    for context in (FULL, CallContext(), CallContext(auth=("a", 1))):
+        assert CallContext.decode(context.encode()) == context
     fresh().state["x"] = 1
-
     assert CallContext.decode(b"null") == fresh() == CallContext()
 
 
@@ -128,9 +124,7 @@ def test_each_call_is_known_by_its_id_and_has_the_state_of_its_moment(local: Sta
     ]
 
 
-def test_a_new_chain_starts_afresh_and_its_continuation_is_still_in_the_old_one(
-    local: Stage,
-) -> None:
+def test_a_new_chain_starts_afresh_and_its_continuation_is_in_the_old_one(local: Stage) -> None:
     local.do("caller/1", calling("run", number_of(pass_on_alone), "a", target="caller/2"))
 
     ((seen, chain, state),) = local.notes("caller/2")
@@ -167,9 +161,7 @@ def test_a_context_survives_restarts(tmp_path: Path) -> None:
     assert local.notes("caller/2")[0][1:] == [["caller/1"], {"name": "a"}]
 
 
-def test_a_handler_that_is_tried_again_starts_with_the_context_as_it_came(
-    local: Stage,
-) -> None:
+def test_a_handler_that_is_tried_again_starts_with_the_context_as_it_came(local: Stage) -> None:
     def spoil(self: Target) -> None:
         seen.append(dict(self.context.state))
         self.context.state["spoilt"] = True

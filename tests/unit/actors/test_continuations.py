@@ -240,9 +240,7 @@ def test_a_call_can_be_resolved_in_the_handler_that_deferred_it(local: Stage) ->
     assert local.kernel.counters.late_results == 0
 
 
-def test_a_handler_that_raises_or_does_not_return_its_token_has_not_deferred(
-    local: Stage,
-) -> None:
+def test_a_handler_that_raises_or_does_not_return_its_token_has_not_deferred(local: Stage) -> None:
     def defer_and_raise(self: Target) -> None:
         self.defer()
         raise ValueError("no")

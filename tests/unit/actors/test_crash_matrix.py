@@ -182,9 +182,7 @@ def test_k3_after_the_batch_was_sent_and_before_its_receipt(tmp_path: Path, roun
 
 
 @rounds
-def test_k4_the_target_has_stored_the_batch_and_the_hub_does_not_know(
-    tmp_path: Path, round_: int
-) -> None:
+def test_k4_the_target_has_stored_what_is_not_settled(tmp_path: Path, round_: int) -> None:
     hosts = Hosts(tmp_path, [Caller], [Target], config=NARROW)
     fuse = Fuse(round_ + 1, lambda point: point == "committed" and hosts.count(1, "inbox") > 0)
     hosts.sides[1].reached = fuse
@@ -216,9 +214,7 @@ def test_k5_and_k6_in_the_target_before_its_commit_or_before_its_results_are_sen
 
 @rounds
 @points
-def test_k7_and_k8_in_the_caller_when_results_are_there(
-    tmp_path: Path, point: str, round_: int
-) -> None:
+def test_k7_and_k8_in_the_caller_with_its_results(tmp_path: Path, point: str, round_: int) -> None:
     config = DurableConfig(durability="process", inbound_batch_size=2)
     hosts = Hosts(tmp_path, [Caller], [Target], config=config)
     hosts.sides[0].reached = fuse = Fuse(round_ + 1, after("on_done", point))
@@ -308,9 +304,7 @@ def test_k12_the_clock_is_set_back_an_hour_across_a_restart(tmp_path: Path, roun
 
 @rounds
 @pytest.mark.parametrize("point", ["handler", "timeout", "recovery", "commit", "committed"])
-def test_a_crash_at_every_point_of_everything_at_once(
-    tmp_path: Path, point: str, round_: int
-) -> None:
+def test_crashes_at_every_point_of_everything(tmp_path: Path, point: str, round_: int) -> None:
     hosts = Hosts(tmp_path, [Caller], [Target])
     hosts.be_unreliable(round_)
     hits = 0

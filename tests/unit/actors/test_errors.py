@@ -183,9 +183,7 @@ def test_an_unknown_error_keeps_its_name_and_the_classes_that_are_known() -> Non
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_ends_a_process_a_task_or_a_loop_there_does_not_end_it_here(
-    error: BaseException,
-) -> None:
+def test_what_ends_a_process_a_task_or_a_loop_there_is_an_error_here(error: BaseException) -> None:
     outcome = sent(raised(error))
 
     assert type(outcome) is RemoteError
@@ -369,7 +367,7 @@ def test_no_description_raises(data: Any) -> None:
     assert isinstance(sent(rebuild(data)), CallError)
 
 
-def test_outcomes_can_be_copied() -> None:
+def test_outcomes_can_be_copied_and_made_by_hand() -> None:
     outcome = sent(raised(OutOfStock("mug", left=1)))
     outcome.call_id = "c1"
 
@@ -378,13 +376,9 @@ def test_outcomes_can_be_copied() -> None:
         assert (other.name, other.left, other.call_id) == ("OutOfStock", 1, "c1")
         assert other.traceback_text == outcome.traceback_text
     assert copy.copy(CallTimeout(executed="no")).executed == "no"
-
-
-def test_a_remote_error_can_be_made_by_hand() -> None:
-    error = RemoteError("OutOfStock", "no mugs", {"sku": "mug"})
-
-    assert (error.name, error.message, error.attrs) == ("OutOfStock", "no mugs", {"sku": "mug"})
-    assert repr(error) == "<RemoteError OutOfStock: 'no mugs'>"
+    made = RemoteError("OutOfStock", "no mugs", {"sku": "mug"})
+    assert (made.name, made.message, made.attrs) == ("OutOfStock", "no mugs", {"sku": "mug"})
+    assert repr(made) == "<RemoteError OutOfStock: 'no mugs'>"
     assert CallError("x").name == "CallError"
 
 

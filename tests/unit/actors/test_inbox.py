@@ -170,7 +170,7 @@ def test_a_request_is_tried_again_as_often_as_it_asks_for(tmp_path: Path, times:
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
 @pytest.mark.parametrize("are_delayed", [False, True])
-def test_order_is_kept_when_more_comes_than_a_turn_can_do(
+def test_order_is_kept_when_a_turn_cannot_do_all(
     tmp_path: Path, batch: int, are_delayed: bool
 ) -> None:
     if are_delayed:

@@ -481,17 +481,13 @@ def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot(livin
     assert living.kernel.inbox.has(ACTOR, "request", f"{CALLER}#c"), "it is kept"
 
 
-def test_a_move_that_the_hub_refuses_makes_the_host_ask_where_the_actor_lives(
-    living: Stage,
-) -> None:
+def test_after_a_refused_move_the_host_asks_where_the_actor_lives(living: Stage) -> None:
     living.kernel.moving.begin(ACTOR, NEW)
 
     assert asked_about(refuse_move(living)) == [ACTOR]
 
 
-def test_a_delivery_that_the_host_cannot_handle_is_kept_and_the_rest_is_done(
-    living: Stage,
-) -> None:
+def test_a_delivery_that_the_host_cannot_handle_is_kept_and_the_rest_is_done(living: Stage) -> None:
     poison = b'{"v":1,"move":"m","actor":"target/1","token":9223372036854775808,"count":1}'
     turn(living, DeliveryArrived(wire.MOVE, poison, NEW, 1, "poison"), request(living))
 

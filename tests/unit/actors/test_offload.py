@@ -34,9 +34,7 @@ def cancel(local: Stage, call_id: str) -> Any:
     return local.do("fetcher/1", lambda self: self.cancel_call(call_id).value)
 
 
-def test_an_async_function_is_run_once_and_its_value_reaches_the_continuation(
-    tmp_path: Path,
-) -> None:
+def test_an_async_function_is_run_once_and_its_value_is_the_outcome(tmp_path: Path) -> None:
     local = Stage(Fetcher, path=tmp_path / "a.db", config=QUICK)
     local.call("fetcher/1", "fetch", 1, {"a": (2,)})
     local.restart()
@@ -82,9 +80,7 @@ def test_work_is_a_pending_call_without_a_target_and_without_a_timeout(slow: Unh
     assert got(slow) is None
 
 
-def test_work_that_was_cut_short_by_a_crash_is_run_again_and_heard_of_once(
-    slow: Unhurried,
-) -> None:
+def test_work_that_was_cut_short_by_a_crash_is_run_again_and_heard_of_once(slow: Unhurried) -> None:
     slow.call("fetcher/1", "fetch", 1)
     slow.restart()
     slow.run()

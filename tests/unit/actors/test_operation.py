@@ -17,7 +17,6 @@ from signalhub.actors.api import payload
 from signalhub.actors.api.operation import (
     RESULT,
     Continuation,
-    Operation,
     cont,
     continuation_of,
     decode_continuation,
@@ -312,8 +311,3 @@ def test_an_invalid_operation_is_refused(content: Any) -> None:
     for decode in (decode_operation, decode_continuation):
         with pytest.raises(PayloadError):
             decode(msgspec.json.encode(content))
-
-
-def test_an_operation_is_compared_by_its_contents() -> None:
-    assert op("go", 1) == Operation("go", (1,))
-    assert op("go", 1) != op("go", 2)

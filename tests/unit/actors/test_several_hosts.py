@@ -91,9 +91,7 @@ def test_a_destination_that_does_not_answer_does_not_hold_up_others(hosts: Hosts
 
 
 @pytest.mark.parametrize("lost", [1, 0], ids=["request", "result"])
-def test_a_lost_batch_is_sent_again_after_pauses_that_double_up_to_ten_seconds(
-    hosts: Hosts, lost: int
-) -> None:
+def test_a_lost_batch_is_sent_again_after_growing_pauses(hosts: Hosts, lost: int) -> None:
     times: list[int] = []
 
     def lose(send: SendBatch) -> bool:
@@ -150,9 +148,7 @@ def test_a_call_behind_one_without_a_receipt_was_not_executed(hosts: Hosts) -> N
     assert hosts.notes("caller/2") == [["timeout", "no"]]
 
 
-def test_a_call_that_has_not_left_is_withdrawn_and_one_that_has_is_suppressed(
-    hosts: Hosts,
-) -> None:
+def test_a_call_that_has_not_left_is_withdrawn_and_one_that_has_is_suppressed(hosts: Hosts) -> None:
     def cancel(self: Caller) -> None:
         cancelled.append(self.cancel_call(self.pending_calls()[0].id).value)
 

@@ -81,9 +81,7 @@ def test_on_start_comes_first_then_the_inbox_then_timeouts_then_alarms(tmp_path:
     ]
 
 
-def test_an_actor_with_queued_work_is_woken_at_the_start_and_all_is_sent_again(
-    tmp_path: Path,
-) -> None:
+def test_an_actor_with_queued_work_is_woken_and_all_is_sent_again(tmp_path: Path) -> None:
     local = deaf(tmp_path)
     asked = local.begin("logged/1", "log", "hello")
     local.start("logged/1", lambda self: self.offload(work))

@@ -76,9 +76,7 @@ def test_keys_are_listed_in_order_by_prefix_and_up_to_a_limit(local: Stage) -> N
     assert state.list("c") == local.state("keeper/2").list() == {}
 
 
-def test_a_wrong_key_and_a_value_that_is_too_large_or_too_deep_are_refused(
-    local: Stage,
-) -> None:
+def test_a_wrong_key_and_a_value_that_is_too_large_or_too_deep_are_refused(local: Stage) -> None:
     with pytest.raises(TypeError, match="keys of the state must be strings, not int"):
         put(local, 7, 1)
     values: list[Any] = ["x" * 1_000, [[[[]]]]]
@@ -205,7 +203,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("statement", "expected"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_sql_cannot_leave_the_transaction_or_the_actor(
+def test_sql_stays_in_the_transaction_and_the_actor(
     local: Stage, statement: str, expected: str
 ) -> None:
     add = "INSERT INTO {items} (name) VALUES ('mug')"
@@ -244,9 +242,7 @@ def test_a_wrong_statement_is_an_error_of_the_handler(local: Stage) -> None:
 @pytest.mark.parametrize(
     ("one", "other"), [("A", "a"), ("x", "x:y"), ("^a", "A"), ("x^", "x"), ('a"b', "ab")]
 )
-def test_tables_of_actors_with_similar_keys_are_different(
-    local: Stage, one: str, other: str
-) -> None:
+def test_tables_of_actors_with_similar_keys_differ(local: Stage, one: str, other: str) -> None:
     sql(local, f"keeper/{one}", CREATE, "INSERT INTO {items} VALUES ('x', 1)")
 
     assert sql(local, f"keeper/{other}", CREATE, "SELECT * FROM {items}") == []

@@ -70,7 +70,6 @@ def locked(path: str, how: str) -> Iterator[None]:
 
 
 points: list[str] = []
-both = pytest.mark.parametrize("full", [no_pages_left, no_room_left])
 
 
 @pytest.fixture
@@ -92,67 +91,49 @@ def fail(local: Stage, full: Full) -> None:
     assert (points[-1] == "commit") == (full is no_room_left)
 
 
-@both
-def test_a_request_is_done_once_there_is_room(local: Stage, full: Full) -> None:
-    asked = local.start("caller/1", call_and_fill, 7)
-    fail(local, full)
-    assert local.notes("target/1") == ["here"]
-    local.run()
-
-    assert local.outcome(asked) is None
-    assert local.notes("target/1") == ["here", 7]
-    assert local.notes() == [7]
+def make_request(local: Stage) -> None:
+    local.start("caller/1", call_and_fill, 7)
 
 
-@both
-def test_an_alarm_rings_once_there_is_room(local: Stage, full: Full) -> None:
+def make_alarm(local: Stage) -> None:
     local.do("caller/1", lambda self: self.alarms.schedule(5, self.note_and_fill, 7).id)
     local.clock.advance(5)
-    fail(local, full)
-    local.run()
-
-    assert local.notes() == [7]
-    assert local.count("alarms") == 0
 
 
-@both
-def test_a_timeout_is_delivered_once_there_is_room(local: Stage, full: Full) -> None:
-    def call(self: Caller) -> None:
-        self.call("target/1", "later", then=self.note_and_fill, timeout=5)
-
-    local.do("caller/1", call)
+def make_timeout(local: Stage) -> None:
+    local.do("caller/1", calling("later", then="note_and_fill", timeout=5))
     local.clock.advance(5)
-    fail(local, full)
-    local.run()
-
-    assert local.notes() == [["timeout", "unknown"]]
-    assert local.count("pending") == 0
 
 
-@both
-def test_a_stored_outcome_is_not_lost_with_the_turn_that_ran_its_continuation(
-    local: Stage, full: Full
-) -> None:
+def make_stored_outcome(local: Stage) -> None:
     def fail_first(self: Caller, outcome: Any) -> None:
-        tries.append(outcome)
-        if len(tries) == 1:
+        if not tries:
+            tries.append(outcome)
             raise ValueError("so that it is stored")
         self.note_and_fill(outcome)
 
     tries: list[Any] = []
-    local.do(
-        "caller/1",
-        lambda self: self.call("target/1", "note", 7, then=self.script(fail_first)),
-    )
+    local.do("caller/1", lambda self: calling("note", 7, then=self.script(fail_first))(self))
     assert local.count("inbox") == 1
     local.clock.advance(2)
+
+
+@pytest.mark.parametrize("full", [no_pages_left, no_room_left])
+@pytest.mark.parametrize("make", [make_request, make_alarm, make_timeout, make_stored_outcome])
+def test_what_finds_no_room_has_not_happened_and_is_done_once_there_is(
+    local: Stage, make: Callable[[Stage], None], full: Full
+) -> None:
+    make(local)
     fail(local, full)
     # Something else is done first, so that what the failed turn left in memory would show.
-    local.call("target/1", "note", "else")
+    local.call("target/2", "note", "else")
     local.run()
 
-    assert local.notes() == [7]
-    assert local.count("pending", "inbox") == 0
+    is_timeout = make is make_timeout
+    assert local.notes() == [["timeout", "unknown"] if is_timeout else 7]
+    has_called = make in (make_request, make_stored_outcome)
+    assert local.notes("target/1") == (["here", 7] if has_called else ["here"])
+    assert local.count("pending", "inbox", "alarms") == 0
 
 
 def test_a_handler_that_ignores_a_full_disk_has_not_happened_either(local: Stage) -> None:
@@ -174,9 +155,7 @@ def test_a_handler_that_ignores_a_full_disk_has_not_happened_either(local: Stage
 
 
 @pytest.mark.parametrize("what", ["writes", "raises", "returns", "starts"])
-def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handler_does(
-    tmp_path: Path, what: str
-) -> None:
+def test_a_transaction_that_sqlite_rolled_back_ends_the_turn(tmp_path: Path, what: str) -> None:
     class Unlucky(Scripted):
         def on_start(self) -> None:
             if what == "starts":
@@ -233,9 +212,7 @@ def test_what_ended_during_a_failed_turn_is_asked_for_again(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("how", ["request", "continuation", "alarm", "start"])
 @pytest.mark.parametrize("what", ["put", "sql"])
-def test_a_failure_of_the_hosts_file_ends_the_turn_though_the_transaction_is_still_there(
-    how: str, what: str
-) -> None:
+def test_a_failure_of_the_hosts_file_ends_the_turn_at_once(how: str, what: str) -> None:
     class Unlucky(Scripted):
         def on_start(self) -> None:
             if how == "start":
@@ -285,9 +262,7 @@ def write_own(self: Scripted, path: str, *_: Any) -> None:
     apsw.Connection(path).execute("CREATE TABLE books (title)")
 
 
-def test_a_failure_of_a_file_of_its_own_is_an_error_of_the_handler_and_tried_again_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_failure_of_a_file_of_its_own_concerns_only_the_actor(tmp_path: Path) -> None:
     class Starting(Caller):
         def on_start(self) -> None:
             read_own(self, os.fspath(tmp_path / "absent.db"))
@@ -329,9 +304,7 @@ def little_memory() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("size", "error"), [(50_000_000, "not enough memory for the statement"), (3 * 10**9, "too big")]
 )
-def test_a_statement_that_wants_too_much_memory_is_an_error_of_the_handler(
-    local: Stage, size: int, error: str
-) -> None:
+def test_a_statement_may_want_too_much_memory(local: Stage, size: int, error: str) -> None:
     def want(self: Caller) -> None:
         self.note(size)
         self.state.sql("SELECT length(randomblob(?))", [size])

@@ -61,9 +61,7 @@ def no_database(path: Path) -> None:
         (no_database, "cannot be used"),
     ],
 )
-def test_a_file_that_is_no_hosts_is_refused_and_left_alone(
-    tmp_path: Path, make: Any, expected: str
-) -> None:
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path, make: Any, expected: str) -> None:
     path = tmp_path / "a.db"
     make(path)
     before = path.read_bytes()
@@ -157,9 +155,7 @@ def ask(local: Stage, name: str, **arguments: Any) -> dict[str, Any]:
         ("move", {"actor": "desk/unknown", "to": "@(actors/b)"}),
     ],
 )
-def test_a_command_that_makes_no_sense_is_answered_with_an_error(
-    local: Stage, name: str, arguments: dict[str, Any]
-) -> None:
+def test_a_wrong_command_is_an_error(local: Stage, name: str, arguments: dict[str, Any]) -> None:
     assert set(ask(local, name, **arguments)) == {"error"}
     assert local.call("desk/1", "note", 2) == 2
 
@@ -174,9 +170,7 @@ def set_alarms(self: Desk, size: int, count: int) -> None:
         self.alarms.schedule(3600, self.note, "x" * size, id=f"n-{number:03}")
 
 
-def test_an_answer_is_as_long_as_a_message_may_be_and_the_rest_has_an_offset(
-    local: Stage,
-) -> None:
+def test_an_answer_is_as_long_as_a_message_may_be_and_the_rest_has_an_offset(local: Stage) -> None:
     local.do("desk/1", set_alarms, 50_000, 12)
     seen: list[str] = []
     pages = 0
@@ -272,9 +266,7 @@ def test_work_of_an_actor_that_is_not_here_is_not_started(tmp_path: Path) -> Non
         assert any(isinstance(one, Offload) for one in effects) == is_started
 
 
-def test_a_result_that_is_too_large_is_replaced_under_the_id_its_caller_knows(
-    kernel: Kernel,
-) -> None:
+def test_a_result_that_is_too_large_is_replaced_under_the_callers_id(kernel: Kernel) -> None:
     kernel.turn([arrived()], START_MS)
     effects = kernel.turn([PlacesFound([ActorPlace("target/2", HOST, 1)])], START_MS)
     (sent,) = [one for one in effects if isinstance(one, SendBatch)]

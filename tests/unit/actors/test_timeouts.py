@@ -134,9 +134,7 @@ def test_timeouts_that_passed_while_the_host_was_down_come_in_their_order(tmp_pa
     assert local.kernel.counters.timeouts == 3
 
 
-def test_a_result_that_arrives_in_the_turn_of_the_timeout_is_the_only_outcome(
-    local: Stage,
-) -> None:
+def test_a_result_that_arrives_in_the_turn_of_the_timeout_is_the_only_outcome(local: Stage) -> None:
     call_id = local.ask("later", timeout=5)
     local.clock.advance(5)
     body = msgspec.Raw(b'{"ok":"just in time"}')
