@@ -32,7 +32,7 @@ from tests.support.volume import volume
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ROUNDS = volume(4, 10)
+ROUNDS = volume(2, 10)
 KEYS = 3
 CALLS = 3
 HUB_ROUNDS = volume(3, 5)
@@ -196,7 +196,8 @@ async def test_k9_a_killed_timeout_ends_as_a_timeout_or_as_the_result(
     """The result is there when the host comes back; whether there is time left, the clock says."""
     keys = stage.new_keys()
     ends: list[Any] = []
-    for round in range(1, -(-ROUNDS // 3) + 1):
+    # One that is early and one that is not, at least.
+    for round in range(1, max(2, -(-ROUNDS // 3)) + 1):
         is_early = bool(round % 2)
         await stage.caller.arm(f"timeout:{1 + round % KEYS}{then}")
         await asyncio.gather(*asked(stage, keys, op(Caller.go, round, CALLS, 0.2)))

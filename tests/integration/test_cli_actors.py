@@ -1,11 +1,10 @@
-"""`signalhub actors run` and `call` as their users run them: real processes against a real hub."""
+"""`signalhub actors run` as a process, and `signalhub actors call` against a host in this one."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from signalhub.locks import LockedFolder
 from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub, spawn_hub
 from tests.support.actors.shop import Clerk, Order, Stock
-from tests.support.process.command import SECRET, cli, line_of, started, unused_url
+from tests.support.process.command import SECRET, cli, command, line_of, started, unused_url
 
 MODULE = "tests.support.actors.shop"
 ROOT = Path(__file__).parents[2]
@@ -52,29 +51,30 @@ def run_arguments(data: Path, *classes: str) -> tuple[str, ...]:
 async def test_a_host_runs_until_it_is_told_to_stop_and_goes_on_with_the_next_start(
     hub: RunningHub, tmp_path: Path, number: signal.Signals
 ) -> None:
-    data = tmp_path / "shop"
-    arguments = run_arguments(data, "Order", "Stock")
+    data, path = tmp_path / "shop", tmp_path / "shop.toml"
+    path.write_text('call_timeout_ms = 10_000\ndurability = "process"\n')
+    arguments = (*run_arguments(data, "Order", "Stock"), "--config", str(path))
+    checkout = ("actors", "call", "order/17", "checkout", '"mug"')
     async with started(hub.url, *arguments, "--name", "shop-1") as host:
-        await line_of(
-            host.stdout, f"host shop-1 serves order, stock from {data}; press Ctrl-C to stop"
-        )
+        served = f"host shop-1 serves order, stock from {data}; press Ctrl-C to stop"
+        await line_of(host.stdout, served)
         await line_of(host.stdout, f"connected to {hub.url} as @(actors/shop-1)")
-        first = await cli(hub.url, "actors", "call", "order/17", "checkout", '"mug"')
-
+        first = await command(hub.url, *checkout)
         host.send_signal(number)
         await line_of(host.stdout, "stopped; unfinished work continues with the next start")
         assert await host.wait() == 0
     async with started(hub.url, *arguments, "--json") as host:
         who = json.loads(await line_of(host.stdout, "shop-1"))
         assert json.loads(await line_of(host.stdout, "url")) == {"connected": True, "url": hub.url}
-        second = await cli(hub.url, "actors", "call", "order/17", "checkout", '"mug"', "--json")
+        second = await command(hub.url, *checkout, "--json")
         host.send_signal(number)
         assert json.loads(await line_of(host.stdout, "stopped")) == {"stopped": True}
 
     assert (first.code, first.out, first.err) == (0, "9\n", "")
     assert second.rows() == [{"value": 8}]
-    assert who["address"] == "@(actors/shop-1)"
-    assert who["kinds"] == ["order", "stock"]
+    assert (who["address"], who["kinds"]) == ("@(actors/shop-1)", ["order", "stock"])
+    read = host_config(path, [Order, Stock])
+    assert (read.call_timeout_ms, read.durability, read.max_args) == (10_000, "process", 100)
 
 
 async def test_a_host_that_is_there_before_the_hub_says_so_once(tmp_path: Path) -> None:
@@ -93,58 +93,31 @@ async def test_a_host_that_is_there_before_the_hub_says_so_once(tmp_path: Path) 
     assert b"no hub" not in rest
 
 
-async def test_a_host_is_refused_while_another_of_its_folder_or_name_is_there(
+async def test_folders_and_names_that_belong_to_another_host_are_refused(
     hub: RunningHub, shop: Host, tmp_path: Path
 ) -> None:
+    other = run_arguments(tmp_path / "other", "Stock")
     busy = await cli(hub.url, *run_arguments(tmp_path / "shop", "Stock"))
-    twin = await cli(hub.url, *run_arguments(tmp_path / "other", "Stock"), "--name", "shop")
-
-    assert busy.code == 2
-    assert "is in use by another actor host — stop it" in busy.err
-    assert twin.code == 1
-    assert "a host shop is already running" in twin.err
-    assert "Traceback" not in twin.err
-
-
-async def test_a_folder_keeps_the_name_the_hub_has_known_it_by(
-    hub: RunningHub, shop: Host, tmp_path: Path
-) -> None:
-    refused = run_arguments(tmp_path / "other", "Stock")
-    await cli(hub.url, *refused, "--name", "shop")
-    async with started(hub.url, *refused, "--name", "else") as host:
+    twin = await cli(hub.url, *other, "--name", "shop")
+    # The folder of a host that was refused can be used under another name.
+    async with started(hub.url, *other, "--name", "else") as host:
         await line_of(host.stdout, "host else serves stock")
         await line_of(host.stdout, "as @(actors/else)")
         host.terminate()
         await host.wait()
-    renamed = await cli(hub.url, *refused, "--name", "again")
+    renamed = await cli(hub.url, *other, "--name", "again")
+    await shop.close()
+    gone = await cli(hub.url, *run_arguments(tmp_path / "new", "Stock"), "--name", "shop")
 
-    assert renamed.code == 2
+    assert (busy.code, renamed.code) == (2, 2)
+    assert "is in use by another actor host — stop it" in busy.err
     assert "belongs to the host else" in renamed.err
     assert "omit --name" in renamed.err
-
-
-async def test_the_folder_of_a_hub_is_none_for_a_host(tmp_path: Path) -> None:
-    LockedFolder(str(tmp_path / "hub")).close()
-
-    done = await cli(unused_url(), *run_arguments(tmp_path / "hub", "Stock"))
-
-    assert done.code == 2
-    assert "is the data folder of a hub" in done.err
-    assert [path.name for path in (tmp_path / "hub").iterdir()] == ["hub.lock"]
-
-
-async def test_a_file_configures_a_host(hub: RunningHub, tmp_path: Path) -> None:
-    path = tmp_path / "shop.toml"
-    path.write_text('call_timeout_ms = 10_000\ndurability = "process"\n')
-    arguments = (*run_arguments(tmp_path / "shop", "Order", "Stock"), "--config", str(path))
-    async with started(hub.url, *arguments) as host:
-        await line_of(host.stdout, "serves order, stock")
-        await line_of(host.stdout, "connected ")
-        good = await cli(hub.url, "actors", "call", "order/1", "checkout", '"mug"')
-
-    assert good.out == "9\n", good.err
-    read = host_config(path, [Order, Stock])
-    assert (read.call_timeout_ms, read.durability, read.max_args) == (10_000, "process", 100)
+    assert (twin.code, gone.code) == (1, 1)
+    assert "a host shop is already running" in twin.err
+    assert "Traceback" not in twin.err
+    assert "live in another folder" in gone.err
+    assert "--replace" in gone.err
 
 
 @pytest.mark.parametrize(
@@ -163,9 +136,8 @@ async def test_a_file_that_does_not_configure_a_host_is_exit_code_2(
     path = tmp_path / "shop.toml"
     if text is not None:
         path.write_text(text)
-
     arguments = (*run_arguments(tmp_path / "shop", "Stock"), "--config", str(path))
-    done = await cli(unused_url(), *arguments)
+    done = await command(unused_url(), *arguments)
 
     assert done.code == 2
     assert str(path) in done.err
@@ -173,31 +145,16 @@ async def test_a_file_that_does_not_configure_a_host_is_exit_code_2(
     assert not (tmp_path / "shop").exists()
 
 
-async def test_the_name_of_a_lost_folder_is_taken_only_with_replace(
-    hub: RunningHub, shop: Host, tmp_path: Path
-) -> None:
-    await shop.is_connected.wait()
-    await shop.close()
+async def test_the_folder_of_a_hub_is_none_for_a_host(tmp_path: Path) -> None:
+    LockedFolder(str(tmp_path / "hub")).close()
+    done = await command(unused_url(), *run_arguments(tmp_path / "hub", "Stock"))
 
-    done = await cli(hub.url, *run_arguments(tmp_path / "other", "Stock"), "--name", "shop")
-
-    assert done.code == 1
-    assert "live in another folder" in done.err
-    assert "--replace" in done.err
+    assert done.code == 2
+    assert "is the data folder of a hub" in done.err
+    assert [path.name for path in (tmp_path / "hub").iterdir()] == ["hub.lock"]
 
 
-async def test_a_host_whose_token_is_no_good_says_so(tmp_path: Path) -> None:
-    async with run_hub(auth={"enabled": True, "secret": SECRET}) as hub:
-        done = await cli(hub.url, *run_arguments(tmp_path / "shop", "Stock"))
-
-    assert done.code == 1
-    assert "signalhub token mint" in done.err
-    assert "Traceback" not in done.err
-
-
-async def test_a_host_that_hangs_can_be_ended_by_asking_twice(
-    hub: RunningHub, tmp_path: Path
-) -> None:
+async def test_a_host_that_hangs_ends_when_asked_twice(hub: RunningHub, tmp_path: Path) -> None:
     module = tmp_path / "hanging_shop.py"
     module.write_text(
         "import threading\n"
@@ -212,7 +169,7 @@ async def test_a_host_that_hangs_can_be_ended_by_asking_twice(
     async with started(hub.url, *arguments, variables={"PYTHONPATH": str(tmp_path)}) as host:
         await line_of(host.stdout, "serves hanging")
         await line_of(host.stdout, "connected")
-        late = await cli(hub.url, "actors", "call", "hanging/1", "hang", "--timeout", "0.5")
+        late = await command(hub.url, "actors", "call", "hanging/1", "hang", "--timeout", "0.5")
         await line_of(host.stdout, "hanging")
         host.send_signal(signal.SIGINT)
         while host.returncode is None:
@@ -226,10 +183,10 @@ async def test_a_host_that_hangs_can_be_ended_by_asking_twice(
 
 async def test_values_go_in_and_come_out_as_json(hub: RunningHub, shop: Host) -> None:
     call = ("actors", "call", "order/1")
-    echo = await cli(hub.url, *call, "echo", "-1", "null", '{"a": [true, "ä"]}', '"--x"')
-    when = await cli(hub.url, *call, "odd", '"when"')
-    keys = await cli(hub.url, *call, "odd", '"keys"', "--json")
-    bell = await cli(hub.url, *call, "odd", '"bell"')
+    echo = await command(hub.url, *call, "echo", "-1", "null", '{"a": [true, "ä"]}', '"--x"')
+    when = await command(hub.url, *call, "odd", '"when"')
+    keys = await command(hub.url, *call, "odd", '"keys"', "--json")
+    bell = await command(hub.url, *call, "odd", '"bell"')
 
     assert echo.out == '[-1,null,{"a":[true,"ä"]},"--x"]\n'
     assert when.out == '"2026-01-31T12:00:00Z"\n'
@@ -239,87 +196,86 @@ async def test_values_go_in_and_come_out_as_json(hub: RunningHub, shop: Host) ->
 
 
 async def test_what_an_actor_raises_is_told_with_its_name(hub: RunningHub, shop: Host) -> None:
-    told = await cli(hub.url, "actors", "call", "stock/mug", "reserve", "11")
-    facts = await cli(hub.url, "actors", "call", "stock/mug", "reserve", "11", "--json")
-    missing = await cli(hub.url, "actors", "call", "stock/mug", "sell")
-    unreadable = await cli(hub.url, "actors", "call", "order/1", "odd", '"parcel"')
+    reserve = ("actors", "call", "stock/mug", "reserve", "11")
+    told = await command(hub.url, *reserve)
+    facts = await command(hub.url, *reserve, "--json")
+    missing = await command(hub.url, "actors", "call", "stock/mug", "sell")
 
-    assert told.code == facts.code == missing.code == unreadable.code == 1
+    assert told.code == facts.code == missing.code == 1
     assert told.err.startswith("signalhub: stock/mug.reserve raised ValueError: none left — ")
     error = json.loads(facts.err)
-    assert error["name"] == "ValueError"
-    assert error["text"] == "none left"
+    assert (error["name"], error["text"]) == ("ValueError", "none left")
     assert error["actor"] == "stock/mug"
     assert "in reserve" in error["traceback"]
     assert "--json shows the traceback" in told.err
     assert "--json" not in error["resolution"]
     assert "Stock has no remote method sell" in missing.err
-    assert "order/1.odd was executed, but the outcome cannot be read" in unreadable.err
     assert not told.out
 
 
-async def test_no_answer_in_time_may_have_happened_and_can_be_looked_up(
-    hub: RunningHub, shop: Host
-) -> None:
-    late = await cli(hub.url, "actors", "call", "order/1", "never", "--timeout", "0.5", "--json")
+async def test_an_outcome_of_an_unknown_class_cannot_be_read(hub: RunningHub, shop: Host) -> None:
+    # In a process, because this one knows the class.
+    unreadable = await cli(hub.url, "actors", "call", "order/1", "odd", '"parcel"')
+
+    assert unreadable.code == 1
+    assert "order/1.odd was executed, but the outcome cannot be read" in unreadable.err
+
+
+async def test_a_call_without_an_answer_can_be_looked_up(hub: RunningHub, shop: Host) -> None:
+    never = ("actors", "call", "order/1", "never", "--timeout", "0.5", "--json")
+    late = await command(hub.url, *never)
     call_id = json.loads(late.err)["call"]
-    looked = await cli(hub.url, "actors", "calls", "--id", call_id, "--json")
-    shown = await cli(hub.url, "actors", "calls", "--id", call_id)
+    looked = await command(hub.url, "actors", "calls", "--id", call_id, "--json")
+    shown = await command(hub.url, "actors", "calls", "--id", call_id)
 
     assert late.code == 4
     assert json.loads(late.err)["error"] == "call_timeout"
     assert call_id in json.loads(late.err)["resolution"]
     (facts,) = looked.rows()
     assert facts["state"] == "deferred"
-    assert facts["callee"]["actor"] == "order/1"
-    assert facts["callee"]["host"] == "shop"
+    assert (facts["callee"]["actor"], facts["callee"]["host"]) == ("order/1", "shop")
     assert facts["acceptedMs"] > 0
     assert "order/1 on shop: deferred" in shown.out
 
 
-async def test_without_a_host_nothing_is_called(hub: RunningHub, shop: Host) -> None:
-    done = await cli(hub.url, "actors", "call", "clerk/1", "never", "--timeout", "0.5")
-
-    assert done.code == 1
-    assert "; served kinds: order, stock; waiting up to 0.5 s for one\n" in done.err
-    assert "signalhub: clerk/1 could not be reached within 0.5 s" in done.err
-    assert "nothing was called; start a host" in done.err
-
-
-async def test_a_call_that_waits_for_a_host_is_done_when_it_comes(
-    hub: RunningHub, tmp_path: Path
+async def test_that_nobody_serves_an_actor_or_its_host_is_away_is_said(
+    hub: RunningHub, shop: Host, tmp_path: Path
 ) -> None:
+    never = ("actors", "call", "clerk/1", "never", "--timeout", "0.5")
+    nobody = await command(hub.url, *never)
+    async with Host(Clerk, data=tmp_path / "b", url=hub.url, name="b") as host:
+        await host.is_connected.wait()
+        await command(hub.url, *never)
+    away = await command(hub.url, *never)
+
+    assert nobody.code == 1
+    assert "; served kinds: order, stock; waiting up to 0.5 s for one\n" in nobody.err
+    assert "signalhub: clerk/1 could not be reached within 0.5 s" in nobody.err
+    assert "nothing was called; start a host" in nobody.err
+    assert away.code == 4
+    assert "its host b is not connected — start that host" in away.err
+    assert "signalhub actors calls --id '@(callers/" in away.err
+
+
+async def test_a_call_that_waits_for_a_host_is_done(hub: RunningHub, tmp_path: Path) -> None:
     async with started(hub.url, "actors", "call", "stock/mug", "reserve", "3") as call:
         await line_of(call.stderr, "no kind is served now; waiting up to 30 s for one")
         async with Host(Stock, data=tmp_path / "shop", url=hub.url):
             out, _ = await call.communicate()
 
-    assert out == b"7\n"
-    assert call.returncode == 0
-
-
-async def test_that_the_host_of_an_actor_is_away_is_said(hub: RunningHub, tmp_path: Path) -> None:
-    async with Host(Clerk, data=tmp_path / "b", url=hub.url, name="b") as host:
-        await host.is_connected.wait()
-        await cli(hub.url, "actors", "call", "clerk/1", "never", "--timeout", "0.2")
-    done = await cli(hub.url, "actors", "call", "clerk/1", "never", "--timeout", "0.5")
-
-    assert done.code == 4
-    assert "its host b is not connected — start that host" in done.err
-    assert "signalhub actors calls --id '@(callers/" in done.err
+    assert (call.returncode, out) == (0, b"7\n")
 
 
 async def test_a_hub_that_is_not_there_is_exit_code_3() -> None:
-    for command in (("call", "order/1", "echo"), ("ls",), ("move", "order/1", "--to", "b")):
-        done = await cli(unused_url(), "actors", *command)
-
-        assert done.code == 3, command
+    for arguments in (("call", "order/1", "echo"), ("ls",), ("move", "order/1", "--to", "b")):
+        done = await command(unused_url(), "actors", *arguments)
+        assert done.code == 3, arguments
         assert "signalhub serve" in done.err
 
 
 async def test_the_token_must_allow_an_address_for_the_answer(tmp_path: Path) -> None:
-    def token(**permissions: list[str]) -> str:
-        return mint(
+    def token(**permissions: list[str]) -> dict[str, str]:
+        made = mint(
             Key(secret=SECRET),
             kid=None,
             subject="tests",
@@ -329,42 +285,24 @@ async def test_the_token_must_allow_an_address_for_the_answer(tmp_path: Path) ->
             issuer="signal-hub",
             now_s=time.time(),
         )
+        return {"SIGNALHUB_TOKEN": made}
 
-    async with spawn_hub(auth={"enabled": True, "secret": SECRET}) as hub:
-        everything = {"SIGNALHUB_TOKEN": token(send=["*"], register=["*"])}
-        narrow = {"SIGNALHUB_TOKEN": token(send=["*"])}
-        mute = {"SIGNALHUB_TOKEN": token(register=["callers/*"])}
+    async with run_hub(auth={"enabled": True, "secret": SECRET}) as hub:
+        everything = token(send=["*"], register=["*"])
         arguments = run_arguments(tmp_path / "shop", "Stock")
+        refused = await cli(hub.url, *arguments)
         async with started(hub.url, *arguments, variables=everything) as host:
             await line_of(host.stdout, "host ")
             await line_of(host.stdout, "connected ")
             call = ("actors", "call", "stock/mug", "reserve", "1")
-            good = await cli(hub.url, *call, variables=everything)
-            bad = await cli(hub.url, *call, variables=narrow)
-            unheard = await cli(hub.url, "actors", "ls", "--timeout", "1", variables=mute)
+            good = await command(hub.url, *call, variables=everything)
+            bad = await command(hub.url, *call, variables=token(send=["*"]))
+            mute = token(register=["callers/*"])
+            unheard = await command(hub.url, "actors", "ls", "--timeout", "1", variables=mute)
 
+    assert refused.code == bad.code == unheard.code == 1
+    assert "signalhub token mint" in refused.err
+    assert "Traceback" not in refused.err
     assert good.out == "9\n", good.err
-    assert bad.code == 1
     assert "--register 'callers/*'" in bad.err
-    assert unheard.code == 1
     assert "does not permit to send to @(actors/host-" in unheard.err
-
-
-@pytest.mark.parametrize("arguments", [["--url", unused_url()], [unused_url()], ["--help"]])
-async def test_the_customers_of_the_example_are_told_where_the_hub_is(arguments: list[str]) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(ROOT / "examples" / "shop.py"),
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-
-    if arguments == ["--help"]:
-        assert process.returncode == 0
-        assert b"--url" in out
-    else:
-        assert process.returncode == 1
-        assert err.decode().startswith(f"no hub at {arguments[-1]}")
-        assert err.count(b"\n") == 1

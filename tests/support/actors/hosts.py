@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +20,20 @@ from signalhub.actors.api import payload
 from signalhub.actors.api.operation import Operation
 from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.host import FILE, Host
-from signalhub.actors.kernel.events import DeliveryArrived, Receipted
+from signalhub.actors.kernel.events import DeliveryArrived, Event, Receipted
 from signalhub.actors.move.leave import PART_BYTES
 from signalhub.clock import Clock, SystemClock
-from signalhub.testing import HostProcess
+from signalhub.testing import HostProcess, RunningHub
 from signalhub.testing.local_actors import request_body
 from tests.support.actors.examples import QUICK
 
 PATIENCE_S = 20.0
 PAUSE_S = 0.02
-# So much of an actor takes three parts to move.
+# So large that a move takes three parts.
 BALLAST_CHARS = 2 * PART_BYTES + 1
 UNLIMITED: dict[str, Any] = {"message_rate": 0.0, "connection_rate": 0.0}
+# Whoever sends something without the hub.
+NOBODY = SimpleNamespace(sender="@(test/nobody)", payload={}, is_settleable=False)
 
 
 class Shifting(SystemClock):
@@ -48,114 +52,112 @@ class Shifting(SystemClock):
             host.kernel_events([Receipted("a batch nobody knows")])
 
 
-@asynccontextmanager
-async def hosting(
-    url: str,
-    folder: Path,
-    name: str,
-    *classes: type[Actor],
-    clock: Clock | None = None,
-    is_awaited: bool = True,
-    replaces: bool = False,
-    **config: Any,
-) -> AsyncIterator[Host]:
-    """A host that retries quickly, once the hub knows it."""
-    chosen = DurableConfig(**(QUICK | config))
-    async with Host(
-        *classes,
-        data=folder / name,
-        url=url,
-        name=name,
-        config=chosen,
-        clock=clock,
-        replaces=replaces,
-    ) as host:
-        if is_awaited:
-            async with asyncio.timeout(PATIENCE_S):
-                await host.is_connected.wait()
-        yield host
+class World:
+    """A hub, and a folder for the hosts around it."""
+
+    def __init__(self, hub: RunningHub, folder: Path) -> None:
+        self.hub = hub
+        self.folder = folder
+
+    @asynccontextmanager
+    async def host(
+        self,
+        name: str,
+        *classes: type[Actor],
+        clock: Clock | None = None,
+        is_awaited: bool = True,
+        replaces: bool = False,
+        **config: Any,
+    ) -> AsyncIterator[Host]:
+        """A host that retries quickly, once the hub knows it."""
+        chosen = DurableConfig(**(QUICK | config))
+        options: dict[str, Any] = {"config": chosen, "clock": clock, "replaces": replaces}
+        data = self.folder / name
+        async with Host(*classes, data=data, url=self.hub.url, name=name, **options) as host:
+            if is_awaited:
+                async with asyncio.timeout(PATIENCE_S):
+                    await host.is_connected.wait()
+            yield host
+
+    async def ask(self, target: str, operation: Operation) -> Any:
+        async with ActorHub(self.hub.url) as outside:
+            return await outside.ask(target, operation, timeout=PATIENCE_S)
+
+    async def command(self, host: Host | HostProcess, name: str, **arguments: Any) -> Any:
+        async with ActorHub(self.hub.url) as outside:
+            return await outside.command(host.address, name, arguments)
+
+    async def begin_move(self, actor: str, here: Any, there: Any, **options: Any) -> None:
+        await self.command(here, "move", actor=actor, to=there.address, **options)
+
+    async def move(self, actor: str, here: Any, there: Any, **options: Any) -> None:
+        await self.begin_move(actor, here, there, **options)
+        await self.arrived(actor, there)
+
+    async def arrived(self, actor: str, host: Host | HostProcess) -> None:
+        async def is_here() -> bool:
+            found = await self.command(host, "actor", actor=actor)
+            return found is not None and found["status"] == "here" and found["move"] is None
+
+        await until(is_here)
+
+    async def packed(self, host: Host) -> None:
+        """Wait until all of an actor that leaves is on its way."""
+
+        async def steps() -> list[str]:
+            return [each["step"] for each in (await self.command(host, "stats"))["moves"]]
+
+        await until(steps, ["drained"])
+
+    async def stop_hub(self, *hosts: Host) -> None:
+        """Until these hosts have noticed."""
+        await self.hub.stop()
+        for host in hosts:
+            await until(partial(is_connected, host), False)
+
+    async def start_hub(self, *hosts: Host) -> None:
+        """Until these hosts are connected again."""
+        await self.hub.start()
+        for host in hosts:
+            await until(partial(is_connected, host))
+
+    def stored(self, name: str, actor: str, key: str) -> Any:
+        """A value of an actor's state, read beside its host."""
+        query = "SELECT value FROM state WHERE actor = ? AND key = ?"
+        found = self.rows(name, query, actor, key)
+        return payload.decode(found[0]) if found else None
+
+    def rows(self, name: str, query: str, *bindings: str) -> list[Any]:
+        """The first column of what a host's store says, read beside it."""
+        path = str(self.folder / name / FILE)
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        rows = [row[0] for row in connection.execute(query, bindings)]
+        connection.close()
+        return rows
 
 
-async def ask(url: str, target: str, operation: Operation, timeout_s: float = PATIENCE_S) -> Any:
-    async with ActorHub(url) as outside:
-        return await outside.ask(target, operation, timeout=timeout_s)
-
-
-async def command(url: str, host: Host | HostProcess, name: str, **arguments: Any) -> Any:
-    async with ActorHub(url) as outside:
-        return await outside.command(host.address, name, arguments)
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+async def until(look: Callable[[], Any], wanted: object = True) -> None:
     """Wait for something that tells nobody when it happens."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await condition():  # noqa: ASYNC110  What happens elsewhere has no event here.
-            await asyncio.sleep(PAUSE_S)
+    found: Any = None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = look()
+                found = await found if inspect.isawaitable(found) else found
+                if found == wanted:
+                    return
+                await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        raise AssertionError(f"it is {found!r}, not {wanted!r}") from None
 
 
-def stored(folder: Path, name: str, actor: str, key: str) -> Any:
-    """A value of an actor's state, read beside its host."""
-    connection = apsw.Connection(str(folder / name / FILE), flags=apsw.SQLITE_OPEN_READONLY)
-    found = connection.execute(
-        "SELECT value FROM state WHERE actor = ? AND key = ?", (actor, key)
-    ).get
-    connection.close()
-    return None if found is None else payload.decode(found)
+def is_connected(host: Host) -> bool:
+    client = host._client
+    assert client is not None
+    return client.is_connected
 
 
-def rows_of(folder: Path, name: str, query: str) -> list[Any]:
-    """What a host's store says, read beside it; the first column."""
-    connection = apsw.Connection(str(folder / name / FILE), flags=apsw.SQLITE_OPEN_READONLY)
-    rows = [row[0] for row in connection.execute(query)]
-    connection.close()
-    return rows
-
-
-# Whoever sends something without the hub.
-NOBODY = SimpleNamespace(sender="@(test/nobody)", payload={}, is_settleable=False)
-
-
-def called(actor: str, operation: Operation) -> DeliveryArrived:
+def called(actor: str, operation: Operation) -> Event:
     """A call as if the hub had delivered it."""
     data = request_body(uuid4().hex, actor, operation)
     return DeliveryArrived(wire.CALL, data, NOBODY.sender, time.time_ns() // 1_000_000, NOBODY)
-
-
-async def lost(host: Host) -> None:
-    """Wait until the host has noticed that there is no hub."""
-    client = host._client
-    assert client is not None
-
-    async def is_lost() -> bool:
-        return not client.is_connected
-
-    await until(is_lost)
-
-
-async def back(host: Host) -> None:
-    """Wait until the host is connected again."""
-    client = host._client
-    assert client is not None
-
-    async def is_back() -> bool:
-        return client.is_connected
-
-    await until(is_back)
-
-
-async def arrived(url: str, host: Host | HostProcess, actor: str) -> None:
-    async def is_here() -> bool:
-        found = await command(url, host, "actor", actor=actor)
-        return found is not None and found["status"] == "here" and found["move"] is None
-
-    await until(is_here)
-
-
-async def packed(url: str, host: Host) -> None:
-    """Wait until all of an actor that leaves is on its way."""
-
-    async def is_packed() -> bool:
-        moves = (await command(url, host, "stats"))["moves"]
-        return [each["step"] for each in moves] == ["drained"]
-
-    await until(is_packed)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from signalhub.actors import Actor, CallError, remote
+from signalhub.actors import remote
 from signalhub.actors.api.outcome import of_value
 from signalhub.actors.kernel.events import Effect, Offload, OffloadEnded
-from signalhub.testing.local_actors import LocalActors
+from tests.support.actors.scripted import Scripted, Stage, shown
 
 ran: list[Any] = []
 
@@ -27,7 +27,7 @@ async def unsendable() -> object:
     return object()
 
 
-class Fetcher(Actor):
+class Fetcher(Scripted):
     @remote
     def fetch(self, *args: Any) -> str:
         return self.offload(fetch, *args, then=self.on_done)
@@ -38,39 +38,17 @@ class Fetcher(Actor):
 
     @remote
     def fail(self) -> None:
-        self.offload(fail, then=self.on_value, catch=self.on_error)
+        self.offload(fail, then=self.note, catch=self.on_done)
 
     @remote
     def unsendable(self) -> None:
         self.offload(unsendable, then=self.on_done)
 
-    @remote
-    def fetch_and_raise(self) -> None:
-        self.offload(fetch)
-        raise ValueError("no")
-
-    @remote
-    def fetch_and_cancel(self) -> str:
-        return self.cancel_call(self.offload(fetch, then=self.on_done)).value
-
-    @remote
-    def cancel(self, call_id: str) -> str:
-        return self.cancel_call(call_id).value
-
-    @remote
-    def waiting(self) -> list[Any]:
-        return [[one.target, one.method, one.deadline_ms] for one in self.pending_calls()]
-
     def on_done(self, outcome: Any) -> None:
-        self.state.put("got", repr(outcome) if isinstance(outcome, CallError) else outcome)
-
-    def on_value(self, value: Any) -> None: ...
-
-    def on_error(self, error: CallError) -> None:
-        self.state.put("got", repr(error))
+        self.state.put("got", shown(outcome))
 
 
-class Unhurried(LocalActors):
+class Unhurried(Stage):
     """Work outside is begun, and ends when the test says so."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -29,9 +29,7 @@ from signalhub.actors.store.store import HostStore
 from signalhub.actors.wire import CALL
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.local_actors import request_body
-
-# Without waiting for the disk: these tests end processes, not power.
-QUICK = DurableConfig(durability="process")
+from tests.support.actors.scripted import QUICK, Script, number_of
 
 
 class Crash(BaseException):
@@ -107,8 +105,6 @@ class Hosts:
             self._homes.update({cls.kind: side.name for cls in classes})
             self._mailboxes[side.name] = {}
 
-    # Looking.
-
     def state(self, address: str) -> State:
         (side,) = [
             side for side in self.sides if side.name == self._homes[address.partition("/")[0]]
@@ -118,14 +114,20 @@ class Hosts:
     def count(self, number: int, table: str) -> Any:
         return self.sides[number].kernel.store.execute(f"SELECT count(*) FROM {table}").get
 
-    # Doing.
-
     def call(self, target: str, operation: Operation | str, *args: Any) -> None:
         """From outside; nobody hears of the outcome."""
         wanted = operation if isinstance(operation, Operation) else op(operation, *args)
         home = self._homes[target.partition("/")[0]]
         call_id = f"outside-{self._deliveries}"
-        self._deliver(home, CALL, request_body(call_id, target, wanted), "@(test/caller)")
+        self.deliver(home, CALL, request_body(call_id, target, wanted), "@(test/caller)")
+
+    def do(self, target: str, script: Script, *args: Any) -> None:
+        """Run a function of the test as a handler."""
+        self.call(target, "run", number_of(script), *args)
+
+    def notes(self, address: str = "caller/1") -> list[Any]:
+        found: list[Any] = self.state(address).get("notes", [])
+        return found
 
     def crash(self, side: Side) -> None:
         """The process ends and starts again; the hub delivers what was not settled."""
@@ -199,12 +201,12 @@ class Hosts:
             return BatchRefused(send.batch, "no receipt in time")
         if send.to in self._mailboxes:
             for _ in range(2 if self.repeat(send) else 1):
-                self._deliver(send.to, send.type, send.data, side.name)
+                self.deliver(send.to, send.type, send.data, side.name)
         if self.lose_receipt(send):
             return BatchRefused(send.batch, "no receipt in time")
         return Receipted(send.batch)
 
-    def _deliver(self, home: str, type: str, data: bytes, sender: str) -> None:
+    def deliver(self, home: str, type: str, data: bytes, sender: str) -> None:
         self._deliveries += 1
         arrived = DeliveryArrived(type, data, sender, self.clock.now_ms(), self._deliveries)
         self._mailboxes[home][self._deliveries] = arrived

@@ -70,17 +70,17 @@ class Order(Actor):
 
     @remote
     def stumble(self, sku: str) -> str:
-        """A call whose continuation fails, until it is mended."""
+        """A call whose continuation fails, until it is repaired."""
         return self.call(ref("stock", sku), op(Stock.reserve, 1), then=self.on_stumbled)
 
     def on_stumbled(self, outcome: int) -> None:
-        if not self.state.get("is_mended", False):
+        if not self.state.get("is_repaired", False):
             raise KeyError("stumbled")
         self.state.put("stumbled", outcome)
 
     @remote
-    def mend(self) -> None:
-        self.state.put("is_mended", True)
+    def repair(self) -> None:
+        self.state.put("is_repaired", True)
 
     @remote
     def remind(self, seconds: float) -> None:
@@ -88,7 +88,7 @@ class Order(Actor):
         self.alarms.schedule("0 9 * * MON", cont(self.reminded, "coffee"), id="weekly")
 
     def reminded(self, what: str) -> None:
-        if not self.state.get("is_mended", False):
+        if not self.state.get("is_repaired", False):
             raise RuntimeError(f"no {what}")
 
 

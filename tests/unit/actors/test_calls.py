@@ -1,303 +1,409 @@
-"""Calls between actors of one host: made by a handler, executed once, answered."""
+"""Calls between actors of one host: executed once and answered, refused, or given up."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from signalhub.actors import Actor, CallError, Ref, RemoteError, op, ref, remote
-from signalhub.testing.local_actors import LocalActors
+from signalhub.actors import RESULT, Actor, Ref, RemoteError, cont, op, ref, remote
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.api.operation import Continuation
+from tests.support.actors.scripted import (
+    Caller,
+    Scripted,
+    Stage,
+    Target,
+    calling,
+    number_of,
+    stored,
+)
 
-
-class Stock(Actor):
-    """Adds up what it is told to reserve."""
-
-    @remote
-    def reserve(self, count: int) -> int:
-        left = int(self.state.get("left", 100)) - count
-        self.state.put("left", left)
-        return left
-
-    @remote
-    def note(self, value: Any) -> None:
-        self.state.put("seen", [*self.state.get("seen", []), value])
-
-    @remote
-    def fail(self) -> None:
-        raise ValueError("sold out")
-
-    @remote
-    def add(self, a: int, b: int) -> int:
-        self.state.put("additions", self.state.get("additions", 0) + 1)
-        return a + b
-
-
-class Order(Actor):
-    """Makes any call it is told to make, and keeps the outcomes."""
-
-    @remote
-    def ask(self, target: str, method: str, *args: Any) -> str:
-        return self.call(target, method, *args, then=self.on_done)
-
-    @remote
-    def ask_many(self, target: str, method: str, count: int) -> None:
-        for number in range(count):
-            self.call(target, method, number, then=self.on_done)
-
-    @remote
-    def tell(self, target: str, *values: Any) -> None:
-        for value in values:
-            self.send(target, "note", value)
-
-    @remote
-    def ask_and_raise(self, target: str) -> None:
-        self.state.put("asked", True)
-        self.call(target, Stock.reserve, 1, then=self.on_done, key="k")
-        self.send(target, Stock.note, "never")
-        self.alarms.schedule(0, self.on_done, "an alarm")
-        raise RuntimeError("changed my mind")
-
-    @remote
-    def waiting(self) -> list[str]:
-        return [call.id for call in self.pending_calls()]
-
-    def on_done(self, outcome: Any) -> None:
-        shown = repr(outcome) if isinstance(outcome, CallError) else outcome
-        self.state.put("outcomes", [*self.state.get("outcomes", []), shown])
+DAY = 86_400
+QUEUES = ("pending", "outbox", "inbox", "alarms", "keys", "offloads")
 
 
 @pytest.fixture
-def local() -> LocalActors:
-    return LocalActors(Order, Stock)
+def local() -> Stage:
+    return Stage(Caller, Target)
 
 
-def outcomes(local: LocalActors, target: str = "order/1") -> Any:
-    return local.state(target).get("outcomes", [])
+def test_calls_are_executed_once_each_and_their_values_reach_the_continuation(local: Stage) -> None:
+    for number in (1, 2, 3):
+        local.ask("note", number)
+
+    assert local.notes("target/1") == local.notes() == [1, 2, 3]
+    assert local.do("caller/1", lambda self: len(self.pending_calls())) == 0
 
 
-def test_a_call_is_executed_and_its_value_reaches_the_continuation(local: LocalActors) -> None:
-    local.call("order/1", "ask", "stock/mug", "reserve", 3)
+def test_call_returns_the_id_of_the_pending_call(local: Stage) -> None:
+    def call(self: Caller) -> list[Any]:
+        call_id = self.call(ref(Target, "1"), op(Target.note, 1), timeout=9, key="k")
+        (pending,) = self.pending_calls()
+        return [call_id, pending.id, pending.target, pending.method, pending.deadline_ms]
 
-    assert local.state("stock/mug").get("left") == 97
-    assert outcomes(local) == [97]
-
-
-def test_calls_made_one_after_the_other_all_come_back(local: LocalActors) -> None:
-    for _ in range(3):
-        local.call("order/1", "ask", "stock/mug", "reserve", 1)
-
-    assert outcomes(local) == [99, 98, 97]
-
-
-def test_call_returns_an_id_that_names_the_pending_call() -> None:
-    class Asker(Actor):
-        @remote
-        def ask(self) -> list[Any]:
-            call_id = self.call(ref(Stock, "mug"), op(Stock.reserve, 1), timeout=9, key="k")
-            (pending,) = self.pending_calls()
-            return [call_id, pending.id, pending.target, pending.method, pending.deadline_ms]
-
-    local = LocalActors(Asker, Stock)
-
-    call_id, pending_id, *about = local.call("asker/1", "ask")
+    call_id, pending_id, *about = local.do("caller/1", call)
 
     assert call_id == pending_id
     assert len(call_id) == 26
-    assert about == ["stock/mug", "reserve", local.clock.now_ms() + 9_000]
+    assert about == ["target/1", "note", local.clock.now_ms() + 9_000]
 
 
-def test_a_call_whose_continuation_has_run_is_not_pending_any_more(local: LocalActors) -> None:
-    local.call("order/1", "ask", "stock/mug", "reserve", 1)
+def test_nothing_of_a_call_happens_before_its_handler_has_returned(local: Stage) -> None:
+    def work(self: Target) -> None:
+        log.append("executed")
 
-    assert local.call("order/1", "waiting") == []
+    def call(self: Caller) -> None:
+        self.call("target/1", "run", number_of(work))
+        self.call(self.ref, "run", number_of(work))
+        log.append("returned")
 
+    log: list[str] = []
+    local.call("target/1", "note")
+    local.do("caller/1", call)
 
-def test_nothing_of_a_call_happens_before_the_handler_that_made_it_has_returned() -> None:
-    class Asker(Actor):
-        @remote
-        def ask(self) -> Any:
-            self.call("other/1", Other.get_busy)
-            return LOOKS.append("returned")
-
-    class Other(Actor):
-        @remote
-        def get_busy(self) -> None:
-            LOOKS.append("executed")
-
-    LOOKS: list[str] = []
-    local = LocalActors(Asker, Other)
-    local.call("other/1", "get_busy")
-    LOOKS.clear()
-
-    local.call("asker/1", "ask")
-
-    assert LOOKS == ["returned", "executed"]
+    assert log == ["returned", "executed", "executed"]
 
 
-@pytest.mark.parametrize("value", [0, "", None, False, [], {}, b"", 0.0])
-def test_falsy_results_are_values(value: Any) -> None:
-    class Echo(Actor):
-        @remote
-        def echo(self, value: Any) -> Any:
-            return value
+def test_falsy_results_are_values(local: Stage) -> None:
+    values = [0, "", None, False, [], {}, b"", 0.0]
+    for value in values:
+        local.ask("note", value, catch="script")
 
-    class Asker(Actor):
-        @remote
-        def ask(self, value: Any) -> None:
-            self.call("echo/1", "echo", value, then=self.on_value, catch=self.on_error)
-
-        def on_value(self, value: Any) -> None:
-            self.state.put("value", [value])
-
-        def on_error(self, error: CallError) -> None:
-            self.state.put("error", repr(error))
-
-    local = LocalActors(Asker, Echo)
-    local.call("asker/1", "ask", value)
-
-    assert local.state("asker/1").list() == {"value": [value]}
+    assert list(map(repr, local.notes())) == list(map(repr, values))
 
 
-def test_a_thousand_calls_at_once_are_executed_once_each_in_order(local: LocalActors) -> None:
-    local.call("order/1", "ask_many", "stock/mug", "note", 1_000)
+def test_a_thousand_calls_and_many_callers_at_once_are_all_answered(local: Stage) -> None:
+    def call(self: Caller) -> None:
+        for number in range(1_000):
+            self.call("target/1", "note", number, then=self.note)
 
-    assert local.state("stock/mug").get("seen") == list(range(1_000))
-    assert outcomes(local) == [None] * 1_000
+    local.do("caller/1", call)
+    assert local.notes("target/1") == local.notes() == list(range(1_000))
     assert local.kernel.counters.late_results == 0
     # The calls, and the one from outside.
     assert local.kernel.counters.requests == 1_001
 
-
-def test_many_callers_at_once_are_all_answered(local: LocalActors) -> None:
-    for number in range(200):
-        local.begin(f"order/{number}", "ask", "stock/mug", "reserve", 0)
+    for number in range(200, 400):
+        local.start(f"caller/{number}", calling("run", number_of(lambda self: "yes")))
     local.run()
-
-    assert [outcomes(local, f"order/{number}") for number in range(200)] == [[100]] * 200
-
-
-def test_a_send_is_executed_and_nobody_hears_of_it(local: LocalActors) -> None:
-    local.call("order/1", "tell", "stock/mug", 1, 2)
-
-    assert local.state("stock/mug").get("seen") == [1, 2]
-    assert outcomes(local) == []
-    assert local.call("order/1", "waiting") == []
+    assert [local.notes(f"caller/{number}") for number in range(200, 400)] == [["yes"]] * 200
 
 
-def test_a_call_to_oneself_is_a_message_like_any_other() -> None:
-    class Loner(Actor):
-        @remote
-        def start(self) -> None:
-            self.call(self.ref, Loner.step, then=self.on_step)
-            self.state.put("order", ["start"])
+def test_a_send_a_call_to_oneself_and_an_unordered_call_are_executed(local: Stage) -> None:
+    local.do("caller/1", lambda self: self.send("target/1", "note", "sent"))
+    assert (local.notes("target/1"), local.notes()) == (["sent"], []), "it has no outcome"
+    assert local.count("pending") == 0
 
-        @remote
-        def step(self) -> str:
-            self.state.put("order", [*self.state.get("order"), "step"])
-            return "done"
-
-        def on_step(self, outcome: str) -> None:
-            self.state.put("order", [*self.state.get("order"), outcome])
-
-    local = LocalActors(Loner)
-    local.call("loner/1", "start")
-
-    assert local.state("loner/1").get("order") == ["start", "step", "done"]
+    local.ask("note", "x", ordered=False)
+    local.ask("note", "y", target="caller/1")
+    assert local.notes("target/1") == ["sent", "x"]
+    assert local.notes() == ["x", "y", "y"]
 
 
+@pytest.mark.parametrize("target", ["target/1", "target/new"])
 def test_a_handler_that_raises_leaves_no_call_no_send_no_alarm_and_no_key(
-    local: LocalActors,
+    local: Stage, target: str
 ) -> None:
-    local.call("stock/mug", "note", "here")
+    def call_and_raise(self: Caller) -> None:
+        self.note("asked")
+        self.call(target, "note", 1, then=self.note, key="k")
+        self.send(target, "note", "never")
+        self.alarms.schedule(0, self.note, "an alarm")
+        raise RuntimeError("changed my mind")
 
+    local.call("target/1", "note", "here")
     with pytest.raises(RemoteError, match="changed my mind"):
-        local.call("order/1", "ask_and_raise", "stock/mug")
+        local.do("caller/1", call_and_raise)
     local.advance(3_600)
 
-    assert local.state("order/1").list() == {}
-    assert local.state("stock/mug").list() == {"seen": ["here"]}
-    for table in ("pending", "outbox", "inbox", "alarms", "keys"):
-        assert local.kernel.store.execute(f"SELECT count(*) FROM {table}").get == 0, table
-
-
-def test_a_handler_that_raises_leaves_nothing_for_an_actor_without_a_place_either(
-    local: LocalActors,
-) -> None:
-    with pytest.raises(RemoteError, match="changed my mind"):
-        local.call("order/1", "ask_and_raise", "stock/new")
-
-    assert local.state("stock/new").list() == {}
-    local.advance(3_600)
+    assert (local.notes(), local.notes("target/1")) == ([], ["here"])
+    assert local.state("target/new").list() == {}
+    assert local.count(*QUEUES) == 0
     assert local.kernel.next_due_ms() is None
 
 
-def test_changing_an_argument_after_the_call_has_no_effect() -> None:
-    class Asker(Actor):
+def test_changing_an_argument_after_the_call_has_no_effect(local: Stage) -> None:
+    def call(self: Caller) -> None:
+        items = [1]
+        self.call("target/1", "note", items)
+        self.state.put("items", items)
+        items.append(2)
+
+    local.do("caller/1", call)
+
+    assert local.notes("target/1") == [[1]]
+    assert local.state("caller/1").get("items") == [1]
+
+
+def test_arguments_may_be_named_of_many_types_and_continuations_that_are_not_run() -> None:
+    class Keeper(Scripted):
         @remote
-        def ask(self) -> None:
-            items = [1]
-            kept = {"n": 1}
-            self.call("stock/mug", "note", items, then=self.on_done)
-            self.call("stock/mug", "note", kept)
-            self.state.put("kept", kept)
-            items.append(2)
-            kept["n"] = 2
+        def take(self, some: set[int], todo: Continuation, *, when: timedelta, who: Ref) -> None:
+            self.note([sorted(some), f"{todo.method} {todo.args}", when, str(who)])
 
-        def on_done(self, outcome: Any) -> None: ...
+    def call(self: Caller) -> None:
+        todo: Any = cont(self.note, 7)
+        when = timedelta(seconds=3)
+        self.call("keeper/1", op(Keeper.take, {1, 2}, todo, when=when, who=self.ref))
 
-    local = LocalActors(Asker, Stock)
-    local.call("asker/1", "ask")
+    local = Stage(Caller, Keeper)
+    local.do("caller/1", call)
 
-    assert local.state("stock/mug").get("seen") == [[1], {"n": 1}]
-    assert local.state("asker/1").get("kept") == {"n": 1}
+    assert local.notes("keeper/1") == [[[1, 2], "note (7,)", timedelta(seconds=3), "caller/1"]]
 
 
-def test_nested_operations_run_at_the_target_in_one_hop_and_once_each() -> None:
-    class Asker(Actor):
-        @remote
-        def ask(self) -> None:
-            self.call(
-                "stock/mug",
-                op("add", op(Stock.add, 1, 10), op(Stock.add, 100, 1000)),
-                then=self.on_done,
-            )
-
-        def on_done(self, outcome: Any) -> None:
-            self.state.put("sum", outcome)
-
-    local = LocalActors(Asker, Stock)
-    local.call("asker/1", "ask")
-
-    assert local.state("asker/1").get("sum") == 1111
-    assert local.state("stock/mug").get("additions") == 3
+class Stranger(Actor):
+    @remote
+    def other(self) -> None: ...
 
 
-def test_arguments_may_be_named_and_of_many_types() -> None:
-    class Asker(Actor):
-        @remote
-        def ask(self) -> None:
-            self.call("target/1", op(Target.take, {1, 2}, when=timedelta(seconds=3), who=self.ref))
+class Unserved(Actor):
+    """Of another host."""
 
-    class Target(Actor):
-        @remote
-        def take(self, numbers: set[int], *, when: timedelta, who: Ref) -> None:
-            self.state.put("got", [sorted(numbers), when, str(who)])
-
-    local = LocalActors(Asker, Target)
-    local.call("asker/1", "ask")
-
-    assert local.state("target/1").get("got") == [[1, 2], timedelta(seconds=3), "asker/1"]
+    @remote
+    def known(self) -> None: ...
 
 
-def test_a_call_may_be_unordered(local: LocalActors) -> None:
-    class Asker(Actor):
-        @remote
-        def ask(self) -> None:
-            self.call("stock/mug", "note", "x", ordered=False)
+class Careless(Scripted):
+    async def on_async(self, outcome: Any) -> None: ...
 
-    local = LocalActors(Asker, Stock)
-    local.call("asker/1", "ask")
+    def on_generator(self, outcome: Any) -> Any:
+        yield outcome
 
-    assert local.state("stock/mug").get("seen") == ["x"]
+    def local_only(self) -> None: ...
+
+
+async def a_coroutine() -> None: ...
+
+
+def unsendable_context(self: Any) -> None:
+    self.context.state["x"] = object()
+    self.call("target/1", "note", key="k")
+
+
+REFUSED: list[tuple[str, Callable[[Any], object]]] = [
+    ("unknown kind nobody", lambda self: self.call("nobody/1", "note")),
+    ("unknown kind nobody", lambda self: self.send("nobody/1", "note")),
+    ("Target has no method absent", lambda self: self.call("target/1", "absent")),
+    ("Target has no method absent", lambda self: self.send("target/1", "absent")),
+    ("is not marked with @remote", lambda self: self.call("target/1", "script")),
+    ("is not marked with @remote", lambda self: self.call("target/1", op(Target.script, print))),
+    ("a continuation must be a method", lambda self: self.call("target/1", "note", then=print)),
+    ("has no method 'absent'", lambda self: self.call("target/1", "note", then="absent")),
+    ("argument 1", lambda self: self.call("target/1", "note", object())),
+    ("argument 1", lambda self: self.send("target/1", "note", object())),
+    ("argument 1", lambda self: self.call("target/1", "note", then=partial(self.note, object()))),
+    ("101 arguments", lambda self: self.call("target/1", "note", *range(101))),
+    ("invalid address", lambda self: self.call("target", "note")),
+    ("a target must be ref(kind, key)", lambda self: self.call(7, "note")),
+    ("an operation must be op", lambda self: self.call("target/1", 7)),
+    ("invalid method name", lambda self: self.call("target/1", "_note")),
+    ("not both", lambda self: self.call("target/1", op("note", 1), 2)),
+    ("not a method of the target Target", lambda self: self.call("target/1", Stranger.other)),
+    ("not a method of the target Target", lambda self: self.call("target/1", Unserved.known)),
+    ("the target is a elsewhere", lambda self: self.call("elsewhere/1", Unserved.known)),
+    ("timeout is 0", lambda self: self.call("target/1", "note", timeout=0)),
+    ("timeout must be a number", lambda self: self.call("target/1", "note", timeout="x")),
+    ("tombstone_ttl_ms", lambda self: self.call("target/1", "note", timeout=1e9)),
+    ("the key of a call", lambda self: self.call("target/1", "note", key="")),
+    ("the key of a call", lambda self: self.call("target/1", "note", key=7)),
+    ("errors_only needs", lambda self: self.call("target/1", "note", errors_only=True)),
+    ("RESULT is only for", lambda self: self.call("target/1", "note", RESULT)),
+    ("on_async is async", lambda self: self.call("target/1", "note", then=self.on_async)),
+    ("on_async is async", lambda self: self.call("target/1", "note", catch=self.on_async)),
+    ("is async", lambda self: self.call("target/1", "note", then=self.on_generator)),
+    ("more than 1048576 bytes", lambda self: self.call("target/1", "note", "x" * 2**21)),
+    ("the call context", unsendable_context),
+    ("offload runs async functions", lambda self: self.offload(print)),
+    ("cannot be found by name", lambda self: self.offload(self.on_async)),
+    ("cannot be found by name", lambda self: self.offload(partial(a_coroutine))),
+    ("cannot be sent", lambda self: self.offload(a_coroutine, object())),
+    ("a continuation must be a method", lambda self: self.offload(a_coroutine, then=len)),
+]
+
+
+@pytest.mark.parametrize(("expected", "attempt"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_a_wrong_call_is_refused_where_it_is_made_and_leaves_nothing(
+    expected: str, attempt: Callable[[Any], object]
+) -> None:
+    def try_it(self: Careless) -> None:
+        # The handler ends well, so whatever was stored would stay.
+        with pytest.raises((TypeError, ValueError)) as caught:
+            attempt(self)
+        assert expected in str(caught.value)
+
+    local = Stage(Careless, Target, Stranger)
+    local.call("target/1", "note")
+    local.do("careless/1", try_it)
+
+    assert local.count(*QUEUES) == 0
+
+
+def test_kinds_of_other_hosts_may_be_called_by_their_methods_or_once_they_are_declared() -> None:
+    local = Stage(Caller, foreign=["faraway"])
+
+    local.do("caller/1", lambda self: self.call(ref(Unserved, "1"), Unserved.known))
+    local.do("caller/1", lambda self: self.call("faraway/1", "anything", 1))
+
+
+def test_an_actor_can_only_call_while_its_host_runs_one_of_its_methods(local: Stage) -> None:
+    kept: list[Caller] = []
+    local.do("caller/1", kept.append)
+
+    with pytest.raises(RuntimeError, match="only while its host runs one of its methods"):
+        kept[0].call("target/1", "note")
+    with pytest.raises(RuntimeError, match="create actors through a host"):
+        Caller(ref(Caller, "1")).call("target/1", "note")
+
+
+def test_calls_with_the_same_key_are_one_call_until_it_is_forgotten(tmp_path: Path) -> None:
+    local = stored(tmp_path)
+    first = local.ask("note", 1, key="k")
+    local.restart()
+
+    assert local.ask("note", 2, key="k") == first
+    assert local.ask("note", 3, key="other") != first
+    assert local.do("caller/2", calling("note", 4, key="k")) != first
+    assert local.notes("target/1") == [1, 3, 4]
+    assert local.notes() == [1, 3]
+    local.advance(DAY - 1)
+    assert local.ask("note", 5, key="k") == first
+    local.advance(1)
+    assert local.ask("note", 6, key="k") != first
+
+
+def test_how_long_a_key_is_remembered_can_be_configured_and_old_keys_are_deleted() -> None:
+    local = Stage(Caller, Target, config=DurableConfig(idempotency_ttl_ms=5_000))
+    first = local.ask("note", key="k")
+    local.advance(5)
+
+    assert local.ask("note", key="k") != first
+    local.advance(2 * DAY)
+    for _ in range(100):
+        local.turn()
+    assert local.count("keys") == 0
+
+
+def test_a_key_stands_for_a_pending_call_however_long_that_is(local: Stage) -> None:
+    first = local.ask("later", key="k", timeout=None)
+    for _ in range(60):
+        # Enough turns for what is old to be deleted.
+        local.advance(DAY / 20)
+
+    assert local.ask("note", key="k") == first
+
+
+def test_the_key_of_a_failed_handler_or_a_cancelled_call_can_be_used_again(local: Stage) -> None:
+    def call_and_raise(self: Caller) -> None:
+        self.call("target/1", "note", 1, key="k")
+        raise ValueError("no")
+
+    local.start("caller/1", call_and_raise)
+    local.ask("note", 2, key="k")
+    assert local.notes("target/1") == [2]
+
+    first = local.ask("later", key="other")
+    local.do("caller/1", lambda self: self.cancel_call(first).value)
+    assert local.ask("note", 3, key="other") != first
+
+
+@pytest.fixture
+def placed() -> Stage:
+    placed = Stage(Caller, Target)
+    placed.call("target/1", "note", "here")
+    return placed
+
+
+def cancel(self: Caller, call_id: str = "") -> str:
+    """Cancel a call; without an id, the one that is pending."""
+    return self.cancel_call(call_id or self.pending_calls()[0].id).value
+
+
+def cancel_and_raise(self: Caller) -> None:
+    cancel(self)
+    raise ValueError("no")
+
+
+def test_a_call_that_has_not_been_executed_is_withdrawn(placed: Stage) -> None:
+    def call_and_cancel(self: Caller, target: str) -> str:
+        return cancel(self, self.call(target, "note", then=self.note))
+
+    # Both are handled before the call, which stands behind them in the inbox of the host.
+    placed.start("caller/1", calling("note"))
+    cancelled = placed.start("caller/1", cancel)
+    placed.run()
+    assert placed.outcome(cancelled) == "withdrawn"
+    for target in ("target/1", "target/new"):
+        assert placed.do("caller/1", call_and_cancel, target) == "withdrawn"
+    placed.advance(60)
+
+    assert (placed.notes(), placed.notes("target/1")) == ([], ["here"])
+    assert placed.state("target/new").list() == {}
+    assert placed.count("pending") == 0
+    assert placed.kernel.next_due_ms() is None
+
+
+def test_a_request_withdrawn_by_a_handler_of_the_same_turn_is_not_executed(tmp_path: Path) -> None:
+    # Both are stored when the turn begins, the handler that cancels first.
+    placed = stored(tmp_path, config=DurableConfig(inbound_batch_size=1, durability="process"))
+    placed.call("target/1", "note", "here")
+    placed.call("caller/1", "note")
+    placed.start("caller/1", calling("note"))
+    cancelled = placed.start("caller/1", cancel)
+    placed.turn()
+    assert placed.count("inbox") == 2
+    placed.close()
+    placed = stored(tmp_path, clock=placed.clock)
+    placed.run()
+
+    assert placed.outcome(cancelled) == "withdrawn"
+    assert placed.notes("target/1") == ["here"]
+
+
+def test_a_call_that_was_executed_or_put_off_is_suppressed_once(placed: Stage) -> None:
+    def fail(self: Caller, outcome: Any) -> None:
+        raise ValueError("no")
+
+    call_id = placed.ask("later")
+    assert placed.do("caller/2", cancel, call_id) == "not_found", "it belongs to another actor"
+    assert placed.do("caller/1", cancel, call_id) == "suppressed"
+    assert placed.do("caller/1", cancel, call_id) == "not_found"
+    assert placed.call("target/1", "answer") == [True]
+    placed.ask("put_off")
+    assert placed.do("caller/1", cancel) == "suppressed"
+    assert placed.count("inbox") == 0, "it is not tried again"
+    failing = placed.do("caller/1", lambda self: calling("note", then=self.script(fail))(self))
+    assert placed.do("caller/1", cancel, failing) == "suppressed"
+    placed.advance(3_600)
+
+    assert placed.notes() == []
+    counters = placed.kernel.counters
+    assert (counters.late_results, counters.timeouts, counters.dead) == (1, 0, 0)
+
+
+def test_a_call_that_has_ended_timed_out_or_never_existed_is_not_found(placed: Stage) -> None:
+    done, late = placed.ask("note", "done"), placed.ask("later")
+    placed.advance(30)
+    sent = placed.do("caller/1", lambda self: self.send("target/1", "note", "sent"))
+
+    for call_id in (done, late, sent, "01ARZ3NDEKTSV4RRFFQ69G5FAV"):
+        assert placed.do("caller/1", cancel, call_id) == "not_found"
+    assert placed.notes("target/1") == ["here", "done", "sent"]
+
+
+def test_a_cancel_in_a_handler_that_raises_has_not_happened(placed: Stage) -> None:
+    placed.start("caller/1", calling("note", "done"))
+    placed.start("caller/1", cancel_and_raise)
+    placed.run()
+    assert placed.notes() == ["done"]
+
+    placed.ask("put_off")
+    placed.start("caller/1", cancel_and_raise)
+    placed.run()
+    assert placed.count("inbox") == 1
+    assert placed.do("caller/1", cancel) == "suppressed"

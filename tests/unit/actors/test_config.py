@@ -1,4 +1,4 @@
-"""Settings of actors: what may be overridden, and what is said about the rest."""
+"""Settings of actors: what may be overridden, by whom, and what holds for a whole host."""
 
 from __future__ import annotations
 
@@ -8,114 +8,82 @@ from typing import Any, ClassVar
 
 import pytest
 
-from signalhub.actors.api.config import DEFAULTS, DurableConfig, check_timeout, config_of, merged
+from signalhub.actors import Actor
+from signalhub.actors.api.config import DEFAULTS, DurableConfig, check_timeout, config_of, for_host
+from signalhub.actors.api.config import merged as merged_config
+from signalhub.actors.api.kinds import Kinds
+from tests.support.actors.scripted import Scripted, Stage
 
-
-class Parent:
-    config_overrides: ClassVar[Mapping[str, Any]] = {"max_args": 7, "outbound_batch_size": 10}
-
-
-class Child(Parent):
-    config_overrides: ClassVar[Mapping[str, Any]] = {"max_args": 3}
-
-
-class Silent(Child):
-    pass
+DAY_MS = 86_400_000
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    assert (
-        DurableConfig(
-            outbound_batch_size=100,
-            outbound_timeout_ms=5000,
-            inbound_batch_size=100,
-            call_timeout_ms=30_000,
-            sweep_interval_ms=5000,
-            retry_base_ms=1000,
-            retry_cap_ms=10_000,
-            max_request_age_ms=1_800_000,
-            handler_max_attempts=5,
-            max_args=100,
-            max_depth=50,
-            max_payload_bytes=1 << 20,
-            tombstone_ttl_ms=86_400_000,
-            durability="power",
-            idempotency_ttl_ms=86_400_000,
-            handler_warn_ms=1000,
-        )
-        == DEFAULTS
+    expected = DurableConfig(
+        outbound_batch_size=100,
+        outbound_timeout_ms=5000,
+        inbound_batch_size=100,
+        call_timeout_ms=30_000,
+        sweep_interval_ms=5000,
+        retry_base_ms=1000,
+        retry_cap_ms=10_000,
+        max_request_age_ms=1_800_000,
+        handler_max_attempts=5,
+        max_args=100,
+        max_depth=50,
+        max_payload_bytes=1 << 20,
+        tombstone_ttl_ms=DAY_MS,
+        durability="power",
+        idempotency_ttl_ms=DAY_MS,
+        handler_warn_ms=1000,
     )
 
-
-def test_a_class_overrides_its_parents_and_they_the_base() -> None:
-    base = DurableConfig(max_args=50, outbound_batch_size=50, inbound_batch_size=50)
-    config = config_of(Silent, base)
-
-    assert (config.max_args, config.outbound_batch_size, config.inbound_batch_size) == (3, 10, 50)
+    assert expected == DEFAULTS == config_of(object)
 
 
-def test_without_overrides_the_base_holds() -> None:
-    assert config_of(object) == DEFAULTS
-    assert merged(DEFAULTS, {}, where="x") == DEFAULTS
+def merged(**overrides: Any) -> DurableConfig:
+    return merged_config(DEFAULTS, overrides, where="Order")
 
 
-def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(TypeError, match=r"Order: .*'max_arg'\. Did you mean 'max_args'\?.*durabil"):
-        merged(DEFAULTS, {"max_arg": 1}, where="Order")
+@pytest.mark.parametrize(
+    ("overrides", "error", "text"),
+    [
+        ({"max_arg": 1}, TypeError, r"Order: .*'max_arg'\. Did you mean 'max_args'\?.*durabil"),
+        ({"zzz": 1}, TypeError, "The keys are call_timeout_ms, durability"),
+        ({5: 1}, TypeError, "The keys are call_timeout_ms, durability"),
+        ({None: 1}, TypeError, "The keys are call_timeout_ms, durability"),
+        *[
+            ({"max_args": value}, TypeError, "Order: max_args must be an int")
+            for value in (True, 1.0, "1", None, [1])
+        ],
+        ({"max_args": 0}, ValueError, "Order: max_args is 0; use a number above 0"),
+        ({"max_args": -1}, ValueError, "Order: max_args is -1; use a number above 0"),
+        ({"max_depth": 101}, ValueError, "max_depth is 101; use at most 100"),
+        ({"outbound_batch_size": 1_001}, ValueError, "size is 1001; use at most 1000"),
+        ({"durability": "none"}, ValueError, "'power' or 'process'"),
+        ({"durability": 1}, TypeError, "'power' or 'process'"),
+        *[
+            ({key: DAY_MS}, ValueError, f"Order: tombstone_ttl_ms = {DAY_MS} must exceed {key}")
+            for key in ("call_timeout_ms", "max_request_age_ms")
+        ],
+    ],
+)
+def test_a_wrong_override_is_refused(overrides: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        merged_config(DEFAULTS, overrides, where="Order")
+    with pytest.raises(error):
+        DurableConfig(**{f"{key}": value for key, value in overrides.items()})
+    with pytest.raises(error, match=text.replace("Order", "Bad")):
+        type("Bad", (Actor,), {"config_overrides": overrides})
 
 
-@pytest.mark.parametrize("key", ["zzz", 5, None])
-def test_a_key_like_no_other_is_refused_with_all_there_are(key: Any) -> None:
-    with pytest.raises(TypeError, match="The keys are call_timeout_ms, durability"):
-        merged(DEFAULTS, {key: 1}, where="Order")
-
-
-@pytest.mark.parametrize("value", [True, 1.0, "1", None, [1]])
-def test_numbers_are_whole_and_a_bool_is_none(value: Any) -> None:
-    with pytest.raises(TypeError, match="Order: max_args must be an int"):
-        merged(DEFAULTS, {"max_args": value}, where="Order")
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_numbers_are_positive(value: int) -> None:
-    with pytest.raises(ValueError, match=f"Order: max_args is {value}; use a number above 0"):
-        merged(DEFAULTS, {"max_args": value}, where="Order")
-
-
-def test_values_cannot_be_deeper_than_the_stack_allows() -> None:
-    with pytest.raises(ValueError, match="max_depth is 101; use at most 100"):
-        merged(DEFAULTS, {"max_depth": 101}, where="Order")
-
-
-def test_durability_is_one_of_two() -> None:
-    assert merged(DEFAULTS, {"durability": "process"}, where="Order").durability == "process"
-    with pytest.raises(ValueError, match="'power' or 'process'"):
-        merged(DEFAULTS, {"durability": "none"}, where="Order")
-    with pytest.raises(TypeError, match="'power' or 'process'"):
-        merged(DEFAULTS, {"durability": 1}, where="Order")
-
-
-@pytest.mark.parametrize("key", ["call_timeout_ms", "max_request_age_ms"])
-def test_an_id_is_remembered_longer_than_its_request_can_come_again(key: str) -> None:
-    with pytest.raises(ValueError, match=f"Order: tombstone_ttl_ms = 86400000 must exceed {key}"):
-        merged(DEFAULTS, {key: 86_400_000}, where="Order")
-    together = {key: 86_400_000, "tombstone_ttl_ms": 86_400_001}
-    assert merged(DEFAULTS, together, where="Order").tombstone_ttl_ms == 86_400_001
-
-
-def test_a_config_made_directly_is_checked_as_well() -> None:
-    with pytest.raises(ValueError, match="must exceed"):
-        DurableConfig(tombstone_ttl_ms=1)
-    with pytest.raises(TypeError, match="max_args"):
-        DurableConfig(max_args=True)
-
-
-def test_overrides_are_a_mapping() -> None:
-    class Wrong:
-        config_overrides: ClassVar[Any] = [("max_args", 1)]
-
+def test_overrides_at_their_limits_are_accepted() -> None:
+    assert merged() == DEFAULTS
+    assert merged(durability="process").durability == "process"
+    assert merged(max_depth=100, outbound_batch_size=1_000).max_depth == 100
+    for key in ("call_timeout_ms", "max_request_age_ms"):
+        assert merged(**{key: DAY_MS, "tombstone_ttl_ms": DAY_MS + 1})
     with pytest.raises(TypeError, match="Wrong: config_overrides must be a mapping"):
-        config_of(Wrong)
+        config_of(type("Wrong", (), {"config_overrides": [("max_args", 1)]}))
 
 
 @pytest.mark.parametrize(
@@ -126,19 +94,110 @@ def test_a_timeout_is_seconds_or_none(timeout: Any, ms: int | None) -> None:
     assert check_timeout(DEFAULTS, timeout) == ms
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), timedelta(0)])
-def test_a_timeout_lies_ahead(timeout: Any) -> None:
-    with pytest.raises(ValueError, match="or None for no timeout"):
-        check_timeout(DEFAULTS, timeout)
+def test_a_timeout_is_a_number_ahead_and_shorter_than_ids_are_remembered() -> None:
+    wrong: dict[tuple[Any, str], list[Any]] = {
+        (ValueError, "or None for no timeout"): [0, -1, float("nan"), float("inf"), timedelta(0)],
+        (TypeError, "timeout must be a number of seconds"): [True, "30", [1]],
+        (ValueError, "tombstone_ttl_ms = 86400000"): [86_400, 10**9, 1e308, 10**400],
+    }
+    for (error, text), timeouts in wrong.items():
+        for timeout in timeouts:
+            with pytest.raises(error, match=text):
+                check_timeout(DEFAULTS, timeout)
 
 
-@pytest.mark.parametrize("timeout", [True, "30", [1]])
-def test_a_timeout_is_a_number(timeout: Any) -> None:
-    with pytest.raises(TypeError, match="timeout must be a number of seconds"):
-        check_timeout(DEFAULTS, timeout)
+class Plain(Scripted):
+    """With the settings of its host."""
 
 
-@pytest.mark.parametrize("timeout", [86_400, 10**9, 1e308, 10**400])
-def test_a_timeout_is_shorter_than_ids_are_remembered(timeout: float) -> None:
-    with pytest.raises(ValueError, match="tombstone_ttl_ms = 86400000"):
-        check_timeout(DEFAULTS, timeout)
+class Parent(Plain):
+    config_overrides: ClassVar[Mapping[str, Any]] = {"max_args": 7, "outbound_timeout_ms": 10_000}
+
+
+class Child(Parent):
+    config_overrides: ClassVar[Mapping[str, Any]] = {"max_args": 3, "retry_cap_ms": 60_000}
+
+
+class Quick(Plain):
+    config_overrides: ClassVar[Mapping[str, Any]] = {
+        "outbound_timeout_ms": 1_000,
+        "outbound_batch_size": 10,
+        "inbound_batch_size": 500,
+        "sweep_interval_ms": 1_000,
+        "max_request_age_ms": 60_000,
+        "durability": "process",
+    }
+
+
+class Forgetful(Plain):
+    config_overrides: ClassVar[Mapping[str, Any]] = {
+        "tombstone_ttl_ms": 60_000,
+        "max_request_age_ms": 30_000,
+    }
+
+
+class Mindful(Plain):
+    config_overrides: ClassVar[Mapping[str, Any]] = {"tombstone_ttl_ms": 10 * DAY_MS}
+
+
+def test_a_class_overrides_its_parents_and_these_the_host() -> None:
+    base = DurableConfig(max_args=9, max_depth=9, inbound_batch_size=9)
+    kinds = Kinds([Parent, Child, Quick, Plain], base)
+
+    def settings(kind: str) -> tuple[int, int, int]:
+        config = kinds.config(kind)
+        return config.max_args, config.max_depth, config.outbound_timeout_ms
+
+    assert [settings(kind) for kind in ("parent", "child", "quick", "plain")] == [
+        *((7, 9, 10_000), (3, 9, 10_000), (9, 9, 10_000), (9, 9, 10_000))
+    ]
+    assert (list(kinds)[:2], kinds.names[:2]) == (["parent", "child"], ["child", "parent"])
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        ([], {}),
+        ([Plain], {}),
+        ([Child], {"outbound_timeout_ms": 10_000, "retry_cap_ms": 60_000}),
+        # The most patient class decides about times, the host's own among them.
+        ([Quick, Child], {"outbound_timeout_ms": 10_000, "max_request_age_ms": 1_800_000}),
+        ([Quick], {"outbound_timeout_ms": 1_000, "durability": "process"}),
+        # The least is done at a time, and one class that needs the disk is enough.
+        ([Quick, Plain], {"outbound_timeout_ms": 5_000, "durability": "power"}),
+        ([Quick, Plain], {"outbound_batch_size": 10, "inbound_batch_size": 100}),
+        ([Quick, Plain], {"sweep_interval_ms": 1_000}),
+        # Ids are never forgotten before other hosts expect it.
+        ([Forgetful], {"tombstone_ttl_ms": DAY_MS}),
+        ([Mindful, Plain], {"tombstone_ttl_ms": 10 * DAY_MS}),
+    ],
+)
+def test_what_holds_for_a_host(classes: list[type[Actor]], expected: dict[str, Any]) -> None:
+    config = for_host(DEFAULTS, classes)
+
+    assert {key: getattr(config, key) for key in expected} == expected
+    assert config.max_args == DEFAULTS.max_args
+    assert for_host(config, classes) == config, "also for a host that has it already"
+    assert Kinds(classes, DEFAULTS).host_config == config
+    if not expected:
+        assert config == DEFAULTS
+
+
+def test_a_class_cannot_allow_timeouts_beyond_what_other_hosts_remember() -> None:
+    def call(self: Mindful, seconds: float) -> None:
+        self.call("plain/2", "note", then=self.note, timeout=seconds)
+
+    local = Stage(Mindful, Plain)
+    with pytest.raises(ValueError, match="a repeat could run twice"):
+        local.do("mindful/1", call, 5 * DAY_MS / 1000)
+    local.do("mindful/1", call, DAY_MS / 2000)
+
+
+@pytest.mark.parametrize("key", ["call_timeout_ms", "max_request_age_ms"])
+def test_a_class_cannot_try_calls_for_longer_than_other_hosts_remember(key: str) -> None:
+    overrides = {"tombstone_ttl_ms": 10 * DAY_MS, key: 5 * DAY_MS}
+    stubborn: Any = type("Stubborn", (Actor,), {"config_overrides": overrides})
+
+    with pytest.raises(ValueError, match=f"Stubborn: {key} = .* of the host's own configuration"):
+        Kinds([stubborn], DEFAULTS)
+    assert Kinds([stubborn], DurableConfig(tombstone_ttl_ms=10 * DAY_MS))

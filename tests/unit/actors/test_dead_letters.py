@@ -1,236 +1,200 @@
-"""What actors have given up: kept, shown, tried again."""
+"""What was given up or could not be read: kept, shown, tried again, and never fatal."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from signalhub.actors import Actor, CallError, Token, alias, remote, wire
+from signalhub.actors import alias, remote, wire
 from signalhub.actors.kernel.calls import WaitingCall
 from signalhub.actors.kernel.dead_letters import DeadLetter, Evidence, contents
-from signalhub.testing.local_actors import LocalActors
+from signalhub.actors.kernel.events import (
+    DeliveryArrived,
+    Effect,
+    LocateActors,
+    SendBatch,
+    SettleDelivery,
+)
+from signalhub.testing.local_actors import CALLER
+from tests.support.actors.scripted import Scripted, Stage, Target, stored
+
+HALF_AN_HOUR = 1_800
 
 
-class Echo(Actor):
-    @remote
-    def echo(self, value: Any) -> Any:
-        return value
-
-    @remote
-    def later(self) -> Token:
-        token = self.defer()
-        self.state.put("token", token)
-        return token
-
-    @remote
-    def answer(self, value: Any) -> None:
-        self.resolve(self.state.get("token"), value)
-
-
-class Asker(Actor):
-    @remote
-    def ask(self, method: str = "echo", *args: Any) -> None:
-        self.call("echo/1", method, *args, then=self.on_done, timeout=None)
+class Caller(Scripted):
+    is_broken: ClassVar[bool] = False
 
     @remote
-    def letters(self) -> list[str]:
-        return [letter.error for letter in self.dead_letters()]
-
-    @remote
-    def try_again(self) -> list[bool]:
-        return [self.redrive(letter.id) for letter in self.dead_letters()]
-
-    @remote
-    def try_again_and_raise(self) -> None:
-        assert all(self.try_again())
-        raise ValueError("no")
-
-    @remote
-    def try_unknown(self) -> bool:
-        return self.redrive("01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    def ask(self, method: str, *args: Any) -> None:
+        self.call("target/1", method, *args, then=self.on_done, timeout=None)
 
     def on_done(self, outcome: Any) -> None:
-        if is_broken:
+        if Caller.is_broken:
             raise KeyError("broken")
-        self.state.put("got", [*self.state.get("got", []), outcome])
+        self.note(outcome)
 
 
-is_broken: list[bool] = []
-
-
-@pytest.fixture
-def buried(tmp_path: Any) -> LocalActors:
-    """An actor with a dead letter: a continuation that failed for a reason now gone."""
-    is_broken[:] = [True]
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "echo", 7)
-    local.advance(60)
-    is_broken.clear()
-    assert len(letters(local)) == 1
-    return local
-
-
-def letters(local: LocalActors) -> list[DeadLetter]:
-    return local.kernel.letters.of("asker/1")
-
-
-def got(local: LocalActors) -> Any:
-    return local.state("asker/1").get("got")
-
-
-def test_an_actor_sees_its_letters(buried: LocalActors) -> None:
-    assert buried.call("asker/1", "letters") == ["KeyError: 'broken'"]
-    assert buried.call("asker/2", "letters") == []
-
-
-def test_a_letter_survives_a_restart_and_is_redriven_with_its_outcome(buried: LocalActors) -> None:
-    buried.restart()
-
-    assert buried.call("asker/1", "try_again") == [True]
-    assert got(buried) == [7]
-    assert letters(buried) == []
-    assert buried.kernel.store.execute("SELECT count(*) FROM pending").get == 0
-
-
-def test_a_letter_is_redriven_once(buried: LocalActors) -> None:
-    (letter,) = letters(buried)
-    now_ms = buried.clock.now_ms()
-
-    assert buried.kernel.letters.redrive("asker/1", letter.id, now_ms) is True
-    assert buried.kernel.letters.redrive("asker/1", letter.id, now_ms) is False
-    buried.run()
-    assert got(buried) == [7]
-
-
-def test_there_is_nothing_to_redrive_under_an_unknown_id(buried: LocalActors) -> None:
-    assert buried.call("asker/1", "try_unknown") is False
-
-
-def test_a_redriven_letter_that_fails_again_is_a_letter_again(buried: LocalActors) -> None:
-    is_broken.append(True)
-    buried.call("asker/1", "try_again")
-    buried.advance(60)
-
-    (letter,) = letters(buried)
-    assert letter.attempts == 5
-
-
-def test_a_redrive_in_a_handler_that_raises_has_not_happened(buried: LocalActors) -> None:
-    with pytest.raises(ValueError, match="no"):
-        buried.call("asker/1", "try_again_and_raise")
-    buried.advance(60)
-
-    assert got(buried) is None
-    assert len(letters(buried)) == 1
-    assert not buried.kernel.has_work
-    assert buried.kernel.counters.late_results == 0
-    assert buried.call("asker/1", "try_again") == [True]
-    assert got(buried) == [7]
-
-
-def test_a_letter_can_be_thrown_away(buried: LocalActors) -> None:
-    (letter,) = letters(buried)
-
-    assert buried.kernel.letters.purge("asker/1", letter.id) is True
-    assert buried.kernel.letters.purge("asker/1", letter.id) is False
-    assert letters(buried) == []
-
-
-def test_people_can_read_a_letter(buried: LocalActors) -> None:
-    (letter,) = letters(buried)
-    shown = contents(buried.kernel.store, "asker/1", letter.id)
-
-    assert shown is not None
-    assert (shown["dest"], shown["method"]) == ("echo/1", "echo")
-    assert shown["outcome"] == '{"ok":7}'
-    assert shown["then"] == '{"m":"on_done","a":[],"k":{}}'
-    assert contents(buried.kernel.store, "asker/1", "absent") is None
-
-
-class Renamed(Asker):
+class Renamed(Caller):
     """`on_done` is gone."""
 
-    kind = "asker"
+    kind = "caller"
     on_done = None  # type: ignore[assignment]
 
 
 class Found(Renamed):
     """And has become another method."""
 
-    kind = "asker"
+    kind = "caller"
 
     @alias("on_done")
     def on_outcome(self, outcome: Any) -> None:
-        shown = repr(outcome) if isinstance(outcome, CallError) else outcome
-        self.state.put("found", shown)
+        self.note(["found", outcome])
 
 
-def test_a_continuation_whose_method_is_gone_is_a_letter_at_the_start(
-    tmp_path: Any, caplog: pytest.LogCaptureFixture
+def redrive(self: Scripted) -> list[bool]:
+    return [self.redrive(letter.id) for letter in self.dead_letters()]
+
+
+def redrive_and_raise(self: Scripted) -> None:
+    assert redrive(self) == [True]
+    raise ValueError("no")
+
+
+def letters(local: Stage) -> list[DeadLetter]:
+    return local.kernel.letters.of("caller/1")
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr(Caller, "is_broken", False)
+    return stored(tmp_path, Caller, Target)
+
+
+@pytest.fixture
+def dead(local: Stage) -> Stage:
+    """An actor with a dead letter: its continuation failed for a reason that is gone."""
+    Caller.is_broken = True
+    local.call("caller/1", "ask", "note", 7)
+    local.advance(60)
+    Caller.is_broken = False
+    assert len(letters(local)) == 1
+    return local
+
+
+@pytest.fixture
+def renamed(local: Stage) -> Stage:
+    """An actor with a pending call whose continuation is gone after a restart."""
+    local.call("caller/1", "ask", "later")
+    local.restart(Renamed, Target)
+    local.run()
+    return local
+
+
+def test_an_actor_sees_its_letters_and_redrives_them(dead: Stage) -> None:
+    def errors(self: Scripted) -> list[str]:
+        return [letter.error for letter in self.dead_letters()]
+
+    Caller.is_broken = True
+    dead.do("caller/1", redrive)
+    dead.advance(60)
+    assert [letter.attempts for letter in letters(dead)] == [5], "it has failed again"
+    Caller.is_broken = False
+    dead.restart()
+    assert dead.do("caller/1", errors) == ["KeyError: 'broken'"]
+    assert dead.do("caller/2", errors) == []
+    (letter,) = letters(dead)
+    assert dead.do("caller/1", lambda self: self.redrive("01ARZ3NDEKTSV4RRFFQ69G5FAV")) is False
+
+    assert dead.do("caller/1", redrive) == [True]
+    assert dead.kernel.letters.redrive("caller/1", letter.id, dead.clock.now_ms()) is False
+    assert dead.notes() == [7]
+    assert letters(dead) == []
+    assert dead.count("pending") == 0
+
+
+def test_a_redrive_in_a_handler_that_raises_has_not_happened(dead: Stage) -> None:
+    with pytest.raises(ValueError, match="no"):
+        dead.do("caller/1", redrive_and_raise)
+    dead.advance(60)
+
+    assert dead.notes() == []
+    assert not dead.kernel.has_work
+    assert dead.kernel.counters.late_results == 0
+    assert dead.do("caller/1", redrive) == [True]
+    assert dead.notes() == [7]
+
+
+def test_a_letter_can_be_read_and_deleted(dead: Stage) -> None:
+    (letter,) = letters(dead)
+    shown = contents(dead.kernel.store, "caller/1", letter.id)
+
+    assert shown is not None
+    assert (shown["dest"], shown["method"]) == ("target/1", "note")
+    assert shown["outcome"] == '{"ok":7}'
+    assert shown["then"] == '{"m":"on_done","a":[],"k":{}}'
+    assert dead.kernel.letters.purge("caller/1", letter.id) is True
+    assert dead.kernel.letters.purge("caller/1", letter.id) is False
+    assert contents(dead.kernel.store, "caller/1", letter.id) is None
+    assert letters(dead) == []
+
+
+def test_a_pending_continuation_whose_method_is_gone_is_a_letter_at_the_start(
+    local: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "later")
-    local.restart(Renamed, Echo)
+    local.call("caller/1", "ask", "later")
+    local.restart(Renamed, Target)
     local.run()
 
     (letter,) = letters(local)
     assert letter.error == "Renamed no longer has a method on_done"
     assert "is set aside" in caplog.text
-    assert local.kernel.store.execute("SELECT count(*) FROM pending").get == 0
+    assert local.count("pending") == 0
 
 
-def test_the_outcome_that_comes_later_is_added_to_the_letter(tmp_path: Any) -> None:
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "later")
-    local.restart(Renamed, Echo)
-    local.call("echo/1", "answer", 8)
-    assert local.kernel.counters.late_results == 0
-    local.restart(Found, Echo)
+def test_a_renamed_method_is_found_by_its_alias(local: Stage) -> None:
+    local.call("caller/1", "ask", "later")
+    local.restart(Found, Target)
+    local.call("target/1", "answer", 8)
 
-    assert local.call("asker/1", "try_again") == [True]
-    assert local.state("asker/1").get("found") == 8
+    assert local.notes() == [["found", 8]]
 
 
-def test_a_letter_without_an_outcome_waits_for_it_once_it_is_redriven(tmp_path: Any) -> None:
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "later")
-    local.restart(Renamed, Echo)
-    local.run()
-    local.restart(Found, Echo)
-    assert local.call("asker/1", "try_again") == [True]
-    assert local.state("asker/1").get("found") is None
-    local.call("echo/1", "answer", 8)
+@pytest.mark.parametrize("is_early", [True, False])
+def test_an_outcome_may_come_before_or_after_a_redrive(renamed: Stage, is_early: bool) -> None:
+    if is_early:
+        renamed.call("target/1", "answer", 8)
+    assert renamed.kernel.counters.late_results == 0
+    renamed.restart(Found, Target)
+    assert renamed.do("caller/1", redrive) == [True]
+    if not is_early:
+        assert renamed.notes() == []
+        renamed.call("target/1", "answer", 8)
 
-    assert local.state("asker/1").get("found") == 8
-
-
-def test_a_second_outcome_for_a_letter_is_late(tmp_path: Any) -> None:
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "later")
-    local.restart(Renamed, Echo)
-    local.run()
-    (letter,) = letters(local)
-    assert local.kernel.letters.add_outcome("asker/1", letter.call_id, b'{"ok":1}') is True
-
-    assert local.kernel.letters.add_outcome("asker/1", letter.call_id, b'{"ok":2}') is False
+    assert renamed.notes() == [["found", 8]]
 
 
-def test_a_continuation_whose_method_is_gone_when_its_outcome_is_there_is_not_tried_again(
-    tmp_path: Any,
-) -> None:
-    is_broken[:] = [True]
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "echo", 7)
-    local.restart(Renamed, Echo)
+def test_a_second_outcome_for_a_letter_is_late(renamed: Stage) -> None:
+    (letter,) = letters(renamed)
+    add = renamed.kernel.letters.add_outcome
+
+    assert add("caller/1", letter.call_id, b'{"ok":1}') is True
+    assert add("caller/1", letter.call_id, b'{"ok":2}') is False
+
+
+def test_a_continuation_whose_method_is_gone_is_not_tried_again(local: Stage) -> None:
+    Caller.is_broken = True
+    local.call("caller/1", "ask", "note", 7)
+    local.restart(Renamed, Target)
     local.advance(2)
 
     (letter,) = letters(local)
     assert "Renamed has no method on_done; if it was renamed, add @alias" in letter.error
-    local.restart(Found, Echo)
-    assert local.call("asker/1", "try_again") == [True]
-    assert local.state("asker/1").get("found") == 7
-    is_broken.clear()
+    local.restart(Found, Target)
+    assert local.do("caller/1", redrive) == [True]
+    assert local.notes() == [["found", 7]]
 
 
 @pytest.mark.parametrize(
@@ -238,56 +202,41 @@ def test_a_continuation_whose_method_is_gone_when_its_outcome_is_there_is_not_tr
     [('"then"', "invalid payload"), ("context", "the context of the call cannot be read")],
 )
 def test_what_is_stored_and_cannot_be_read_is_a_letter_and_not_a_crash(
-    tmp_path: Any, column: str, expected: str
+    local: Stage, column: str, expected: str
 ) -> None:
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "later")
+    local.call("caller/1", "ask", "later")
     with local.kernel.store.transaction():
         local.kernel.store.execute(f"UPDATE pending SET {column} = ?", (b"nonsense",))
     local.restart()
-    local.call("echo/1", "answer", 8)
+    local.call("target/1", "answer", 8)
 
     (letter,) = letters(local)
     assert expected in letter.error
 
 
-def test_a_gone_catch_is_a_letter_at_the_start_as_well(tmp_path: Any) -> None:
-    class Catching(Actor):
-        @remote
-        def ask(self) -> None:
-            self.call("echo/1", "later", then=self.on_value, catch=self.on_error)
+def test_a_catch_that_is_gone_is_a_letter_at_the_start_as_well(local: Stage) -> None:
+    def call(self: Caller) -> None:
+        self.call("target/1", "later", then=self.note, catch=self.on_done)
 
-        def on_value(self, value: Any) -> None: ...
-
-        def on_error(self, error: CallError) -> None: ...
-
-    class Bold(Actor):
-        kind = "catching"
-
-        def on_value(self, value: Any) -> None: ...
-
-    local = LocalActors(Catching, Echo, path=tmp_path / "a.db")
-    local.call("catching/1", "ask")
-    local.restart(Bold, Echo)
+    local.do("caller/1", call)
+    local.restart(Renamed, Target)
     local.run()
 
-    assert "no longer has a method on_error" in local.kernel.letters.of("catching/1")[0].error
+    assert "no longer has a method on_done" in letters(local)[0].error
 
 
-def test_calls_of_a_kind_that_is_not_served_any_more_are_left_alone(tmp_path: Any) -> None:
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db")
-    local.call("asker/1", "ask", "later")
-    local.restart(Echo)
+def test_calls_of_a_kind_that_is_no_longer_served_are_left_alone(local: Stage) -> None:
+    local.call("caller/1", "ask", "later")
+    local.restart(Target)
     local.run()
 
     assert letters(local) == []
-    local.restart(Asker, Echo)
-    local.call("echo/1", "answer", 8)
-    assert got(local) == [8]
+    local.restart(Caller, Target)
+    local.call("target/1", "answer", 8)
+    assert local.notes() == [8]
 
 
-def test_what_could_not_be_read_is_shown_and_cannot_be_redriven() -> None:
-    local = LocalActors(Echo)
+def test_what_could_not_be_read_is_shown_and_cannot_be_redriven(local: Stage) -> None:
     local.deliver(wire.BATCH, b"\xffnonsense", "@(actors/new)")
     local.run()
     (letter,) = local.kernel.letters.of("")
@@ -300,13 +249,170 @@ def test_what_could_not_be_read_is_shown_and_cannot_be_redriven() -> None:
 
 
 @pytest.mark.parametrize("outcome", [None, b"{}"])
-def test_what_a_call_leaves_behind_is_enough_to_wait_for_it_again(outcome: bytes | None) -> None:
-    calls = LocalActors(Asker, Echo).kernel.calls
-    waiting = WaitingCall("c1", "echo/1", "echo", b"then", b"catch", True, b"null")
+def test_a_call_can_be_restored_from_its_evidence(local: Stage, outcome: bytes | None) -> None:
+    calls = local.kernel.calls
+    waiting = WaitingCall("c1", "target/1", "note", b"then", b"catch", True, b"null")
     evidence = Evidence.of(waiting, outcome)
 
-    item = calls.restore("asker/1", "c1", evidence)
+    item = calls.restore("caller/1", "c1", evidence)
 
-    assert calls.find("asker/1", "c1") == waiting
+    assert calls.find("caller/1", "c1") == waiting
     assert evidence.outcome == outcome
     assert (item is None) == (outcome is None)
+
+
+class Silent(Stage):
+    """A hub that does not say where `target/1` lives, until it does."""
+
+    is_silent = True
+
+    def _perform(self, effect: Effect) -> None:
+        if self.is_silent and isinstance(effect, LocateActors) and "target/1" in effect.actors:
+            return
+        super()._perform(effect)
+
+
+@pytest.fixture
+def silent() -> Silent:
+    return Silent(Caller, Target)
+
+
+def send(self: Caller, value: Any = 7) -> None:
+    self.send("target/1", "note", value)
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_a_call_without_a_timeout_ends_after_half_an_hour(silent: Silent, is_ordered: bool) -> None:
+    def call(self: Caller) -> None:
+        self.call("target/1", "note", then=self.note, timeout=None, ordered=is_ordered)
+
+    silent.do("caller/1", call)
+    silent.advance(HALF_AN_HOUR - 1)
+    assert silent.notes() == []
+    silent.advance(6)
+
+    assert silent.notes()[0].startswith("CallUndeliverable")
+    assert silent.count("outbox", "pending") == 0
+
+
+def test_calls_and_sends_wait_in_order_until_their_target_is_found(silent: Silent) -> None:
+    silent.call("caller/1", "ask", "note", "call")
+    for number in range(5):
+        silent.do("caller/1", send, number)
+    silent.advance(HALF_AN_HOUR - 60)
+    silent.is_silent = False
+    for number in range(5, 10):
+        silent.do("caller/1", send, number)
+    silent.advance(30)
+
+    assert silent.notes("target/1") == ["call", *range(10)]
+    assert silent.notes() == ["call"]
+
+
+def test_a_send_that_finds_no_receiver_is_a_letter_and_can_be_sent_again(silent: Silent) -> None:
+    silent.do("caller/1", send)
+    silent.advance(HALF_AN_HOUR + 6)
+    (letter,) = letters(silent)
+    assert (letter.origin, letter.error) == ("send", "no receipt within 1800 s")
+    shown = contents(silent.kernel.store, "caller/1", letter.id)
+    assert shown is not None
+    assert shown["dest"] == "target/1"
+
+    silent.is_silent = False
+    silent.call("target/1", "note", "is here by now")
+    with pytest.raises(ValueError, match="no"):
+        silent.do("caller/1", redrive_and_raise)
+    silent.advance(30)
+    assert silent.notes("target/1") == ["is here by now"]
+    assert len(letters(silent)) == 1
+
+    assert silent.do("caller/1", redrive) == [True]
+    assert silent.notes("target/1") == ["is here by now", 7]
+    assert letters(silent) == []
+
+
+PEER = "@(actors/elsewhere)"
+
+
+@pytest.fixture
+def host() -> Stage:
+    host = Stage(Target)
+    host.call("target/1", "note", "here")
+    return host
+
+
+def deliver(host: Stage, type: str, data: bytes, sender: str) -> list[Effect]:
+    event = DeliveryArrived(type, data, sender, host.clock.now_ms(), "it")
+    effects = host.kernel.turn([event], host.clock.now_ms())
+    assert SettleDelivery("it") in effects
+    host.run()
+    return effects
+
+
+def request(version: int, sender: str = "", to: str = "target/1", kind: str = "request") -> bytes:
+    message = {"kind": kind, "call": "c-1", "to": to, "from": sender}
+    body = {"m": "note", "a": ["done"], "k": {}}
+    return json.dumps({"v": version, "messages": [message | {"body": body}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(request(2), b"version 2"), (request(1, to="Not A Name"), b"invalid address")],
+    ids=["version", "address"],
+)
+def test_a_call_that_cannot_be_done_is_an_error(host: Stage, data: bytes, text: bytes) -> None:
+    effects = deliver(host, wire.CALL, data, CALLER)
+
+    (answer,) = (one for one in effects if isinstance(one, SendBatch))
+    assert answer.to == CALLER
+    ((result, _),) = wire.split(answer.data)
+    assert result.call == "c-1"
+    assert text in bytes(result.body)
+    assert host.notes("target/1") == ["here"]
+    assert host.count("inbox") == 0
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "sender", "error"),
+    [
+        (wire.BATCH, request(1, "order/17"), "@(callers/mallory)", "is not a host"),
+        (wire.BATCH, request(1, "nobody at all"), PEER, "invalid sender"),
+        (wire.BATCH, request(1, "@no such (address"), PEER, "invalid sender"),
+        (wire.CALL, request(1, kind="result"), CALLER, "can only make requests"),
+        (wire.BATCH, b'{"v":2,"messages":[]}', PEER, "version 2"),
+        (wire.BATCH, b'{"messages":[]}', PEER, ""),
+        *[
+            (type, data, PEER, "")
+            for type in (wire.BATCH, wire.MARK, wire.MOVE, "chat:line")
+            for data in (b"[]", b'"\xff"', b'{"v":1}', b'{"v":1,"messages":[7]}', b"nonsense")
+        ],
+    ],
+)
+def test_what_cannot_be_read_is_kept_as_evidence_and_answers_nobody(
+    host: Stage, type: str, data: bytes, sender: str, error: str
+) -> None:
+    effects = deliver(host, type, data, sender)
+
+    (letter,) = host.kernel.letters.of("")
+    assert letter.origin == "unreadable"
+    assert error in letter.error
+    assert host.kernel.counters.unreadable == 1
+    assert all(isinstance(effect, SettleDelivery) for effect in effects)
+    assert host.notes("target/1") == ["here"]
+    assert host.count("outbox") == 0
+    assert host.call("target/1", "note", "well") == "well"
+
+
+def test_a_batch_of_a_host_is_done(host: Stage) -> None:
+    deliver(host, wire.BATCH, request(1, "target/1"), PEER)
+
+    assert host.notes("target/1") == ["here", "done"]
+
+
+def test_only_the_newest_evidence_is_kept(host: Stage) -> None:
+    events = [DeliveryArrived("chat:line", b"%d" % n, PEER, 1, n) for n in range(1_010)]
+    host.kernel.turn(events, host.clock.now_ms())
+
+    kept = [row[0] for row in host.kernel.store.execute("SELECT payload FROM dead ORDER BY 1")]
+    assert len(kept) == 1_000
+    assert bytes(max(kept, key=int)) == b"1009"

@@ -1,17 +1,18 @@
-"""Moves amid trouble: a hub that takes little or forgets, parcels that do not fit, late answers."""
+"""Moves of actors: their steps, parcels that do not fit, hubs that forget, contested places."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from signalhub.actors import Actor, Retry, remote, wire
+from signalhub.actors import Retry, wire
 from signalhub.actors.api.operation import op
+from signalhub.actors.api.state import State
 from signalhub.actors.kernel.events import (
     ActorPlace,
     BatchRefused,
@@ -27,81 +28,133 @@ from signalhub.actors.kernel.events import (
     Receipted,
     SendBatch,
 )
+from signalhub.actors.move import moves
 from signalhub.actors.move.leave import PART_BYTES
-from signalhub.actors.move.parcel import pack, unpack
+from signalhub.actors.move.moves import FIRST_STEPS, TRANSITIONS, Direction, MoveRow, Moves, Step
+from signalhub.actors.move.parcel import Parcel, pack, unpack
 from signalhub.actors.move.places import PlaceStatus
-from signalhub.testing.local_actors import CALLER, HOST, LocalActors, request_body
+from signalhub.actors.store.store import HostStore
+from signalhub.testing.local_actors import CALLER, HOST, request_body
+from tests.support.actors.scripted import Caller, Stage, Target, calling, number_of, stored
 
 OLD, NEW = "@(actors/old)", "@(actors/new)"
-ACTOR = "chest/1"
+ACTOR = "target/1"
 
 
-class Chest(Actor):
-    @remote
-    def fill(self, chars: int) -> None:
-        self.state.put("content", "x" * chars)
-
-    @remote
-    def sql(self, text: str) -> None:
-        self.state.sql(text)
+def turn(actors: Stage, *events: Event) -> list[Effect]:
+    return actors.kernel.turn(events, actors.clock.now_ms())
 
 
-class Asker(Actor):
-    @remote
-    def ask(self) -> None:
-        self.call("stock/1", "reserve", then=self.hear, timeout=None)
-
-    def hear(self, outcome: Any) -> None:
-        self.state.put("heard", repr(outcome))
+def delivered(actors: Stage, type: str, data: bytes, sender: str) -> list[Effect]:
+    return turn(actors, DeliveryArrived(type, data, sender, actors.clock.now_ms(), "it"))
 
 
-class Sender(Actor):
-    @remote
-    def tell(self, chars: int) -> None:
-        self.send(ACTOR, Chest.fill, chars)
+def located(actors: Stage, actor: str, host: str, token: int = 1) -> list[Effect]:
+    return turn(actors, PlacesFound([ActorPlace(actor, host, token)]))
+
+
+def status(actors: Stage, actor: str = ACTOR) -> PlaceStatus | None:
+    own = actors.kernel.places.own(actor)
+    return None if own is None else own.status
+
+
+def sent(effects: list[Effect], type: str) -> list[SendBatch]:
+    return [one for one in effects if isinstance(one, SendBatch) and one.type == type]
+
+
+def asked_about(effects: list[Effect]) -> list[str]:
+    return [one for effect in effects if isinstance(effect, LocateActors) for one in effect.actors]
+
+
+def move(actors: Stage, actor: str = ACTOR) -> list[Effect]:
+    return turn(actors, Commanded("move", {"actor": actor, "to": NEW}, None))
+
+
+def refuse_move(actors: Stage, actor: str = ACTOR) -> list[Effect]:
+    return turn(actors, Moved(actor, None, "refused", is_final=True))
+
+
+@pytest.mark.parametrize("event", get_args(moves.Event))
+@pytest.mark.parametrize(("direction", "step"), TRANSITIONS)
+def test_a_move_takes_only_the_steps_of_its_table(
+    direction: Direction, step: Step, event: moves.Event
+) -> None:
+    def in_store() -> list[MoveRow]:
+        read = Moves(store)
+        read.load()
+        return read.all()
+
+    store = HostStore(":memory:")
+    known = Moves(store)
+    row = MoveRow(ACTOR, direction, "@(h/b)", step, 1, "m-1")
+    known.put(row)
+    known.put_part(ACTOR, "m-1", 0, b"rows")
+    before = msgspec.structs.replace(row)
+    if event not in TRANSITIONS[direction, step]:
+        with pytest.raises(AssertionError, match=event):
+            known.advance(row, event)
+        assert (row, in_store()) == (before, [before])
+        return
+
+    known.advance(row, event)
+    after = TRANSITIONS[direction, step][event]
+    assert in_store() == known.all()
+    assert [each.step for each in known.all()] == ([] if after is None else [after])
+    assert known.count(ACTOR, "m-1") == (0 if after is None else 1)
+
+
+@pytest.mark.parametrize("direction", get_args(Direction))
+def test_every_step_is_reached_and_left(direction: Direction) -> None:
+    reached = {FIRST_STEPS[direction]}
+    ends = 0
+    for (side, step), events in TRANSITIONS.items():
+        if side == direction:
+            assert step in reached
+            reached |= {after for after in events.values() if after is not None}
+            ends += None in events.values()
+
+    assert reached == {step for side, step in TRANSITIONS if side == direction}
+    assert ends
 
 
 class Journey:
-    """An actor whose parts are about to leave, and a hub that takes so many bytes at once."""
+    """An actor that is leaving, and a hub that takes messages up to a limit."""
 
     def __init__(self, chars: int = 2 * PART_BYTES) -> None:
-        self.old = LocalActors(Chest, Sender)
-        self.old.call(ACTOR, "fill", chars)
+        self.old = Stage(Target, Caller)
+        self.old.call(ACTOR, "note", "x" * chars)
         self.bytes_max = 2**20
         self.receipts_max = 1_000
         self.withheld: list[Event] = []
         self.parts: list[dict[str, Any]] = []
-        self._next = self._turn(Commanded("move", {"actor": ACTOR, "to": NEW}, None))
-
-    def _turn(self, *events: Event) -> list[Effect]:
-        return self.old.kernel.turn(events, self.old.clock.now_ms())
+        self._next = move(self.old)
 
     def begin_again(self) -> None:
         """The connection to the hub is a new one."""
         self.parts = []
         self.old.kernel.moving.connected()
-        self._next = self._turn()
+        self._next = turn(self.old)
 
     def hear_the_rest(self) -> None:
         """Receipts come that were withheld."""
         self.receipts_max = 1_000
-        self._next = self._turn(*self.withheld)
+        self._next = turn(self.old, *self.withheld)
 
-    def run(self) -> None:
+    def run(self) -> Journey:
         """Until nothing is left to send."""
         for _ in range(10_000):
             events = [event for effect in self._next for event in self._perform(effect)]
             if not events and not self.old.kernel.has_work:
-                return
-            self._next = self._turn(*events)
+                return self
+            self._next = turn(self.old, *events)
         raise AssertionError("it does not end")
 
     def _perform(self, effect: Effect) -> list[Event]:
-        now_ms = self.old.clock.now_ms()
         match effect:
             case GiveAway():
                 return [Moved(ACTOR, 2)]
             case SendBatch(type=wire.MARK):
+                now_ms = self.old.clock.now_ms()
                 mark = DeliveryArrived(wire.MARK, effect.data, HOST, now_ms, "mark")
                 return [Receipted(effect.batch), mark]
             case SendBatch(type=wire.MOVE):
@@ -116,74 +169,46 @@ class Journey:
                 return []
 
 
-def turn(actors: LocalActors, *events: Event) -> list[Effect]:
-    return actors.kernel.turn(events, actors.clock.now_ms())
-
-
-def take_in(new: LocalActors, parts: list[dict[str, Any]]) -> list[Effect]:
+def take_in(new: Stage, parts: list[dict[str, Any]]) -> list[Effect]:
     """Parts come to the new host."""
-    effects: list[Effect] = []
-    for number, part in enumerate(parts):
-        data = msgspec.json.encode(part)
-        effects += turn(new, DeliveryArrived(wire.MOVE, data, OLD, new.clock.now_ms(), number))
-    return effects
+    found = [delivered(new, wire.MOVE, msgspec.json.encode(part), OLD) for part in parts]
+    return [effect for effects in found for effect in effects]
 
 
-def confirm(new: LocalActors, token: int = 2) -> list[Effect]:
-    return turn(new, PlacesFound([ActorPlace(ACTOR, HOST, token)]))
-
-
-def arrive(new: LocalActors, parts: list[dict[str, Any]]) -> None:
+def arrive(new: Stage, parts: list[dict[str, Any]]) -> list[Effect]:
+    """And the hub says that the actor lives there now."""
     take_in(new, parts)
-    confirm(new)
-
-
-def content(actors: LocalActors) -> Any:
-    return actors.state(ACTOR).get("content")
-
-
-def status(actors: LocalActors, actor: str = ACTOR) -> PlaceStatus | None:
-    own = actors.kernel.places.own(actor)
-    return None if own is None else own.status
-
-
-def told(effects: list[Effect], type: str) -> list[SendBatch]:
-    return [one for one in effects if isinstance(one, SendBatch) and one.type == type]
+    return located(new, ACTOR, HOST, 2)
 
 
 def test_a_parcel_is_cut_until_its_parts_fit() -> None:
-    journey, new = Journey(), LocalActors(Chest)
+    journey, new = Journey(), Stage(Target)
     journey.bytes_max = 20_000
-
     journey.run()
 
     assert max(len(b64decode(part["body"])) for part in journey.parts) < 20_000
     arrive(new, journey.parts)
-    assert content(new) == content(journey.old)
+    assert new.notes(ACTOR) == journey.old.notes(ACTOR)
 
 
 def test_parts_of_two_sizes_are_not_taken_for_one_set() -> None:
-    journey, new = Journey(), LocalActors(Chest)
-    journey.run()
+    journey, new = Journey().run(), Stage(Target)
     large = journey.parts
     journey.bytes_max = 20_000
     journey.begin_again()
-    journey.run()
-    small = journey.parts
+    small = journey.run().parts
 
     # The first of the large ones comes once more when half of the others are there.
     half = len(small) // 2
     arrive(new, [large[0], *small[:half], large[0], large[1]])
-    assert content(new) is None
+    assert new.notes(ACTOR) == []
     arrive(new, small[half:])
-
-    assert content(new) == content(journey.old)
+    assert new.notes(ACTOR) == journey.old.notes(ACTOR)
 
 
 def test_an_actor_that_fits_in_no_message_waits_with_a_pause() -> None:
     journey = Journey(chars=10)
     journey.bytes_max = 10
-
     journey.run()
 
     assert not journey.parts
@@ -194,223 +219,357 @@ def test_an_actor_that_fits_in_no_message_waits_with_a_pause() -> None:
 
 def test_the_new_host_is_believed_whatever_the_parts_were_called() -> None:
     """All of them arrive; then the hub is set to take less, and the rest of the move overlaps."""
-    journey, new = Journey(), LocalActors(Chest)
-    journey.run()
-    take_in(new, journey.parts)
-    (arrival,) = told(confirm(new), wire.MOVE)
+    journey, new = Journey().run(), Stage(Target)
+    (arrival,) = sent(arrive(new, journey.parts), wire.MOVE)
     journey.bytes_max = 20_000
     journey.begin_again()
     journey.run()
-
     take_in(new, journey.parts)
-    turn(journey.old, DeliveryArrived(wire.MOVE, arrival.data, NEW, 1, "arrival"))
+    delivered(journey.old, wire.MOVE, arrival.data, NEW)
 
     assert status(journey.old) is PlaceStatus.GONE
-    assert content(journey.old) is None
-    assert content(new) is not None
+    assert journey.old.notes(ACTOR) == []
+    assert len(new.notes(ACTOR)) == 1
 
 
-@pytest.mark.parametrize("changes", [{"token": 3}, {"actor": "chest/2"}, {"sender": OLD}])
+@pytest.mark.parametrize("changes", [{"token": 3}, {"actor": "target/2"}, {"sender": OLD}])
 def test_nobody_else_makes_the_old_host_forget_an_actor(changes: dict[str, Any]) -> None:
-    journey = Journey()
-    journey.run()
+    journey = Journey().run()
     sender = changes.pop("sender", NEW)
     arrival = {"v": 1, "move": journey.parts[0]["move"], "actor": ACTOR, "token": 2} | changes
-
-    turn(
-        journey.old, DeliveryArrived(wire.MOVE, msgspec.json.encode(arrival), sender, 1, "arrival")
-    )
+    delivered(journey.old, wire.MOVE, msgspec.json.encode(arrival), sender)
 
     assert status(journey.old) is PlaceStatus.LEAVING
-    assert content(journey.old) is not None
+    assert len(journey.old.notes(ACTOR)) == 1
 
 
 def test_a_copy_of_a_part_is_answered_once_its_move_has_ended_and_never_before() -> None:
-    journey, new = Journey(), LocalActors(Chest)
-    journey.run()
+    journey, new, another = Journey().run(), Stage(Target), Stage(Target)
     arrive(new, journey.parts)
-    new.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
+    for host in (new, another):
+        host.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
 
-    (answer,) = told(take_in(new, journey.parts[:1]), wire.MOVE)
-    turn(journey.old, DeliveryArrived(wire.MOVE, answer.data, NEW, 1, "answer"))
+    (answer,) = sent(take_in(new, journey.parts[:1]), wire.MOVE)
+    delivered(journey.old, wire.MOVE, answer.data, NEW)
     assert status(journey.old) is PlaceStatus.GONE
-
-    another = LocalActors(Chest)
-    another.kernel.places.put(ACTOR, 3, PlaceStatus.GONE)
-    assert not told(take_in(another, journey.parts), wire.MOVE)
+    assert not sent(take_in(another, journey.parts), wire.MOVE)
 
 
-def spoiled(parts: list[dict[str, Any]], spoil: Callable[[Any], None]) -> list[dict[str, Any]]:
-    """The same move with a parcel that does not fit."""
-    parcel = unpack(b"".join(b64decode(part["body"]) for part in parts))
-    spoil(parcel)
-    body = b64encode(pack(parcel)).decode()
-    return [parts[0] | {"count": 1, "body": body}]
+SPOILED: dict[str, Callable[[Any], object]] = {
+    "a column more": lambda parcel: parcel.plain["state"][0].append(1),
+    "a broken row": lambda parcel: parcel.inbox.append(["too short"]),
+    "another version": lambda parcel: setattr(parcel, "version", 99),
+    "somebody else": lambda parcel: setattr(parcel, "actor", "target/2"),
+    "unreadable": lambda parcel: setattr(parcel, "last_id", 7),
+}
 
 
-def have_a_column_more(parcel: Any) -> None:
-    parcel.plain["state"][0].append(1)
-
-
-def have_a_broken_row(parcel: Any) -> None:
-    parcel.inbox.append(["too short"])
-
-
-def be_of_another_version(parcel: Any) -> None:
-    parcel.version = 99
-
-
-def be_somebody_else(parcel: Any) -> None:
-    parcel.actor = "chest/2"
-
-
-def be_unreadable(parcel: Any) -> None:
-    parcel.last_id = 7
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [have_a_column_more, have_a_broken_row, be_of_another_version, be_somebody_else, be_unreadable],
-)
+@pytest.mark.parametrize("how", SPOILED)
 def test_a_parcel_that_cannot_be_taken_over_is_kept_and_ends_no_host(
-    spoil: Callable[[Any], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journey, new = Journey(chars=10), LocalActors(Chest, path=tmp_path / "new.db")
-    journey.run()
-    take_in(new, spoiled(journey.parts, spoil))
+    new = stored(tmp_path, Target)
+    parts = Journey(chars=10).run().parts
+    parcel = unpack(b"".join(b64decode(part["body"]) for part in parts))
+    SPOILED[how](parcel)
+    take_in(new, [parts[0] | {"count": 1, "body": b64encode(pack(parcel)).decode()}])
 
     for _ in range(2):
-        confirm(new)
+        located(new, ACTOR, HOST, 2)
         assert status(new) is PlaceStatus.ARRIVING
         assert new.kernel.moves.failures[ACTOR] in caplog.text
-        new.call("chest/3", "fill", 1)
+        new.call("target/3", "note")
         new.restart()
-
-    assert new.kernel.store.execute("SELECT count(*) FROM parts").get == 1
+    assert new.count("parts") == 1
 
 
 def test_what_cannot_be_sent_is_not_moved_at_all() -> None:
-    actors = LocalActors(Chest)
-    actors.call(ACTOR, "sql", "CREATE TABLE {words} (word TEXT)")
-    actors.call(ACTOR, "sql", "INSERT INTO {words} VALUES (CAST(x'ff' AS TEXT))")
+    def spoil(self: Target) -> None:
+        self.state.sql("CREATE TABLE {words} (word TEXT)")
+        self.state.sql("INSERT INTO {words} VALUES (CAST(x'ff' AS TEXT))")
 
-    (answer, *_) = turn(actors, Commanded("move", {"actor": ACTOR, "to": NEW}, None))
+    actors = Stage(Target)
+    actors.do(ACTOR, spoil)
+    (answer, *_) = move(actors)
 
     assert isinstance(answer, CommandAnswer)
     assert "cannot be sent" in answer.result["error"]
     assert status(actors) is PlaceStatus.HERE
 
 
-def asking() -> tuple[LocalActors, str]:
-    """An actor with a call on its way, which then begins to move; and the batch of the call."""
-    actors = LocalActors(Asker, foreign=["stock"])
-    data = request_body("c", "asker/1", op("ask"))
-    turn(actors, DeliveryArrived(wire.CALL, data, CALLER, actors.clock.now_ms(), "c"))
-    turn(actors, PlacesFound([ActorPlace("asker/1", HOST, 1)]))
-    (send,) = told(turn(actors, PlacesFound([ActorPlace("stock/1", OLD, 1)])), wire.BATCH)
-    turn(actors, Commanded("move", {"actor": "asker/1", "to": NEW}, None))
-    return actors, send.batch
-
-
 def test_an_actor_that_stands_still_does_not_hear_that_its_call_was_too_large() -> None:
-    actors, batch = asking()
+    actors = Stage(Caller, foreign=["stock"])
+    call = op("run", number_of(calling("reserve", target="stock/1", timeout=None)))
+    delivered(actors, wire.CALL, request_body("c", "caller/1", call), CALLER)
+    located(actors, "caller/1", HOST)
+    (first,) = sent(located(actors, "stock/1", OLD), wire.BATCH)
+    move(actors, "caller/1")
+    turn(actors, BatchRefused(first.batch, "too large", is_too_large=True))
+    assert actors.notes() == []
 
-    turn(actors, BatchRefused(batch, "too large", is_too_large=True))
-    assert actors.state("asker/1").get("heard") is None
-
-    turn(actors, Moved("asker/1", None, "refused", is_final=True))
+    refuse_move(actors, "caller/1")
     actors.clock.advance(2)
-    (again,) = told(turn(actors, PlacesFound([ActorPlace("stock/1", OLD, 1)])), wire.BATCH)
+    (again,) = sent(located(actors, "stock/1", OLD), wire.BATCH)
     turn(actors, BatchRefused(again.batch, "too large", is_too_large=True))
-    assert "CallUndeliverable" in actors.state("asker/1").get("heard")
+    assert actors.notes()[0].startswith("CallUndeliverable")
 
 
 def test_a_message_that_was_put_off_is_put_off_after_a_move_as_well() -> None:
+    def put_off(self: Target) -> None:
+        runs.append(self.now_ms)
+        raise Retry(after=3600)
+
     runs: list[int] = []
-
-    class Patient(Actor):
-        @remote
-        def work(self) -> None:
-            runs.append(1)
-            raise Retry(after=3600)
-
-    actors = LocalActors(Patient)
-    actors.begin("patient/1", "work")
+    actors = Stage(Target)
+    actors.start(ACTOR, put_off)
     actors.run()
-    turn(actors, Commanded("move", {"actor": "patient/1", "to": NEW}, None))
-    turn(actors, Moved("patient/1", None, "refused", is_final=True))
+    move(actors)
+    refuse_move(actors)
     actors.advance(3_000)
     assert len(runs) == 1
     actors.advance(700)
     assert len(runs) == 2
 
 
-def test_a_hub_that_has_forgotten_a_move_is_told_of_it_by_the_new_host() -> None:
-    journey, new = Journey(), LocalActors(Chest)
-    journey.run()
-    take_in(new, journey.parts)
-
-    confirm(new, token=1)
-    new.clock.advance(2)
+def asked_after_a_pause(new: Stage) -> tuple[int, LocateActors]:
+    """What a host asks, and after how long, to which the hub has given an old answer."""
+    located(new, ACTOR, HOST, 1)
+    due_ms = new.kernel.next_due_ms()
+    assert due_ms is not None
+    pause_ms = due_ms - new.clock.now_ms()
+    new.clock.advance(pause_ms / 1000)
     (asked,) = [one for one in turn(new) if isinstance(one, LocateActors)]
-    assert asked.claims == {ACTOR: 2}
-    confirm(new)
+    return pause_ms, asked
 
+
+def test_a_hub_that_has_forgotten_a_move_is_told_of_it_by_the_new_host() -> None:
+    new = Stage(Target)
+    take_in(new, Journey().run().parts)
+
+    assert asked_after_a_pause(new)[1].claims == {ACTOR: 2}
+    located(new, ACTOR, HOST, 2)
     assert status(new) is PlaceStatus.HERE
 
 
-def test_a_host_that_has_only_some_parts_claims_nothing() -> None:
-    journey, new = Journey(), LocalActors(Chest)
-    journey.run()
-    take_in(new, journey.parts[:1])
+def test_a_host_that_has_only_some_parts_claims_nothing_and_asks_with_growing_pauses() -> None:
+    new = Stage(Target)
+    take_in(new, Journey().run().parts[:1])
+    pauses, questions = zip(*(asked_after_a_pause(new) for _ in range(3)), strict=True)
 
-    confirm(new, token=1)
-    new.clock.advance(2)
-    (asked,) = [one for one in turn(new) if isinstance(one, LocateActors)]
-    assert not asked.claims
-
-
-def test_asking_again_has_pauses_that_grow() -> None:
-    journey, new = Journey(), LocalActors(Chest)
-    journey.run()
-    take_in(new, journey.parts[:1])
-    pauses = []
-    for _ in range(3):
-        confirm(new, token=1)
-        due_ms = new.kernel.next_due_ms()
-        assert due_ms is not None
-        pauses.append(due_ms - new.clock.now_ms())
-        new.clock.advance(pauses[-1] / 1000)
-        turn(new)
-
-    assert pauses == [1_000, 2_000, 4_000]
+    assert pauses == (1_000, 2_000, 4_000)
+    assert not any(asked.claims for asked in questions)
 
 
 def test_after_a_new_connection_every_part_is_sent_again_once_the_one_under_way_is_back() -> None:
     journey = Journey()
     journey.receipts_max = 1
-    journey.run()
-    assert [part["number"] for part in journey.parts] == [0, 1]
+    assert [part["number"] for part in journey.run().parts] == [0, 1]
 
     journey.begin_again()
     assert not journey.parts
     journey.hear_the_rest()
-    journey.run()
-
-    assert [part["number"] for part in journey.parts] == [0, 1, 2]
+    assert [part["number"] for part in journey.run().parts] == [0, 1, 2]
 
 
 def test_what_waits_for_an_actor_that_is_to_come_back_stays_in_the_name_of_its_sender() -> None:
     """In another name it would be overtaken by what the same sender says next."""
-    journey = Journey()
-    journey.run()
-    old = journey.old
-    data = request_body("c", "sender/1", op("tell", 1))
-    turn(old, DeliveryArrived(wire.CALL, data, CALLER, old.clock.now_ms(), "c"))
-    turn(old, PlacesFound([ActorPlace("sender/1", HOST, 1)]))
+    old = Journey().run().old
+    send = op("run", number_of(lambda self: self.send(ACTOR, "note", 1) and None))
+    delivered(old, wire.CALL, request_body("c", "caller/1", send), CALLER)
+    located(old, "caller/1", HOST)
 
-    effects = turn(old, PlacesFound([ActorPlace(ACTOR, HOST, 3)]))
+    effects = located(old, ACTOR, HOST, 3)
 
     waiting = old.kernel.store.execute("SELECT actor FROM outbox WHERE dest = ?", (ACTOR,))
-    assert waiting.fetchall() == [("sender/1",)]
-    assert not [one for one in effects if isinstance(one, LocateActors)], "and is asked about later"
+    assert waiting.fetchall() == [("caller/1",)]
+    assert asked_about(effects) == [], "it is asked about later"
+
+
+@pytest.fixture
+def living() -> Stage:
+    """A host in which the actor has noted something once."""
+    actors = Stage(Target, Caller)
+    actors.call(ACTOR, "note", "here")
+    return actors
+
+
+def request(actors: Stage) -> DeliveryArrived:
+    data = request_body("c", ACTOR, op("note", "came"))
+    return DeliveryArrived(wire.CALL, data, CALLER, actors.clock.now_ms(), "c")
+
+
+def take_part(actors: Stage, token: int) -> None:
+    data = b'{"v":1,"move":"m","actor":"target/1","token":%d,"number":0,"count":2}' % token
+    delivered(actors, wire.MOVE, data, NEW)
+
+
+def test_an_actor_that_nobody_serves_delays_nobody_else() -> None:
+    actors = Stage(Caller, Target, foreign=("mail", "stock"))
+    actors.do("caller/1", calling("note", timeout=None))
+    effects = {}
+    for kind in ("mail", "stock"):
+        call = op("run", number_of(calling("add", target=f"{kind}/1", timeout=None)))
+        effects[kind] = delivered(actors, wire.CALL, request_body(kind, "caller/1", call), CALLER)
+        turn(actors, PlacesFound([], {"mail/1": "nobody serves it"} if kind == "mail" else {}))
+
+    assert asked_about(effects["stock"]) == ["stock/1"]
+    due_ms = actors.kernel.next_due_ms()
+    assert due_ms is not None
+    assert due_ms > actors.clock.now_ms(), "and nobody is asked without a pause"
+
+
+Steps = list[Callable[[Stage], object]]
+CONTESTED: dict[str, tuple[PlaceStatus, int, Steps, list[PlaceStatus]]] = {
+    "something comes in the turn in which the actor is said to live elsewhere": (
+        *(PlaceStatus.HERE, 1),
+        [lambda host: turn(host, request(host), PlacesFound([ActorPlace(ACTOR, NEW, 2)]))],
+        [PlaceStatus.GONE],
+    ),
+    "an old answer is asked for again, then believed, and the actor may come back": (
+        *(PlaceStatus.HERE, 5),
+        [
+            lambda host: located(host, ACTOR, NEW, 4),
+            lambda host: located(host, ACTOR, NEW, 4),
+            lambda host: take_part(host, 5),
+        ],
+        [PlaceStatus.HERE, PlaceStatus.GONE, PlaceStatus.ARRIVING],
+    ),
+    "a part of a move does not stop an actor that lives here": (
+        *(PlaceStatus.HERE, 1),
+        [lambda host: take_part(host, 7)],
+        [PlaceStatus.HERE],
+    ),
+    "a late part is no arrival even after something came": (
+        *(PlaceStatus.GONE, 3),
+        [lambda host: turn(host, request(host)), lambda host: take_part(host, 2)],
+        [PlaceStatus.UNPLACED, PlaceStatus.UNPLACED],
+    ),
+    "an actor that was on its way here and lives elsewhere is not waited for": (
+        *(PlaceStatus.UNPLACED, 0),
+        [
+            lambda host: located(host, ACTOR, HOST, 2),
+            lambda host: located(host, ACTOR, NEW, 3),
+        ],
+        [PlaceStatus.ARRIVING, PlaceStatus.GONE],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONTESTED)
+def test_what_a_host_makes_of_the_hubs_word_about_places(living: Stage, case: str) -> None:
+    before, token, steps, expected = CONTESTED[case]
+    living.kernel.places.put(ACTOR, token, before)
+    for step, after in zip(steps, expected, strict=True):
+        step(living)
+        assert status(living) is after
+        living.clock.advance(2)
+        if "old answer" in case and after is PlaceStatus.HERE:
+            assert asked_about(turn(living)) == [ACTOR]
+
+    assert living.notes(ACTOR) == ["here"]
+    if expected == [PlaceStatus.HERE]:
+        assert living.call(ACTOR, "note", 2) == 2
+
+
+def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot(living: Stage) -> None:
+    living.kernel.places.put(ACTOR, 2, PlaceStatus.GONE)
+    turn(living, request(living))
+    located(living, ACTOR, HOST, 1)
+    turn(living)
+
+    assert living.notes(ACTOR) == ["here"]
+    assert living.kernel.inbox.has(ACTOR, "request", f"{CALLER}#c"), "it is kept"
+
+
+def test_after_a_refused_move_the_host_asks_where_the_actor_lives(living: Stage) -> None:
+    living.kernel.moving.begin(ACTOR, NEW)
+
+    assert asked_about(refuse_move(living)) == [ACTOR]
+
+
+def test_a_delivery_that_the_host_cannot_handle_is_kept_and_the_rest_is_done(living: Stage) -> None:
+    poison = b'{"v":1,"move":"m","actor":"target/1","token":9223372036854775808,"count":1}'
+    turn(living, DeliveryArrived(wire.MOVE, poison, NEW, 1, "poison"), request(living))
+
+    assert len(living.kernel.letters.of("")) == 1
+    assert living.notes(ACTOR) == ["here", "came"]
+
+
+@pytest.fixture
+def before() -> State:
+    return state_of(HostStore(":memory:"))
+
+
+def state_of(store: HostStore) -> State:
+    return State(store, ACTOR, 50, 2**20)
+
+
+def moved(state: State) -> State:
+    """The same tables in another store."""
+    store = HostStore(":memory:")
+    parcel = unpack(pack(Parcel.collect(state._store, ACTOR, "")))
+    Parcel.delete(state._store, ACTOR)
+    left = "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'state:%'"
+    assert state._store.execute(left).get == 0
+    parcel.insert(store, lambda: "id")
+    return state_of(store)
+
+
+def test_columns_that_are_generated_are_generated_again(before: State) -> None:
+    generated = "b GENERATED ALWAYS AS (a + 1), c GENERATED ALWAYS AS (a + 2) STORED"
+    before.sql(f"CREATE TABLE {{items}} (a INTEGER, {generated}, d)")
+    before.sql("CREATE INDEX {by_b} ON {items} (b)")
+    before.sql("INSERT INTO {items} (a, d) VALUES (1, 'x'), (5, NULL)")
+    after = moved(before)
+
+    assert after.sql("SELECT * FROM {items}") == [(1, 2, 3, "x"), (5, 6, 7, None)]
+    after.sql("INSERT INTO {items} (a) VALUES (9)")
+    assert after.sql("SELECT a FROM {items} WHERE b = 10") == [(9,)]
+
+
+@pytest.mark.parametrize("removed", ["id = 3", "TRUE"])
+def test_ids_are_not_given_a_second_time(before: State, removed: str) -> None:
+    before.sql("CREATE TABLE {items} (id INTEGER PRIMARY KEY AUTOINCREMENT, a)")
+    before.sql("INSERT INTO {items} (a) VALUES (1), (2), (3)")
+    before.sql(f"DELETE FROM {{items}} WHERE {removed}")
+    after = moved(before)
+
+    assert after.sql("INSERT INTO {items} (a) VALUES (4) RETURNING id") == [(4,)]
+    assert moved(after).sql("INSERT INTO {items} (a) VALUES (5) RETURNING id") == [(5,)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "row_id"),
+    [
+        ("a", "rowid"),
+        ("a, RowId TEXT", "_rowid_"),
+        ("a, rowid, _rowid_", "oid"),
+        ("a, b INTEGER PRIMARY KEY DESC", "rowid"),
+    ],
+)
+def test_rows_keep_their_ids(before: State, columns: str, row_id: str) -> None:
+    before.sql(f"CREATE TABLE {{items}} ({columns})")
+    before.sql("INSERT INTO {items} (a) VALUES ('x'), ('y'), ('z')")
+    before.sql("DELETE FROM {items} WHERE a = 'x'")
+    query = f"SELECT {row_id}, a FROM {{items}} ORDER BY a"
+
+    assert moved(before).sql(query) == [(2, "y"), (3, "z")]
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "(a, b INTEGER PRIMARY KEY)",
+        "(a, b, PRIMARY KEY (b, a)) WITHOUT ROWID",
+        "(a, b, rowid GENERATED ALWAYS AS (b + 1), _rowid_, oid)",
+        '(a, b, "c ""d""" DEFAULT 3)',
+        "(a TEXT, b INTEGER) STRICT",
+    ],
+)
+def test_tables_of_all_kinds_are_moved(before: State, definition: str) -> None:
+    before.sql(f"CREATE TABLE {{items}} {definition}")
+    before.sql("INSERT INTO {items} (a, b) VALUES ('x', 7), ('y', 5)")
+    query = "SELECT * FROM {items} ORDER BY a"
+    rows: list[Any] = before.sql(query)
+
+    assert moved(before).sql(query) == rows

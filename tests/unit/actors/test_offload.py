@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from signalhub.actors.api.offload import find, run_offloaded
-from signalhub.testing.local_actors import LocalActors
 from tests.support.actors.offload import Fetcher, Unhurried, fetch, ran
+from tests.support.actors.scripted import QUICK, Stage
 
 MODULE = fetch.__module__
 
@@ -19,125 +20,97 @@ def _nothing_ran() -> None:
     ran.clear()
 
 
-def got(local: LocalActors) -> Any:
+@pytest.fixture
+def slow(tmp_path: Path) -> Unhurried:
+    """A host in which work ends when the test says so."""
+    return Unhurried(Fetcher, path=tmp_path / "a.db", config=QUICK)
+
+
+def got(local: Stage) -> Any:
     return local.state("fetcher/1").get("got")
 
 
-def test_an_async_function_is_run_and_its_value_reaches_the_continuation() -> None:
-    local = LocalActors(Fetcher)
+def cancel(local: Stage, call_id: str) -> Any:
+    return local.do("fetcher/1", lambda self: self.cancel_call(call_id).value)
+
+
+def test_an_async_function_is_run_once_and_its_value_is_the_outcome(tmp_path: Path) -> None:
+    local = Stage(Fetcher, path=tmp_path / "a.db", config=QUICK)
     local.call("fetcher/1", "fetch", 1, {"a": (2,)})
+    local.restart()
+    local.run()
 
     assert got(local) == ["fetched", 1, {"a": (2,)}]
     assert ran == [[1, {"a": (2,)}]]
-    assert local.call("fetcher/1", "waiting") == []
+    assert local.count("pending") == 0
 
 
-def test_what_it_raises_reaches_the_continuation_for_errors() -> None:
-    local = LocalActors(Fetcher)
+def test_what_it_raises_and_what_cannot_be_stored_are_errors() -> None:
+    local = Stage(Fetcher)
     local.call("fetcher/1", "fail")
-
-    assert got(local) == "<RemoteError LookupError: 'nothing there'>"
-
-
-def test_a_value_that_cannot_be_stored_is_an_error() -> None:
-    local = LocalActors(Fetcher)
+    assert got(local) == "LookupError: nothing there"
     local.call("fetcher/1", "unsendable")
-
     assert "object" in got(local)
 
 
-def test_nothing_is_run_for_a_handler_that_raised() -> None:
-    local = LocalActors(Fetcher)
-    local.begin("fetcher/1", "fetch_and_raise")
-    local.run()
+def test_nothing_is_run_for_a_handler_that_raised_or_withdrew_it() -> None:
+    def fetch_and_raise(self: Fetcher) -> None:
+        self.offload(fetch)
+        raise ValueError("no")
 
-    assert ran == []
+    def fetch_and_cancel(self: Fetcher) -> str:
+        return self.cancel_call(self.offload(fetch, then=self.note)).value
+
+    local = Stage(Fetcher)
+    local.start("fetcher/1", fetch_and_raise)
+    assert local.do("fetcher/1", fetch_and_cancel) == "withdrawn"
+
+    assert (ran, local.notes("fetcher/1")) == ([], [])
+    assert local.count("offloads") == 0
 
 
-def test_work_is_a_pending_call_without_a_target() -> None:
-    local = Unhurried(Fetcher)
-    local.call("fetcher/1", "fetch")
+def test_work_is_a_pending_call_without_a_target_and_without_a_timeout(slow: Unhurried) -> None:
+    def waiting(self: Fetcher) -> list[Any]:
+        return [[one.target, one.method, one.deadline_ms] for one in self.pending_calls()]
 
-    method = f"{MODULE}:fetch"
-    assert local.call("fetcher/1", "waiting") == [["", method, None]]
+    slow.call("fetcher/1", "fetch")
+
+    assert slow.do("fetcher/1", waiting) == [["", f"{MODULE}:fetch", None]]
+    slow.advance(10 * 86_400)
+    assert got(slow) is None
 
 
-def test_work_that_was_cut_short_by_a_crash_is_run_again(tmp_path: Any) -> None:
-    local = Unhurried(Fetcher, path=tmp_path / "a.db")
-    local.call("fetcher/1", "fetch", 1)
-    local.restart()
-    local.run()
-
-    first, second = local.begun
+def test_work_that_was_cut_short_by_a_crash_is_run_again_and_heard_of_once(slow: Unhurried) -> None:
+    slow.call("fetcher/1", "fetch", 1)
+    slow.restart()
+    slow.run()
+    first, second = slow.begun
     assert first == second
-    local.end(second)
-    assert got(local) == "ended"
+    slow.end(second)
+    slow.end(second)
+
+    assert got(slow) == "ended"
+    assert slow.kernel.counters.continuations == 1
 
 
-def test_work_whose_outcome_was_stored_is_not_run_again(tmp_path: Any) -> None:
-    local = LocalActors(Fetcher, path=tmp_path / "a.db")
-    local.call("fetcher/1", "fetch", 1)
-    local.restart()
-    local.run()
+def test_work_may_time_out_and_is_not_heard_of_any_more(slow: Unhurried) -> None:
+    slow.call("fetcher/1", "fetch_for", 5)
+    slow.advance(5)
+    assert got(slow) == ["timeout", "unknown"]
+    slow.end(slow.begun[0])
 
-    assert ran == [[1]]
-
-
-def test_an_outcome_that_comes_twice_is_taken_once() -> None:
-    local = Unhurried(Fetcher)
-    local.call("fetcher/1", "fetch", 1)
-    (work,) = local.begun
-    local.end(work)
-    local.end(work)
-
-    assert local.kernel.counters.continuations == 1
+    assert got(slow) == ["timeout", "unknown"]
 
 
-def test_work_may_time_out_and_is_not_heard_of_any_more() -> None:
-    local = Unhurried(Fetcher)
-    local.call("fetcher/1", "fetch_for", 5)
-    local.advance(5)
-    timed_out = got(local)
-    (work,) = local.begun
-    local.end(work)
+def test_work_under_way_can_only_be_suppressed_and_is_not_run_again(slow: Unhurried) -> None:
+    call_id = slow.call("fetcher/1", "fetch")
+    assert cancel(slow, call_id) == "suppressed"
+    slow.end(slow.begun[0])
+    assert got(slow) is None
+    slow.restart()
+    slow.run()
 
-    assert timed_out.startswith("CallTimeout(")
-    assert got(local) == timed_out
-
-
-def test_work_has_no_timeout_unless_it_is_given_one() -> None:
-    local = Unhurried(Fetcher)
-    local.call("fetcher/1", "fetch")
-    local.advance(10 * 86_400)
-
-    assert got(local) is None
-
-
-def test_work_of_the_same_handler_can_be_withdrawn() -> None:
-    local = LocalActors(Fetcher)
-
-    assert local.call("fetcher/1", "fetch_and_cancel") == "withdrawn"
-    assert ran == []
-    assert local.kernel.store.execute("SELECT count(*) FROM offloads").get == 0
-
-
-def test_work_under_way_can_only_be_suppressed() -> None:
-    local = Unhurried(Fetcher)
-    call_id = local.call("fetcher/1", "fetch")
-
-    assert local.call("fetcher/1", "cancel", call_id) == "suppressed"
-    local.end(local.begun[0])
-    assert got(local) is None
-
-
-def test_cancelled_work_is_not_run_again_after_a_crash(tmp_path: Any) -> None:
-    local = Unhurried(Fetcher, path=tmp_path / "a.db")
-    call_id = local.call("fetcher/1", "fetch")
-    local.call("fetcher/1", "cancel", call_id)
-    local.restart()
-    local.run()
-
-    assert len(local.begun) == 1
+    assert len(slow.begun) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,6 +119,5 @@ def test_cancelled_work_is_not_run_again_after_a_crash(tmp_path: Any) -> None:
 def test_a_function_that_is_gone_is_the_outcome_of_the_work(name: str) -> None:
     with pytest.raises(LookupError, match="no longer"):
         find(name)
-    body = asyncio.run(run_offloaded(name, b"[]"))
 
-    assert b"LookupError" in body
+    assert b"LookupError" in asyncio.run(run_offloaded(name, b"[]"))

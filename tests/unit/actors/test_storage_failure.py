@@ -12,71 +12,30 @@ from typing import Any
 import apsw
 import pytest
 
-from signalhub.actors import Actor, RemoteError, Token, remote
+from signalhub.actors import RemoteError
 from signalhub.actors.store.store import StorageFailed
-from signalhub.testing.local_actors import LocalActors
 from tests.support.actors.offload import Fetcher, Unhurried
+from tests.support.actors.scripted import Scripted, Stage, Target, calling, stored
 
 
-class Echo(Actor):
-    @remote
-    def echo(self, value: Any) -> Any:
-        self.state.put("seen", [*self.state.get("seen", []), value])
-        return value
-
-    @remote
-    def later(self) -> Token:
-        return self.defer()
-
-
-class Asker(Actor):
+class Caller(Scripted):
     """Its methods need room on the disk."""
 
-    @remote
-    def ask(self, value: Any) -> None:
-        self.call("echo/1", "echo", value, then=self.on_done)
-        self.fill()
-
-    @remote
-    def set_alarm(self) -> None:
-        self.alarms.schedule(5, self.ring)
-
-    @remote
-    def ask_later(self) -> None:
-        self.call("echo/1", "later", then=self.on_done, timeout=5)
-
-    @remote
-    def fill(self) -> None:
-        self.state.put("filling", "x" * 100_000)
-
-    @remote
-    def fill_and_take_no_notice(self) -> str:
-        said = "there was room"
-        self.state.put("before", 1)
-        try:
-            self.fill()
-        except apsw.Error:
-            said = "who cares"
-        try:
-            self.state.put("after", 1)
-        except apsw.Error:
-            said = "who cares"
-        return said
-
-    def on_done(self, outcome: Any) -> None:
-        self.state.put("outcomes", [*self.state.get("outcomes", []), str(outcome)])
-        self.state.put("filling", "y" * 300_000)
-
-    def ring(self) -> None:
-        self.state.put("rung", self.state.get("rung", 0) + 1)
-        self.state.put("filling", "z" * 100_000)
+    def note_and_fill(self, value: Any) -> None:
+        self.note(value)
+        self.state.put("filling", "x" * 300_000)
 
 
-Full = Callable[[LocalActors], Any]
+def call_and_fill(self: Caller, value: Any) -> None:
+    self.call("target/1", "note", value, then=self.note_and_fill)
+    self.state.put("filling", "y" * 100_000)
+
+
+Full = Callable[[Stage], Any]
 
 
 @contextmanager
-def no_pages_left(local: LocalActors) -> Iterator[None]:
+def no_pages_left(local: Stage) -> Iterator[None]:
     """Statements fail that need a new page."""
     connection = local.kernel.store.connection
     before = connection.pragma("max_page_count")
@@ -88,7 +47,7 @@ def no_pages_left(local: LocalActors) -> Iterator[None]:
 
 
 @contextmanager
-def no_room_left(local: LocalActors) -> Iterator[None]:
+def no_room_left(local: Stage) -> Iterator[None]:
     """Files cannot grow, so it is the commit that fails."""
     size = os.path.getsize(f"{local.kernel.store.path}-wal")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -99,117 +58,110 @@ def no_room_left(local: LocalActors) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@contextmanager
+def locked(path: str, how: str) -> Iterator[None]:
+    """Somebody else is writing the file."""
+    other = apsw.Connection(path)
+    other.execute(f"BEGIN {how}")
+    try:
+        yield
+    finally:
+        other.close()
+
+
 points: list[str] = []
-both = pytest.mark.parametrize("full", [no_pages_left, no_room_left])
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> LocalActors:
-    local = LocalActors(Asker, Echo, path=tmp_path / "a.db", reached=points.append)
-    local.call("echo/1", "echo", "here")
-    local.call("asker/1", "set_alarm")
-    points.clear()
+def local(tmp_path: Path) -> Stage:
+    local = stored(tmp_path, Caller, Target, reached=points.append)
+    local.call("target/1", "note", "here")
+    local.do("caller/1", lambda self: None)
     return local
 
 
-def fail(local: LocalActors, full: Full) -> None:
-    """A turn for which there is no room."""
+def fail(local: Stage, full: Full) -> None:
+    """A turn for which there is no room; nothing has happened."""
+    points.clear()
     with full(local), pytest.raises(StorageFailed):
         local.run()
     assert local.kernel.counters.failed_turns == 1
     assert not local.kernel.store.connection.in_transaction
+    assert local.state("caller/1").list() == {}
+    assert (points[-1] == "commit") == (full is no_room_left)
 
 
-@both
-def test_a_request_has_not_happened_and_is_done_once_there_is_room(
-    local: LocalActors, full: Full
-) -> None:
-    asked = local.begin("asker/1", "ask", 7)
-    fail(local, full)
-    assert local.state("asker/1").list() == {}
-    assert local.state("echo/1").get("seen") == ["here"]
-    local.run()
-
-    assert local.outcome(asked) is None
-    assert local.state("echo/1").get("seen") == ["here", 7]
-    assert local.state("asker/1").get("outcomes") == ["7"]
+def make_request(local: Stage) -> None:
+    local.start("caller/1", call_and_fill, 7)
 
 
-def test_a_failure_of_the_commit_itself_is_one_of_the_whole_turn(local: LocalActors) -> None:
-    local.begin("asker/1", "ask", 7)
-    fail(local, no_room_left)
-
-    assert points[-1] == "commit"
-
-
-@both
-def test_an_alarm_has_not_rung_and_rings_once_there_is_room(local: LocalActors, full: Full) -> None:
+def make_alarm(local: Stage) -> None:
+    local.do("caller/1", lambda self: self.alarms.schedule(5, self.note_and_fill, 7).id)
     local.clock.advance(5)
-    fail(local, full)
-    assert local.state("asker/1").get("rung") is None
-    local.run()
-
-    assert local.state("asker/1").get("rung") == 1
-    assert local.kernel.store.execute("SELECT count(*) FROM alarms").get == 0
 
 
-@both
-def test_a_timeout_is_delivered_once_there_is_room(local: LocalActors, full: Full) -> None:
-    local.call("asker/1", "ask_later")
-    local.kernel.counters.failed_turns = 0
+def make_timeout(local: Stage) -> None:
+    local.do("caller/1", calling("later", then="note_and_fill", timeout=5))
     local.clock.advance(5)
-    fail(local, full)
-    assert local.state("asker/1").get("outcomes") is None
-    local.run()
-
-    assert len(local.state("asker/1").get("outcomes")) == 1
-    assert local.kernel.store.execute("SELECT count(*) FROM pending").get == 0
 
 
-@both
-def test_a_stored_outcome_is_not_lost_with_the_turn_that_ran_its_continuation(
-    tmp_path: Path, full: Full
-) -> None:
-    class Trying(Asker):
-        def on_done(self, outcome: Any) -> None:
+def make_stored_outcome(local: Stage) -> None:
+    def fail_first(self: Caller, outcome: Any) -> None:
+        if not tries:
             tries.append(outcome)
-            if len(tries) == 1:
-                raise ValueError("so that it is stored")
-            super().on_done(outcome)
+            raise ValueError("so that it is stored")
+        self.note_and_fill(outcome)
 
     tries: list[Any] = []
-    local = LocalActors(Trying, Echo, path=tmp_path / "a.db")
-    local.call("trying/1", "ask", 7)
-    assert local.kernel.store.execute("SELECT count(*) FROM inbox").get == 1
+    local.do("caller/1", lambda self: calling("note", 7, then=self.script(fail_first))(self))
+    assert local.count("inbox") == 1
     local.clock.advance(2)
+
+
+@pytest.mark.parametrize("full", [no_pages_left, no_room_left])
+@pytest.mark.parametrize("make", [make_request, make_alarm, make_timeout, make_stored_outcome])
+def test_what_finds_no_room_has_not_happened_and_is_done_once_there_is(
+    local: Stage, make: Callable[[Stage], None], full: Full
+) -> None:
+    make(local)
     fail(local, full)
     # Something else is done first, so that what the failed turn left in memory would show.
-    local.call("echo/1", "echo", "else")
+    local.call("target/2", "note", "else")
     local.run()
 
-    assert local.state("trying/1").get("outcomes") == ["7"]
-    assert local.kernel.store.execute("SELECT count(*) FROM pending").get == 0
-    assert local.kernel.store.execute("SELECT count(*) FROM inbox").get == 0
+    is_timeout = make is make_timeout
+    assert local.notes() == [["timeout", "unknown"] if is_timeout else 7]
+    has_called = make in (make_request, make_stored_outcome)
+    assert local.notes("target/1") == (["here", 7] if has_called else ["here"])
+    assert local.count("pending", "inbox", "alarms") == 0
 
 
-def test_a_handler_that_takes_no_notice_of_a_full_disk_has_not_happened_either(
-    local: LocalActors,
-) -> None:
-    asked = local.begin("asker/1", "fill_and_take_no_notice")
+def test_a_handler_that_ignores_a_full_disk_has_not_happened_either(local: Stage) -> None:
+    def fill_and_ignore(self: Caller) -> str:
+        said = "there was room"
+        self.state.put("before", 1)
+        for key, value in (("filling", "x" * 100_000), ("after", "y")):
+            try:
+                self.state.put(key, value)
+            except apsw.Error:
+                said = "who cares"
+        return said
+
+    asked = local.start("caller/1", fill_and_ignore)
     fail(local, no_pages_left)
-    assert local.state("asker/1").list() == {}
     local.run()
 
     assert local.outcome(asked) == "there was room"
 
 
-@pytest.mark.parametrize("what", ["writes", "raises", "returns"])
-def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handler_does(
-    tmp_path: Path, what: str
-) -> None:
-    class Unlucky(Actor):
-        @remote
-        def work(self) -> str:
+@pytest.mark.parametrize("what", ["writes", "raises", "returns", "starts"])
+def test_a_transaction_that_sqlite_rolled_back_ends_the_turn(tmp_path: Path, what: str) -> None:
+    class Unlucky(Scripted):
+        def on_start(self) -> None:
+            if what == "starts":
+                self.work()
+
+        def work(self) -> None:
             self.state.put("before", 1)
             if not is_repaired:
                 # What SQLite does by itself upon some failures.
@@ -218,77 +170,59 @@ def test_a_transaction_that_sqlite_rolled_back_ends_the_turn_whatever_the_handle
                 self.state.put("after", 1)
             if what == "raises" and not is_repaired:
                 raise ValueError("it was not me")
-            return "done"
 
     is_repaired: list[bool] = []
-    local = LocalActors(Unlucky, path=tmp_path / "a.db")
-    asked = local.begin("unlucky/1", "work")
-    local.turn()
+    local = stored(tmp_path, Unlucky)
+    asked = local.start("unlucky/1", Unlucky.work)
     with pytest.raises(StorageFailed, match="the transaction was rolled back"):
-        local.turn()
+        local.run()
     assert local.state("unlucky/1").list() == {}
     is_repaired.append(True)
     local.run()
 
-    assert local.outcome(asked) == "done"
+    assert local.outcome(asked) is None
     assert local.kernel.counters.requests == 1
 
 
-def test_a_transaction_that_was_rolled_back_while_an_actor_started_ends_the_turn(
-    tmp_path: Path,
-) -> None:
-    class Unlucky(Actor):
-        def on_start(self) -> None:
-            if not is_repaired:
-                local.kernel.store.execute("ROLLBACK")
-
-        @remote
-        def work(self) -> str:
-            return "done"
-
-    is_repaired: list[bool] = []
-    local = LocalActors(Unlucky, path=tmp_path / "a.db")
-    asked = local.begin("unlucky/1", "work")
-    with pytest.raises(StorageFailed, match="the transaction was rolled back"):
-        local.run()
-    is_repaired.append(True)
-    local.run()
-
-    assert local.outcome(asked) == "done"
-
-
-def test_a_file_that_somebody_else_is_writing_is_a_failure_of_the_turn(
-    local: LocalActors,
-) -> None:
+def test_a_file_that_somebody_else_is_writing_is_a_failure_of_the_turn(local: Stage) -> None:
     local.kernel.store.connection.set_busy_timeout(1)
-    other = apsw.Connection(local.kernel.store.path)
-    other.execute("BEGIN IMMEDIATE")
-    asked = local.begin("echo/1", "echo", 7)
-    with pytest.raises(StorageFailed, match="locked"):
+    asked = local.begin("target/1", "note", 7)
+    with (
+        locked(local.kernel.store.path, "IMMEDIATE"),
+        pytest.raises(StorageFailed, match="locked"),
+    ):
         local.run()
-    other.execute("ROLLBACK")
-    other.close()
     local.run()
 
     assert local.outcome(asked) == 7
 
 
+def test_what_ended_during_a_failed_turn_is_asked_for_again(tmp_path: Path) -> None:
+    local = Unhurried(Fetcher, path=tmp_path / "a.db")
+    local.call("fetcher/1", "fetch", 1)
+    local.kernel.store.connection.set_busy_timeout(1)
+    with locked(local.kernel.store.path, "IMMEDIATE"), pytest.raises(StorageFailed):
+        local.end(local.begun[0])
+    local.run()
+
+    assert len(local.begun) == 2
+    local.end(local.begun[1])
+    assert local.state("fetcher/1").get("got") == "ended"
+
+
 @pytest.mark.parametrize("how", ["request", "continuation", "alarm", "start"])
 @pytest.mark.parametrize("what", ["put", "sql"])
-def test_a_failure_of_the_hosts_file_ends_the_turn_even_if_the_transaction_is_still_there(
-    how: str, what: str
-) -> None:
-    class Unlucky(Actor):
+def test_a_failure_of_the_hosts_file_ends_the_turn_at_once(how: str, what: str) -> None:
+    class Unlucky(Scripted):
         def on_start(self) -> None:
             if how == "start":
                 self.work()
 
-        @remote
         def begin(self) -> None:
             if how == "request":
                 self.work()
             elif how == "continuation":
-                self.call("echo/1", "echo", 7, then=self.work)
+                self.call("target/1", "note", 7, then=self.work)
             elif how == "alarm":
                 self.alarms.schedule(0, self.work)
 
@@ -305,8 +239,8 @@ def test_a_failure_of_the_hosts_file_ends_the_turn_even_if_the_transaction_is_st
                 set_pragma("query_only", False)
 
     is_repaired: list[bool] = []
-    local = LocalActors(Unlucky, Echo)
-    asked = local.begin("unlucky/1", "begin")
+    local = Stage(Unlucky, Target)
+    asked = local.start("unlucky/1", Unlucky.begin)
     with pytest.raises(StorageFailed, match="readonly"):
         local.run()
     is_repaired.append(True)
@@ -317,82 +251,45 @@ def test_a_failure_of_the_hosts_file_ends_the_turn_even_if_the_transaction_is_st
     assert local.state("unlucky/1").get("worked", False) is (what == "put")
 
 
-class Librarian(Actor):
-    """Has a database of its own that cannot be used."""
-
-    @remote
-    def read(self, path: str) -> None:
-        self.state.put("read", path)
-        apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
-
-    @remote
-    def write(self, path: str) -> None:
-        self.state.put("written", path)
-        apsw.Connection(path).execute("CREATE TABLE books (title)")
-
-    @remote
-    def ask(self, path: str) -> None:
-        self.call("echo/1", "echo", path, then=self.write)
-
-    @remote
-    def set_alarm(self, path: str) -> None:
-        self.alarms.schedule(5, self.write, path)
+def read_own(self: Scripted, path: str) -> None:
+    """Use a database of its own that cannot be used."""
+    self.note(path)
+    apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
 
 
-@contextmanager
-def locked_file(tmp_path: Path) -> Iterator[str]:
+def write_own(self: Scripted, path: str, *_: Any) -> None:
+    self.note(path)
+    apsw.Connection(path).execute("CREATE TABLE books (title)")
+
+
+def test_a_failure_of_a_file_of_its_own_concerns_only_the_actor(tmp_path: Path) -> None:
+    class Starting(Caller):
+        def on_start(self) -> None:
+            read_own(self, os.fspath(tmp_path / "absent.db"))
+
+    def go(self: Caller) -> None:
+        calling("note", then=self.script(write_own, path))(self)
+        self.alarms.schedule(5, self.script(write_own, path))
+
+    local = Stage(Caller, Starting, Target)
     path = os.fspath(tmp_path / "library.db")
-    other = apsw.Connection(path)
-    other.execute("BEGIN EXCLUSIVE")
-    yield path
-    other.close()
-
-
-def test_a_failure_of_a_file_that_is_not_the_hosts_is_an_error_of_the_handler(
-    tmp_path: Path,
-) -> None:
-    local = LocalActors(Librarian, Echo)
     with pytest.raises(RemoteError, match="unable to open"):
-        local.call("librarian/1", "read", os.fspath(tmp_path / "absent.db"))
-    with locked_file(tmp_path) as path, pytest.raises(RemoteError, match="database is locked"):
-        local.call("librarian/1", "write", path)
-
-    assert local.state("librarian/1").list() == {}
-    assert local.kernel.counters.failed_turns == 0
-
-
-def test_a_continuation_and_an_alarm_whose_own_file_fails_are_tried_again_alone(
-    tmp_path: Path,
-) -> None:
-    local = LocalActors(Librarian, Echo)
-    with locked_file(tmp_path) as path:
-        local.call("librarian/1", "ask", path)
-        local.call("librarian/2", "set_alarm", path)
+        local.do("caller/1", read_own, os.fspath(tmp_path / "absent.db"))
+    local.start("starting/1", lambda self: None)
+    with locked(path, "EXCLUSIVE"):
+        with pytest.raises(RemoteError, match="database is locked"):
+            local.do("caller/1", write_own, path)
+        assert local.notes() == []
+        local.do("caller/1", go)
         local.advance(5)
-        assert local.call("echo/2", "echo", 7) == 7
+        assert local.call("target/2", "note", 7) == 7
+    local.advance(1)
+    assert local.kernel.counters.unstarted == 1
     local.advance(60)
 
+    # The second of them finds the table of the first.
+    assert local.notes() == [path]
     assert local.kernel.counters.failed_turns == 0
-    assert local.state("librarian/1").get("written") == path
-
-
-def test_an_actor_whose_own_file_fails_at_its_start_is_not_started(tmp_path: Path) -> None:
-    class Starting(Librarian):
-        def on_start(self) -> None:
-            self.read(os.fspath(tmp_path / "absent.db"))
-
-    local = LocalActors(Starting, Echo)
-    local.begin("starting/1", "set_alarm", "")
-
-    assert local.call("echo/1", "echo", 7) == 7
-    assert local.kernel.counters.unstarted == 1
-
-
-class Greedy(Actor):
-    @remote
-    def want(self, size: int) -> None:
-        self.state.put("wanted", size)
-        self.state.sql("SELECT length(randomblob(?))", [size])
 
 
 @contextmanager
@@ -407,29 +304,13 @@ def little_memory() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("size", "error"), [(50_000_000, "not enough memory for the statement"), (3 * 10**9, "too big")]
 )
-def test_a_statement_that_wants_too_much_memory_is_an_error_of_the_handler(
-    size: int, error: str
-) -> None:
-    local = LocalActors(Greedy)
+def test_a_statement_may_want_too_much_memory(local: Stage, size: int, error: str) -> None:
+    def want(self: Caller) -> None:
+        self.note(size)
+        self.state.sql("SELECT length(randomblob(?))", [size])
+
     with little_memory(), pytest.raises(RemoteError, match=error):
-        local.call("greedy/1", "want", size)
+        local.do("caller/1", want)
 
-    assert local.state("greedy/1").list() == {}
+    assert local.notes() == []
     assert local.kernel.counters.failed_turns == 0
-
-
-def test_what_ended_during_a_failed_turn_is_asked_for_again(tmp_path: Path) -> None:
-    local = Unhurried(Fetcher, path=tmp_path / "a.db")
-    local.call("fetcher/1", "fetch", 1)
-    other = apsw.Connection(local.kernel.store.path)
-    local.kernel.store.connection.set_busy_timeout(1)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageFailed):
-        local.end(local.begun[0])
-    other.execute("ROLLBACK")
-    other.close()
-    local.run()
-
-    assert len(local.begun) == 2
-    local.end(local.begun[1])
-    assert local.state("fetcher/1").get("got") == "ended"

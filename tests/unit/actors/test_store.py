@@ -1,60 +1,87 @@
-"""The file of a host: which ones are opened, how, and which are refused."""
+"""The file of a host: what operators ask of it, what it forgets and what it finds."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import apsw
+import msgspec
 import pytest
 
-from signalhub.actors import Actor, remote
+from signalhub.actors import wire
+from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.api.operation import op
+from signalhub.actors.kernel.control import ANSWER_BYTES_MAX, look
+from signalhub.actors.kernel.events import (
+    ActorPlace,
+    BatchRefused,
+    CommandAnswer,
+    Commanded,
+    DeliveryArrived,
+    Offload,
+    PlacesFound,
+    SendBatch,
+)
+from signalhub.actors.kernel.kernel import Kernel
+from signalhub.actors.kernel.outbox import FROZEN, Outbox, Row
+from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store.store import HostStore
-from signalhub.testing.local_actors import LocalActors
+from signalhub.actors.store.views import SEARCHED_MAX, call
+from signalhub.testing.local_actors import request_body
 from signalhub.wire.errors import SettingsError
+from tests.support.actors.offload import Fetcher, Unhurried
+from tests.support.actors.scripted import QUICK, Scripted, Stage, Target, calling, stored
 
 
-class Echo(Actor):
-    @remote
-    def echo(self, value: Any) -> None:
-        self.state.put("seen", value)
-
-
-def test_a_file_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "other.db"
+def other_program(path: Path) -> None:
     other = apsw.Connection(os.fspath(path))
     other.execute("CREATE TABLE t (x)")
     other.close()
 
-    with pytest.raises(SettingsError, match="a database of another program"):
-        HostStore(path)
 
-
-def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    store = HostStore(tmp_path / "a.db")
+def later_version(path: Path) -> None:
+    store = HostStore(path)
     with store.transaction():
         store.connection.pragma("user_version", 99)
     store.close()
 
-    with pytest.raises(SettingsError, match="its version is 99"):
-        HostStore(tmp_path / "a.db")
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"nothing of ours" * 100)
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.db").write_bytes(b"no database at all" * 100)
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (other_program, "a database of another program"),
+        (later_version, "its version is 99"),
+        (no_database, "cannot be used"),
+    ],
+)
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path, make: Any, expected: str) -> None:
+    path = tmp_path / "a.db"
+    make(path)
+    before = path.read_bytes()
 
+    with pytest.raises(SettingsError, match=expected):
+        HostStore(path)
     with pytest.raises(SettingsError, match="cannot be used"):
-        HostStore(tmp_path / "a.db")
+        HostStore.read_only(path)
+    assert path.read_bytes() == before
 
 
-def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(SettingsError, match="cannot be used"):
-        HostStore(tmp_path / "file" / "a.db")
-    with pytest.raises(SettingsError, match="cannot be used"):
-        HostStore(tmp_path)
+def test_a_path_that_cannot_be_opened_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    for path in (tmp_path / "empty" / "a.db", tmp_path):
+        with pytest.raises(SettingsError, match="cannot be used"):
+            HostStore(path)
+    for name in ("empty", "absent"):
+        with pytest.raises(SettingsError, match="cannot be used"):
+            HostStore.read_only(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
 @pytest.mark.parametrize(("durability", "level"), [("power", 2), ("process", 1)])
@@ -68,28 +95,217 @@ def test_durability_decides_whether_a_commit_waits_for_the_disk(
     store.close()
 
 
-@pytest.mark.parametrize("is_open", [True, False])
-def test_a_file_can_be_looked_at_while_its_host_runs_and_when_it_does_not(
-    tmp_path: Path, is_open: bool
-) -> None:
-    local = LocalActors(Echo, path=tmp_path / "a.db")
-    local.call("echo/1", "echo", 7)
-    if not is_open:
-        local.close()
-    store = HostStore.read_only(tmp_path / "a.db")
+class Desk(Scripted):
+    config_overrides: ClassVar = {"handler_max_attempts": 1}
 
-    assert store.execute("SELECT count(*) FROM state").get == 1
+    def give_up(self, outcome: Any) -> None:
+        raise RuntimeError("given up")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Stage]:
+    local = stored(tmp_path, Desk, Target)
+    local.call("desk/1", "note")
+    yield local
+    local.close()
+
+
+def names(store: HostStore) -> list[str]:
+    return [row["actor"] for row in look(store, "actors", {})]
+
+
+def test_a_file_can_be_read_while_it_is_written_and_at_rest(local: Stage, tmp_path: Path) -> None:
+    store = HostStore.read_only(tmp_path / "a.db")
+    assert names(store) == ["desk/1"]
+    local.call("desk/2", "note")
+    assert names(store) == ["desk/1", "desk/2"]
     with pytest.raises(apsw.ReadOnlyError):
-        store.execute("DELETE FROM state")
+        store.execute("DELETE FROM actors")
     store.close()
 
+    local.close()
+    store = HostStore.read_only(tmp_path / "a.db")
+    assert names(store) == ["desk/1", "desk/2"]
+    store.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"], "no trace is left beside it"
 
-def test_what_is_no_file_of_a_host_cannot_be_looked_at(tmp_path: Path) -> None:
-    other = apsw.Connection(os.fspath(tmp_path / "other.db"))
-    other.execute("CREATE TABLE t (x)")
-    other.close()
-    (tmp_path / "text").write_bytes(b"no database at all" * 100)
 
-    for name in ("absent.db", "other.db", "text"):
-        with pytest.raises(SettingsError, match="cannot be used"):
-            HostStore.read_only(tmp_path / name)
+def ask(local: Stage, name: str, **arguments: Any) -> dict[str, Any]:
+    """The answer of a whole turn."""
+    effects = local.kernel.turn([Commanded(name, arguments, "who")], 1_760_000_000_000)
+    (answer,) = (effect for effect in effects if isinstance(effect, CommandAnswer))
+    return answer.result
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *[
+            ("", {}),
+            ("sing", {}),
+            ("actor", {}),
+            ("actor", {"actor": None}),
+            ("call", {"call": ""}),
+        ],
+        *[("actors", {"limit": "many"}), ("actors", {"limit": True}), ("actors", {"kind": 5})],
+        *[("calls", {"address": {}}), ("calls", {"offset": []}), ("alarms", {"status": 1})],
+        *[("dead", {"id": 7}), ("letter", {"actor": "desk/1"}), ("purge", {"actor": 3, "id": "x"})],
+        ("redrive", {"actor": "desk/unknown", "id": "x"}),
+        *[("move", {"actor": "desk/1"}), ("move", {"actor": "desk/1", "to": "nowhere"})],
+        ("move", {"actor": "desk/unknown", "to": "@(actors/b)"}),
+    ],
+)
+def test_a_wrong_command_is_an_error(local: Stage, name: str, arguments: dict[str, Any]) -> None:
+    assert set(ask(local, name, **arguments)) == {"error"}
+    assert local.call("desk/1", "note", 2) == 2
+
+
+@pytest.mark.parametrize("bounds", [{"limit": -1}, {"offset": 2**70}, {"limit": 0}])
+def test_bounds_beyond_all_measure_find_nothing(local: Stage, bounds: Any) -> None:
+    assert ask(local, "actors", **bounds) == {"result": []}
+
+
+def set_alarms(self: Desk, size: int, count: int) -> None:
+    for number in range(count):
+        self.alarms.schedule(3600, self.note, "x" * size, id=f"n-{number:03}")
+
+
+def test_an_answer_is_as_long_as_a_message_may_be_and_the_rest_has_an_offset(local: Stage) -> None:
+    local.do("desk/1", set_alarms, 50_000, 12)
+    seen: list[str] = []
+    pages = 0
+    while page := ask(local, "alarms", offset=len(seen))["result"]:
+        assert len(msgspec.json.encode(page)) <= ANSWER_BYTES_MAX
+        seen += [row["id"] for row in page]
+        pages += 1
+
+    assert seen == [f"n-{number:03}" for number in range(12)]
+    assert pages > 2
+
+
+def test_a_row_that_is_too_long_by_itself_is_cut(local: Stage) -> None:
+    local.do("desk/1", set_alarms, 400_000, 1)
+    (row,) = ask(local, "alarms")["result"]
+    shown = ask(local, "actor", actor="desk/1")["result"]
+
+    assert row["id"] == "n-000"
+    assert row["continuation"].endswith("…")
+    assert len(msgspec.json.encode(shown)) <= ANSWER_BYTES_MAX
+
+
+def test_a_call_within_one_host_is_known_on_both_sides(local: Stage) -> None:
+    call_id = local.do("desk/1", calling("later"))
+    known = ask(local, "call", call=call_id)["result"]
+
+    assert known["caller"]["target"] == "target/1"
+    assert known["callee"] == {"actor": "target/1", "state": "deferred"}
+    assert ask(local, "call", call="never") == {"result": None}
+
+
+def test_what_was_given_up_can_be_read(local: Stage) -> None:
+    call_id = local.do("desk/1", calling("note", then="give_up"))
+    (letter,) = ask(local, "dead", id=ask(local, "dead")["result"][0]["id"])["result"]
+
+    assert letter["call"] == call_id
+    contents = ask(local, "letter", actor="desk/1", id=letter["id"])["result"]
+    assert contents["method"] == "note"
+    assert ask(local, "letter", actor="desk/1", id="none") == {"result": None}
+
+
+HOST = "@(actors/a)"
+START_MS = 1_760_000_000_000
+CONFIG = DurableConfig(
+    durability="process",
+    tombstone_ttl_ms=60_000,
+    max_request_age_ms=30_000,
+    idempotency_ttl_ms=60_000,
+)
+INSERTS = {
+    "done": "INSERT INTO done (actor, call_id, accepted_ms) VALUES ('target/1', ?, ?)",
+    "keys": "INSERT INTO keys VALUES ('target/1', ?, 'c', ?)",
+}
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    made = Kernel(HostStore(":memory:"), [Target], host=HOST, config=CONFIG)
+    made.start(START_MS)
+    return made
+
+
+def arrived() -> DeliveryArrived:
+    data = request_body("c1", "target/2", op("note", "x" * 100))
+    return DeliveryArrived(wire.CALL, data, "@(test/caller)", START_MS, 1)
+
+
+@pytest.mark.parametrize("table", INSERTS)
+def test_much_that_has_had_its_time_is_forgotten_in_parts(kernel: Kernel, table: str) -> None:
+    def left() -> int:
+        query = f"SELECT count(*) FROM {table} WHERE actor = 'target/1'"
+        found: int = kernel.store.execute(query).get
+        return found
+
+    rows = [(f"c{number}", START_MS - 100_000) for number in range(25_000)]
+    kernel.store.executemany(INSERTS[table], [*rows, ("new", START_MS + 100_000)])
+    kernel.turn([arrived()], START_MS)
+    for turns, expected in ((49, 15_001), (3, 1)):
+        for _ in range(turns):
+            kernel.turn([], START_MS)
+        assert left() == expected
+    plan = "EXPLAIN QUERY PLAN SELECT actor, idem_key FROM keys WHERE until_ms < 5"
+    assert "keys_until" in str(kernel.store.execute(plan).fetchall())
+
+
+def test_work_of_an_actor_that_is_not_here_is_not_started(tmp_path: Path) -> None:
+    local = Unhurried(Fetcher, path=tmp_path / "a.db", config=QUICK)
+    local.call("fetcher/1", "fetch")
+    for status, is_started in ((PlaceStatus.HERE, True), (PlaceStatus.GONE, False)):
+        local.kernel.places.put("fetcher/1", 1, status)
+        local.restart()
+        effects = local.kernel.turn([], START_MS)
+        assert any(isinstance(one, Offload) for one in effects) == is_started
+
+
+def test_a_result_that_is_too_large_is_replaced_under_the_callers_id(kernel: Kernel) -> None:
+    kernel.turn([arrived()], START_MS)
+    effects = kernel.turn([PlacesFound([ActorPlace("target/2", HOST, 1)])], START_MS)
+    (sent,) = [one for one in effects if isinstance(one, SendBatch)]
+    effects = kernel.turn([BatchRefused(sent.batch, "too large", is_too_large=True)], START_MS)
+
+    (sent,) = [one for one in effects if isinstance(one, SendBatch)]
+    ((message, _),) = wire.split(sent.data)
+    assert message.call == "c1"
+    assert b"TooLarge" in bytes(message.body)
+
+
+def test_what_an_actor_has_to_send_is_frozen_row_by_row() -> None:
+    store = HostStore(":memory:")
+    outbox = Outbox(store)
+    for number in range(3):
+        outbox.add(Row("busy/1", f"busy/x{number}", "m1", "request", "m1", b"{}"), ("", True))
+    statements: list[str] = []
+    store.connection.set_profile(lambda statement, _: statements.append(statement))
+    outbox.freeze("busy/1")
+    store.connection.set_profile(None)
+
+    assert store.execute("SELECT count(*) FROM outbox WHERE host = ?", (FROZEN,)).get == 3
+    (update,) = {one for one in statements if one.startswith("UPDATE")}
+    plan = store.execute(f"EXPLAIN QUERY PLAN {update}", ("!", 0, "a", "b", "c")).fetchall()
+    assert "actor=? AND dest=? AND msg_id=?" in str(plan)
+
+
+def test_a_request_that_has_run_is_looked_for_among_the_newest() -> None:
+    store = HostStore(":memory:")
+    for number, call_id in ((1, "old"), (SEARCHED_MAX, "newer"), (SEARCHED_MAX + 1, "newest")):
+        store.execute("INSERT INTO done VALUES (?, 'busy/1', ?, 5)", (number, call_id))
+
+    found = {"callee": {"actor": "busy/1", "state": "executed", "acceptedMs": 5}}
+    assert call(store, "newest") == call(store, "newer") == found
+    assert call(store, "old") is None
+    # If its caller lives here, its actor is known.
+    store.execute(
+        "INSERT INTO pending VALUES ('busy/2', 'old', 'busy/1', 'm', NULL, NULL, 0, x'', 1, NULL)"
+    )
+    known = call(store, "old")
+    assert known is not None
+    assert known["callee"] == found["callee"]
