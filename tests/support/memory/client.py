@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -35,21 +35,44 @@ HUB = "@(cloudflare/signal-hub)"
 QUICK = Reconnect(first_jitter_s=0.0, base_s=0.01)
 
 E = TypeVar("E", bound=Effect)
+T = TypeVar("T")
+
+
+def connecting(url: str, **options: Any) -> asyncio.Future[Client]:
+    """A client on its way to a hub; it reconnects without a pause."""
+    return asyncio.ensure_future(signalhub.connect(url, ALICE, **({"reconnect": QUICK} | options)))
 
 
 @asynccontextmanager
 async def conversation(**options: Any) -> AsyncIterator[tuple[ScriptedHub, Peer, Client]]:
     """A client that is connected to a scripted hub."""
     async with ScriptedHub() as hub:
-
-        async def connect() -> Client:
-            return await signalhub.connect(hub.url, ALICE, **({"reconnect": QUICK} | options))
-
-        connecting = asyncio.ensure_future(connect())
-        peer = await hub.accept()
-        await peer.welcome()
-        async with await connecting as client:
+        opening = connecting(hub.url, **options)
+        peer = await reconnected(hub)
+        async with await opening as client:
             yield hub, peer, client
+
+
+async def reconnected(hub: ScriptedHub) -> Peer:
+    """The client's next connection, welcomed and registered."""
+    peer = await hub.accept()
+    await peer.welcome()
+    return peer
+
+
+async def exchange(
+    call: Awaitable[T], peer: Peer, type: str, answer: str, facts: Any = None
+) -> tuple[dict[str, Any], T]:
+    """Answer the request of a call; the request, and what the caller gets."""
+    calling = asyncio.ensure_future(call)
+    request = await peer.receive(type)
+    peer.answer(request, answer, facts)
+    return request, await calling
+
+
+async def caught_up(peer: Peer, client: Client) -> None:
+    """Wait until the client has read everything the hub said."""
+    await exchange(client.ping(), peer, "hub:heartbeat", "hub:heartbeat_ack")
 
 
 class Scene:
@@ -66,10 +89,6 @@ class Scene:
     @property
     def now(self) -> Instant:
         return Instant.of(self.clock)
-
-    @property
-    def now_ms(self) -> int:
-        return self.clock.now_ms()
 
     def of(self, kind: type[E]) -> list[E]:
         """All effects of a kind so far."""
@@ -105,7 +124,7 @@ class Scene:
         return stop.error
 
     def submit(self, payload: Payload[Any], **options: Any) -> Request:
-        request = self.protocol.frames.request(payload, self.now_ms, **options)
+        request = self.protocol.frames.request(payload, self.now.wall_ms, **options)
         self.effects += self.protocol.submit(request, self.now)
         return request
 
@@ -119,17 +138,17 @@ class Scene:
         return self.submit(Publish("news", "item", payload, durable), **options)
 
     def consume(self, topic: str = "orders", name: str = "billing", **facts: Any) -> Seat:
-        """Take a seat, and let the hub grant it."""
+        """Join a durable subscription, and let the hub grant it."""
         seat = Seat(SeatKey(topic, name), {"mode": "exclusive", "from": "earliest"}, ALICE)
         self.membership.seated(seat)
-        request = seat.request(self.protocol.frames, self.now_ms)
+        request = seat.request(self.protocol.frames, self.now.wall_ms)
         self.effects += self.protocol.submit(request, self.now, seat=seat)
         self.hear("hub:subscribed", {"epoch": "e1"} | facts, self.sent_one("hub:subscribe"))
         return seat
 
     def subscribe(self, topic: str) -> None:
         """Subscribe, and let the hub grant it."""
-        request = self.protocol.frames.request(Subscribe(topic), self.now_ms)
+        request = self.protocol.frames.request(Subscribe(topic), self.now.wall_ms)
         self.effects += self.protocol.submit(
             request, self.now, lambda: self.membership.subscribed(ALICE, topic)
         )
@@ -140,19 +159,18 @@ class Scene:
         type: str,
         payload: Any = None,
         request: Mapping[str, Any] | None = None,
-        sender: str = HUB,
         **members: Any,
     ) -> None:
         """The hub says something, perhaps in answer to a request."""
         message = {
             "id": "h-1",
-            "from": sender,
+            "from": HUB,
             "to": ALICE,
             "type": type,
             "payload": payload,
             "pattern": "tell",
             "correlationId": request["id"] if request else None,
-            "timestamp": self.now_ms,
+            "timestamp": self.now.wall_ms,
             "metadata": {},
             "ttl": None,
             "signature": None,
@@ -164,6 +182,10 @@ class Scene:
 
     def refuse(self, request: Mapping[str, Any], code: str, **facts: Any) -> None:
         self.hear("hub:error", {"code": code, "message": f"because of {code}"} | facts, request)
+
+    def limit(self, request: Mapping[str, Any], retry_after_ms: int = 100) -> None:
+        """The hub finds us too fast."""
+        self.refuse(request, "rate_limited", details={"retryAfterMs": retry_after_ms})
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass as a punctual shell would: every wake-up is obeyed at its moment."""
@@ -187,20 +209,25 @@ class Scene:
     def lose(self, reason: str = "cut") -> None:
         self.effects += self.protocol.lost(reason, self.now)
 
-    def welcome(self, hello: Mapping[str, Any], **facts: Any) -> None:
-        """The hub accepts the hello."""
+    def leave(self) -> None:
+        self.effects += self.protocol.leave(self.now)
+
+    def greet(self, **facts: Any) -> list[dict[str, Any]]:
+        """A link opens and the hub accepts the hello; what the client wants to restore."""
+        hello = self.open()
         self.hear("hub:connected", {"sessionId": "s-1", "capabilities": {}} | facts, hello)
+        return self.sent()
 
     def connect(self, **facts: Any) -> None:
         """From nothing to ready."""
-        self.welcome(self.open(), **facts)
+        restoring = self.greet(**facts)
         ready = len(self.of(Ready))
         for _ in range(1_000):
-            restoring = self.sent()
             for request in restoring:
                 self.hear(_GRANTS[request["type"]], request["payload"], request)
             if len(self.of(Ready)) > ready:
                 return
+            restoring = self.sent()
         raise AssertionError("never became ready")
 
 
