@@ -14,9 +14,10 @@ from signalhub.wire.errors import ClientError, Unavailable
 E = TypeVar("E", bound=Effect)
 
 LONG_S = 1_000.0
+LIMITED = "RATE_LIMIT_EXCEEDED"
 
 
-class Scene:
+class Member:
     """Performs nothing: what the protocol wants is kept to be looked at."""
 
     def __init__(self, since: int | None = 0) -> None:
@@ -38,25 +39,48 @@ class Scene:
         """The frames written since the last call."""
         return [json.loads(effect.frame) for effect in self.fresh(SendFrame)]
 
-    def join(self, last_seq: int = 0) -> None:
+    def ids(self) -> list[str]:
+        """The messages written since the last call."""
+        return [frame["messageId"] for frame in self.written()]
+
+    def open(self) -> None:
         self.effects += self.protocol.opened(self.now_s)
+
+    def join(self, last_seq: int = 0) -> None:
+        self.open()
         self.hear("welcome", lastSeq=last_seq, oldestBufferedSeq=1)
 
     def hear(self, action: str, **members: Any) -> None:
         frame = json.dumps({"action": action, **members}).encode()
         self.effects += self.protocol.received(frame, self.now_s)
 
-    def live(self, seq: int, message_id: str | None = None, data: bytes = b"x") -> None:
-        name = message_id or f"m{seq}"
-        self.hear("message", seq=seq, messageId=name, ciphertext=encoded(data), type="mls_app")
+    def live(self, *seqs: int, message_id: str | None = None, data: bytes = b"x") -> None:
+        """Others say something."""
+        for seq in seqs:
+            name = message_id or f"m{seq}"
+            self.hear("message", seq=seq, messageId=name, ciphertext=encoded(data), type="mls_app")
+
+    def accept(self, message_id: str, seq: int, **members: Any) -> None:
+        self.hear("ack", messageId=message_id, seq=seq, **members)
+
+    def refuse(
+        self, message_id: str, code: str = LIMITED, retry_after_ms: int | None = None
+    ) -> None:
+        self.hear(
+            "error", messageId=message_id, error="x", errorCode=code, retryAfterMs=retry_after_ms
+        )
 
     def lose(self, close_code: int | None = None) -> None:
         self.effects += self.protocol.lost(close_code)
 
-    def send(self, message_id: str = "a", data: bytes = b"x", timeout_s: float = LONG_S) -> None:
+    def send(self, *message_ids: str, data: bytes = b"x", timeout_s: float = LONG_S) -> None:
         members = {"ciphertext": encoded(data), "type": "mls_app"}
         deadline_s = self.now_s + timeout_s
-        self.effects += self.protocol.submit(message_id, data, members, deadline_s, self.now_s)
+        for message_id in message_ids:
+            self.effects += self.protocol.submit(message_id, data, members, deadline_s, self.now_s)
+
+    def stop(self, error: ClientError) -> None:
+        self.effects += self.protocol.stop(error)
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
@@ -77,16 +101,10 @@ class Scene:
         (fetch,) = self.fresh(FetchPage)
         return fetch.from_seq
 
-    def page(
-        self, asked: int, *seqs: int, oldest: int | None = None, partial: bool = False
-    ) -> None:
+    def page(self, asked: int, *seqs: int, partial: bool = False) -> None:
         messages = tuple(RoomMessage(seq=n, message_id=f"m{n}", ciphertext=b"x") for n in seqs)
-        page = InboxPage(
-            messages=messages,
-            next_seq=seqs[-1] + 1 if seqs else asked,
-            oldest_seq=oldest or (seqs[0] if seqs else None),
-            is_partial=partial,
-        )
+        next_seq = seqs[-1] + 1 if seqs else asked
+        page = InboxPage(messages=messages, next_seq=next_seq, is_partial=partial)
         self.effects += self.protocol.fetched(asked, page, self.now_s)
 
     def no_page(self, retry_after_s: float | None, error: ClientError | None = None) -> None:
