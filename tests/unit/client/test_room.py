@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,24 +12,23 @@ import pytest
 
 import signalhub
 from signalhub import Hub, Reconnect, Room, pacing
-from signalhub.client import InboxPage, Missed, Stored
+from signalhub.client import Missed
 from signalhub.client.rooms import inbox, protocol
-from tests.support.socket.scripted_rooms import RoomPeer, ScriptedRooms, refusal
+from tests.support.memory.client import QUICK
+from tests.support.socket.scripted_rooms import Exchange, RoomPeer, ScriptedRooms, refusal
 
-QUICK = Reconnect(first_jitter_s=0.0, base_s=0.01)
 INBOX = "secret-inbox"
+APPEND = "/v1/inbox/append"
 LIMITED = {"error": "Rate limit exceeded", "errorCode": "RATE_LIMIT_EXCEEDED", "retryAfterMs": 1}
+BAD = {"error": "no", "errorCode": "BAD_REQUEST"}
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in (
-        (pacing, "BASE_S"),
-        (protocol, "PAUSE_S"),
-        (protocol, "PARTIAL_S"),
-        (inbox, "PARTIAL_S"),
-    ):
-        monkeypatch.setattr(module, name, 0.001)
+    monkeypatch.setattr(pacing, "BASE_S", 0.001)
+    monkeypatch.setattr(protocol, "PAUSE_S", 0.001)
+    monkeypatch.setattr(protocol, "PARTIAL_S", 0.001)
+    monkeypatch.setattr(inbox, "PARTIAL_S", 0.001)
 
 
 @pytest.fixture
@@ -50,8 +49,7 @@ async def joined(
 ) -> AsyncIterator[tuple[RoomPeer, Room]]:
     """A room that was just joined."""
     chosen: dict[str, Any] = {"inbox": INBOX, "reconnect": QUICK} | options
-    joining = hub.room("general", **chosen)
-    task = asyncio.ensure_future(joining.__aenter__())
+    task = asyncio.ensure_future(hub.room("general", **chosen))
     peer = await server.accept(last_seq)
     async with await task as room:
         yield peer, room
@@ -76,14 +74,19 @@ async def test_ids_travel_in_headers_and_nowhere_else(server: ScriptedRooms, hub
         exchange.page(1)
 
         assert await reading == [1]
-        assert not any(word in repr((room, hub)) for word in ("acme", "general", INBOX, "p1"))
+        shown = repr((room, hub, hub.inbox(INBOX)))
+        assert not any(word in shown for word in ("acme", "general", INBOX, "p1"))
 
 
-async def test_without_an_inbox_the_default_is_read_and_not_claimed(
+async def test_without_ids_the_default_inbox_is_read_under_a_new_pseudonym(
     server: ScriptedRooms, hub: Hub
 ) -> None:
-    async with joined(server, hub, last_seq=1, inbox=None) as (peer, room):
+    async with (
+        joined(server, hub, last_seq=1, inbox=None) as (peer, room),
+        joined(server, hub) as (_, other),
+    ):
         assert "x-inbox-id" not in peer.headers
+        assert room.pseudonym != other.pseudonym
 
         reading = asyncio.ensure_future(take(room, 1))
         exchange = await server.request()
@@ -91,13 +94,6 @@ async def test_without_an_inbox_the_default_is_read_and_not_claimed(
 
         assert exchange.request.headers["x-inbox-id"] == "Z2VuZXJhbA"
         assert await reading == [1]
-
-
-async def test_a_pseudonym_is_made_up_for_each_who_has_none(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub) as (_, one), joined(server, hub) as (_, other):
-        assert one.pseudonym != other.pseudonym
 
 
 async def test_a_welcome_in_the_same_segment_as_the_handshake_is_heard(
@@ -110,90 +106,68 @@ async def test_a_welcome_in_the_same_segment_as_the_handshake_is_heard(
 
 
 async def test_messages_have_everything_that_is_known(server: ScriptedRooms, hub: Hub) -> None:
-    async with joined(server, hub, last_seq=1) as (peer, room):
+    async with joined(server, hub, last_seq=9, since=2) as (peer, room):
         reading = asyncio.ensure_future(anext(room))
         exchange = await server.request()
-        old = {"seq": 1, "messageId": "a", "ciphertext": "-_8", "createdAt": "2026-01-31T12:00:05Z"}
-        exchange.answer(200, {"messages": [old], "nextSeq": 2})
+        old = {"seq": 9, "messageId": "a", "ciphertext": "-_8", "createdAt": "2026-01-31T12:00:05Z"}
+        exchange.answer(200, {"messages": [old], "nextSeq": 10})
         first = await reading
-        peer.live(2)
+        peer.live(10)
         second = await anext(room)
 
+        assert (room.last_seq, room.missed) == (10, (Missed(3, 8),))
     assert (first.message_id, first.ciphertext) == ("a", b"\xfb\xff")
     assert (first.type, first.pseudonym) == (None, None)
     assert first.created_at is not None
     assert first.created_at.isoformat() == "2026-01-31T12:00:05+00:00"
-    assert (second.message_id, second.ciphertext) == ("m2", b"c2")
+    assert (second.message_id, second.ciphertext) == ("m10", b"c10")
     assert (second.type, second.pseudonym, second.created_at) == ("mls_app", "p2", None)
-
-
-async def test_a_send_is_answered_with_its_position(server: ScriptedRooms, hub: Hub) -> None:
-    async with joined(server, hub) as (peer, room):
-        sending = asyncio.ensure_future(
-            room.send(b"\xfb\xff", message_id="a", type="mls_proposal", proposal_id="x")
-        )
-        frame = await peer.receive("send")
-        peer.say("ack", messageId="a", seq=7, duplicate=True)
-        sent = await sending
-
-    assert frame["ciphertext"] == "-_8"
-    assert (frame["type"], frame["proposalId"]) == ("mls_proposal", "x")
-    assert (sent.message_id, sent.seq, sent.is_repeat) == ("a", 7, True)
 
 
 async def test_a_send_survives_losses_and_limits_under_one_id(
     server: ScriptedRooms, hub: Hub
 ) -> None:
     async with joined(server, hub) as (peer, room):
-        sending = asyncio.ensure_future(room.send(b"x"))
+        cancelled = asyncio.ensure_future(room.send(b"x", message_id="cancelled"))
+        await peer.receive("send")
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        sending = asyncio.ensure_future(
+            room.send(b"\xfb\xff", message_id="a", type="mls_proposal", proposal_id="x")
+        )
         first = await peer.receive("send")
-        peer.say("error", messageId=first["messageId"], **LIMITED)
+        with pytest.raises(ValueError, match="on its way already"):
+            await room.send(b"x", message_id="a")
+        peer.say("error", messageId="a", **LIMITED)
         again = await peer.receive("send")
         peer.close(1012)
         peer = await server.accept()
         third = await peer.receive("send")
-        peer.say("ack", messageId=third["messageId"], seq=1)
+        peer.say("ack", messageId="a", seq=7, duplicate=True)
+        sent = await sending
 
-        assert (await sending).seq == 1
-        assert first == again == third
-
-
-async def test_a_cancelled_send_is_forgotten(server: ScriptedRooms, hub: Hub) -> None:
-    async with joined(server, hub) as (peer, room):
-        sending = asyncio.ensure_future(room.send(b"x", message_id="a"))
-        await peer.receive("send")
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-        peer.abort()
-        peer = await server.accept()
-        sending = asyncio.ensure_future(room.send(b"y", message_id="b"))
-
-        assert (await peer.receive("send"))["messageId"] == "b"
-        peer.say("ack", messageId="b", seq=1)
-        await sending
+    assert first == again == third
+    members = {"ciphertext": "-_8", "type": "mls_proposal", "proposalId": "x"}
+    assert first == {"action": "send", "messageId": "a"} | members
+    assert (sent.message_id, sent.seq, sent.is_repeat) == ("a", 7, True)
 
 
-async def test_no_answer_in_time_leaves_a_doubt(server: ScriptedRooms, hub: Hub) -> None:
-    async with joined(server, hub) as (peer, room):
-        with pytest.raises(signalhub.OutcomeUnknown):
-            await room.send(b"x", timeout_s=0.05)
-        await peer.receive("send")
-
-
-async def test_a_room_without_a_connection_is_unavailable_in_time(
+async def test_no_answer_in_time_leaves_a_doubt_and_no_connection_does_not(
     server: ScriptedRooms, hub: Hub
 ) -> None:
     async with joined(server, hub, reconnect=Reconnect(first_jitter_s=1e6)) as (peer, room):
+        with pytest.raises(signalhub.OutcomeUnknown):
+            await room.send(b"x", timeout_s=0.02)
         peer.abort()
         async with asyncio.timeout(10):
             while room.is_joined:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
         with pytest.raises(signalhub.Unavailable):
-            await room.send(b"x", timeout_s=0.05)
+            await room.send(b"x", timeout_s=0.02)
 
 
-async def test_while_we_were_away_is_read_before_what_comes(
+async def test_what_was_said_while_away_is_read_before_what_comes(
     server: ScriptedRooms, hub: Hub
 ) -> None:
     async with joined(server, hub) as (peer, room):
@@ -210,29 +184,32 @@ async def test_while_we_were_away_is_read_before_what_comes(
         peer.live(6)
 
         assert await reading == [2, 3, 4, 5, 6]
-        assert room.last_seq == 6
 
 
 async def test_limited_partial_and_broken_pages_are_asked_for_again(
     server: ScriptedRooms, hub: Hub
 ) -> None:
+    answers: list[Callable[[Exchange], None]] = [
+        lambda exchange: exchange.answer(429, LIMITED, Retry_After="1"),
+        lambda exchange: exchange.answer(503, {"error": "x", "errorCode": "UNAVAILABLE"}),
+        lambda exchange: exchange.page(2, partial=True, nextSeq=1),
+        lambda exchange: exchange.hang_up(),
+        lambda exchange: exchange.answer(500),
+        lambda exchange: exchange.answer(408),
+        lambda exchange: exchange.page(1, 2),
+    ]
     async with joined(server, hub, last_seq=2, since=0) as (_, room):
         reading = asyncio.ensure_future(take(room, 2))
-        (await server.request()).answer(429, LIMITED, Retry_After="1")
-        (await server.request()).answer(503, {"error": "x", "errorCode": "UNAVAILABLE"})
-        (await server.request()).page(2, partial=True, nextSeq=1)
-        (await server.request()).hang_up()
-        (await server.request()).answer(500)
-        (await server.request()).answer(408)
-        last = await server.request()
-        last.page(1, 2)
+        for answer in answers:
+            exchange = await server.request()
+            assert exchange.from_seq == 1
+            answer(exchange)
 
-        assert last.from_seq == 1
         assert await reading == [1, 2]
         assert room.missed == ()
 
 
-async def test_a_room_that_ends_while_it_is_away_does_not_come_back(
+async def test_an_inbox_that_cannot_be_read_at_all_ends_the_room_also_while_it_is_away(
     server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with joined(server, hub, last_seq=1) as (peer, room):
@@ -242,9 +219,11 @@ async def test_a_room_that_ends_while_it_is_away_does_not_come_back(
         peer.abort()
         await server.refused.wait()
 
-        exchange.answer(400, {"error": "no", "errorCode": "BAD_REQUEST"})
-        with pytest.raises(signalhub.GaveUp):
+        exchange.answer(400, BAD)
+        with pytest.raises(signalhub.GaveUp, match="no"):
             await reading
+        with pytest.raises(signalhub.GaveUp):
+            await room.send(b"x")
         server.refusal = None
 
         keepers = [one for one in asyncio.all_tasks() if one.get_name() == "signalhub room"]
@@ -252,31 +231,6 @@ async def test_a_room_that_ends_while_it_is_away_does_not_come_back(
             await asyncio.wait(keepers, timeout=10)
         assert all(one.done() for one in keepers)
     assert "The client failed" not in caplog.messages
-
-
-async def test_what_was_gone_is_told(
-    server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with joined(server, hub, last_seq=9, since=2) as (_, room):
-        reading = asyncio.ensure_future(take(room, 1))
-        (await server.request()).page(9)
-
-        assert await reading == [9]
-        assert room.missed == (Missed(3, 8),)
-    assert "Messages were gone before they could be read" in caplog.messages
-
-
-async def test_an_inbox_that_cannot_be_read_at_all_ends_the_room(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub, last_seq=1) as (_, room):
-        reading = asyncio.ensure_future(take(room, 1))
-        (await server.request()).answer(400, {"error": "no", "errorCode": "BAD_REQUEST"})
-
-        with pytest.raises(signalhub.GaveUp, match="no"):
-            await reading
-        with pytest.raises(signalhub.GaveUp):
-            await room.send(b"x")
 
 
 async def test_closing_ends_the_iteration_and_waits_for_no_answer(
@@ -312,60 +266,52 @@ async def test_a_hub_that_is_closed_while_a_room_is_joined_leaves_it(
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(409, "CONFLICT"), (400, "BAD_REQUEST"), (404, "NOT_FOUND")]
-)
-async def test_a_room_that_is_refused_says_why(
-    server: ScriptedRooms, hub: Hub, status: int, code: str
-) -> None:
-    server.refusal = refusal(status, {"error": "another inbox", "errorCode": code})
-
-    with pytest.raises(signalhub.Refused, match="another inbox") as caught:
-        await hub.room("general")
-
-    assert caught.value.code == code
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "words"),
+    ("status", "body", "kind", "words"),
     [
-        (404, None, "answered HTTP 404"),
-        (429, LIMITED | {"retryAfterMs": 7000}, "try again in 7 s"),
-        (503, {"error": "full", "errorCode": "UNAVAILABLE"}, "full"),
+        (
+            409,
+            {"error": "another", "errorCode": "CONFLICT"},
+            signalhub.Refused,
+            "CONFLICT: another",
+        ),
+        (400, BAD, signalhub.Refused, "BAD_REQUEST: no"),
+        (404, {"error": "x", "errorCode": "NOT_FOUND"}, signalhub.Refused, "NOT_FOUND"),
+        (404, None, signalhub.Unavailable, "answered HTTP 404"),
+        (429, LIMITED | {"retryAfterMs": 7000}, signalhub.Unavailable, "try again in 7 s"),
+        (503, {"error": "full", "errorCode": "UNAVAILABLE"}, signalhub.Unavailable, "full"),
     ],
 )
-async def test_a_hub_that_cannot_now_is_unavailable(
-    server: ScriptedRooms, hub: Hub, status: int, body: dict[str, Any] | None, words: str
+async def test_a_room_that_cannot_be_joined_says_why(
+    server: ScriptedRooms,
+    hub: Hub,
+    status: int,
+    body: dict[str, Any] | None,
+    kind: type[Exception],
+    words: str,
 ) -> None:
     server.refusal = refusal(status, body)
 
-    with pytest.raises(signalhub.Unavailable, match=words):
+    with pytest.raises(kind, match=words):
         await hub.room("general")
     assert server.upgrades == 1
 
 
-async def test_coming_back_to_a_room_with_another_inbox_is_giving_up(
+async def test_a_busy_hub_is_tried_again_and_one_that_refuses_is_given_up(
     server: ScriptedRooms, hub: Hub
 ) -> None:
     async with joined(server, hub) as (peer, room):
-        server.refusal = refusal(409, {"error": "another inbox", "errorCode": "CONFLICT"})
-        peer.abort()
-
-        with pytest.raises(signalhub.GaveUp, match="another inbox"):
-            await anext(room)
-
-
-async def test_a_busy_hub_is_tried_again_until_it_lets_us_in(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub) as (peer, room):
-        server.refusal = refusal(503, None)
+        server.refusal = refusal(503)
         peer.abort()
         await server.refused.wait()
         server.refusal = None
         peer = await server.accept(last_seq=0)
         peer.live(1)
-
         assert await take(room, 1) == [1]
+        server.refusal = refusal(409, {"error": "another inbox", "errorCode": "CONFLICT"})
+        peer.abort()
+
+        with pytest.raises(signalhub.GaveUp, match="another inbox"):
+            await anext(room)
 
 
 async def test_attempts_to_come_back_may_be_limited(server: ScriptedRooms, hub: Hub) -> None:
@@ -380,19 +326,19 @@ async def test_no_log_line_names_anybody(
     server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(1)
-    async with joined(server, hub, last_seq=1, pseudonym="whoiswho") as (peer, room):
+    async with joined(server, hub, last_seq=2, pseudonym="whoiswho") as (peer, room):
         reading = asyncio.ensure_future(take(room, 1))
         (await server.request()).answer(429, LIMITED)
-        (await server.request()).page(1)
+        (await server.request()).page(2)
         await reading
         peer.say("error", messageId="whatwhat", error="x", errorCode="BAD_FRAME")
         peer.abort()
         peer = await server.accept()
     lines = [logging.Formatter().format(record) + repr(vars(record)) for record in caplog.records]
 
-    words = (INBOX, "general", "whoiswho", "whatwhat", "Z2VuZXJhbA")
     ours = [line for line in lines if "asyncio" not in line]
-    assert ours
+    assert any("Messages were gone before they could be read" in line for line in ours)
+    words = (INBOX, "general", "whoiswho", "whatwhat", "Z2VuZXJhbA")
     assert [line for line in ours if any(word in line for word in words)] == []
 
 
@@ -412,7 +358,7 @@ async def test_no_log_line_names_anybody(
         ("ok", {"since": True}),
     ],
 )
-async def test_impossible_ids_are_refused_at_once_and_not_repeated(
+async def test_invalid_ids_are_refused_at_once_and_not_repeated(
     hub: Hub, room: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=r"characters|number") as caught:
@@ -421,30 +367,32 @@ async def test_impossible_ids_are_refused_at_once_and_not_repeated(
     assert not any(word in str(caught.value) for word in ("a/b", "xxx", "two words", "a:b"))
 
 
-async def test_impossible_messages_are_refused_at_once(server: ScriptedRooms, hub: Hub) -> None:
+async def test_invalid_messages_are_refused_at_once(server: ScriptedRooms, hub: Hub) -> None:
+    attempts: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+        ("text", {}, TypeError, "bytes"),
+        (b"", {}, ValueError, "at least one byte"),
+        (b"x", {"message_id": "a:b"}, ValueError, "message id"),
+        (b"x", {"type": "chat"}, ValueError, "no such type"),
+        (b"x", {"type": "mls_commit"}, ValueError, "needs a proposal"),
+        (b"x", {"proposal_id": "a b"}, ValueError, "proposal id"),
+    ]
     async with joined(server, hub) as (_, room):
-        with pytest.raises(TypeError, match="bytes"):
-            await room.send("text")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="at least one byte"):
-            await room.send(b"")
-        with pytest.raises(ValueError, match="message id"):
-            await room.send(b"x", message_id="a:b")
-        with pytest.raises(ValueError, match="no such type"):
-            await room.send(b"x", type="chat")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="needs a proposal"):
-            await room.send(b"x", type="mls_commit")
+        for ciphertext, options, kind, complaint in attempts:
+            with pytest.raises(kind, match=complaint):
+                await room.send(ciphertext, **options)
         with pytest.raises(TypeError, match="no option"):
             hub.room("general", colour="red")  # type: ignore[call-arg]
 
 
 async def test_an_inbox_is_fetched_in_pages(server: ScriptedRooms, hub: Hub) -> None:
-    task = asyncio.ensure_future(hub.inbox(INBOX).fetch(from_seq=4, limit=5000))
+    standard = "+/" * 21 + "8="  # The same 32 bytes in the other alphabet of base64.
+    task = asyncio.ensure_future(hub.inbox(standard).fetch(from_seq=4, limit=5000))
     exchange = await server.request()
     exchange.page(5, 6)
     page = await task
 
+    assert exchange.request.headers["x-inbox-id"] == "-_" * 21 + "8"
     assert exchange.request.query == "fromSeq=4&limit=1000"
-    assert isinstance(page, InboxPage)
     assert [message.seq for message in page] == [5, 6]
     assert (page.next_seq, page.oldest_seq, page.is_partial, len(page)) == (7, 5, False, 2)
 
@@ -467,73 +415,59 @@ async def test_all_of_an_inbox_is_read_until_a_page_is_empty(
     last.page()
 
     assert await task == [3, 4]
-    assert last.from_seq == 6
+    assert last.from_seq == messages.next_seq == 6
     assert messages.missed == (Missed(1, 2),)
-    assert messages.next_seq == 6
 
 
 async def test_an_append_is_repeated_under_one_id(server: ScriptedRooms, hub: Hub) -> None:
     task = asyncio.ensure_future(hub.inbox(INBOX).append(b"\xfb\xff"))
-    path = "/v1/inbox/append"
-    first = await server.request(path)
+    first = await server.request(APPEND)
     first.answer(429, LIMITED)
-    second = await server.request(path)
+    second = await server.request(APPEND)
     second.hang_up()
-    third = await server.request(path)
+    third = await server.request(APPEND)
     third.answer(202, {"seq": 3, "storedAt": "2026-01-31T12:00:05.250Z"}, Idempotent_Replay="true")
     stored = await task
 
     assert first.body == second.body == third.body
     assert first.body["ciphertext"] == "-_8"
     assert first.request.headers["content-type"] == "application/json"
-    assert isinstance(stored, Stored)
     assert (stored.message_id, stored.seq) == (first.body["messageId"], 3)
     assert stored.is_repeat
     assert stored.stored_at is not None
 
 
-async def test_an_append_that_is_refused_says_why(server: ScriptedRooms, hub: Hub) -> None:
-    task = asyncio.ensure_future(hub.inbox(INBOX).append(b"x"))
-    (await server.request("/v1/inbox/append")).answer(
-        413, {"error": "too large", "errorCode": "TOO_LARGE"}
-    )
-
-    with pytest.raises(signalhub.Refused, match="too large") as caught:
-        await task
-    assert caught.value.code == "TOO_LARGE"
-
-
-async def test_waiting_longer_than_there_is_time_is_not_begun(
+async def test_a_refusal_is_raised_when_waiting_would_not_help_or_take_too_long(
     server: ScriptedRooms, hub: Hub
 ) -> None:
-    task = asyncio.ensure_future(hub.inbox(INBOX).fetch(timeout_s=30))
-    (await server.request()).answer(429, LIMITED | {"retryAfterMs": 59_000})
+    appending = asyncio.ensure_future(hub.inbox(INBOX).append(b"x"))
+    too_large = {"error": "too large", "errorCode": "TOO_LARGE"}
+    (await server.request(APPEND)).answer(413, too_large)
+    with pytest.raises(signalhub.Refused, match="TOO_LARGE: too large"):
+        await appending
 
+    fetching = asyncio.ensure_future(hub.inbox(INBOX).fetch(timeout_s=30))
+    (await server.request()).answer(429, LIMITED | {"retryAfterMs": 59_000})
     async with asyncio.timeout(10):
         with pytest.raises(signalhub.Refused) as caught:
-            await task
+            await fetching
     assert caught.value.retryable
 
 
-async def test_a_doubtful_append_stays_doubtful_when_the_hub_is_gone(
+async def test_a_hub_that_is_gone_can_be_given_up_at_once_and_a_doubt_stays(
     server: ScriptedRooms, hub: Hub
 ) -> None:
-    task = asyncio.ensure_future(hub.inbox(INBOX).append(b"x", attempts=2))
-    (await server.request("/v1/inbox/append")).hang_up()
+    appending = asyncio.ensure_future(hub.inbox(INBOX).append(b"x", attempts=2))
+    exchange = await server.request(APPEND)
     await server.stop_listening()
+    exchange.hang_up()
 
     with pytest.raises(signalhub.OutcomeUnknown):
-        await task
-
-
-async def test_a_hub_that_is_not_there_can_be_given_up_at_once() -> None:
-    async with ScriptedRooms() as server:
-        url = server.url
-    async with signalhub.hub(url) as hub:
-        with pytest.raises(signalhub.Unavailable, match=url):
-            await hub.inbox(INBOX).fetch(attempts=1)
-        with pytest.raises(signalhub.Unavailable, match="no hub at"):
-            await hub.room("general")
+        await appending
+    with pytest.raises(signalhub.Unavailable, match=server.url):
+        await hub.inbox(INBOX).fetch(attempts=1)
+    with pytest.raises(signalhub.Unavailable, match="no hub at"):
+        await hub.room("general")
 
 
 @pytest.mark.parametrize("body", ["nonsense", {"messages": [{"seq": 1}], "nextSeq": 2}])
