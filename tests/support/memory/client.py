@@ -19,6 +19,7 @@ from signalhub.client.protocol.effects import (
     Ready,
     SendFrame,
     Stop,
+    Warned,
 )
 from signalhub.client.protocol.frame import FrameWriter, Payload, Request
 from signalhub.client.protocol.protocol import Protocol
@@ -27,6 +28,7 @@ from signalhub.client.requests import Ask, Publish, Register, Subscribe, Tell
 from signalhub.clock import Ids
 from signalhub.testing import FakeClock, Peer, ScriptedHub
 from signalhub.wire.errors import ClientError
+from tests.support.memory.stories import Stage
 
 ALICE = "@(demo/alice)"
 BOB = "@(demo/bob)"
@@ -75,8 +77,11 @@ async def caught_up(peer: Peer, client: Client) -> None:
     await exchange(client.ping(), peer, "hub:heartbeat", "hub:heartbeat_ack")
 
 
-class Scene:
-    """Performs nothing: what the protocol wants is kept to be looked at."""
+class Scene(Stage):
+    """Performs nothing: what the protocol wants is kept to be looked at.
+
+    Stories know a request by its payload, which is written in the same words every time.
+    """
 
     def __init__(self, lease_s: float | None = None) -> None:
         self.clock = FakeClock()
@@ -85,6 +90,8 @@ class Scene:
         self.protocol = Protocol(FrameWriter(ALICE, Ids("0" * 20)), self.membership, self.now)
         self.effects: list[Effect] = []
         self._frames = 0
+        self._requests: dict[Any, Request] = {}
+        self._written: dict[Any, dict[str, Any]] = {}
 
     @property
     def now(self) -> Instant:
@@ -107,9 +114,13 @@ class Scene:
         assert message["type"] == type
         return message
 
-    def sent_data(self) -> list[Any]:
-        """The payloads of the messages to other actors written since the last call."""
-        return [each["payload"]["data"] for each in self.sent() if each["type"] == "hub:send"]
+    def wrote(self, *payloads: Any) -> None:
+        """These messages were written since the last look; control messages do not count."""
+        frames = [frame for frame in self.sent() if "data" in (frame["payload"] or {})]
+        assert [frame["payload"]["data"] for frame in frames] == [*payloads]
+        for frame in frames:
+            first = self._written.setdefault(frame["payload"]["data"], frame)
+            assert frame == first, "a repeat has the same id"
 
     def error_of(self, request: Request) -> ClientError:
         """How a request failed."""
@@ -123,19 +134,50 @@ class Scene:
         (stop,) = self.of(Stop)
         return stop.error
 
+    def done(self, *payloads: Any) -> None:
+        """These requests are answered, each once, and no others."""
+        names = {request.id: payload for payload, request in self._requests.items()}
+        assert [names[effect.id] for effect in self.of(Answered)] == [*payloads]
+
+    def failed(self, count: int) -> None:
+        assert len(self.of(Failed)) == count
+
+    def fails(self, payload: Any, kind: str, text: str = "") -> None:
+        error = self.error_of(self._requests[payload])
+        assert type(error).__name__ == kind
+        assert text in str(error)
+
+    def warned(self, word: str) -> None:
+        (warned,) = self.of(Warned)
+        assert word in warned.sentence
+
     def submit(self, payload: Payload[Any], **options: Any) -> Request:
         request = self.protocol.frames.request(payload, self.now.wall_ms, **options)
         self.effects += self.protocol.submit(request, self.now)
         return request
 
+    def _named(self, payload: Any, request: Request) -> Request:
+        if isinstance(payload, int | str):
+            self._requests[payload] = request
+        return request
+
     def tell(self, payload: Any = None, to: str = BOB) -> Request:
-        return self.submit(Tell(to, "note", payload))
+        return self._named(payload, self.submit(Tell(to, "note", payload)))
 
     def ask(self, payload: Any = None, timeout_s: float = 30.0, attempts: int = 3) -> Request:
-        return self.submit(Ask(BOB, "task", payload), timeout_s=timeout_s, attempts=attempts)
+        options = {"timeout_s": timeout_s, "attempts": attempts}
+        return self._named(payload, self.submit(Ask(BOB, "task", payload), **options))
 
     def publish(self, payload: Any = None, *, durable: bool = False, **options: Any) -> Request:
-        return self.submit(Publish("news", "item", payload, durable), **options)
+        request = self.submit(Publish("news", "item", payload, durable), **options)
+        return self._named(payload, request)
+
+    def durable(self, payload: Any, timeout_s: float = 30.0, attempts: int = 3) -> None:
+        """Publish to a durable topic."""
+        self.publish(payload, durable=True, timeout_s=timeout_s, attempts=attempts)
+
+    def forget(self, payload: Any) -> None:
+        self.protocol.forget(self._requests[payload].id)
 
     def consume(self, topic: str = "orders", name: str = "billing", **facts: Any) -> Seat:
         """Join a durable subscription, and let the hub grant it."""
@@ -180,16 +222,35 @@ class Scene:
     def hear_raw(self, frame: bytes) -> None:
         self.effects += self.protocol.received(frame, self.now)
 
-    def refuse(self, request: Mapping[str, Any], code: str, **facts: Any) -> None:
-        self.hear("hub:error", {"code": code, "message": f"because of {code}"} | facts, request)
+    def answer(self, payload: Any) -> None:
+        """The hub accepts an ask or a publish."""
+        frame = self._written[payload]
+        kind = "hub:published" if frame["type"] == "hub:publish" else "hub:delivery_ack"
+        self.hear(kind, {"messageId": frame["id"]}, frame)
 
-    def limit(self, request: Mapping[str, Any], retry_after_ms: int = 100) -> None:
-        """The hub finds us too fast."""
-        self.refuse(request, "rate_limited", details={"retryAfterMs": retry_after_ms})
+    def refuse(self, request: Any, code: str, retry_after_ms: int = 0, **facts: Any) -> None:
+        """The hub refuses a request, given as its frame or by its payload."""
+        frame = request if isinstance(request, dict) else self._written[request]
+        known: dict[str, Any] = {"code": code, "message": f"because of {code}"}
+        if retry_after_ms:
+            known["details"] = {"retryAfterMs": retry_after_ms}
+        self.hear("hub:error", known | facts, frame)
 
-    def pass_time(self, seconds: float) -> None:
+    def pause(self, target: str | None = None) -> None:
+        self.hear("hub:pause", {"target": target} if target else {"reason": "busy"})
+
+    def resume(self, target: str | None = None) -> None:
+        self.hear("hub:resume", {"target": target} if target else {})
+
+    def congest(self) -> None:
+        self.effects += self.protocol.congested(True, self.now)
+
+    def clear(self) -> None:
+        self.effects += self.protocol.congested(False, self.now)
+
+    def time(self, seconds: float | str) -> None:
         """Let time pass as a punctual shell would: every wake-up is obeyed at its moment."""
-        end_s = self.clock.mono_s() + seconds
+        end_s = self.clock.mono_s() + float(seconds)
         for _ in range(10_000):
             wake_at_s = self.protocol.wake_at_s(self.clock.mono_s())
             if wake_at_s is None or wake_at_s > end_s:

@@ -1,4 +1,4 @@
-"""Consumers of durable subscriptions, and replays, against a hub that follows a script."""
+"""Consumers of durable subscriptions and mailboxes, against a hub that follows a script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import signalhub
 from signalhub import Client, Consumer, Message
 from signalhub.client.answers import Lost
+from signalhub.client.settle import TOGETHER_MAX
 from signalhub.testing import Peer, ScriptedHub
 from tests.support.memory.client import (
     ALICE,
@@ -21,7 +22,7 @@ from tests.support.memory.client import (
 )
 
 PLACE = {"topic": "orders", "subscription": "billing"}
-UNSUBSCRIBED = ("hub:unsubscribe", "hub:unsubscribed", PLACE)
+LEFT = ("hub:unsubscribe", "hub:unsubscribed", PLACE)
 
 
 async def joined(client: Client, peer: Peer, **options: Any) -> Consumer:
@@ -66,7 +67,7 @@ async def test_a_consumer_knows_its_subscription_and_has_a_name_of_its_own() -> 
             await client.consume("orders", "billing")
         names = set()
         for _ in range(2):
-            await exchange(consumer.close(), peer, *UNSUBSCRIBED)
+            await exchange(consumer.close(), peer, *LEFT)
             consumer = await joined(client, peer)
             names.add(consumer.name)
         assert len(names) == 2
@@ -91,34 +92,63 @@ async def test_its_messages_come_in_order_and_are_not_those_of_the_client() -> N
 async def test_settlements_say_what_is_to_happen() -> None:
     async with conversation() as (_, peer, client):
         consumer = await joined(client, peer)
-        for seq in range(1, 9):
+        for seq in range(1, 7):
             peer.deliver(seq)
-        messages = await take(consumer, 6)
+        first, second, third, fourth = await take(consumer, 4)
+        names = [{"epoch": "e1", "seq": seq, "id": f"1.{seq}.1"} for seq in range(1, 5)]
 
-        await messages[0].ack()
-        await messages[1].ack()
-        assert await settlement(peer, "hub:ack") == {
-            "epoch": "e1", "seqs": [1, 2], "ids": ["1.1.1", "1.2.1"],
-        }  # fmt: skip
-        await messages[2].nack(delay_s=1.5, reason="busy")
-        third = {"epoch": "e1", "seq": 3, "id": "1.3.1"}
-        assert await settlement(peer, "hub:nack") == third | {"delayMs": 1500, "reason": "busy"}
-        await messages[3].extend(60)
-        fourth = {"epoch": "e1", "seq": 4, "id": "1.4.1"}
-        assert await settlement(peer, "hub:extend") == fourth | {"ms": 60000}
-        await messages[4].term(reason="nonsense")
-        fifth = {"epoch": "e1", "seq": 5, "id": "1.5.1"}
-        assert await settlement(peer, "hub:term") == fifth | {"reason": "nonsense"}
-        facts = {"floor": 1, "accepted": 0, "ignored": [6]}
-        _, settled = await exchange(messages[5].ack(wait=True), peer, "hub:ack", "hub:acked", facts)
+        await first.nack(delay_s=1.5, reason="busy")
+        assert await settlement(peer, "hub:nack") == names[0] | {"delayMs": 1500, "reason": "busy"}
+        await second.extend(60)
+        assert await settlement(peer, "hub:extend") == names[1] | {"ms": 60000}
+        await third.term(reason="nonsense")
+        assert await settlement(peer, "hub:term") == names[2] | {"reason": "nonsense"}
+        answer = ("hub:acked", {"floor": 1, "accepted": 0, "ignored": [4]})
+        ack, settled = await exchange(fourth.ack(wait=True), peer, "hub:ack", *answer)
+        assert (ack["pattern"], ack["payload"]) == ("ask", PLACE | names[3])
         assert settled is not None
-        assert (settled.floor, settled.accepted, settled.ignored) == (1, 0, (6,))
-        await consumer.ack_up_to(7)
-        assert await settlement(peer, "hub:ack") == {"epoch": "e1", "upTo": 7}
-        assert seqs(await take(consumer, 1)) == [8]
+        assert (settled.floor, settled.accepted, settled.ignored) == (1, 0, (4,))
+        assert [one.is_open for one in (first, second, third, fourth)] == [
+            False,
+            True,
+            False,
+            False,
+        ]
+        await consumer.ack_up_to(5)
+        assert await settlement(peer, "hub:ack") == {"epoch": "e1", "upTo": 5}
+        assert seqs(await take(consumer, 1)) == [6]
         await consumer.credit(messages=0, bytes=4096)
         credit = await peer.receive("hub:credit")
         assert credit["payload"] == {"subscriptionId": "s-1", "messages": 0, "bytes": 4096}
+
+
+@pytest.mark.parametrize(
+    ("acked", "sent"),
+    [
+        ([(1, "e1"), (1, "e1")], [("e1", 1)]),
+        ([(1, "e1"), (2, "e1"), (1, "f1")], [("e1", [1, 2]), ("f1", 1)]),
+        (
+            [(seq, "e1") for seq in range(1, TOGETHER_MAX + 3)],
+            [("e1", [*range(1, TOGETHER_MAX + 1)]), ("e1", [TOGETHER_MAX + 1, TOGETHER_MAX + 2])],
+        ),
+    ],
+    ids=["one repeated", "of two epochs", "very many"],
+)
+async def test_acks_of_one_turn_travel_together(
+    acked: list[tuple[int, str]], sent: list[tuple[str, Any]]
+) -> None:
+    async with conversation() as (_, peer, client):
+        consumer = await joined(client, peer)
+        messages = []
+        for seq, epoch in acked:
+            peer.deliver(seq, epoch=epoch)
+            messages += await take(consumer, 1)
+        for message in messages:
+            await message.ack()
+
+        for expected in sent:
+            ack = await settlement(peer, "hub:ack")
+            assert (ack["epoch"], ack.get("seqs") or ack["seq"]) == expected
 
 
 async def test_a_handler_acknowledges_by_returning() -> None:
@@ -141,9 +171,11 @@ async def test_after_a_loss_it_goes_on_after_what_was_processed() -> None:
         consumer = await joined(client, peer, consumer="worker-1", window=5)
         for seq in (1, 2, 3, 4):
             peer.deliver(seq, "first copy")
-        first, second = await take(consumer, 2)
+        first, second, third = await take(consumer, 3)
         await first.ack()
         await peer.receive("hub:ack")
+        await third.nack()
+        await peer.receive("hub:nack")
 
         peer.abort()
         peer, asked = await rejoined(hub, head=12, recovered=False, lostFrom=3, lostTo=5)
@@ -275,7 +307,7 @@ async def test_leaving_sends_the_acks_first() -> None:
         await peer.seat()
         peer.deliver(1)
         assert (await settlement(peer, "hub:ack"))["seq"] == 1
-        await exchange(reading, peer, *UNSUBSCRIBED)
+        await exchange(reading, peer, *LEFT)
 
         consumer = await joined(client, peer)
         peer.deliver(2)
@@ -325,94 +357,39 @@ async def test_an_invalid_option_is_refused_at_once(options: dict[str, Any]) -> 
         assert peer.has_heard_nothing()
 
 
-def answer_page(
-    peer: Peer, request: dict[str, Any], positions: list[int], facts: dict[str, Any]
-) -> None:
-    """Answer a request for a page of a replay."""
-    for seq in positions:
-        delivery = {"epoch": "e1", "seq": seq, "publishedAt": 1}
-        metadata = {"topic": "orders", "replay": True, "delivery": delivery}
-        peer.send("order", seq, sender="@(demo/shop)", metadata=metadata)
-    peer.answer(request, "hub:replayed", {"count": len(positions)} | facts)
+async def test_a_client_that_acknowledges_settles_its_mail() -> None:
+    async with conversation(acknowledge=True) as (_, peer, client):
+
+        @client.on("task")
+        def work(message: Message) -> None:
+            if message.payload == "hard":
+                raise ValueError("too hard")
+
+        mail = {"stream": ALICE, "epoch": "m1"}
+        peer.mail(ALICE, 1, "easy")
+        assert (await peer.receive("hub:ack"))["payload"] == mail | {"seq": 1}
+        peer.mail(ALICE, 2, "hard")
+        nack = mail | {"seq": 2, "reason": "ValueError: too hard"}
+        assert (await peer.receive("hub:nack"))["payload"] == nack
+        peer.send("task", "hard", sender=BOB)
+        peer.mail(ALICE, 3, "easy")
+        assert (await peer.receive("hub:ack"))["payload"]["seq"] == 3, "a tell is not settled"
 
 
-@pytest.mark.parametrize(
-    ("span", "answers", "asked", "end"),
-    [
-        (
-            {"from_seq": 3, "to_seq": 8},
-            [([3, 4], {"complete": False, "next": 5}), ([5, 8], {"complete": True, "next": 9})],
-            [{"fromSeq": 3, "toSeq": 8, "limit": 500}, {"fromSeq": 5, "toSeq": 8, "limit": 500}],
-            (True, 9, None),
-        ),
-        (
-            {"limit": 2},
-            [([1, 2], {"complete": False})],
-            [{"fromSeq": 1, "limit": 2}],
-            (False, 3, None),
-        ),
-        (
-            {"to_seq": 4},
-            [([], {"complete": False, "next": 5, "lostFrom": 1, "lostTo": 4}), ([], {"next": 5})],
-            [{"fromSeq": 1, "toSeq": 4, "limit": 500}, {"fromSeq": 5, "toSeq": 4, "limit": 500}],
-            (False, 5, Lost(1, 4)),
-        ),
-        (
-            {"from_seq": 5},
-            [([], {"complete": False, "next": 5})],
-            [{"fromSeq": 5, "limit": 500}],
-            (False, 5, None),
-        ),
-    ],
-    ids=["to its end", "to its limit", "of what is lost", "that does not get on"],
-)
-async def test_a_replay_is_read_page_by_page(
-    span: dict[str, int],
-    answers: list[tuple[list[int], dict[str, Any]]],
-    asked: list[dict[str, int]],
-    end: tuple[bool, int, Lost | None],
-) -> None:
-    async with conversation() as (_, peer, client):
-        replay = client.replay("orders", **span)
+@pytest.mark.parametrize("acknowledges", [True, False])
+async def test_after_a_loss_mail_comes_again_to_those_who_acknowledge(acknowledges: bool) -> None:
+    async with conversation(acknowledge=acknowledges) as (hub, peer, client):
+        peer.mail(ALICE, 1, "first copy")
+        peer.send("note", "a tell", sender=BOB)
+        await caught_up(peer, client)
+        peer.abort()
+        peer = await reconnected(hub)
+        peer.mail(ALICE, 1, "second copy", attempt=2)
 
-        async def read() -> list[int]:
-            return [message.payload async for message in replay]
+        messages = client.messages()
+        received = [await anext(messages) for _ in range(2)]
 
-        reading = asyncio.ensure_future(read())
-        for expected, (positions, facts) in zip(asked, answers, strict=True):
-            request = await peer.receive("hub:replay")
-            assert request["payload"] == {"topic": "orders"} | expected
-            answer_page(peer, request, positions, facts)
-
-        received = await reading
-        assert received == [seq for positions, _ in answers for seq in positions]
-        assert (replay.complete, replay.next, replay.lost) == end
-        assert replay.count == len(received)
-
-
-async def test_replays_wait_for_each_other_even_for_one_that_was_given_up() -> None:
-    async with conversation() as (_, peer, client):
-        given_up = asyncio.ensure_future(anext(client.replay("orders", 1, 1)))
-        request = await peer.receive("hub:replay")
-        given_up.cancel()
-        reading = asyncio.gather(*(anext(client.replay("orders", seq, seq)) for seq in (2, 3)))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert peer.has_heard_nothing()
-        answer_page(peer, request, [1], {"next": 2})
-        for seq in (2, 3):
-            answer_page(peer, await peer.receive("hub:replay"), [seq], {"next": seq + 1})
-
-        assert [message.payload for message in await reading] == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("from_seq", "to_seq", "limit"), [(0, None, None), (3, 2, None), (1, 9, 0)]
-)
-async def test_a_replay_of_an_invalid_range_is_refused_at_once(
-    from_seq: int, to_seq: int | None, limit: int | None
-) -> None:
-    async with conversation() as (_, peer, client):
-        with pytest.raises(ValueError, match="replay"):
-            client.replay("orders", from_seq, to_seq, limit=limit)
-        assert peer.has_heard_nothing()
+    copy = "second copy" if acknowledges else "first copy"
+    assert {message.payload for message in received} == {copy, "a tell"}
+    settleable = [message.payload for message in received if message.is_settleable]
+    assert settleable == ["second copy"] * acknowledges
