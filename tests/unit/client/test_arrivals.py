@@ -157,7 +157,8 @@ async def test_at_the_limit_reading_stops_and_at_half_it_goes_on(
     for number in range(2):
         inbox.put(message(number))
     inbox.lost()
-    inbox.put(message(2))
+    for number in (2, 3):
+        inbox.put(message(number))
 
     assert told == [False, True, False, False], "the next link is read until it is too much again"
 

@@ -301,7 +301,9 @@ async def test_leaving_sends_the_acks_first() -> None:
 
         async def read_one() -> None:
             async with client.consume("orders", "billing") as consumer:
-                await (await anext(consumer)).ack()
+                async for message in consumer:
+                    await message.ack()
+                    break
 
         reading = asyncio.ensure_future(read_one())
         await peer.seat()
