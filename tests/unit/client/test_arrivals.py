@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from signalhub.wire.errors import GaveUp, Reject, Unavailable, Unsubscribed
 KEY = ("orders", "billing")
 
 
-class Stream:
-    """A durable subscription, and what its messages were settled with."""
+class Link:
+    """An inbox for four messages, and a durable subscription whose messages come to it."""
 
     def __init__(self) -> None:
+        self.told: list[bool] = []  # When the link was told to stop and to go on.
+        self.inbox = Arrivals(4, self.told.append)
         self.open: set[int] = set()
         self.settled: list[tuple[Verdict, int, dict[str, Any]]] = []
         self.failure: Unavailable | None = None
@@ -57,42 +60,33 @@ async def turns(count: int = 50) -> None:
 
 
 @pytest.fixture
-def told() -> list[bool]:
-    """When the link was told to stop and to go on."""
-    return []
+async def link() -> AsyncIterator[Link]:
+    link = Link()
+    yield link
+    await link.inbox.close()
 
 
-@pytest.fixture
-def inbox(told: list[bool]) -> Arrivals:
-    return Arrivals(4, told.append)
-
-
-@pytest.fixture
-def stream() -> Stream:
-    return Stream()
-
-
-async def test_readers_get_messages_in_order_and_the_end_after_the_last(inbox: Arrivals) -> None:
-    waiting = asyncio.create_task(inbox.next())
+async def test_readers_get_messages_in_order_and_the_end_after_the_last(link: Link) -> None:
+    waiting = asyncio.create_task(link.inbox.next())
     await asyncio.sleep(0)
     for number in range(3):
-        inbox.put(message(number))
-    inbox.end()
+        link.inbox.put(message(number))
+    link.inbox.end()
 
     assert (await waiting).payload == 0
-    assert [(await inbox.next()).payload for _ in range(2)] == [1, 2]
+    assert [(await link.inbox.next()).payload for _ in range(2)] == [1, 2]
     with pytest.raises(StopAsyncIteration):
-        await inbox.next()
+        await link.inbox.next()
 
 
-async def test_a_failure_is_raised_from_every_reader(inbox: Arrivals, stream: Stream) -> None:
-    orders = inbox.open_lane(KEY)
+async def test_a_failure_is_raised_from_every_reader(link: Link) -> None:
+    orders = link.inbox.open_lane(KEY)
     consumers = [asyncio.create_task(orders.next()) for _ in range(2)]
-    readers = [asyncio.create_task(inbox.next()) for _ in range(2)]
+    readers = [asyncio.create_task(link.inbox.next()) for _ in range(2)]
     await asyncio.sleep(0)
 
-    inbox.end_lane(KEY, Unsubscribed("taken_over", "somebody else is there"))
-    inbox.end(GaveUp("no hub any more"))
+    link.inbox.end_lane(KEY, Unsubscribed("taken_over", "somebody else is there"))
+    link.inbox.end(GaveUp("no hub any more"))
 
     for consumer in consumers:
         with pytest.raises(Unsubscribed, match="somebody else"):
@@ -103,9 +97,9 @@ async def test_a_failure_is_raised_from_every_reader(inbox: Arrivals, stream: St
 
 
 async def test_a_handler_takes_its_exact_type_one_at_a_time_in_order(
-    told: list[bool], caplog: pytest.LogCaptureFixture
+    link: Link, caplog: pytest.LogCaptureFixture
 ) -> None:
-    inbox = Arrivals(100, told.append)
+    inbox = Arrivals(100, link.told.append)
     served: list[int] = []
     active = 0
 
@@ -140,30 +134,30 @@ async def test_a_handler_takes_its_exact_type_one_at_a_time_in_order(
     await inbox.close()
 
 
-async def test_at_the_limit_reading_stops_and_at_half_it_goes_on(
-    inbox: Arrivals, told: list[bool]
-) -> None:
-    reader = asyncio.create_task(inbox.next())
+async def test_at_the_limit_reading_stops_and_at_half_it_goes_on(link: Link) -> None:
+    reader = asyncio.create_task(link.inbox.next())
     await asyncio.sleep(0)
     for number in range(5):
-        inbox.put(message(number))
+        link.inbox.put(message(number))
         await asyncio.sleep(0)
     assert (await reader).payload == 0
-    assert (await inbox.next()).payload == 1
-    assert told == [False]
-    assert (await inbox.next()).payload == 2
-    assert told == [False, True]
+    assert (await link.inbox.next()).payload == 1
+    assert link.told == [False]
+    assert (await link.inbox.next()).payload == 2
+    assert link.told == [False, True]
 
     for number in range(2):
-        inbox.put(message(number))
-    inbox.lost()
+        link.inbox.put(message(number))
+    link.inbox.lost()
     for number in (2, 3):
-        inbox.put(message(number))
+        link.inbox.put(message(number))
 
-    assert told == [False, True, False, False], "the next link is read until it is too much again"
+    assert link.told == [False, True, False, False], (
+        "the next link is read until it is too much again"
+    )
 
 
-async def test_a_slow_handler_stops_reading_too(inbox: Arrivals, told: list[bool]) -> None:
+async def test_a_slow_handler_stops_reading_too(link: Link) -> None:
     go = asyncio.Event()
     seen: list[int] = []
 
@@ -171,47 +165,44 @@ async def test_a_slow_handler_stops_reading_too(inbox: Arrivals, told: list[bool
         await go.wait()
         seen.append(each.payload)
 
-    inbox.on("note", handler)
+    link.inbox.on("note", handler)
     for number in range(4):
-        inbox.put(message(number))
-    assert told == [False]
+        link.inbox.put(message(number))
+    assert link.told == [False]
     go.set()
     await turns()
 
     assert seen == [0, 1, 2, 3]
-    assert told == [False, True]
-    await inbox.close()
+    assert link.told == [False, True]
 
 
 async def test_messages_nobody_asks_for_make_room_and_are_counted(
-    inbox: Arrivals, told: list[bool], caplog: pytest.LogCaptureFixture
+    link: Link, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "signalhub.client"):
         for number in range(10):
-            inbox.put(message(number))
+            link.inbox.put(message(number))
 
-    assert told == []
-    assert inbox.dropped == 7
+    assert link.told == []
+    assert link.inbox.dropped == 7
     assert caplog.text.count("dropped") == 1
-    assert [(await inbox.next()).payload for _ in range(3)] == [7, 8, 9]
+    assert [(await link.inbox.next()).payload for _ in range(3)] == [7, 8, 9]
 
 
-async def test_a_handler_may_close_the_inbox_that_serves_it(inbox: Arrivals) -> None:
+async def test_a_handler_may_close_the_inbox_that_serves_it(link: Link) -> None:
     closed = asyncio.Event()
 
     async def handler(each: Message) -> None:
-        await inbox.close()
+        await link.inbox.close()
         closed.set()
 
-    inbox.on("note", handler)
-    inbox.put(message(1))
+    link.inbox.on("note", handler)
+    link.inbox.put(message(1))
 
     await closed.wait()
 
 
-async def test_a_handler_settles_by_how_it_ends_unless_it_has_settled_itself(
-    inbox: Arrivals, stream: Stream
-) -> None:
+async def test_a_handler_settles_by_how_it_ends_unless_it_has_settled_itself(link: Link) -> None:
     async def work(each: Message) -> None:
         match each.payload:
             case 2:
@@ -226,14 +217,14 @@ async def test_a_handler_settles_by_how_it_ends_unless_it_has_settled_itself(
             case 6:
                 await each.extend(60)
 
-    orders = inbox.open_lane(KEY)
+    orders = link.inbox.open_lane(KEY)
     orders.serve(work, "orders")
     for seq in range(1, 7):
-        orders.put(stream.message(seq))
+        orders.put(link.message(seq))
     await turns()
 
     reason = "KeyError: 'no such customer " + "x" * REASON_CHARS_MAX
-    assert stream.settled == [
+    assert link.settled == [
         (Ack, 1, {}),
         (Nack, 2, {"reason": reason[:REASON_CHARS_MAX]}),
         (Term, 3, {"reason": "not an order"}),
@@ -242,29 +233,27 @@ async def test_a_handler_settles_by_how_it_ends_unless_it_has_settled_itself(
         (Extend, 6, {"ms": 60000}),
         (Ack, 6, {}),
     ]
-    await inbox.close()
 
 
-async def test_a_handler_goes_on_when_a_settlement_fails(inbox: Arrivals, stream: Stream) -> None:
-    stream.failure = Unavailable("no hub")
-    orders = inbox.open_lane(KEY)
+async def test_a_handler_goes_on_when_a_settlement_fails(link: Link) -> None:
+    link.failure = Unavailable("no hub")
+    orders = link.inbox.open_lane(KEY)
     orders.serve(lambda each: None, "orders")
 
     for seq in (1, 2):
-        orders.put(stream.message(seq))
+        orders.put(link.message(seq))
     await turns()
 
-    assert len(stream.settled) == 2
-    await inbox.close()
+    assert len(link.settled) == 2
 
 
 @pytest.mark.parametrize("is_handled", [False, True])
 async def test_a_copy_of_what_was_settled_meanwhile_is_left_out(
-    inbox: Arrivals, stream: Stream, is_handled: bool
+    link: Link, is_handled: bool
 ) -> None:
-    orders = inbox.open_lane(KEY)
+    orders = link.inbox.open_lane(KEY)
     for seq in (1, 1, 2):
-        orders.put(stream.message(seq))
+        orders.put(link.message(seq))
     seen: list[int] = []
 
     if is_handled:
@@ -277,54 +266,47 @@ async def test_a_copy_of_what_was_settled_meanwhile_is_left_out(
             await each.ack()
 
     assert seen == [1, 2]
-    await inbox.close()
 
 
-async def test_a_loss_discards_what_will_come_again_and_nothing_else(
-    inbox: Arrivals, stream: Stream, told: list[bool]
-) -> None:
-    orders = inbox.open_lane(KEY)
-    reader = asyncio.create_task(inbox.next())
+async def test_a_loss_discards_what_will_come_again_and_nothing_else(link: Link) -> None:
+    orders = link.inbox.open_lane(KEY)
+    reader = asyncio.create_task(link.inbox.next())
     await asyncio.sleep(0)
-    inbox.put(message(0))
+    link.inbox.put(message(0))
     await reader
-    for each in (stream.message(1), stream.message(2), message(9)):
-        inbox.put(each)
+    for each in (link.message(1), link.message(2), message(9)):
+        link.inbox.put(each)
 
-    inbox.lost()
-    inbox.put(stream.message(3))
+    link.inbox.lost()
+    link.inbox.put(link.message(3))
 
     assert (await orders.next()).payload == 3
-    assert (await inbox.next()).payload == 9
+    assert (await link.inbox.next()).payload == 9
     for seq in (4, 5, 6):
-        inbox.put(stream.message(seq))
-    assert told == []
-    inbox.put(stream.message(7))
-    assert told == [False]
+        link.inbox.put(link.message(seq))
+    assert link.told == []
+    link.inbox.put(link.message(7))
+    assert link.told == [False]
 
 
-async def test_a_subscription_has_one_lane_and_none_when_it_was_left(
-    inbox: Arrivals, stream: Stream
-) -> None:
-    inbox.open_lane(KEY)
+async def test_a_subscription_has_one_lane_and_none_when_it_was_left(link: Link) -> None:
+    link.inbox.open_lane(KEY)
     with pytest.raises(ValueError, match="consumes billing of topic orders already"):
-        inbox.open_lane(KEY)
-    inbox.put(stream.message(1))
-    inbox.end_lane(KEY)
+        link.inbox.open_lane(KEY)
+    link.inbox.put(link.message(1))
+    link.inbox.end_lane(KEY)
 
-    inbox.put(stream.message(2))
-    orders = inbox.open_lane(KEY)
-    inbox.end()
+    link.inbox.put(link.message(2))
+    orders = link.inbox.open_lane(KEY)
+    link.inbox.end()
 
-    for reading in (inbox.next(), orders.next()):
+    for reading in (link.inbox.next(), orders.next()):
         with pytest.raises(StopAsyncIteration):
             await reading
 
 
-async def test_a_handler_at_work_when_its_lane_ends_is_ended_with_the_inbox(
-    inbox: Arrivals, stream: Stream
-) -> None:
-    orders = inbox.open_lane(KEY)
+async def test_a_handler_at_work_when_its_lane_ends_is_ended_with_the_inbox(link: Link) -> None:
+    orders = link.inbox.open_lane(KEY)
     cancelled = asyncio.Event()
 
     async def work(each: Message) -> None:
@@ -334,12 +316,12 @@ async def test_a_handler_at_work_when_its_lane_ends_is_ended_with_the_inbox(
             cancelled.set()
 
     orders.serve(work, "orders")
-    inbox.put(stream.message(1))
+    link.inbox.put(link.message(1))
     await turns()
 
-    inbox.end_lane(KEY)
+    link.inbox.end_lane(KEY)
     assert not cancelled.is_set()
-    await inbox.close()
+    await link.inbox.close()
 
     assert cancelled.is_set()
-    assert stream.settled == []
+    assert link.settled == []

@@ -347,18 +347,6 @@ async def test_leaving_what_is_gone_already_is_not_an_error(code: str) -> None:
         assert (await anext(successor)).payload == "still here"
 
 
-@pytest.mark.parametrize(
-    "options", [{"mode": "all"}, {"start": "now"}, {"window": 0}, {"consumer": "x" * 300}]
-)
-async def test_an_invalid_option_is_refused_at_once(options: dict[str, Any]) -> None:
-    async with conversation() as (_, peer, client):
-        with pytest.raises(ValueError, match=r"."):
-            client.consume("orders", "billing", **options)
-        with pytest.raises(ValueError, match="subscription"):
-            client.consume("orders", "")
-        assert peer.has_heard_nothing()
-
-
 async def test_a_client_that_acknowledges_settles_its_mail() -> None:
     async with conversation(acknowledge=True) as (_, peer, client):
 

@@ -91,15 +91,3 @@ async def test_replays_wait_for_each_other_even_for_one_that_was_given_up() -> N
             answer_page(peer, await peer.receive("hub:replay"), [seq], {"next": seq + 1})
 
         assert [message.payload for message in await reading] == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("from_seq", "to_seq", "limit"), [(0, None, None), (3, 2, None), (1, 9, 0)]
-)
-async def test_a_replay_of_an_invalid_range_is_refused_at_once(
-    from_seq: int, to_seq: int | None, limit: int | None
-) -> None:
-    async with conversation() as (_, peer, client):
-        with pytest.raises(ValueError, match="replay"):
-            client.replay("orders", from_seq, to_seq, limit=limit)
-        assert peer.has_heard_nothing()

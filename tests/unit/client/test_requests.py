@@ -347,11 +347,23 @@ async def test_a_token_that_is_exchanged_is_used_from_then_on() -> None:
     assert hello["metadata"]["authToken"] == "new"
 
 
-async def test_without_a_token_there_is_nothing_to_exchange() -> None:
+async def test_an_invalid_call_is_refused_before_anything_is_sent() -> None:
+    attempts: list[tuple[Callable[[Client], Any], str]] = [
+        (lambda me: me.refresh_token(), "no token to exchange"),
+        (lambda me: me.register(SECOND, capabilities="chat"), "list of words"),
+        (lambda me: me.consume("orders", ""), "subscription"),
+        (lambda me: me.consume("orders", "billing", mode="all"), "mode"),
+        (lambda me: me.consume("orders", "billing", start="now"), "'earliest'"),
+        (lambda me: me.consume("orders", "billing", window=0), "at least 1"),
+        (lambda me: me.consume("orders", "billing", consumer="x" * 300), "consumer"),
+        (lambda me: me.replay("orders", 0), "replay"),
+        (lambda me: me.replay("orders", 3, 2), "replay"),
+        (lambda me: me.replay("orders", limit=0), "replay"),
+    ]
     async with conversation() as (_, peer, me):
-        with pytest.raises(ValueError, match="no token to exchange"):
-            await me.refresh_token()
-
+        for attempt, complaint in attempts:
+            with pytest.raises(ValueError, match=complaint):
+                await attempt(me)
         assert peer.has_heard_nothing()
 
 

@@ -31,28 +31,27 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "PARTIAL_S", 0.001)
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[ScriptedRooms]:
-    async with ScriptedRooms() as scripted:
-        yield scripted
+class Rooms(ScriptedRooms):
+    """A scripted hub, and the client's view of it."""
+
+    hub: Hub
+
+    @asynccontextmanager
+    async def joined(
+        self, last_seq: int = 0, **options: Any
+    ) -> AsyncIterator[tuple[RoomPeer, Room]]:
+        """A room that was just joined."""
+        chosen: dict[str, Any] = {"inbox": INBOX, "reconnect": QUICK} | options
+        task = asyncio.ensure_future(self.hub.room("general", **chosen))
+        peer = await self.accept(last_seq)
+        async with await task as room:
+            yield peer, room
 
 
 @pytest.fixture
-async def hub(server: ScriptedRooms) -> AsyncIterator[Hub]:
-    async with signalhub.hub(server.url) as hub:
-        yield hub
-
-
-@asynccontextmanager
-async def joined(
-    server: ScriptedRooms, hub: Hub, last_seq: int = 0, **options: Any
-) -> AsyncIterator[tuple[RoomPeer, Room]]:
-    """A room that was just joined."""
-    chosen: dict[str, Any] = {"inbox": INBOX, "reconnect": QUICK} | options
-    task = asyncio.ensure_future(hub.room("general", **chosen))
-    peer = await server.accept(last_seq)
-    async with await task as room:
-        yield peer, room
+async def rooms() -> AsyncIterator[Rooms]:
+    async with Rooms() as rooms, signalhub.hub(rooms.url) as rooms.hub:
+        yield rooms
 
 
 async def take(room: Room, count: int) -> list[int]:
@@ -60,55 +59,51 @@ async def take(room: Room, count: int) -> list[int]:
         return [(await anext(room)).seq for _ in range(count)]
 
 
-async def test_ids_travel_in_headers_and_nowhere_else(server: ScriptedRooms, hub: Hub) -> None:
-    async with joined(server, hub, last_seq=1, tenant="acme", pseudonym="p1") as (peer, room):
+async def test_ids_travel_in_headers_and_nowhere_else(rooms: Rooms) -> None:
+    async with rooms.joined(last_seq=1, tenant="acme", pseudonym="p1") as (peer, room):
         assert peer.path == "/room"
         assert peer.headers["x-room-id"] == "acme:general"
         assert peer.headers["x-pseudonym-id"] == room.pseudonym == "p1"
         assert peer.headers["x-inbox-id"] == INBOX
 
         reading = asyncio.ensure_future(take(room, 1))
-        exchange = await server.request()
+        exchange = await rooms.request()
         assert exchange.request.headers["x-inbox-id"] == INBOX
         assert exchange.request.query == "fromSeq=1&limit=1000"
         exchange.page(1)
 
         assert await reading == [1]
-        shown = repr((room, hub, hub.inbox(INBOX)))
+        shown = repr((room, rooms.hub, rooms.hub.inbox(INBOX)))
         assert not any(word in shown for word in ("acme", "general", INBOX, "p1"))
 
 
-async def test_without_ids_the_default_inbox_is_read_under_a_new_pseudonym(
-    server: ScriptedRooms, hub: Hub
-) -> None:
+async def test_without_ids_the_default_inbox_is_read_under_a_new_pseudonym(rooms: Rooms) -> None:
     async with (
-        joined(server, hub, last_seq=1, inbox=None) as (peer, room),
-        joined(server, hub) as (_, other),
+        rooms.joined(last_seq=1, inbox=None) as (peer, room),
+        rooms.joined() as (_, other),
     ):
         assert "x-inbox-id" not in peer.headers
         assert room.pseudonym != other.pseudonym
 
         reading = asyncio.ensure_future(take(room, 1))
-        exchange = await server.request()
+        exchange = await rooms.request()
         exchange.page(1)
 
         assert exchange.request.headers["x-inbox-id"] == "Z2VuZXJhbA"
         assert await reading == [1]
 
 
-async def test_a_welcome_in_the_same_segment_as_the_handshake_is_heard(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    server.greeting = 3
+async def test_a_welcome_in_the_same_segment_as_the_handshake_is_heard(rooms: Rooms) -> None:
+    rooms.greeting = 3
 
-    async with hub.room("general", inbox=INBOX) as room:
+    async with rooms.hub.room("general", inbox=INBOX) as room:
         assert room.is_joined
 
 
-async def test_messages_have_everything_that_is_known(server: ScriptedRooms, hub: Hub) -> None:
-    async with joined(server, hub, last_seq=9, since=2) as (peer, room):
+async def test_messages_have_everything_that_is_known(rooms: Rooms) -> None:
+    async with rooms.joined(last_seq=9, since=2) as (peer, room):
         reading = asyncio.ensure_future(anext(room))
-        exchange = await server.request()
+        exchange = await rooms.request()
         old = {"seq": 9, "messageId": "a", "ciphertext": "-_8", "createdAt": "2026-01-31T12:00:05Z"}
         exchange.answer(200, {"messages": [old], "nextSeq": 10})
         first = await reading
@@ -124,10 +119,8 @@ async def test_messages_have_everything_that_is_known(server: ScriptedRooms, hub
     assert (second.type, second.pseudonym, second.created_at) == ("mls_app", "p2", None)
 
 
-async def test_a_send_survives_losses_and_limits_under_one_id(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub) as (peer, room):
+async def test_a_send_survives_losses_and_limits_under_one_id(rooms: Rooms) -> None:
+    async with rooms.joined() as (peer, room):
         cancelled = asyncio.ensure_future(room.send(b"x", message_id="cancelled"))
         await peer.receive("send")
         cancelled.cancel()
@@ -141,7 +134,7 @@ async def test_a_send_survives_losses_and_limits_under_one_id(
         peer.say("error", messageId="a", **LIMITED)
         again = await peer.receive("send")
         peer.close(1012)
-        peer = await server.accept()
+        peer = await rooms.accept()
         third = await peer.receive("send")
         peer.say("ack", messageId="a", seq=7, duplicate=True)
         sent = await sending
@@ -152,10 +145,8 @@ async def test_a_send_survives_losses_and_limits_under_one_id(
     assert (sent.message_id, sent.seq, sent.is_repeat) == ("a", 7, True)
 
 
-async def test_no_answer_in_time_leaves_a_doubt_and_no_connection_does_not(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub, reconnect=Reconnect(first_jitter_s=1e6)) as (peer, room):
+async def test_no_answer_in_time_leaves_a_doubt_and_no_connection_does_not(rooms: Rooms) -> None:
+    async with rooms.joined(reconnect=Reconnect(first_jitter_s=1e6)) as (peer, room):
         with pytest.raises(signalhub.OutcomeUnknown):
             await room.send(b"x", timeout_s=0.02)
         peer.abort()
@@ -167,28 +158,7 @@ async def test_no_answer_in_time_leaves_a_doubt_and_no_connection_does_not(
             await room.send(b"x", timeout_s=0.02)
 
 
-async def test_what_was_said_while_away_is_read_before_what_comes(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub) as (peer, room):
-        peer.live(1)
-        assert await take(room, 1) == [1]
-        peer.abort()
-        reading = asyncio.ensure_future(take(room, 5))
-        peer = await server.accept(last_seq=3)
-        peer.live(4)
-        exchange = await server.request()
-        assert exchange.from_seq == 2
-        exchange.page(2, 3, 4)
-        peer.live(5)
-        peer.live(6)
-
-        assert await reading == [2, 3, 4, 5, 6]
-
-
-async def test_limited_partial_and_broken_pages_are_asked_for_again(
-    server: ScriptedRooms, hub: Hub
-) -> None:
+async def test_limited_partial_and_broken_pages_are_asked_for_again(rooms: Rooms) -> None:
     answers: list[Callable[[Exchange], None]] = [
         lambda exchange: exchange.answer(429, LIMITED, Retry_After="1"),
         lambda exchange: exchange.answer(503, {"error": "x", "errorCode": "UNAVAILABLE"}),
@@ -198,10 +168,10 @@ async def test_limited_partial_and_broken_pages_are_asked_for_again(
         lambda exchange: exchange.answer(408),
         lambda exchange: exchange.page(1, 2),
     ]
-    async with joined(server, hub, last_seq=2, since=0) as (_, room):
+    async with rooms.joined(last_seq=2, since=0) as (_, room):
         reading = asyncio.ensure_future(take(room, 2))
         for answer in answers:
-            exchange = await server.request()
+            exchange = await rooms.request()
             assert exchange.from_seq == 1
             answer(exchange)
 
@@ -210,21 +180,21 @@ async def test_limited_partial_and_broken_pages_are_asked_for_again(
 
 
 async def test_an_inbox_that_cannot_be_read_at_all_ends_the_room_also_while_it_is_away(
-    server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
+    rooms: Rooms, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with joined(server, hub, last_seq=1) as (peer, room):
+    async with rooms.joined(last_seq=1) as (peer, room):
         reading = asyncio.ensure_future(take(room, 1))
-        exchange = await server.request()
-        server.refusal = refusal(503)
+        exchange = await rooms.request()
+        rooms.refusal = refusal(503)
         peer.abort()
-        await server.refused.wait()
+        await rooms.refused.wait()
 
         exchange.answer(400, BAD)
         with pytest.raises(signalhub.GaveUp, match="no"):
             await reading
         with pytest.raises(signalhub.GaveUp):
             await room.send(b"x")
-        server.refusal = None
+        rooms.refusal = None
 
         keepers = [one for one in asyncio.all_tasks() if one.get_name() == "signalhub room"]
         if keepers:
@@ -233,15 +203,13 @@ async def test_an_inbox_that_cannot_be_read_at_all_ends_the_room_also_while_it_i
     assert "The client failed" not in caplog.messages
 
 
-async def test_closing_ends_the_iteration_and_waits_for_no_answer(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub) as (peer, room):
+async def test_closing_ends_the_iteration_and_waits_for_no_answer(rooms: Rooms) -> None:
+    async with rooms.joined() as (peer, room):
         reading = asyncio.ensure_future(take(room, 1))
         sending = asyncio.ensure_future(room.send(b"x"))
         await peer.receive("send")
 
-        await hub.close()
+        await rooms.hub.close()
 
         with pytest.raises(StopAsyncIteration):
             await reading
@@ -249,15 +217,13 @@ async def test_closing_ends_the_iteration_and_waits_for_no_answer(
             await sending
         await peer.gone.wait()
     with pytest.raises(signalhub.Unavailable, match="closed"):
-        await hub.room("general")
+        await rooms.hub.room("general")
 
 
-async def test_a_hub_that_is_closed_while_a_room_is_joined_leaves_it(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    joining = asyncio.ensure_future(hub.room("general").__aenter__())
-    peer = await server.accept(last_seq=None)
-    await hub.close()
+async def test_a_hub_that_is_closed_while_a_room_is_joined_leaves_it(rooms: Rooms) -> None:
+    joining = asyncio.ensure_future(rooms.hub.room("general").__aenter__())
+    peer = await rooms.accept(last_seq=None)
+    await rooms.hub.close()
     peer.say("welcome", lastSeq=0)
 
     with pytest.raises(signalhub.Unavailable, match="closed"):
@@ -282,58 +248,53 @@ async def test_a_hub_that_is_closed_while_a_room_is_joined_leaves_it(
     ],
 )
 async def test_a_room_that_cannot_be_joined_says_why(
-    server: ScriptedRooms,
-    hub: Hub,
+    rooms: Rooms,
     status: int,
     body: dict[str, Any] | None,
     kind: type[Exception],
     words: str,
 ) -> None:
-    server.refusal = refusal(status, body)
+    rooms.refusal = refusal(status, body)
 
     with pytest.raises(kind, match=words):
-        await hub.room("general")
-    assert server.upgrades == 1
+        await rooms.hub.room("general")
+    assert rooms.upgrades == 1
 
 
-async def test_a_busy_hub_is_tried_again_and_one_that_refuses_is_given_up(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    async with joined(server, hub) as (peer, room):
-        server.refusal = refusal(503)
+async def test_a_busy_hub_is_tried_again_and_one_that_refuses_is_given_up(rooms: Rooms) -> None:
+    async with rooms.joined() as (peer, room):
+        rooms.refusal = refusal(503)
         peer.abort()
-        await server.refused.wait()
-        server.refusal = None
-        peer = await server.accept(last_seq=0)
+        await rooms.refused.wait()
+        rooms.refusal = None
+        peer = await rooms.accept(last_seq=0)
         peer.live(1)
         assert await take(room, 1) == [1]
-        server.refusal = refusal(409, {"error": "another inbox", "errorCode": "CONFLICT"})
+        rooms.refusal = refusal(409, {"error": "another inbox", "errorCode": "CONFLICT"})
         peer.abort()
 
         with pytest.raises(signalhub.GaveUp, match="another inbox"):
             await anext(room)
 
 
-async def test_attempts_to_come_back_may_be_limited(server: ScriptedRooms, hub: Hub) -> None:
-    async with joined(server, hub, reconnect=None) as (peer, room):
+async def test_attempts_to_come_back_may_be_limited(rooms: Rooms) -> None:
+    async with rooms.joined(reconnect=None) as (peer, room):
         peer.close(1013)
 
         with pytest.raises(signalhub.GaveUp, match="1013"):
             await anext(room)
 
 
-async def test_no_log_line_names_anybody(
-    server: ScriptedRooms, hub: Hub, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_log_line_names_anybody(rooms: Rooms, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(1)
-    async with joined(server, hub, last_seq=2, pseudonym="whoiswho") as (peer, room):
+    async with rooms.joined(last_seq=2, pseudonym="whoiswho") as (peer, room):
         reading = asyncio.ensure_future(take(room, 1))
-        (await server.request()).answer(429, LIMITED)
-        (await server.request()).page(2)
+        (await rooms.request()).answer(429, LIMITED)
+        (await rooms.request()).page(2)
         await reading
         peer.say("error", messageId="whatwhat", error="x", errorCode="BAD_FRAME")
         peer.abort()
-        peer = await server.accept()
+        peer = await rooms.accept()
     lines = [logging.Formatter().format(record) + repr(vars(record)) for record in caplog.records]
 
     ours = [line for line in lines if "asyncio" not in line]
@@ -359,15 +320,15 @@ async def test_no_log_line_names_anybody(
     ],
 )
 async def test_invalid_ids_are_refused_at_once_and_not_repeated(
-    hub: Hub, room: str, options: dict[str, Any]
+    rooms: Rooms, room: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=r"characters|number") as caught:
-        hub.room(room, **options)
+        rooms.hub.room(room, **options)
 
     assert not any(word in str(caught.value) for word in ("a/b", "xxx", "two words", "a:b"))
 
 
-async def test_invalid_messages_are_refused_at_once(server: ScriptedRooms, hub: Hub) -> None:
+async def test_invalid_messages_are_refused_at_once(rooms: Rooms) -> None:
     attempts: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         ("text", {}, TypeError, "bytes"),
         (b"", {}, ValueError, "at least one byte"),
@@ -376,18 +337,18 @@ async def test_invalid_messages_are_refused_at_once(server: ScriptedRooms, hub: 
         (b"x", {"type": "mls_commit"}, ValueError, "needs a proposal"),
         (b"x", {"proposal_id": "a b"}, ValueError, "proposal id"),
     ]
-    async with joined(server, hub) as (_, room):
+    async with rooms.joined() as (_, room):
         for ciphertext, options, kind, complaint in attempts:
             with pytest.raises(kind, match=complaint):
                 await room.send(ciphertext, **options)
         with pytest.raises(TypeError, match="no option"):
-            hub.room("general", colour="red")  # type: ignore[call-arg]
+            rooms.hub.room("general", colour="red")  # type: ignore[call-arg]
 
 
-async def test_an_inbox_is_fetched_in_pages(server: ScriptedRooms, hub: Hub) -> None:
+async def test_an_inbox_is_fetched_in_pages(rooms: Rooms) -> None:
     standard = "+/" * 21 + "8="  # The same 32 bytes in the other alphabet of base64.
-    task = asyncio.ensure_future(hub.inbox(standard).fetch(from_seq=4, limit=5000))
-    exchange = await server.request()
+    task = asyncio.ensure_future(rooms.hub.inbox(standard).fetch(from_seq=4, limit=5000))
+    exchange = await rooms.request()
     exchange.page(5, 6)
     page = await task
 
@@ -397,21 +358,19 @@ async def test_an_inbox_is_fetched_in_pages(server: ScriptedRooms, hub: Hub) -> 
     assert (page.next_seq, page.oldest_seq, page.is_partial, len(page)) == (7, 5, False, 2)
 
 
-async def test_all_of_an_inbox_is_read_until_a_page_is_empty(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    messages = hub.inbox(INBOX).messages(from_seq=1)
+async def test_all_of_an_inbox_is_read_until_a_page_is_empty(rooms: Rooms) -> None:
+    messages = rooms.hub.inbox(INBOX).messages(from_seq=1)
 
     async def read() -> list[int]:
         return [message.seq async for message in messages]
 
     task = asyncio.ensure_future(read())
-    (await server.request()).page(3, 4)
-    (await server.request()).answer(429, LIMITED)
-    (await server.request()).page(9, partial=True, nextSeq=5)
+    (await rooms.request()).page(3, 4)
+    (await rooms.request()).answer(429, LIMITED)
+    (await rooms.request()).page(9, partial=True, nextSeq=5)
     doubled = {"seq": 5, "messageId": "m4", "ciphertext": "eA"}
-    (await server.request()).answer(200, {"messages": [doubled], "nextSeq": 6})
-    last = await server.request()
+    (await rooms.request()).answer(200, {"messages": [doubled], "nextSeq": 6})
+    last = await rooms.request()
     last.page()
 
     assert await task == [3, 4]
@@ -419,13 +378,13 @@ async def test_all_of_an_inbox_is_read_until_a_page_is_empty(
     assert messages.missed == (Missed(1, 2),)
 
 
-async def test_an_append_is_repeated_under_one_id(server: ScriptedRooms, hub: Hub) -> None:
-    task = asyncio.ensure_future(hub.inbox(INBOX).append(b"\xfb\xff"))
-    first = await server.request(APPEND)
+async def test_an_append_is_repeated_under_one_id(rooms: Rooms) -> None:
+    task = asyncio.ensure_future(rooms.hub.inbox(INBOX).append(b"\xfb\xff"))
+    first = await rooms.request(APPEND)
     first.answer(429, LIMITED)
-    second = await server.request(APPEND)
+    second = await rooms.request(APPEND)
     second.hang_up()
-    third = await server.request(APPEND)
+    third = await rooms.request(APPEND)
     third.answer(202, {"seq": 3, "storedAt": "2026-01-31T12:00:05.250Z"}, Idempotent_Replay="true")
     stored = await task
 
@@ -438,44 +397,40 @@ async def test_an_append_is_repeated_under_one_id(server: ScriptedRooms, hub: Hu
 
 
 async def test_a_refusal_is_raised_when_waiting_would_not_help_or_take_too_long(
-    server: ScriptedRooms, hub: Hub
+    rooms: Rooms,
 ) -> None:
-    appending = asyncio.ensure_future(hub.inbox(INBOX).append(b"x"))
+    appending = asyncio.ensure_future(rooms.hub.inbox(INBOX).append(b"x"))
     too_large = {"error": "too large", "errorCode": "TOO_LARGE"}
-    (await server.request(APPEND)).answer(413, too_large)
+    (await rooms.request(APPEND)).answer(413, too_large)
     with pytest.raises(signalhub.Refused, match="TOO_LARGE: too large"):
         await appending
 
-    fetching = asyncio.ensure_future(hub.inbox(INBOX).fetch(timeout_s=30))
-    (await server.request()).answer(429, LIMITED | {"retryAfterMs": 59_000})
+    fetching = asyncio.ensure_future(rooms.hub.inbox(INBOX).fetch(timeout_s=30))
+    (await rooms.request()).answer(429, LIMITED | {"retryAfterMs": 59_000})
     async with asyncio.timeout(10):
         with pytest.raises(signalhub.Refused) as caught:
             await fetching
     assert caught.value.retryable
 
 
-async def test_a_hub_that_is_gone_can_be_given_up_at_once_and_a_doubt_stays(
-    server: ScriptedRooms, hub: Hub
-) -> None:
-    appending = asyncio.ensure_future(hub.inbox(INBOX).append(b"x", attempts=2))
-    exchange = await server.request(APPEND)
-    await server.stop_listening()
+async def test_a_hub_that_is_gone_can_be_given_up_at_once_and_a_doubt_stays(rooms: Rooms) -> None:
+    appending = asyncio.ensure_future(rooms.hub.inbox(INBOX).append(b"x", attempts=2))
+    exchange = await rooms.request(APPEND)
+    await rooms.stop_listening()
     exchange.hang_up()
 
     with pytest.raises(signalhub.OutcomeUnknown):
         await appending
-    with pytest.raises(signalhub.Unavailable, match=server.url):
-        await hub.inbox(INBOX).fetch(attempts=1)
+    with pytest.raises(signalhub.Unavailable, match=rooms.url):
+        await rooms.hub.inbox(INBOX).fetch(attempts=1)
     with pytest.raises(signalhub.Unavailable, match="no hub at"):
-        await hub.room("general")
+        await rooms.hub.room("general")
 
 
 @pytest.mark.parametrize("body", ["nonsense", {"messages": [{"seq": 1}], "nextSeq": 2}])
-async def test_what_no_hub_would_say_is_unavailable(
-    server: ScriptedRooms, hub: Hub, body: Any
-) -> None:
-    task = asyncio.ensure_future(hub.inbox(INBOX).fetch())
-    (await server.request()).answer(200, body)
+async def test_what_no_hub_would_say_is_unavailable(rooms: Rooms, body: Any) -> None:
+    task = asyncio.ensure_future(rooms.hub.inbox(INBOX).fetch())
+    (await rooms.request()).answer(200, body)
 
     with pytest.raises(signalhub.Unavailable, match="would not say"):
         await task
