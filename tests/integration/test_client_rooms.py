@@ -136,10 +136,12 @@ async def test_a_room_has_one_inbox_and_stays_with_it() -> None:
         with pytest.raises(signalhub.Refused) as caught:
             await join(hub, inbox="another")
         assert caught.value.code == "CONFLICT"
-        async with join(hub) as guest:
+        async with join(hub) as guest, join(hub, tenant="acme") as elsewhere:
             await guest.send(b"y")
+            await elsewhere.send(b"z")
             assert await words(guest, 1) == [b"y"]
             assert guest.missed == (Missed(1, 1),)
+            assert await words(elsewhere, 1) == [b"z"]
 
     async with hub_of(require_capability=True) as hub:
         with pytest.raises(signalhub.Refused) as caught:
@@ -147,26 +149,6 @@ async def test_a_room_has_one_inbox_and_stays_with_it() -> None:
         assert caught.value.code == "BAD_REQUEST"
         async with join(hub, inbox=SECRET_INBOX) as room:
             assert (await room.send(b"x")).seq == 1
-
-
-async def test_rooms_of_tenants_and_of_blind_hubs_are_apart() -> None:
-    async with (
-        hub_of() as hub,
-        join(hub, tenant="acme") as ours,
-        join(hub, tenant="umbra") as theirs,
-        join(hub, "acme:general") as same,
-    ):
-        await ours.send(b"ours")
-        await theirs.send(b"theirs")
-        assert await words(same, 1) == [b"ours"]
-        assert await words(theirs, 1) == [b"theirs"]
-
-    blind = (SECRET_INBOX,)
-    async with hub_of(mode="blind") as hub, join(hub, *blind, inbox=SECRET_INBOX) as early:
-        await early.send(b"x")
-        async with join(hub, *blind, inbox=SECRET_INBOX) as late:
-            assert await words(late, 1) == [b"x"]
-            assert late.missed == ()
 
 
 async def test_what_expired_is_told_as_missed() -> None:
