@@ -15,18 +15,8 @@ import pytest
 import signalhub
 from signalhub.client.arguments import checked_actor, checked_url, wire_position
 from signalhub.client.protocol.frame import FrameWriter
-from signalhub.client.requests import (
-    Ask,
-    Broadcast,
-    Discover,
-    Publish,
-    Register,
-    Subscribe,
-    Tell,
-    Unregister,
-)
+from signalhub.client.requests import Ask, Broadcast, Discover, Publish, Register, Subscribe, Tell
 from signalhub.client.stream_requests import (
-    CreateTopic,
     Credit,
     Erase,
     ListSubscriptions,
@@ -92,7 +82,6 @@ def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
         partial(signalhub.connect, URL, address),
         partial(Tell, address, "note", None),
         partial(Register, address, [], {}),
-        partial(Unregister, address),
         partial(Erase, address),
         partial(Move, "order/1", 3, address),
         partial(destination, actor=address),
@@ -113,7 +102,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (partial(Broadcast, "", None, False), "type"),
     *[(partial(Subscribe, topic), "subscribed") for topic in ("", "a/#/b", LONG)],
     (partial(ListSubscriptions, LONG), "topic"),
-    (partial(CreateTopic, "", {}), "topic"),
     (partial(Pause, "", "billing"), "topic"),
     (partial(Pause, "orders", ""), "subscription"),
     (partial(Discover, "", 10), "pattern"),

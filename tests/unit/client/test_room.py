@@ -15,7 +15,7 @@ from signalhub import Hub, Reconnect, Room, pacing
 from signalhub.client import Missed
 from signalhub.client.rooms import inbox, protocol
 from tests.support.memory.client import QUICK
-from tests.support.socket.scripted_rooms import Exchange, RoomPeer, ScriptedRooms, refusal
+from tests.support.socket.scripted_rooms import Exchange, RoomPeer, ScriptedRooms, http_answer
 
 INBOX = "secret-inbox"
 APPEND = "/v1/inbox/append"
@@ -185,7 +185,7 @@ async def test_an_inbox_that_cannot_be_read_at_all_ends_the_room_also_while_it_i
     async with rooms.joined(last_seq=1) as (peer, room):
         reading = asyncio.ensure_future(take(room, 1))
         exchange = await rooms.request()
-        rooms.refusal = refusal(503)
+        rooms.refusal = http_answer(503)
         peer.abort()
         await rooms.refused.wait()
 
@@ -254,7 +254,7 @@ async def test_a_room_that_cannot_be_joined_says_why(
     kind: type[Exception],
     words: str,
 ) -> None:
-    rooms.refusal = refusal(status, body)
+    rooms.refusal = http_answer(status, body)
 
     with pytest.raises(kind, match=words):
         await rooms.hub.room("general")
@@ -263,14 +263,14 @@ async def test_a_room_that_cannot_be_joined_says_why(
 
 async def test_a_busy_hub_is_tried_again_and_one_that_refuses_is_given_up(rooms: Rooms) -> None:
     async with rooms.joined() as (peer, room):
-        rooms.refusal = refusal(503)
+        rooms.refusal = http_answer(503)
         peer.abort()
         await rooms.refused.wait()
         rooms.refusal = None
         peer = await rooms.accept(last_seq=0)
         peer.live(1)
         assert await take(room, 1) == [1]
-        rooms.refusal = refusal(409, {"error": "another inbox", "errorCode": "CONFLICT"})
+        rooms.refusal = http_answer(409, {"error": "another inbox", "errorCode": "CONFLICT"})
         peer.abort()
 
         with pytest.raises(signalhub.GaveUp, match="another inbox"):
