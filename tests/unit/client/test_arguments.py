@@ -92,6 +92,11 @@ def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
             attempt()
 
 
+WRONG_HEADERS: Any = {"a": 1}
+WRONG_POSITIONS: tuple[Any, ...] = (
+    *("now", 0, -1, True, None, 1.5),
+    *({}, {"seq": 0}, {"seq": 1, "last": 1}, {"offset": 1}),
+)
 PUBLISH = Publish("orders", "order", 1, durable=True)
 WRONG: list[tuple[Callable[[], object], str]] = [
     *[
@@ -116,16 +121,10 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (partial(written, PUBLISH, attempts=0), "publish"),
     (partial(written, PUBLISH, message_id=""), "message id"),
     (partial(written, PUBLISH, message_id=LONG), "message id"),
-    (partial(Publish, "orders", "order", 1, headers={"a": 1}), "headers"),
+    (partial(Publish, "orders", "order", 1, headers=WRONG_HEADERS), "headers"),
     (partial(Publish, "orders", "order", 1, deliver_at=datetime(2026, 1, 2)), "time zone"),
     (partial(wire_position, datetime(2026, 1, 2)), "time zone"),
-    *[
-        (partial(wire_position, position), "'earliest', 'latest'")
-        for position in (
-            *("now", 0, -1, True, None, 1.5),
-            *({}, {"seq": 0}, {"seq": 1, "last": 1}, {"offset": 1}),
-        )
-    ],
+    *[(partial(wire_position, each), "'earliest', 'latest'") for each in WRONG_POSITIONS],
     *[
         (partial(asked, **{name: value}), complaint)
         for name, value, complaint in (
@@ -143,7 +142,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     ],
     (partial(defined, {"retention_s": 0}), "keep nothing"),
     (partial(defined, {"retention_bytes": -1}), "keep nothing"),
-    (partial(defined, {"poison": "ignore"}), "poison policy"),
     *[(partial(Credit, "s", *pair), "credit") for pair in ((None, None), (-1, None), (None, -1))],
     *[
         (partial(checked_actor, name), "kind/key")

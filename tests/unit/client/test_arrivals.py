@@ -49,7 +49,7 @@ class Link:
 
 
 def message(number: int, type: str = "note", **members: Any) -> Message:
-    names = {"id": f"m-{number}", "sender": "@(demo/bob)", "to": "@(demo/alice)"}
+    names: dict[str, Any] = {"id": f"m-{number}", "sender": "@(demo/bob)", "to": "@(demo/alice)"}
     return Message(type=type, payload=number, metadata={}, timestamp=0, **names, **members)
 
 

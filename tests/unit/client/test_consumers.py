@@ -282,7 +282,7 @@ async def test_who_left_or_stopped_waiting_does_not_join_again(is_joined: bool) 
     async with conversation() as (hub, peer, client):
         if is_joined:
             consumer = await joined(client, peer)
-            leaving = asyncio.ensure_future(consumer.close())
+            leaving: asyncio.Future[Any] = asyncio.ensure_future(consumer.close())
         else:
             leaving = asyncio.ensure_future(client.consume("orders", "billing").__aenter__())
             await peer.receive("hub:subscribe")

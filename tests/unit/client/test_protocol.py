@@ -177,7 +177,11 @@ def test_a_refusal_is_the_error_it_stands_for_with_everything_the_hub_said(
 
 
 def test_a_message_is_handed_over_with_all_its_members(ready: Scene) -> None:
-    members = {"id": "m-1", "metadata": {"traceId": "t", "originalMessageId": "orig"}, "ttl": 500}
+    members: dict[str, Any] = {
+        "id": "m-1",
+        "metadata": {"traceId": "t", "originalMessageId": "orig"},
+        "ttl": 500,
+    }
 
     ready.hear("chat:line", {"text": "hi"}, **members | {"from": BOB})
 

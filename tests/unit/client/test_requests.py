@@ -348,12 +348,14 @@ async def test_a_token_that_is_exchanged_is_used_from_then_on() -> None:
 
 
 async def test_an_invalid_call_is_refused_before_anything_is_sent() -> None:
+    mode: Any = "all"
+    start: Any = "now"
     attempts: list[tuple[Callable[[Client], Any], str]] = [
         (lambda me: me.refresh_token(), "no token to exchange"),
         (lambda me: me.register(SECOND, capabilities="chat"), "list of words"),
         (lambda me: me.consume("orders", ""), "subscription"),
-        (lambda me: me.consume("orders", "billing", mode="all"), "mode"),
-        (lambda me: me.consume("orders", "billing", start="now"), "'earliest'"),
+        (lambda me: me.consume("orders", "billing", mode=mode), "mode"),
+        (lambda me: me.consume("orders", "billing", start=start), "'earliest'"),
         (lambda me: me.consume("orders", "billing", window=0), "at least 1"),
         (lambda me: me.consume("orders", "billing", consumer="x" * 300), "consumer"),
         (lambda me: me.replay("orders", 0), "replay"),

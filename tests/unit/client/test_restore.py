@@ -126,7 +126,11 @@ def test_a_consumer_that_the_hub_ends_does_not_join_again(
     leaving = scene.submit(Leave(*left.key), sender=ALICE)
     scene.membership.left(left)
     scene.hear("hub:unsubscribed", {}, scene.sent_one("hub:unsubscribe"))
-    not_ours = ({}, {"topic": "orders"}, {"topic": "orders", "subscription": "x"})
+    not_ours: tuple[dict[str, Any], ...] = (
+        {},
+        {"topic": "orders"},
+        {"topic": "orders", "subscription": "x"},
+    )
     for unknown in (*not_ours, {"subscriptionId": ""}):
         scene.hear("hub:unsubscribed", unknown | {"reason": "taken_over"})
     assert scene.is_done(leaving)
