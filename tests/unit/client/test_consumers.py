@@ -252,29 +252,23 @@ async def test_a_consumer_taken_over_raises_and_its_client_goes_on() -> None:
         assert peer.has_heard_nothing()
 
 
-async def test_a_consumer_that_may_not_join_again_raises_and_its_client_goes_on() -> None:
+async def test_a_refused_consumer_raises_leaves_nothing_behind_and_its_client_goes_on() -> None:
     async with conversation() as (hub, peer, client):
+        joining = asyncio.ensure_future(client.consume("orders", "billing"))
+        peer.refuse(await peer.receive("hub:subscribe"), "unknown_topic")
+        with pytest.raises(signalhub.Refused, match="unknown_topic"):
+            await joining
         consumer = await joined(client, peer)
+        assert peer.has_heard_nothing()
+
         peer.abort()
         peer = await reconnected(hub)
         peer.refuse(await peer.receive("hub:subscribe"), "subscription_busy")
-
         with pytest.raises(signalhub.Refused, match="subscription_busy"):
             await anext(consumer)
 
         await client.tell(ALICE, "note")
         await peer.receive("hub:send")
-
-
-async def test_a_refused_consumer_leaves_nothing_behind() -> None:
-    async with conversation() as (_, peer, client):
-        joining = asyncio.ensure_future(client.consume("orders", "billing"))
-        peer.refuse(await peer.receive("hub:subscribe"), "unknown_topic")
-        with pytest.raises(signalhub.Refused, match="unknown_topic"):
-            await joining
-
-        await joined(client, peer)
-        assert peer.has_heard_nothing()
 
 
 @pytest.mark.parametrize("is_joined", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from signalhub.client.delivery import RETURNED_MAX, Delivery, Progress
@@ -12,49 +12,48 @@ def of(seq: int, epoch: str = "e", *, attempt: int = 1, generation: int = 1) -> 
     return Delivery(epoch=epoch, seq=seq, attempt=attempt, id=f"{generation}.{seq}.{attempt}")
 
 
-def arrived(*seqs: int) -> Progress:
+EVENTS = st.tuples(
+    st.sampled_from(["arrive", "settle", "settle up to", "return", "lose"]), st.integers(1, 6)
+)
+
+
+@given(st.lists(EVENTS, max_size=60))
+@example([("arrive", 4), ("arrive", 5), ("settle", 5), ("settle", 4)])
+@example([("arrive", 1), ("arrive", 2), ("settle", 2), ("return", 1), ("arrive", 1), ("settle", 1)])
+@example([("arrive", 1), ("arrive", 2), ("arrive", 3), ("settle", 1), ("lose", 1), ("settle", 2)])
+@example([("arrive", 1), ("arrive", 2), ("return", 1), ("settle up to", 1)])
+def test_the_position_is_before_the_first_that_is_not_settled(
+    events: list[tuple[str, int]],
+) -> None:
     progress = Progress()
-    for seq in seqs:
-        progress.arrived(of(seq))
-    return progress
+    seen: set[int] = set()
+    unsettled: set[int] = set()
+    in_hand: set[int] = set()
+    for event, seq in events:
+        match event:
+            case "arrive":
+                progress.arrived(of(seq))
+                seen.add(seq)
+                unsettled.add(seq)
+                in_hand.add(seq)
+            case "settle":
+                progress.settled(of(seq))
+                unsettled.discard(seq)
+                in_hand.discard(seq)
+            case "settle up to":
+                progress.settled_up_to("e", seq)
+                unsettled = {one for one in unsettled if one > seq}
+                in_hand = {one for one in in_hand if one > seq}
+            case "return":
+                progress.returned(of(seq))
+                in_hand.discard(seq)
+            case "lose":
+                progress.lost()
+                in_hand.clear()
 
-
-def test_the_position_is_before_the_first_that_is_not_settled() -> None:
-    assert Progress().position is None
-    progress = arrived(4, 5, 6, 7, 8)
-
-    assert progress.position == 3
-    for seq, position in ((5, 3), (4, 5), (6, 6)):
-        progress.settled(of(seq))
-        assert progress.position == position
-    progress.settled_up_to("e", 7)
-    assert progress.position == 7
-    assert [progress.is_open(of(seq)) for seq in (7, 8)] == [False, True]
-
-
-def test_what_is_to_come_again_holds_the_position_until_it_is_settled() -> None:
-    progress = arrived(1, 2)
-    progress.settled(of(2))
-    progress.returned(of(1))
-
-    assert not progress.is_open(of(1))
-    assert progress.position == 0
-    progress.arrived(of(1))
-    assert progress.is_open(of(1))
-    progress.settled(of(1))
-    assert progress.position == 2
-
-
-def test_a_loss_closes_everything_and_what_was_in_hand_can_still_be_settled() -> None:
-    progress = arrived(1, 2, 3)
-    progress.settled(of(1))
-
-    progress.lost()
-
-    assert progress.position == 1
-    assert not any(progress.is_open(of(seq)) for seq in (1, 2, 3))
-    progress.settled(of(2))
-    assert progress.position == 2
+        expected = min(unsettled, default=max(seen) + 1) - 1 if seen else None
+        assert progress.position == expected
+        assert {one for one in range(1, 7) if progress.is_open(of(one))} == in_hand
 
 
 def test_settling_an_earlier_copy_closes_the_later_one() -> None:
@@ -73,9 +72,10 @@ def test_settling_an_earlier_copy_closes_the_later_one() -> None:
 
 
 def test_what_a_seek_sends_anew_stays_open_when_the_old_copy_is_settled() -> None:
-    progress = arrived(1)
+    progress = Progress()
     anew = of(1, generation=2)
-    progress.arrived(anew)
+    for copy in (of(1), anew):
+        progress.arrived(copy)
 
     progress.settled(of(1))
     progress.returned(of(1))
@@ -87,15 +87,15 @@ def test_what_a_seek_sends_anew_stays_open_when_the_old_copy_is_settled() -> Non
 
 
 def test_another_epoch_begins_anew_and_settlements_of_the_last_change_nothing() -> None:
-    progress = arrived(7, 8)
-    progress.arrived(of(1, "f"))
+    progress = Progress()
+    for one in (of(7), of(8), of(1, "f")):
+        progress.arrived(one)
 
     progress.settled(of(1))
     progress.returned(of(1))
     progress.settled_up_to("e", 8)
 
-    assert not progress.is_open(of(8))
-    assert progress.is_open(of(1, "f"))
+    assert (progress.is_open(of(8)), progress.is_open(of(1, "f"))) == (False, True)
     assert progress.position == 0
     progress.settled(of(1, "f"))
     assert progress.position == 1
@@ -108,31 +108,3 @@ def test_what_goes_back_and_never_returns_is_forgotten_in_the_end() -> None:
         progress.returned(of(seq))
 
     assert progress.position == 100
-
-
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["arrive", "settle", "return", "lose"]), st.integers(1, 6)),
-    max_size=60,
-)
-
-
-@given(EVENTS)
-def test_everything_up_to_the_position_was_settled(events: list[tuple[str, int]]) -> None:
-    progress = Progress()
-    unsettled: set[int] = set()
-    seen: set[int] = set()
-    for event, seq in events:
-        if event == "arrive":
-            progress.arrived(of(seq))
-            seen.add(seq)
-            unsettled.add(seq)
-        elif event == "settle":
-            progress.settled(of(seq))
-            unsettled.discard(seq)
-        elif event == "return":
-            progress.returned(of(seq))
-        else:
-            progress.lost()
-
-        expected = min(unsettled, default=max(seen) + 1) - 1 if seen else None
-        assert progress.position == expected

@@ -40,11 +40,6 @@ def test_numbers_outside_the_usual_range_do_not_cost_the_message() -> None:
     assert incoming.payload == {"a": math.inf, "b": math.inf, "c": 7}
 
 
-@pytest.mark.parametrize("frame", [b"nonsense", b"[]", b'{"type":1}', b"\xff", b"[" * 100_000])
-def test_what_is_not_a_message_is_none(frame: bytes) -> None:
-    assert decode(frame) is None
-
-
 def test_a_message_knows_its_stream_and_what_its_publisher_gave_it() -> None:
     members = {"epoch": "e", "seq": 5, "attempt": 2, "redelivered": True, "id": "1.5.2"}
     times = {"publishedAt": 9, "acceptedAt": 8}

@@ -194,7 +194,7 @@ def test_a_message_is_handed_over_with_all_its_members(ready: Scene) -> None:
 def test_frames_that_are_not_messages_are_reported_and_newer_words_are_ignored(
     ready: Scene,
 ) -> None:
-    broken = [b"", b"[]", b"null", b'{"type":1}', b'{"payload":{}}', b"{", b"[" * 100_000]
+    broken = [b"", b"[]", b"null", b'{"type":1}', b'{"payload":{}}', b"\xff", b"[" * 100_000]
     for frame in (*broken, b'{"type":"pong"}', b'{"type":"hub:later","payload":7}'):
         ready.hear_raw(frame)
 
