@@ -20,7 +20,7 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The hub runs on uvloop; the client's users mostly do not."""
-    if "client" in item.path.name:
+    if "client" in item.path.name or "client" in item.path.parent.name:
         return {"asyncio": asyncio.new_event_loop}
     return {"uvloop": uvloop.new_event_loop}
 

@@ -40,11 +40,7 @@ class Exchange:
         return json.loads(self.request.body)
 
     def answer(self, status: int, body: Any = None, **headers: str) -> None:
-        """Answer in JSON; names of headers are written with `_` for `-`."""
-        content = b"" if body is None else json.dumps(body).encode()
-        lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
-        head = f"HTTP/1.1 {status} Said\r\nContent-Length: {len(content)}\r\n{''.join(lines)}\r\n"
-        self.say(head.encode() + content)
+        self.say(http_answer(status, body, **headers))
 
     def page(self, *seqs: int, oldest: int | None = None, **members: Any) -> None:
         """Answer with these messages, named and worded after their positions."""
@@ -259,8 +255,8 @@ class ScriptedRooms:
             peer.gone.set()
 
 
-def refusal(status: int, body: dict[str, Any] | None = None, **headers: str) -> bytes:
-    """A whole HTTP answer that is no upgrade."""
+def http_answer(status: int, body: Any = None, **headers: str) -> bytes:
+    """An HTTP answer in JSON; names of headers are written with `_` for `-`."""
     content = b"" if body is None else json.dumps(body).encode()
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     head = f"HTTP/1.1 {status} Said\r\nContent-Length: {len(content)}\r\n{lines}\r\n"

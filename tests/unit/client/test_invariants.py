@@ -126,7 +126,7 @@ class ClientModel(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.01, 0.5, 7.0, 61.0]))
     def wait(self, seconds: float) -> None:
         dropped = len(self.scene.of(Drop))
-        self.scene.pass_time(seconds)
+        self.scene.time(seconds)
         self.watch()
         if len(self.scene.of(Drop)) > dropped:
             self.lose()

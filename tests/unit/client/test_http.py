@@ -38,6 +38,21 @@ def asking(client: HttpClient, timeout_s: float = 10.0) -> asyncio.Task[HttpAnsw
     return asyncio.create_task(client.request("GET", PATH, timeout_s=timeout_s))
 
 
+async def said(
+    server: ScriptedRooms, client: HttpClient, answer: bytes, connection: int = 1
+) -> HttpAnswer:
+    """The answer to one request, which comes over this connection."""
+    task = asking(client)
+    exchange = await server.request()
+    assert exchange.connection == connection
+    exchange.say(answer)
+    return await task
+
+
+def ok(body: bytes, headers: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), headers, body)
+
+
 @pytest.mark.parametrize(
     ("url", "http_url", "socket_url"),
     [
@@ -58,14 +73,9 @@ def test_any_url_of_a_hub_will_do(url: str, http_url: str, socket_url: str) -> N
 @pytest.mark.parametrize(
     "url",
     [
-        "hub.example",
-        "ftp://hub.example",
-        "http://",
-        "http://user:word@hub.example",
-        "http://hub.example/?token=1",
-        "http://hub.example/#x",
-        "http://hub.example:99999",
-        "http://hub.example/a b",
+        *("hub.example", "ftp://hub.example", "http://", "http://user:word@hub.example"),
+        *("http://hub.example/?token=1", "http://hub.example/#x"),
+        *("http://hub.example:99999", "http://hub.example/a b"),
     ],
 )
 def test_other_urls_are_refused(url: str) -> None:
@@ -73,16 +83,25 @@ def test_other_urls_are_refused(url: str) -> None:
         Origin.of(url)
 
 
-async def test_requests_share_a_connection(server: ScriptedRooms, client: HttpClient) -> None:
-    for number in range(3):
-        task = asking(client)
-        exchange = await server.request()
-        exchange.answer(200, number, X_Inbox_Oldest_Seq="7")
-        answer = await task
+async def test_requests_share_connections_that_are_kept(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    for body in (b"1", b"2"):
+        answer = await said(server, client, ok(body, b"X-A: 7\r\nX-A: 8\r\n"))
+        assert (answer.status, answer.body) == (200, body)
+        assert answer.headers["x-a"] == "7, 8"
+    await said(server, client, ok(b"3", b"Connection: close\r\n"))
+    await said(server, client, ok(b"4"), connection=2)
 
-        assert (answer.status, answer.body) == (200, b"%d" % number)
-        assert answer.headers["x-inbox-oldest-seq"] == "7"
-        assert exchange.connection == 1
+    task = asking(client)
+    (await server.request()).hang_up()
+    again = await server.request()
+    again.say(ok(b"5"))
+    assert (await task).body == b"5"
+    assert again.connection == 3, "a kept connection that was closed meanwhile is replaced"
+    again.say(ok(b"a surprise"))
+    await again.wait_gone()
+    assert (await said(server, client, ok(b"6"), connection=4)).body == b"6"
 
 
 async def test_requests_at_once_have_connections_of_their_own_up_to_a_bound(
@@ -102,41 +121,19 @@ async def test_requests_at_once_have_connections_of_their_own_up_to_a_bound(
     await client.close()
 
 
-async def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(
-    server: ScriptedRooms, client: HttpClient
+@pytest.mark.parametrize("half", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"])
+async def test_an_answer_that_is_cut_off_leaves_a_doubt(
+    server: ScriptedRooms, client: HttpClient, half: bytes
 ) -> None:
-    task = asking(client)
-    (await server.request()).answer(200, 1)
-    await task
-
-    task = asking(client)
-    (await server.request()).hang_up()
-    (await server.request()).answer(200, 2)
-
-    assert (await task).body == b"2"
-    assert server.connections == 2
-
-
-async def test_a_new_connection_that_is_cut_leaves_a_doubt(
-    server: ScriptedRooms, client: HttpClient
-) -> None:
-    task = asking(client)
-    (await server.request()).hang_up()
-
-    with pytest.raises(OutcomeUnknown):
-        await task
-    assert server.connections == 1
-
-
-async def test_half_an_answer_is_none(server: ScriptedRooms, client: HttpClient) -> None:
     task = asking(client)
     exchange = await server.request()
-    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+    exchange.say(half)
     await asyncio.sleep(0)
     exchange.hang_up()
 
     with pytest.raises(OutcomeUnknown):
         await task
+    assert server.connections == 1
 
 
 async def test_nobody_there_is_unavailable_and_names_the_url() -> None:
@@ -163,16 +160,13 @@ def test_why_nobody_is_there_is_said_in_words(error: Exception, reason: str) -> 
     assert no_hub("http://h:1", error) == f"no hub at http://h:1: {reason}"
 
 
-async def test_no_answer_in_time_leaves_a_doubt(server: ScriptedRooms, client: HttpClient) -> None:
-    task = asking(client)
-    (await server.request()).answer(200, 1)
-    await task
+async def test_no_time_is_unavailable_and_no_answer_in_time_leaves_a_doubt(
+    server: ScriptedRooms, client: HttpClient
+) -> None:
+    await said(server, client, ok(b"1"))
 
     with pytest.raises(OutcomeUnknown, match=r"within 0\.05 s"):
         await asking(client, timeout_s=0.05)
-
-
-async def test_no_time_to_connect_is_unavailable(client: HttpClient) -> None:
     with pytest.raises(Unavailable, match="within 0 s"):
         await asking(client, timeout_s=0)
 
@@ -185,88 +179,40 @@ async def test_a_closed_client_asks_nobody(server: ScriptedRooms, client: HttpCl
     assert server.connections == 0
 
 
-@pytest.mark.parametrize(
-    ("said", "body"),
-    [
-        (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n",
-            b"abcd",
-        ),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
-    ],
-)
-async def test_answers_come_in_several_forms(
-    server: ScriptedRooms, client: HttpClient, said: bytes, body: bytes
-) -> None:
-    for _ in range(2):
-        task = asking(client)
-        exchange = await server.request()
-        exchange.say(said)
+async def test_answers_come_in_several_forms(server: ScriptedRooms, client: HttpClient) -> None:
+    chunks = b"3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"
+    forms = {
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks: b"abcd",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + ok(b"ok"): b"ok",
+        b"HTTP/1.1 204 No Content\r\n\r\n": b"",
+    }
+    for answer, body in forms.items():
+        assert (await said(server, client, answer)).body == body
 
-        assert (await task).body == body
-        assert exchange.connection == 1
-
-
-async def test_without_a_length_the_answer_ends_with_the_connection(
-    server: ScriptedRooms, client: HttpClient
-) -> None:
     task = asking(client)
     exchange = await server.request()
-    exchange.say(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+    exchange.say(b"HTTP/1.1 200 OK\r\n\r\nall until the end")
     exchange.finish()
-
-    assert (await task).body == b"all of it"
-
-
-async def test_a_connection_the_server_will_close_is_not_used_again(
-    server: ScriptedRooms, client: HttpClient
-) -> None:
-    for number in (1, 2):
-        task = asking(client)
-        exchange = await server.request()
-        exchange.answer(200, 1, Connection="close")
-        await task
-
-        assert exchange.connection == number
+    assert (await task).body == b"all until the end"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [
         b"not HTTP at all\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 2_000 + b"\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"y" * 2_000,
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 2_000,
+        ok(b"y" * 2_000),
     ],
 )
 async def test_answers_beyond_all_bounds_are_broken_off(
-    server: ScriptedRooms, client: HttpClient, said: bytes, monkeypatch: pytest.MonkeyPatch
+    server: ScriptedRooms, client: HttpClient, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "HEAD_BYTES_MAX", 1_000)
     monkeypatch.setattr(http, "BODY_BYTES_MAX", 1_000)
-    task = asking(client)
-    (await server.request()).say(said)
 
     with pytest.raises(OutcomeUnknown):
-        await task
-
-
-async def test_words_nobody_asked_for_end_the_connection(
-    server: ScriptedRooms, client: HttpClient
-) -> None:
-    task = asking(client)
-    exchange = await server.request()
-    exchange.answer(200, 1)
-    await task
-    exchange.answer(200, "a surprise")
-    await exchange.wait_gone()
-
-    task = asking(client)
-    again = await server.request()
-    again.answer(200, 2)
-
-    assert (await task).body == b"2"
-    assert again.connection == 2
+        await said(server, client, answer)
 
 
 async def test_a_cancelled_request_does_not_leave_its_answer_to_the_next(
@@ -278,12 +224,7 @@ async def test_a_cancelled_request_does_not_leave_its_answer_to_the_next(
     await asyncio.gather(task, return_exceptions=True)
     exchange.answer(200, "too late")
 
-    task = asking(client)
-    again = await server.request()
-    again.answer(200, "in time")
-
-    assert (await task).body == b'"in time"'
-    assert again.connection == 2
+    assert (await said(server, client, ok(b"in time"), connection=2)).body == b"in time"
 
 
 async def test_a_secured_hub_is_reached_with_certificates_of_ones_own(tmp_path: Path) -> None:
