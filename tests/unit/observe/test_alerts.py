@@ -16,12 +16,41 @@ from signalhub.observe.exposition import PROCESS, Declaration
 from signalhub.observe.subscriptions import SUBSCRIPTIONS
 from signalhub.server.metrics import DECLARATIONS
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yml"
 BOARD = DEPLOY / "grafana" / "signal-hub.json"
 PROMTOOL = shutil.which("promtool")
 
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+
+
+(GROUP,) = yaml.safe_load(RULES.read_text())["groups"]
+EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in GROUP["rules"]}
+PANELS = json.loads(BOARD.read_text())["panels"]
+QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
+VARIABLES = json.loads(BOARD.read_text())["templating"]["list"][1:]
+# What was asked for.
+THRESHOLDS = {
+    "SignalHubNearCapacity": "> 0.90",
+    "SignalHubBroadcastSlow": "> 120",
+    "SignalHubErrorRateHigh": "> 0.05",
+    "SignalHubConnectionRateHigh": "> 150",
+    "SignalHubWatchdogBusy": "> 0.05",
+    "SignalHubWakesMissed": "> 0.05",
+}
+SHOWN = {
+    "signal_hub_subscription_lag_messages",
+    "signal_hub_subscription_lag_seconds",
+    "signal_hub_dispatcher_notifier_polls_total",
+    "signal_hub_dispatcher_heartbeat_polls_total",
+    "signal_hub_dispatcher_recovered_wakes_total",
+    "signal_hub_subscription_redelivered_total",
+    "signal_hub_subscription_dead_lettered_total",
+    "signal_hub_log_fsync_seconds_bucket",
+    "signal_hub_log_size_bytes",
+    "signal_hub_log_state",
+    "signal_hub_loss_events",
+}
 
 
 def exported_series() -> set[str]:
@@ -38,109 +67,34 @@ def series_in(expression: str) -> set[str]:
     return set(re.findall(r"\bsignal_hub_\w+", expression))
 
 
-def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load(RULES.read_text())["groups"]
-    return list(group["rules"])
+def test_rules_and_panels_read_exported_metrics() -> None:
+    variables = [variable["query"] for variable in VARIABLES]
 
-
-def board() -> dict[str, Any]:
-    return dict(json.loads(BOARD.read_text()))
-
-
-def expressions_of_the_board() -> list[str]:
-    panels = [target["expr"] for panel in board()["panels"] for target in panel["targets"]]
-    return panels + [variable["query"] for variable in board()["templating"]["list"][1:]]
+    for expression in (*EXPRESSIONS.values(), *QUERIES, *variables):
+        assert series_in(expression)
+        assert series_in(expression) <= exported_series()
+    assert set().union(*map(series_in, QUERIES)) >= SHOWN
 
 
 def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
-    for rule in rules():
+    for rule in GROUP["rules"]:
         assert rule["annotations"].keys() == {"summary", "action"}
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["for"]
+    for alert, threshold in THRESHOLDS.items():
+        assert EXPRESSIONS[alert].endswith(threshold)
 
 
-def test_every_rule_reads_exported_metrics() -> None:
-    for rule in rules():
-        assert series_in(rule["expr"])
-        assert series_in(rule["expr"]) <= exported_series()
-
-
-@pytest.mark.parametrize(
-    ("alert", "threshold"),
-    [
-        ("SignalHubNearCapacity", "> 0.90"),
-        ("SignalHubBroadcastSlow", "> 120"),
-        ("SignalHubErrorRateHigh", "> 0.05"),
-        ("SignalHubConnectionRateHigh", "> 150"),
-        ("SignalHubWatchdogBusy", "> 0.05"),
-        ("SignalHubWakesMissed", "> 0.05"),
-    ],
-)
-def test_the_thresholds_asked_for_are_kept(alert: str, threshold: str) -> None:
-    (rule,) = (rule for rule in rules() if rule["alert"] == alert)
-
-    assert rule["expr"].endswith(threshold)
-
-
-def test_every_panel_reads_exported_metrics() -> None:
-    for expression in expressions_of_the_board():
-        assert series_in(expression)
-        assert series_in(expression) <= exported_series()
-
-
-def test_the_board_shows_lag_dispatch_and_the_log() -> None:
-    shown = set().union(*map(series_in, expressions_of_the_board()))
-
-    assert shown >= {
-        "signal_hub_subscription_lag_messages",
-        "signal_hub_subscription_lag_seconds",
-        "signal_hub_dispatcher_notifier_polls_total",
-        "signal_hub_dispatcher_heartbeat_polls_total",
-        "signal_hub_dispatcher_recovered_wakes_total",
-        "signal_hub_subscription_redelivered_total",
-        "signal_hub_subscription_dead_lettered_total",
-        "signal_hub_log_fsync_seconds_bucket",
-        "signal_hub_log_size_bytes",
-        "signal_hub_log_state",
-        "signal_hub_loss_events",
-    }
-
-
-def test_panels_have_numbers_of_their_own() -> None:
-    numbers = [panel["id"] for panel in board()["panels"]]
-
-    assert len(numbers) == len(set(numbers))
-
-
-def test_panels_do_not_overlap() -> None:
+def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in board()["panels"]:
+    for panel in PANELS:
         place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert max(x for x, _ in cells) < 24
+        columns, rows = (range(place[at], place[at] + place[size]) for at, size in ("xw", "yh"))
+        cells = {(x, y) for x in columns for y in rows}
+        assert max(columns) < 24
         assert not cells & taken
         taken |= cells
-
-
-def promtool(*arguments: str) -> tuple[int, str]:
-    """Exit code and all output."""
-    assert PROMTOOL is not None
-    done = subprocess.run(
-        [PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-@needs_promtool
-def test_prometheus_accepts_the_rules() -> None:
-    code, output = promtool("check", "rules", str(RULES))
-
-    assert code == 0, output
-    assert f"{len(rules())} rules found" in output
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
 
 
 SUBSCRIPTION = '{instance="a",topic="orders",subscription="billing",mode="shared"}'
@@ -347,70 +301,62 @@ QUIET: dict[str, tuple[Series, ...]] = {
 }
 
 
-def count_of_firing(alert: str, series: Series, *, is_firing: bool) -> dict[str, Any]:
+def scenario(alert: str, series: Series, *, is_firing: bool) -> dict[str, Any]:
     """A test of promtool: after 25 minutes the alert has or has not been set off."""
     alerts = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
-    expected = {"labels": "{}", "value": int(is_firing)}
+    check = {
+        "expr": f"count({alerts}) > bool 0 or vector(0)",
+        "eval_time": "25m",
+        "exp_samples": [{"labels": "{}", "value": int(is_firing)}],
+    }
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [
-            {
-                "expr": f"count({alerts}) > bool 0 or vector(0)",
-                "eval_time": "25m",
-                "exp_samples": [expected],
-            }
-        ],
+        "promql_expr_test": [check],
     }
 
 
-def run_scenarios(folder: Path, tests: list[dict[str, Any]]) -> tuple[int, str]:
-    path = folder / "scenarios.yml"
-    facts = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
-    path.write_text(yaml.safe_dump(facts))
-    return promtool("test", "rules", str(path))
+def promtool(path: Path, verb: str, content: dict[str, Any]) -> tuple[int, str]:
+    """Exit code and all output."""
+    assert PROMTOOL is not None
+    path.write_text(yaml.safe_dump(content))
+    command = [PROMTOOL, verb, "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_every_rule_has_scenarios() -> None:
-    assert FIRES.keys() == QUIET.keys() == {rule["alert"] for rule in rules()}
+    assert FIRES.keys() == QUIET.keys() == EXPRESSIONS.keys()
+
+
+@needs_promtool
+def test_prometheus_accepts_the_rules_and_the_queries_of_the_board(tmp_path: Path) -> None:
+    records = [
+        {"record": f"query_{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, query in enumerate(QUERIES)
+    ]
+
+    groups = [GROUP, {"name": "board", "rules": records}]
+    code, output = promtool(tmp_path / "rules.yml", "check", {"groups": groups})
+
+    assert code == 0, output
+    assert f"{len(EXPRESSIONS) + len(records)} rules found" in output
 
 
 @needs_promtool
 def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
     tests = [
-        count_of_firing(alert, series, is_firing=is_firing)
-        for scenarios, is_firing in ((FIRES, True), (QUIET, False))
+        scenario(alert, series, is_firing=scenarios is FIRES)
+        for scenarios in (FIRES, QUIET)
         for alert in scenarios
         for series in scenarios[alert]
     ]
+    facts = {"rule_files": [str(RULES)], "evaluation_interval": "1m"}
 
-    code, output = run_scenarios(tmp_path, tests)
-
+    code, output = promtool(tmp_path / "all.yml", "test", facts | {"tests": tests})
     assert code == 0, output
 
-
-@needs_promtool
-def test_a_scenario_that_goes_wrong_is_noticed(tmp_path: Path) -> None:
-    series = {"signal_hub_actors_total": "1x30"}
-
-    code, output = run_scenarios(
-        tmp_path, [count_of_firing("SignalHubDown", series, is_firing=True)]
-    )
-
+    wrong = scenario("SignalHubDown", {"signal_hub_actors_total": "1x30"}, is_firing=True)
+    code, output = promtool(tmp_path / "wrong.yml", "test", facts | {"tests": [wrong]})
     assert code != 0
     assert "SignalHubDown" in output
-
-
-@needs_promtool
-def test_prometheus_accepts_the_queries_of_the_board(tmp_path: Path) -> None:
-    queries = [target["expr"] for panel in board()["panels"] for target in panel["targets"]]
-    records = [
-        {"record": f"query_{number}", "expr": query.replace("$__rate_interval", "5m")}
-        for number, query in enumerate(queries)
-    ]
-    path = tmp_path / "queries.yml"
-    path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": records}]}))
-
-    code, output = promtool("check", "rules", str(path))
-
-    assert code == 0, output
