@@ -14,35 +14,19 @@ from signalhub.testing import ChaosProxy, FakeClock, run_hub
 from signalhub.testing.process import variables_of
 
 
-def test_fake_clock_moves_only_when_told_to() -> None:
+def test_a_fake_clock_moves_only_when_told_to() -> None:
     clock = FakeClock(now_ms=1_000, mono_s=5.0)
     assert (clock.now_ms(), clock.mono_s()) == (1_000, 5.0)
 
     clock.advance(1.5)
-
     assert (clock.now_ms(), clock.mono_s()) == (2_500, 6.5)
-
-
-def test_fake_clock_adds_up_tiny_steps() -> None:
-    clock = FakeClock(now_ms=0, mono_s=0.0)
-
+    clock.jump(-1)
+    assert (clock.now_ms(), clock.mono_s()) == (1_500, 6.5), "a jump is no passing of time"
     for _ in range(1_000):
         clock.advance(0.0005)
-
-    assert abs(clock.now_ms() - 500) <= 1
-
-
-def test_a_jump_of_the_wall_clock_is_no_passing_of_time() -> None:
-    clock = FakeClock(now_ms=10_000, mono_s=5.0)
-
-    clock.jump(-3)
-
-    assert (clock.now_ms(), clock.mono_s()) == (7_000, 5.0)
-
-
-def test_time_does_not_pass_backwards() -> None:
+    assert abs(clock.now_ms() - 2_000) <= 1, "tiny steps add up"
     with pytest.raises(AssertionError, match="jump"):
-        FakeClock().advance(-1)
+        clock.advance(-1)
 
 
 def test_settings_become_the_variables_the_hub_reads() -> None:
@@ -62,32 +46,23 @@ def test_settings_become_the_variables_the_hub_reads() -> None:
     }
 
 
-async def test_a_running_hub_takes_settings_by_name_and_groups_either_way() -> None:
-    async with run_hub(message_rate=5, registry={"limit": 7}) as hub:
-        assert hub.settings.message_rate == 5
+async def test_a_running_hub_takes_settings_and_returns_on_its_port_after_a_stop() -> None:
+    async with run_hub(message_rate=5, registry=RegistrySettings(limit=8)) as hub:
+        assert (hub.settings.message_rate, hub.settings.registry.limit) == (5, 8)
+    async with run_hub(registry={"limit": 7}) as hub:
         assert hub.settings.registry.limit == 7
-    async with run_hub(registry=RegistrySettings(limit=8)) as hub:
-        assert hub.settings.registry.limit == 8
-
-
-async def test_a_running_hub_refuses_settings_it_does_not_know() -> None:
-    with pytest.raises(msgspec.ValidationError, match="massage_rate"):
-        async with run_hub(massage_rate=5):
-            pass
-
-
-async def test_a_running_hub_returns_on_its_port_after_a_stop() -> None:
-    async with run_hub() as hub:
         port = hub.port
         await _get_health(port)
         await hub.stop()
         with pytest.raises(ConnectionRefusedError):
             await _get_health(port)
-
         await hub.start()
-
         assert hub.port == port
         await _get_health(port)
+
+    with pytest.raises(msgspec.ValidationError, match="massage_rate"):
+        async with run_hub(massage_rate=5):
+            pass
 
 
 async def _get_health(port: int) -> None:
@@ -144,23 +119,16 @@ async def _says(streams: Streams, text: bytes) -> None:
     assert await reader.readexactly(len(text)) == text
 
 
-async def test_the_proxy_forwards_both_ways_and_counts() -> None:
+async def test_the_proxy_forwards_and_counts_until_it_cuts() -> None:
     async with proxied() as (_, proxy, streams):
         await _says(streams, b"hello")
-
         assert (proxy.bytes_up, proxy.bytes_down) == (5, 5)
         assert (proxy.accepted, proxy.connections) == (1, 1)
 
-
-async def test_a_cut_resets_the_connection_and_the_next_one_works() -> None:
-    async with proxied() as (_, proxy, streams):
-        await _says(streams, b"hello")
-
         proxy.cut()
 
-        reader, _ = streams
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(1)
+            await streams[0].readexactly(1)
         again = await asyncio.open_connection("127.0.0.1", proxy.port)
         await _says(again, b"again")
         again[1].transport.abort()
@@ -184,22 +152,15 @@ async def test_a_stall_holds_one_direction_and_loses_nothing(
         assert await reader.readexactly(4) == b"held"
 
 
-async def test_dribbling_forwards_in_pieces() -> None:
+async def test_a_slow_proxy_forwards_in_pieces_and_late() -> None:
     async with proxied() as (served, proxy, streams):
         proxy.dribble(1, "up")
-
         await _says(streams, b"x" * 50)
-
         assert served.reads > 10
 
-
-async def test_a_delay_holds_every_piece_back() -> None:
-    async with proxied() as (_, proxy, streams):
         proxy.delay(0.05, "down")
         started = asyncio.get_running_loop().time()
-
         await _says(streams, b"slow")
-
         # The loop rounds to milliseconds.
         assert asyncio.get_running_loop().time() - started >= 0.045
 
@@ -221,19 +182,13 @@ async def test_a_refusing_proxy_keeps_its_connections_and_listens_again_on_its_p
         writer.transport.abort()
 
 
-async def test_the_end_of_one_side_is_the_end_of_the_other() -> None:
-    async with proxied() as (_, proxy, (reader, writer)):
+async def test_the_end_of_either_side_is_the_end_of_the_other() -> None:
+    async with proxied() as (served, proxy, (reader, writer)):
         await _says((reader, writer), b"hello")
-
+        port = served.port
         writer.write_eof()
-
         assert await reader.read() == b""
         assert proxy.bytes_down == 5
-
-
-async def test_a_dead_upstream_ends_the_connection() -> None:
-    async with echo() as served:
-        port = served.port
     async with ChaosProxy(port) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         with suppress(ConnectionError):
