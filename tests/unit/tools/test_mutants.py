@@ -6,8 +6,6 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tools.mutants import Change, Mutant, choose, files_of, locate, mutated
 
 SOURCE = '''"""A module."""
@@ -73,25 +71,17 @@ def comparison(tree: Path) -> Mutant:
     return next(one for one in choose(tree, 3, seed=1) if "number < limit" in one.text)
 
 
-def test_a_fault_follows_its_line_to_another_file(tmp_path: Path) -> None:
+def test_a_fault_follows_its_line_and_is_never_guessed(tmp_path: Path) -> None:
     mutant = comparison(tree_with(tmp_path / "old", "core/m.py", SOURCE))
-    new = tree_with(tmp_path / "new", "core/numbers/small.py", "\n\n" + SOURCE)
+    moved = tree_with(tmp_path / "moved", "core/numbers/small.py", "\n\n" + SOURCE)
+    rewritten = SOURCE.replace("number < limit", "number <= limit")
 
-    place = locate(mutant, new)
+    place = locate(mutant, moved)
 
     assert place is not None
     assert (place.path, place.line) == ("src/signalhub/core/numbers/small.py", mutant.line + 2)
-
-
-@pytest.mark.parametrize(
-    "source", [SOURCE.replace("number < limit", "number <= limit"), SOURCE + SOURCE]
-)
-def test_a_line_that_was_rewritten_or_is_there_twice_is_not_guessed(
-    tmp_path: Path, source: str
-) -> None:
-    mutant = comparison(tree_with(tmp_path / "old", "core/m.py", SOURCE))
-
-    assert locate(mutant, tree_with(tmp_path / "new", "core/other.py", source)) is None
+    for name, source in (("rewritten", rewritten), ("twice", SOURCE + SOURCE)):
+        assert locate(mutant, tree_with(tmp_path / name, "core/other.py", source)) is None
 
 
 def test_the_list_can_say_where_a_fault_is_now(tmp_path: Path) -> None:
