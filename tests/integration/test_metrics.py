@@ -203,10 +203,13 @@ async def test_errors_and_states_are_labelled_from_closed_sets(hub: RunningHub) 
 
 
 async def test_the_hub_as_it_stands_is_shown(hub: RunningHub, alice: Client) -> None:
-    await alice.create_topic("orders")
-    await publish(alice, 1)
+    before = await scrape(hub)
+    await publish(alice, 10)
     await hub.app._gauges.refresh()
     page, app, log = await scrape(hub), hub.app, hub.app._engine.log
+
+    def grown(name: str) -> float:
+        return page.value(name) - before.value(name)
 
     for name, value in {
         "actors_total": 1,
@@ -217,6 +220,7 @@ async def test_the_hub_as_it_stands_is_shown(hub: RunningHub, alice: Client) -> 
         "dedup_window_seconds": app.settings.dedup.window_s,
         "dedup_memory_bytes": app.hub.dedup.memory_bytes,
         "storage_errors": 0,
+        "loss_events": 0,
         "log_head_offset": log.head,
         "log_durable_head_offset": log.durable_head,
         "log_durable_distance": 0,
@@ -229,6 +233,9 @@ async def test_the_hub_as_it_stands_is_shown(hub: RunningHub, alice: Client) -> 
         assert page.value(name) == value, name
     assert min(app.hub.registry.utilization, app.hub.dedup.count, log.head) > 0
     assert page.value("storage_usage_bytes") > 0
+    assert grown("log_entries_total") == grown("log_head_offset") >= 10
+    assert min(grown("log_batches_total"), page.value("log_fsync_seconds_count")) >= 10
+    assert min(grown("log_bytes_total"), grown("log_size_bytes")) > 0
 
 
 async def test_lag_is_shown_when_nobody_consumes_and_read_from_the_log_after_a_restart(
@@ -317,10 +324,8 @@ async def test_beyond_the_limit_subscriptions_share_their_series() -> None:
         for number in range(5):
             await leave_behind(alice, f"reader-{number}")
         await publish(alice, 2)
-
         page = await scrape(hub)
 
-    assert len(page.values("subscription_lag_messages")) == 3
     assert page.values("subscription_lag_messages", topic="orders") == [2, 2]
     assert page.value("subscription_lag_messages", topic="other") == 6
 
@@ -353,22 +358,6 @@ async def test_mailboxes_are_counted_together_and_never_named() -> None:
         assert (full.value(name), dropped.value(name)) == (before, after), name
     assert full.value("mailbox_full_total") >= 1
     assert "demo" not in dropped.text
-
-
-async def test_the_log_shows_what_it_wrote(hub: RunningHub, alice: Client) -> None:
-    before = await scrape(hub)
-    await publish(alice, 10)
-    page = await scrape(hub)
-
-    def grown(name: str) -> float:
-        return page.value(name) - before.value(name)
-
-    assert grown("log_entries_total") == grown("log_head_offset") >= 10
-    assert page.value("log_durable_head_offset") == page.value("log_head_offset")
-    assert grown("log_batches_total") >= 10
-    assert page.value("log_fsync_seconds_count") >= 10
-    assert min(grown("log_bytes_total"), grown("log_size_bytes")) > 0
-    assert page.value("loss_events") == 0
 
 
 async def test_messages_removed_before_they_were_settled_are_a_loss_event(

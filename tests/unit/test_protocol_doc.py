@@ -444,8 +444,9 @@ def test_copies_and_dead_letters_say_what_is_documented() -> None:
     found = re.search(r"`metadata.deadLetter`\s(`\{[^}]*\}`)", TEXT)
     assert found
     (dead,) = [one["deadLetter"] for one in copies() if "deadLetter" in one]
-    documented = {frozenset(members(row[1])[0]) for row in table("Copy", "`metadata.delivery`")}
+    rows = table("Copy", "`metadata.delivery`")[:3]
 
-    assert {frozenset(one["delivery"]) for one in copies()} == documented
-    assert len(documented) == 3
+    assert {frozenset(one["delivery"]) for one in copies()} == {
+        frozenset(members(documented)[0]) for _, documented in rows
+    }
     assert set(dead) == members(" ".join(found[1].split()))[0]

@@ -17,6 +17,7 @@ from signalhub.testing import RunningHub, run_hub, spawn_hub
 from tests.support.process.command import (
     PATIENCE_S,
     SENDER,
+    Run,
     cli,
     command,
     environment,
@@ -78,7 +79,7 @@ async def test_ctrl_c_is_exit_code_130_without_a_word(hub: RunningHub) -> None:
     assert (bob.returncode, out, err) == (130, b"", b"")
 
 
-async def test_ctrl_c_keeps_what_was_acknowledged(hub: RunningHub, me: Client) -> None:
+async def test_ctrl_c_keeps_what_was_acknowledged(hub: RunningHub, run: Run, me: Client) -> None:
     await fill(me, 3)
     subscribe = ("subscribe", "orders", "--as", "billing")
     async with started(hub.url, *subscribe) as reader:
@@ -89,24 +90,26 @@ async def test_ctrl_c_keeps_what_was_acknowledged(hub: RunningHub, me: Client) -
 
         assert await reader.wait() == 130
 
-    again = await command(hub.url, *subscribe, "--for", "0.3", "--json")
+    again = await run(*subscribe, "--for", "0.3", "--json")
     seqs = [row["seq"] for row in again.rows()]
     assert seqs in ([], [3]), "the last acknowledgement may have been on its way"
 
 
-async def test_a_reader_that_has_enough_ends_listen_and_loses_nothing(hub: RunningHub) -> None:
+async def test_a_reader_that_has_enough_ends_listen_and_loses_nothing(
+    hub: RunningHub, run: Run
+) -> None:
     async with started(hub.url, "listen", "demo/bob", "--durable", "--ack") as bob:
         await hub_knows(hub, "@(demo/bob)")
         await line_of(bob.stderr, "listening")
         assert bob.stdout is not None
         bob.stdout._transport.close()  # type: ignore[attr-defined]
 
-        await command(hub.url, "ask", "demo/bob", "1")
+        await run("ask", "demo/bob", "1")
 
         assert await bob.wait() == 0
         assert bob.stderr is not None
         assert await bob.stderr.read() == b""
-    again = await command(hub.url, "listen", "demo/bob", "--ack", "--count", "1", "--json")
+    again = await run("listen", "demo/bob", "--ack", "--count", "1", "--json")
     assert [(row["payload"], row["attempt"]) for row in again.rows()] == [(1, 2)]
 
 

@@ -12,8 +12,8 @@ from signalhub import Client
 from signalhub.testing import RunningHub
 from tests.support.process.command import (
     SENDER,
+    Run,
     columns,
-    command,
     fill,
     following,
     line_of,
@@ -41,14 +41,12 @@ async def settle(me: Client, count: int) -> None:
             await (await anext(consumer)).ack(wait=True)
 
 
-async def test_a_subscription_goes_on_where_the_last_command_ended(
-    hub: RunningHub, me: Client
-) -> None:
+async def test_a_subscription_goes_on_where_the_last_command_ended(run: Run, me: Client) -> None:
     await fill(me, 4)
     consume = (*SUBSCRIBE, "--type", "shared")
 
-    first = await command(hub.url, *consume, "--from", "seq:2", "--count", "1")
-    second = await command(hub.url, *consume, "--from", "earliest", "--count", "2", "--json")
+    first = await run(*consume, "--from", "seq:2", "--count", "1")
+    second = await run(*consume, "--from", "earliest", "--count", "2", "--json")
     info = await me.subscription("orders", "billing")
 
     assert columns(first) == [["orders", "2", "1", SENDER, "n", "2"]]
@@ -63,11 +61,11 @@ async def test_a_subscription_goes_on_where_the_last_command_ended(
     ("start", "seq"), [("earliest", 1), ("last:2", 4), ("5", 5), ("time:2020-01-01T00:00Z", 1)]
 )
 async def test_a_new_subscription_begins_where_it_is_told(
-    hub: RunningHub, me: Client, start: str, seq: int
+    run: Run, me: Client, start: str, seq: int
 ) -> None:
     await fill(me, 5)
 
-    done = await command(hub.url, *SUBSCRIBE, "--from", start, "--count", "1", "--json")
+    done = await run(*SUBSCRIBE, "--from", start, "--count", "1", "--json")
 
     assert [row["seq"] for row in done.rows()] == [seq]
 
@@ -84,15 +82,14 @@ async def test_latest_prints_only_what_comes(hub: RunningHub, me: Client) -> Non
 
 
 async def test_what_is_printed_is_acknowledged_refused_given_up_or_left(
-    hub: RunningHub, me: Client
+    run: Run, me: Client
 ) -> None:
     await fill(me, 2)
     refuse = (*SUBSCRIBE, "--count", "1", "--backoff", "1ms", "--nack", "not today")
 
-    looked = await command(hub.url, "subscribe", "orders", "--as", "a", "--no-ack", "--count", "2")
-    timed = await command(hub.url, "subscribe", "orders", "--as", "b", "--for", "1.5", "--json")
-    given_up = await command(
-        hub.url,
+    looked = await run("subscribe", "orders", "--as", "a", "--no-ack", "--count", "2")
+    timed = await run("subscribe", "orders", "--as", "b", "--for", "1.5", "--json")
+    given_up = await run(
         "subscribe",
         "orders",
         "--as",
@@ -104,8 +101,8 @@ async def test_what_is_printed_is_acknowledged_refused_given_up_or_left(
         "--count",
         "2",
     )
-    refused = await command(hub.url, *refuse, "--delay", "1ms")
-    taken = await command(hub.url, *SUBSCRIBE, "--count", "1", "--json")
+    refused = await run(*refuse, "--delay", "1ms")
+    taken = await run(*SUBSCRIBE, "--count", "1", "--json")
 
     codes = (looked.code, timed.code, given_up.code, refused.code)
     assert codes == (0, 0, 0, 0), refused.err
@@ -119,13 +116,15 @@ async def test_what_is_printed_is_acknowledged_refused_given_up_or_left(
     assert (seq, redelivered, attempt > 1) == (1, True, True)
 
 
-async def test_the_options_of_a_subscription_reach_the_hub(hub: RunningHub, me: Client) -> None:
+async def test_the_options_of_a_subscription_reach_the_hub(
+    hub: RunningHub, run: Run, me: Client
+) -> None:
     await fill(me, 1)
     options = ("--window", "3", "--rate", "50", "--strict", "--ack-timeout", "2s")
 
-    done = await command(hub.url, *SUBSCRIBE, *options, "--poison", "drop", "--count", "1")
+    done = await run(*SUBSCRIBE, *options, "--poison", "drop", "--count", "1")
     set_ = ("sub", "set", "orders", "billing", "--window", "5", "--no-strict")
-    changed = await command(hub.url, *set_)
+    changed = await run(*set_)
 
     definition = hub.app.hub.streams.topics["orders"].subscriptions["billing"].definition
     assert (done.code, changed.code) == (0, 0), done.err
@@ -134,15 +133,15 @@ async def test_the_options_of_a_subscription_reach_the_hub(hub: RunningHub, me: 
 
 
 async def test_only_one_consumes_exclusively_and_its_name_takes_over(
-    hub: RunningHub, me: Client
+    hub: RunningHub, run: Run, me: Client
 ) -> None:
     await fill(me, 0)
 
     async with following(hub.url, *SUBSCRIBE, "--consumer", "one") as one:
         await line_of(one.stderr, "consuming")
-        busy = await command(hub.url, *SUBSCRIBE, "--consumer", "two")
-        other = await command(hub.url, *SUBSCRIBE, "--type", "shared")
-        heir = await command(hub.url, *SUBSCRIBE, "--consumer", "one", "--for", "0.5")
+        busy = await run(*SUBSCRIBE, "--consumer", "two")
+        other = await run(*SUBSCRIBE, "--type", "shared")
+        heir = await run(*SUBSCRIBE, "--consumer", "one", "--for", "0.5")
         assert await one.wait() == 1
         said = (await one.stderr.read()).decode()
 
@@ -152,18 +151,18 @@ async def test_only_one_consumes_exclusively_and_its_name_takes_over(
     assert "--consumer" in said
 
 
-async def test_subscriptions_are_listed_paused_and_resumed(hub: RunningHub, me: Client) -> None:
+async def test_subscriptions_are_listed_paused_and_resumed(run: Run, me: Client) -> None:
     await fill(me, 3)
     await fill(me, 0, "news")
     async with me.consume("orders", "billing", mode="shared", consumer="one"):
-        listed = await command(hub.url, "sub", "ls", "orders")
-        info = await command(hub.url, "sub", "info", "orders", "billing", "--json")
+        listed = await run("sub", "ls", "orders")
+        info = await run("sub", "info", "orders", "billing", "--json")
     async with me.consume("news", "audit"):
         pass
 
-    paused = await command(hub.url, "sub", "pause", "orders", "billing")
-    everything = await command(hub.url, "sub", "ls", "--json")
-    resumed = await command(hub.url, "sub", "resume", "orders", "billing", "--json")
+    paused = await run("sub", "pause", "orders", "billing")
+    everything = await run("sub", "ls", "--json")
+    resumed = await run("sub", "resume", "orders", "billing", "--json")
 
     assert columns(listed) == [["orders", "billing", "shared", "active", "1", "3", "3", "0", "0"]]
     assert [one["name"] for one in info.rows()[0]["consumers"]] == ["one"]
@@ -173,19 +172,19 @@ async def test_subscriptions_are_listed_paused_and_resumed(hub: RunningHub, me: 
     assert resumed.rows()[0]["paused"] is False
 
 
-async def test_seek_says_what_it_means_before_it_does_it(hub: RunningHub, me: Client) -> None:
+async def test_seek_says_what_it_means_before_it_does_it(run: Run, me: Client) -> None:
     await fill(me, 5)
     await settle(me, 3)
     seek = ("sub", "seek", "orders", "billing")
 
-    rehearsed = await command(hub.url, *seek, "earliest", "--dry-run")
-    (data,) = (await command(hub.url, *seek, "latest", "--dry-run", "--json")).rows()
-    unconfirmed = await command(hub.url, *seek, "earliest")
-    refused = await command(hub.url, *seek, "earliest", typed="n\n")
+    rehearsed = await run(*seek, "earliest", "--dry-run")
+    (data,) = (await run(*seek, "latest", "--dry-run", "--json")).rows()
+    unconfirmed = await run(*seek, "earliest")
+    refused = await run(*seek, "earliest", typed="n\n")
     before = await me.subscription("orders", "billing")
-    agreed = await command(hub.url, *seek, "earliest", typed="y\n")
+    agreed = await run(*seek, "earliest", typed="y\n")
     earliest = await me.subscription("orders", "billing")
-    (done,) = (await command(hub.url, *seek, "seq:2", "--yes", "--json")).rows()
+    (done,) = (await run(*seek, "seq:2", "--yes", "--json")).rows()
     after = await me.subscription("orders", "billing")
 
     assert rehearsed.out.startswith("would continue at seq 1 of epoch ")
@@ -198,14 +197,14 @@ async def test_seek_says_what_it_means_before_it_does_it(hub: RunningHub, me: Cl
     assert (done["next"], done["done"]) == (2, True)
 
 
-async def test_a_subscription_is_deleted_and_then_unknown(hub: RunningHub, me: Client) -> None:
+async def test_a_subscription_is_deleted_and_then_unknown(run: Run, me: Client) -> None:
     await fill(me, 1)
     async with me.consume("orders", "billing"):
         pass
 
-    refused = await command(hub.url, "sub", "delete", "orders", "billing")
-    deleted = await command(hub.url, "sub", "delete", "orders", "billing", "--yes")
-    gone = await command(hub.url, "sub", "pause", "orders", "billing")
+    refused = await run("sub", "delete", "orders", "billing")
+    deleted = await run("sub", "delete", "orders", "billing", "--yes")
+    gone = await run("sub", "pause", "orders", "billing")
 
     assert (refused.code, deleted.code, gone.code) == (2, 0, 1)
     assert "a lag of 1 message" in refused.err
@@ -213,13 +212,13 @@ async def test_a_subscription_is_deleted_and_then_unknown(hub: RunningHub, me: C
     assert "signalhub sub ls" in gone.err
 
 
-async def test_dead_letters_are_listed_and_shown(hub: RunningHub, me: Client) -> None:
+async def test_dead_letters_are_listed_and_shown(run: Run, me: Client) -> None:
     await bury(me, 2)
 
-    listed = await command(hub.url, "dlq", "ls", "orders")
-    rows = await command(hub.url, "dlq", "ls", "orders.dlq", "--limit", "1", "--json")
-    shown = await command(hub.url, "dlq", "show", "orders", "2")
-    missing = await command(hub.url, "dlq", "show", "orders", "9")
+    listed = await run("dlq", "ls", "orders")
+    rows = await run("dlq", "ls", "orders.dlq", "--limit", "1", "--json")
+    shown = await run("dlq", "show", "orders", "2")
+    missing = await run("dlq", "show", "orders", "9")
 
     assert [(row[0], *row[2:]) for row in columns(listed)] == [
         (n, f"orders {n} for billing", "1", "no such item", "n", n) for n in ("1", "2")
@@ -234,14 +233,14 @@ async def test_dead_letters_are_listed_and_shown(hub: RunningHub, me: Client) ->
 
 
 async def test_dead_letters_are_put_back_for_the_subscription_that_gave_them_up(
-    hub: RunningHub, me: Client
+    run: Run, me: Client
 ) -> None:
     await bury(me, 3)
 
-    some = await command(hub.url, "dlq", "redrive", "orders", "--seq", "2", "--seq", "9", "--json")
-    rest = await command(hub.url, "dlq", "redrive", "orders.dlq", "--all")
-    none = await command(hub.url, "dlq", "redrive", "orders", "--all")
-    again = await command(hub.url, *SUBSCRIBE, "--count", "3", "--json")
+    some = await run("dlq", "redrive", "orders", "--seq", "2", "--seq", "9", "--json")
+    rest = await run("dlq", "redrive", "orders.dlq", "--all")
+    none = await run("dlq", "redrive", "orders", "--all")
+    again = await run(*SUBSCRIBE, "--count", "3", "--json")
 
     assert (some.code, some.rows()) == (1, [{"redriven": 1}])
     assert json.loads(some.err)["error"] == "unknown_dead_letter"
@@ -250,15 +249,15 @@ async def test_dead_letters_are_put_back_for_the_subscription_that_gave_them_up(
     assert [row["payload"] for row in again.rows()] == [2, 1, 3]
 
 
-async def test_dead_letters_are_deleted_when_that_is_confirmed(hub: RunningHub, me: Client) -> None:
+async def test_dead_letters_are_deleted_when_that_is_confirmed(run: Run, me: Client) -> None:
     await bury(me, 3, dead_letter="graveyard")
     purge = ("dlq", "purge", "orders")
 
-    refused = await command(hub.url, *purge, "--all")
-    one = await command(hub.url, *purge, "--seq", "1", "--yes")
-    listed = await command(hub.url, "dlq", "ls", "graveyard", "--json")
-    rest = await command(hub.url, *purge, "--all", "--yes", "--json")
-    empty = await command(hub.url, "dlq", "ls", "orders")
+    refused = await run(*purge, "--all")
+    one = await run(*purge, "--seq", "1", "--yes")
+    listed = await run("dlq", "ls", "graveyard", "--json")
+    rest = await run(*purge, "--all", "--yes", "--json")
+    empty = await run("dlq", "ls", "orders")
 
     assert (refused.code, one.code) == (2, 0)
     assert one.out == "1 dead letter deleted\n"
@@ -270,13 +269,11 @@ async def test_dead_letters_are_deleted_when_that_is_confirmed(hub: RunningHub, 
     assert (empty.code, empty.out) == (0, "")
 
 
-async def test_a_topic_without_dead_letters_loses_nothing_to_purge(
-    hub: RunningHub, me: Client
-) -> None:
+async def test_a_topic_without_dead_letters_loses_nothing_to_purge(run: Run, me: Client) -> None:
     await fill(me, 3)
 
-    purged = await command(hub.url, "dlq", "purge", "orders", "--all", "--yes")
-    listed = await command(hub.url, "dlq", "ls", "orders")
+    purged = await run("dlq", "purge", "orders", "--all", "--yes")
+    listed = await run("dlq", "ls", "orders")
 
     assert (purged.code, purged.out) == (0, "0 dead letters deleted\n")
     assert (listed.code, listed.out) == (0, "")

@@ -7,18 +7,18 @@ import json
 from datetime import UTC, datetime, timedelta
 
 from signalhub import Client
-from signalhub.testing import RunningHub, run_hub
-from tests.support.process.command import SENDER, columns, command, fill, sheet
+from signalhub.testing import run_hub
+from tests.support.process.command import SENDER, Run, columns, command, fill, sheet
 
 FROM = ("--from", "demo/alice")
 MANY = [str(number).encode() for number in range(1, 301)]
 
 
-async def test_a_topic_is_made_once_and_refused_with_another_definition(hub: RunningHub) -> None:
+async def test_a_topic_is_made_once_and_refused_with_another_definition(run: Run) -> None:
     create = ("topic", "create", "orders", "--durable", "--retention", "7d", "--poison", "drop")
-    made = await command(hub.url, *create)
-    again = await command(hub.url, *create, "--json")
-    other = await command(hub.url, "topic", "create", "orders", "--retention", "6d")
+    made = await run(*create)
+    again = await run(*create, "--json")
+    other = await run("topic", "create", "orders", "--retention", "6d")
 
     assert made.code == again.code == 0, made.err
     assert made.out.startswith("topic orders is ready (epoch ")
@@ -28,13 +28,13 @@ async def test_a_topic_is_made_once_and_refused_with_another_definition(hub: Run
     assert "signalhub topic set" in other.err
 
 
-async def test_topics_are_listed_shown_and_changed(hub: RunningHub, me: Client) -> None:
+async def test_topics_are_listed_shown_and_changed(run: Run, me: Client) -> None:
     await fill(me, 2, retention_s=3600, poison="drop")
     await fill(me, 1, "orders.eu")
 
-    listed = await command(hub.url, "topic", "ls", "orders*")
-    changed = await command(hub.url, "topic", "set", "orders", "--retention-bytes", "1G")
-    (facts,) = (await command(hub.url, "topic", "info", "orders", "--json")).rows()
+    listed = await run("topic", "ls", "orders*")
+    changed = await run("topic", "set", "orders", "--retention-bytes", "1G")
+    (facts,) = (await run("topic", "info", "orders", "--json")).rows()
 
     assert columns(listed) == [
         ["orders", "1", "2", "1h", "drop", ""],
@@ -44,22 +44,22 @@ async def test_topics_are_listed_shown_and_changed(hub: RunningHub, me: Client) 
     assert (facts["head"], facts["retention_s"], facts["retention_bytes"]) == (2, 3600, 2**30)
 
 
-async def test_ls_pages_through_all_topics(hub: RunningHub, me: Client) -> None:
+async def test_ls_pages_through_all_topics(run: Run, me: Client) -> None:
     names = [f"many.{number:03d}" for number in range(130)]
     await asyncio.gather(*(me.create_topic(name) for name in names))
 
-    listed = await command(hub.url, "topic", "ls", "--json")
+    listed = await run("topic", "ls", "--json")
 
     assert [row["topic"] for row in listed.rows()] == names
 
 
-async def test_read_prints_a_part_and_says_where_to_go_on(hub: RunningHub, me: Client) -> None:
+async def test_read_prints_a_part_and_says_where_to_go_on(run: Run, me: Client) -> None:
     await fill(me, 5)
     read = ("topic", "read", "orders", "--from")
 
-    part = await command(hub.url, *read, "2", "--limit", "2")
-    whole = await command(hub.url, *read, "2", "--to", "4", "--json")
-    beyond = await command(hub.url, *read, "9")
+    part = await run(*read, "2", "--limit", "2")
+    whole = await run(*read, "2", "--to", "4", "--json")
+    beyond = await run(*read, "9")
 
     assert columns(part) == [["orders", str(n), "1", SENDER, "n", str(n)] for n in (2, 3)]
     assert "--from 4" in part.err
@@ -67,12 +67,12 @@ async def test_read_prints_a_part_and_says_where_to_go_on(hub: RunningHub, me: C
     assert (whole.err, beyond.out, beyond.code) == ("", "", 0)
 
 
-async def test_a_topic_is_deleted_only_when_that_is_confirmed(hub: RunningHub, me: Client) -> None:
+async def test_a_topic_is_deleted_only_when_that_is_confirmed(run: Run, me: Client) -> None:
     await fill(me, 3)
 
-    refused = await command(hub.url, "topic", "delete", "orders")
-    kept = await command(hub.url, "topic", "info", "orders")
-    deleted = await command(hub.url, "topic", "delete", "orders", "--yes")
+    refused = await run("topic", "delete", "orders")
+    kept = await run("topic", "info", "orders")
+    deleted = await run("topic", "delete", "orders", "--yes")
 
     assert (refused.code, kept.code, deleted.code) == (2, 0, 0)
     assert "messages up to seq 3" in refused.err
@@ -80,7 +80,7 @@ async def test_a_topic_is_deleted_only_when_that_is_confirmed(hub: RunningHub, m
     assert deleted.out == "deleted topic orders\n"
 
 
-async def test_an_unknown_topic_is_said_to_be_unknown_by_every_command(hub: RunningHub) -> None:
+async def test_an_unknown_topic_is_said_to_be_unknown_by_every_command(run: Run) -> None:
     for words in (
         "topic info nothing",
         "topic set nothing --retention 1d",
@@ -93,18 +93,18 @@ async def test_an_unknown_topic_is_said_to_be_unknown_by_every_command(hub: Runn
         "dlq ls nothing",
         "dlq purge nothing.dlq --all --yes",
     ):
-        done = await command(hub.url, *words.split(), "--json")
+        done = await run(*words.split(), "--json")
 
         assert (done.code, done.out) == (1, ""), words
         assert json.loads(done.err)["error"] == "unknown_topic"
         assert "signalhub topic ls" in json.loads(done.err)["resolution"]
 
 
-async def test_a_durable_publish_prints_its_position(hub: RunningHub, me: Client) -> None:
+async def test_a_durable_publish_prints_its_position(run: Run, me: Client) -> None:
     options = ("--durable", "--key", "k", "--header", "a=b", "--header", "c=d=e", "--type", "order")
-    text = await command(hub.url, "publish", "orders", "1", *options)
-    (facts,) = (await command(hub.url, "publish", "orders", "2", "--json")).rows()
-    (plain,) = (await command(hub.url, "publish", "news", "3", "--json")).rows()
+    text = await run("publish", "orders", "1", *options)
+    (facts,) = (await run("publish", "orders", "2", "--json")).rows()
+    (plain,) = (await run("publish", "news", "3", "--json")).rows()
     (first, _) = [one async for one in me.replay("orders")]
 
     assert text.code == 0, text.err
@@ -114,17 +114,15 @@ async def test_a_durable_publish_prints_its_position(hub: RunningHub, me: Client
     assert (first.key, first.headers, first.type) == ("k", {"a": "b", "c": "d=e"}, "order")
 
 
-async def test_every_line_becomes_a_message_in_order_and_counts_once(
-    hub: RunningHub, me: Client
-) -> None:
+async def test_every_line_becomes_a_message_in_order_and_counts_once(run: Run, me: Client) -> None:
     publish = ("publish", "orders", "-", "--lines", "--durable", "--id", "import", *FROM)
-    text = await command(hub.url, *publish, stdin=b"\n".join(MANY) + b"\n\n")
-    again = await command(hub.url, *publish, stdin=b"\n".join(MANY))
-    data = await command(hub.url, "publish", "orders", "-", "--lines", "--json", stdin=b"a\n[1]\n")
-    nothing = await command(hub.url, *publish, stdin=b"\n")
+    text = await run(*publish, stdin=b"\n".join(MANY) + b"\n\n")
+    again = await run(*publish, stdin=b"\n".join(MANY))
+    data = await run("publish", "orders", "-", "--lines", "--json", stdin=b"a\n[1]\n")
+    nothing = await run(*publish, stdin=b"\n")
     single = ("publish", "orders", "1", "--id", "order-1", *FROM)
-    await command(hub.url, *single)
-    repeat = await command(hub.url, *single)
+    await run(*single)
+    repeat = await run(*single)
     payloads = [one.payload async for one in me.replay("orders")]
 
     assert text.out.startswith("300 messages, the last is seq 300 of epoch ")
@@ -145,14 +143,14 @@ async def test_a_refused_line_ends_the_command_and_is_named() -> None:
     assert "message 2 failed; all before it are published" in done.err
 
 
-async def test_a_delayed_message_is_delivered_when_it_is_due(hub: RunningHub, me: Client) -> None:
+async def test_a_delayed_message_is_delivered_when_it_is_due(run: Run, me: Client) -> None:
     await fill(me, 0)
     due = datetime.now(UTC) + timedelta(hours=1)
-    later = await command(hub.url, "publish", "orders", "1", "--deliver-at", due.isoformat())
-    soon = await command(hub.url, "publish", "orders", "2", "--delay", "50ms", "--ttl", "1h")
+    later = await run("publish", "orders", "1", "--deliver-at", due.isoformat())
+    soon = await run("publish", "orders", "2", "--delay", "50ms", "--ttl", "1h")
 
     subscribe = ("subscribe", "orders", "--as", "billing", "--count", "1", "--json")
-    done = await command(hub.url, *subscribe)
+    done = await run(*subscribe)
     info = await me.subscription("orders", "billing")
 
     assert (later.code, soon.code, done.code) == (0, 0, 0)
@@ -160,16 +158,16 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(hub: RunningHub, me
     assert (info.parked, info.lag) == (1, 0)
 
 
-async def test_a_mailbox_is_filled_emptied_and_dropped(hub: RunningHub) -> None:
+async def test_a_mailbox_is_filled_emptied_and_dropped(run: Run) -> None:
     listen = ("listen", "demo/bob")
-    made = await command(hub.url, *listen, "--durable", "--for", "0.1")
-    text = await command(hub.url, "ask", "demo/bob", "1")
-    data = await command(hub.url, "ask", "demo/bob", "2", "--json", "--id", "two", *FROM)
-    again = await command(hub.url, "ask", "demo/bob", "2", "--id", "two", *FROM)
-    found = await command(hub.url, *listen, "--ack", "--count", "2", "--json")
-    empty = await command(hub.url, *listen, "--for", "0.3")
-    dropped = await command(hub.url, *listen, "--no-durable", "--for", "0.1")
-    gone = await command(hub.url, "ask", "demo/bob", "3")
+    made = await run(*listen, "--durable", "--for", "0.1")
+    text = await run("ask", "demo/bob", "1")
+    data = await run("ask", "demo/bob", "2", "--json", "--id", "two", *FROM)
+    again = await run("ask", "demo/bob", "2", "--id", "two", *FROM)
+    found = await run(*listen, "--ack", "--count", "2", "--json")
+    empty = await run(*listen, "--for", "0.3")
+    dropped = await run(*listen, "--no-durable", "--for", "0.1")
+    gone = await run("ask", "demo/bob", "3")
 
     (facts,) = data.rows()
     assert (made.code, dropped.code, gone.code) == (0, 0, 1), made.err
