@@ -286,7 +286,7 @@ async def test_failures_and_dead_letters_are_counted_by_subscription() -> None:
     async with run_hub() as hub, connect(hub) as alice:
         await alice.create_topic("orders", poison="dead_letter")
         await publish(alice, 2)
-        retries = {"backoff_s": 0.01, "backoff_cap_s": 0.01, "max_deliveries": 2}
+        retries: dict[str, Any] = {"backoff_s": 0.01, "backoff_cap_s": 0.01, "max_deliveries": 2}
         async with await alice.consume("orders", "billing", **retries) as consumer:
             for _ in range(2):
                 for message in await take(consumer, 2):

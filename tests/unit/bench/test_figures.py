@@ -121,41 +121,32 @@ def test_every_round_of_a_plan_has_every_cell_once_in_an_order_of_its_own() -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "shape", "peer", "good", "bad"),
+    ("text", "shape", "figure", "good", "bad"),
     [
-        (
-            "NATS WebSocket, point to point, spread",
-            "p2p-spread",
-            NATS,
-            {"cpu_us": 5.0},
-            {"cpu_us": 5.1},
-        ),
-        ("per idle registered", "accept-registered", None, 12_000.0, 12_001.0),
-        ("upgrade only", "accept", None, {"cpu_us": 140.0}, {"cpu_us": 150.0}),
-        ("64 in flight, acked", "durable-1x64", JETSTREAM_SYNC, {"rate_s": 2e4}, {"rate_s": 19999}),
-        ("to delivery at half load", "wake", None, {"p99_us": 5_000.0}, {"p99_us": 5_001.0}),
-        ("idle rooms", "rooms-idle", None, {"server_share": 0.0149}, {"server_share": 0.0151}),
+        ("NATS WebSocket, point to point, spread", "p2p-spread", "cpu_us", 5.0, 5.1),
+        ("per idle registered", "accept-registered", "connection_bytes", 12_000, 12_001),
+        ("upgrade only", "accept", "cpu_us", 140.0, 150.0),
+        ("64 in flight, acked", "durable-1x64", "rate_s", 20_000.0, 19_999.0),
+        ("to delivery at half load", "wake", "p99_us", 5_000.0, 5_001.0),
+        ("idle rooms", "rooms-idle", "server_share", 0.0149, 0.0151),
     ],
 )
 def test_a_goal_is_judged_by_its_figure(
-    text: str, shape: str, peer: Any, good: Any, bad: Any
+    text: str, shape: str, figure: Figure, good: float, bad: float
 ) -> None:
     (goal,) = [one for one in GOALS if text in one.text]
-    summaries = {}
-    if peer is not None:
-        summaries[shape, peer.name] = summary({"cpu_us": 4.0, "rate_s": 2_000.0})
+    theirs = summary({"cpu_us": 4.0, "rate_s": 2_000.0})
+    others = {(shape, one.name): theirs for one in (NATS, JETSTREAM_SYNC)}
 
-    def judged(ours: Any) -> str:
-        figures = ours if isinstance(ours, dict) else {"connection_bytes": ours}
-        return goal.judge(
-            summaries | {(shape, HUB.name): summary({"empty_share": 0.01, **figures})}
-        )
+    def judged(value: float) -> str:
+        ours = summary({"empty_share": 0.01, figure: value})
+        return goal.judge(others | {(shape, HUB.name): ours})
 
     assert (judged(good), judged(bad), goal.judge({})) == ("pass", "miss", "not measured")
 
 
 def test_goals_of_actors_and_the_lake_are_judged_by_the_right_cases() -> None:
-    def judged(text: str, found: Results) -> tuple[float, str]:
+    def judged(text: str, found: Results) -> tuple[Any, str]:
         (goal,) = [one for one in (*ACTOR_GOALS, *LAKE_GOALS) if text in one.text]
         value = goal.value(found.summaries())
         assert value is not None

@@ -78,7 +78,9 @@ def test_histograms_are_cumulative_with_sum_and_count() -> None:
     tally, name = Tally(), "signal_hub_broadcast_latency_seconds"
     for seconds in (0.001, 0.3, 0.5, 119.0, 1_000.0):
         tally.broadcast_latency.observe(seconds)
-    declared = histogram("broadcast_latency", lambda of: of.broadcast_latency, "Slow.")
+    declared: Declaration[Tally] = histogram(
+        "broadcast_latency", lambda of: of.broadcast_latency, "Slow."
+    )
 
     text = Exposition((declared,), tally).page().decode()
 

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
-from tools.mutants import Change, Mutant, choose, files_of, locate, mutated
+from tools.mutants import Change, Mutant, choose, locate, mutated
 
 SOURCE = '''"""A module."""
 
@@ -94,14 +94,3 @@ def test_the_list_can_say_where_a_fault_is_now(tmp_path: Path) -> None:
 
     assert place is not None
     assert "a <= 3" in mutated((new / path).read_text(), place)
-
-
-def test_suites_are_files_of_tests_each_once(tmp_path: Path) -> None:
-    for name in ("unit/test_a.py", "unit/core/test_b.py", "unit/scene.py"):
-        path = tmp_path / "tests" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-
-    found = files_of(("tests/unit/core", "tests/unit", "tests/spec"), tmp_path)
-
-    assert found == ["tests/unit/core/test_b.py", "tests/unit/test_a.py"]
