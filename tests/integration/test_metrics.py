@@ -373,44 +373,6 @@ async def test_messages_removed_before_they_were_settled_are_a_loss_event(
     assert page.of_orders("lost_total", "lag_messages") == [3, 0]
 
 
-async def test_a_failed_disk_is_503_and_says_so(
-    hub: RunningHub, alice: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(descriptor: int) -> None:
-        raise OSError(errno.EIO, "the disk has failed")
-
-    await publish(alice, 1)
-    assert await health(hub) == (200, "ok", [])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", broken)
-        with pytest.raises(signalhub.SignalHubError):
-            await alice.publish("orders", "order", 2, durable=True, attempts=1)
-
-    assert await health(hub) == (503, "degraded", ["storage_failed"])
-    page = await scrape(hub)
-    assert page.by_label("log_state", "state") == {"open": 0, "full": 0, "failed": 1, "damaged": 0}
-    assert page.value("log_refused_total") == 1
-
-
-async def test_a_full_disk_is_degraded_until_there_is_room(
-    hub: RunningHub, alice: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await publish(alice, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", no_room)
-        with pytest.raises(signalhub.Refused) as refused:
-            await alice.publish("orders", "order", 2, durable=True, timeout_s=0.1, attempts=1)
-    assert refused.value.code == "storage_full"
-
-    assert await health(hub) == (200, "degraded", ["storage_full"])
-    page = await scrape(hub)
-    await publish(alice, 1)
-    assert await health(hub) == (200, "ok", [])
-    assert page.value("log_state", state="full") == 1
-    assert page.value("log_refused_total") >= 1
-
-
 async def test_progress_that_the_log_does_not_take_shows_its_age(
     hub: RunningHub, alice: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,14 +393,33 @@ async def test_progress_that_the_log_does_not_take_shows_its_age(
     assert page.of_orders("settled_total") + later.of_orders("settled_total") == [0, 1]
 
 
-async def test_a_damaged_log_is_503_and_says_so(hub: RunningHub) -> None:
+async def test_a_full_failed_or_damaged_log_is_told(
+    hub: RunningHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, "the disk has failed")
+
+    seen = []
     async with connect(hub) as alice:
-        await publish(alice, 1)
+        for name, fault in (("pwrite", no_room), ("fdatasync", broken)):
+            await publish(alice, 1)
+            assert await health(hub) == (200, "ok", []), "there is room again"
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, fault)
+                with pytest.raises(signalhub.SignalHubError):
+                    await alice.publish("orders", "x", 2, durable=True, timeout_s=0.1, attempts=1)
+            seen.append((await health(hub), await scrape(hub)))
     await hub.stop()
     (segment,) = await asyncio.to_thread(lambda: [*Path(hub.settings.data, "log").glob("*.log")])
     with open(segment, "r+b") as file:  # noqa: ASYNC230
         file.write(b"not a segment")
     await hub.start()
+    seen.append((await health(hub), await scrape(hub)))
 
-    assert await health(hub) == (503, "degraded", ["storage_damaged"])
-    assert (await scrape(hub)).value("log_state", state="damaged") == 1
+    for status, state, (told, page) in zip(
+        (200, 503, 503), ("full", "failed", "damaged"), seen, strict=True
+    ):
+        assert told == (status, "degraded", [f"storage_{state}"])
+        states = page.by_label("log_state", "state")
+        assert [name for name, value in states.items() if value] == [state]
+    assert seen[0][1].value("log_refused_total") >= 1

@@ -76,28 +76,15 @@ async def _get_health(port: int) -> None:
 class Echo:
     """A TCP server that returns what it gets, and counts the reads it took."""
 
-    def __init__(self) -> None:
-        self.reads = 0
-        self.port = 0
+    reads = 0
+    port = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(ConnectionError):
             while chunk := await reader.read(1024):
                 self.reads += 1
                 writer.write(chunk)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def echo() -> AsyncIterator[Echo]:
-    served = Echo()
-    server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
-    served.port = server.sockets[0].getsockname()[1]
-    async with server:
-        yield served
+        writer.close()
 
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -105,7 +92,10 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def proxied() -> AsyncIterator[tuple[Echo, ChaosProxy, Streams]]:
-    async with echo() as served, ChaosProxy(served.port) as proxy:
+    served = Echo()
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
+    served.port = server.sockets[0].getsockname()[1]
+    async with server, ChaosProxy(served.port) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         try:
             yield served, proxy, (reader, writer)

@@ -13,7 +13,8 @@ import pytest
 
 import signalhub
 from signalhub import Client
-from signalhub.testing import RunningHub, run_hub, spawn_hub
+from signalhub.locks import LockedFolder
+from signalhub.testing import RunningHub, spawn_hub
 from tests.support.process.command import (
     PATIENCE_S,
     SENDER,
@@ -39,24 +40,27 @@ async def test_serve_says_where_it_listens_and_stops_when_told(
         url = line.split()[-1]
         assert not url.endswith(":0/ws")
         assert (await command(url, "ping", "--count", "1")).code == 0
-        if number == signal.SIGTERM:
-            second = await cli("", *serve)
-            assert second.code == 2
-            assert "probably by a running hub" in second.err
-            assert "--port" in second.err
 
         process.send_signal(number)
 
         assert await process.wait() == 0
 
 
-async def test_serve_says_that_its_port_is_taken(tmp_path: Path) -> None:
-    async with run_hub() as hub:
-        done = await cli("", "serve", "--port", str(hub.port), "--data", str(tmp_path))
+async def test_serve_says_that_its_port_or_its_data_folder_is_taken(
+    hub: RunningHub, tmp_path: Path
+) -> None:
+    serve = ("serve", "--data", str(tmp_path), "--port")
+    port = await cli("", *serve, str(hub.port))
+    folder = LockedFolder(str(tmp_path))
+    data = await cli("", *serve, "0")
+    folder.close()
 
-    assert (done.code, done.out) == (1, "")
-    assert f"port {hub.port}" in done.err
-    assert "--port" in done.err
+    assert (port.code, port.out) == (1, "")
+    assert f"port {hub.port}" in port.err
+    assert data.code == 2
+    assert "probably by a running hub" in data.err
+    assert "--port" in port.err
+    assert "--port" in data.err
 
 
 async def test_a_pipe_goes_in_and_an_exit_code_comes_out(hub: RunningHub, me: Client) -> None:
@@ -69,17 +73,9 @@ async def test_a_pipe_goes_in_and_an_exit_code_comes_out(hub: RunningHub, me: Cl
     assert away.code == 3
 
 
-async def test_ctrl_c_is_exit_code_130_without_a_word(hub: RunningHub) -> None:
-    async with started(hub.url, "listen", "demo/bob") as bob:
-        await line_of(bob.stderr, "listening")
-
-        bob.send_signal(signal.SIGINT)
-        out, err = await bob.communicate()
-
-    assert (bob.returncode, out, err) == (130, b"", b"")
-
-
-async def test_ctrl_c_keeps_what_was_acknowledged(hub: RunningHub, run: Run, me: Client) -> None:
+async def test_ctrl_c_is_exit_code_130_without_a_word_and_keeps_what_was_acknowledged(
+    hub: RunningHub, run: Run, me: Client
+) -> None:
     await fill(me, 3)
     subscribe = ("subscribe", "orders", "--as", "billing")
     async with started(hub.url, *subscribe) as reader:
@@ -87,9 +83,9 @@ async def test_ctrl_c_keeps_what_was_acknowledged(hub: RunningHub, run: Run, me:
         for _ in range(3):
             await line_of(reader.stdout, "orders")
         reader.send_signal(signal.SIGINT)
+        out, err = await reader.communicate()
 
-        assert await reader.wait() == 130
-
+    assert (reader.returncode, out, err) == (130, b"", b"")
     again = await run(*subscribe, "--for", "0.3", "--json")
     seqs = [row["seq"] for row in again.rows()]
     assert seqs in ([], [3]), "the last acknowledgement may have been on its way"

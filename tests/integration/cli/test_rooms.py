@@ -154,23 +154,6 @@ async def test_a_key_keeps_the_hub_from_reading(
     assert texts(listened) == texts(raw)
 
 
-async def test_the_command_line_and_programs_seal_alike(
-    run: Run, rooms: Hub, key_file: str
-) -> None:
-    key = key_in(key_file)
-    sealing = Sealing(key, "general")
-    async with rooms.room("general", inbox=capability.inbox_id(key)) as room:
-        await room.send(sealing.seal("a", b"from a program"), message_id="a")
-        await run(*SEND, "from a shell", "--key", key_file)
-        heard = await run(*LISTEN, "--key", key_file, "--count", "2")
-        async with asyncio.timeout(20):
-            await anext(room)
-            message = await anext(room)
-
-    assert texts(heard) == ["from a program", "from a shell"]
-    assert sealing.open(message.message_id, message.ciphertext) == b"from a shell"
-
-
 async def test_what_the_key_does_not_open_is_marked(run: Run, rooms: Hub, key_file: str) -> None:
     sealing = Sealing(key_in(key_file), "general")
     inbox = rooms.inbox(capability.inbox_id(key_in(key_file)))

@@ -105,10 +105,8 @@ def test_an_eddsa_token_is_signed_with_the_private_key_of_its_kid(
     config, key, wrong = (tmp_path / name for name in ("hub.toml", "key.pem", "wrong.pem"))
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     wrong.write_text("no key at all")
-    config.write_text(
-        f'[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = """{public.decode()}"""\n'
-        f'[auth.keys.b]\nsecret = "{SECRET}"\n'
-    )
+    signed = f'[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = """{public.decode()}"""\n'
+    config.write_text(f'{signed}[auth.keys.b]\nsecret = "{SECRET}"\n')
     tokens = Tokens(config, capsys)
 
     token = tokens.mint("--kid", "a", "--private-key", str(key))
@@ -119,6 +117,8 @@ def test_an_eddsa_token_is_signed_with_the_private_key_of_its_kid(
     assert "choose one of a, b" in tokens.refusal("--kid", "c")
     for more in ([], ["--private-key", str(wrong)], ["--private-key", str(tmp_path / "none.pem")]):
         assert "--private-key" in tokens.refusal("--kid", "a", *more)
+    config.write_text(signed)
+    assert "--private-key" in tokens.refusal(), "an only key needs no --kid"
 
 
 def test_a_lifetime_without_sense_is_wrong_usage(tokens: Tokens) -> None:

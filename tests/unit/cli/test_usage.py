@@ -183,6 +183,7 @@ def test_help_needs_none_of_the_heavy_modules() -> None:
         (["actors", "show", "order"], "kind/key"),
         (["actors", "alarms", "--status", "late"], "skipped"),
         (["actors", "calls", "--id", ""], "the id is empty — give one"),
+        (["actors", "dead", "--id", " "], "the id is empty — give one"),
         (["actors", "redrive", "order/17", ""], "the id is empty — give one"),
         (["actors", "redrive", "order/17", "x", "--data", "/tmp"], "running host"),
         (["actors", "purge", "order/17", "x", "--data", "/tmp"], "running host"),

@@ -68,6 +68,7 @@ async def answer(peer: Peer, **facts: Any) -> dict[str, Any]:
         ("subscription:a:b:c", [ReplayTarget("a", "b:c"), ReplayTarget("a:b", "c")]),
         ("@(demo/alice)", [ReplayTarget(actor="@(demo/alice)")]),
         ("actor:demo/alice", [ReplayTarget(actor="@(demo/alice)")]),
+        ("actor:@(demo/alice)", [ReplayTarget(actor="@(demo/alice)")]),
         ("orders", []),
     ],
 )
