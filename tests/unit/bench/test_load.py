@@ -23,8 +23,7 @@ from bench.lake.site import CpuMeter
 from bench.load import Generator, Lane, LoadFailed
 from bench.machine import Cores
 from bench.protocols import MARKER, Nats, SignalHub, SocketIo
-from bench.servers import JETSTREAM_SYNC, REDIS, Running, Server, running
-from bench.site import Site
+from bench.servers import Server, running
 from bench.stores import MESSAGE_BYTES, HubStore, JetStream, RedisStreams, StoreDialect
 from bench.subjects import MeasurementFailed
 from tests.support.socket.frames import unmask
@@ -252,18 +251,6 @@ def test_a_killed_server_starts_again_on_its_data() -> None:
         assert not Path("/proc", str(first)).exists()
 
     assert not target.folder.exists()
-
-
-def test_a_slow_server_gets_fewer_messages_but_enough_for_a_percentile() -> None:
-    class Idle(Generator):
-        def __init__(self) -> None: ...
-
-    slow, fast = (Site(Idle(), Running(one, Path(), CORES)) for one in (JETSTREAM_SYNC, REDIS))
-    share = Site(Idle(), Running(REDIS, Path(), CORES), 0.01)
-
-    assert fast.messages(100_000, 2_000) == 100_000
-    assert [slow.messages(n, 2_000) for n in (100_000, 4_000, 1_000)] == [5_000, 2_000, 1_000]
-    assert (share.messages(1_000), share.messages(1), share.connections(1)) == (10, 1, 1)
 
 
 def test_the_time_of_a_process_tree_is_counted_and_never_taken_back() -> None:
