@@ -89,6 +89,10 @@ def with_claims(**changes: object) -> dict[str, object]:
     return {**GOOD, **changes}
 
 
+def signed(**changes: object) -> str:
+    return hmac_token(with_claims(**changes))
+
+
 def without(claim: str) -> dict[str, object]:
     return {name: value for name, value in GOOD.items() if name != claim}
 
@@ -148,6 +152,7 @@ def test_missing_permissions_allow_nothing() -> None:
     assert claims.permissions == Permissions()
 
 
+FORGED = "signature or algorithm"
 ATTACKS = {
     "nothing": ("", "token is missing"),
     "only a prefix": ("bearer ", "token is missing"),
@@ -157,79 +162,62 @@ ATTACKS = {
     "not even Unicode": ("\ud800", "not a JWT"),
     "header is no object": (f"{encoded(b'[]')}.{encoded(b'{}')}.", "not a JWT"),
     "header is no JSON": (f"{encoded(b'{')}.{encoded(b'{}')}.", "not a JWT"),
-    "header nested deeply": (
-        f"{encoded(b'[' * 4000)}.{encoded(b'{}')}.AAAA",
-        "not a JWT",
-    ),
-    "huge": (hmac_token(with_claims(padding="x" * TOKEN_CHARS_MAX)), "longer than"),
+    "header nested deeply": (f"{encoded(b'[' * 4000)}.{encoded(b'{}')}.AAAA", "not a JWT"),
+    "huge": (signed(padding="x" * TOKEN_CHARS_MAX), "longer than"),
     "alg none": (
         ".".join((encoded(b'{"alg":"none"}'), encoded(json.dumps(GOOD).encode()), "")),
-        "signature or algorithm",
+        FORGED,
     ),
-    "alg none, signed": (hmac_token(GOOD, alg="none"), "signature or algorithm"),
-    "alg missing": (hmac_token(GOOD, alg=None), "signature or algorithm"),
-    "alg is a list": (hmac_token(GOOD, alg=["HS256"]), "signature or algorithm"),
-    "alg HS512": (hmac_token(GOOD, alg="HS512"), "signature or algorithm"),
-    "alg RS256": (hmac_token(GOOD, alg="RS256"), "signature or algorithm"),
-    "public key as secret": (
-        hmac_token(GOOD, ED_PUBLIC, kid="signed"),
-        "signature or algorithm",
-    ),
-    "public key as secret, stripped": (
-        hmac_token(GOOD, ED_PUBLIC.strip(), kid="signed"),
-        "signature or algorithm",
-    ),
-    "EdDSA for a shared secret": (eddsa_token(GOOD, kid="shared"), "signature or algorithm"),
-    "signed by somebody else": (eddsa_token(GOOD, b"\2" * 32), "signature or algorithm"),
-    "wrong secret": (hmac_token(GOOD, "guess"), "signature or algorithm"),
-    "empty secret": (hmac_token(GOOD, ""), "signature or algorithm"),
-    "kid of another key": (hmac_token(GOOD, SECRET, kid="shared"), "signature or algorithm"),
-    "secret of another key": (hmac_token(GOOD, OTHER_SECRET), "signature or algorithm"),
+    "alg none, signed": (hmac_token(GOOD, alg="none"), FORGED),
+    "alg missing": (hmac_token(GOOD, alg=None), FORGED),
+    "alg is a list": (hmac_token(GOOD, alg=["HS256"]), FORGED),
+    "alg HS512": (hmac_token(GOOD, alg="HS512"), FORGED),
+    "alg RS256": (hmac_token(GOOD, alg="RS256"), FORGED),
+    "public key as secret": (hmac_token(GOOD, ED_PUBLIC, kid="signed"), FORGED),
+    "public key as secret, stripped": (hmac_token(GOOD, ED_PUBLIC.strip(), kid="signed"), FORGED),
+    "EdDSA for a shared secret": (eddsa_token(GOOD, kid="shared"), FORGED),
+    "signed by somebody else": (eddsa_token(GOOD, b"\2" * 32), FORGED),
+    "wrong secret": (hmac_token(GOOD, "guess"), FORGED),
+    "empty secret": (hmac_token(GOOD, ""), FORGED),
+    "kid of another key": (hmac_token(GOOD, SECRET, kid="shared"), FORGED),
+    "secret of another key": (hmac_token(GOOD, OTHER_SECRET), FORGED),
     "unknown kid": (hmac_token(GOOD, kid="../../dev/null"), "is not a key"),
     "empty kid": (hmac_token(GOOD, kid=""), "is not a key"),
     "kid is a number": (hmac_token(GOOD, kid=7), "not a JWT"),
     "critical extension": (hmac_token(GOOD, crit=["exp"], exp=1), "not a JWT"),
-    "signature missing": (hmac_token(GOOD).rpartition(".")[0] + ".", "signature or algorithm"),
+    "signature missing": (hmac_token(GOOD).rpartition(".")[0] + ".", FORGED),
     "claims exchanged": (
-        hmac_token(with_claims(sub="admin")).rpartition(".")[0]
-        + "."
-        + hmac_token(GOOD).rpartition(".")[2],
-        "signature or algorithm",
+        signed(sub="admin").rpartition(".")[0] + "." + hmac_token(GOOD).rpartition(".")[2],
+        FORGED,
     ),
     "claims are no object": (hmac_token([1]), "claims"),
-    "claims are no JSON": (
-        hmac_token(GOOD).split(".")[0] + "." + encoded(b"{") + ".AAAA",
-        "signature or algorithm",
-    ),
-    "expired": (hmac_token(with_claims(exp=int(NOW_S))), "expired"),
-    "older than a day": (
-        hmac_token(with_claims(iat=int(NOW_S) - 86_401, exp=int(NOW_S) + 10**6)),
-        "expired",
-    ),
-    "not valid yet": (hmac_token(with_claims(nbf=int(NOW_S) + 1)), "`nbf`"),
-    "issued in the future": (hmac_token(with_claims(iat=int(NOW_S) + 1)), "`iat`"),
-    "other issuer": (hmac_token(with_claims(iss="signal-hub2")), "`iss`"),
-    "empty subject": (hmac_token(with_claims(sub="")), "`sub`"),
-    "empty actor": (hmac_token(with_claims(actorId="")), "`actorId`"),
-    "actor as an address": (hmac_token(with_claims(actorId="@(a/b)")), "`actorId`"),
-    "actor too long": (hmac_token(with_claims(actorId="a" * 300)), "`actorId`"),
-    "actor unprintable": (hmac_token(with_claims(actorId="a\nb")), "`actorId`"),
+    "claims are no JSON": (hmac_token(GOOD).split(".")[0] + "." + encoded(b"{") + ".AAAA", FORGED),
+    "expired": (signed(exp=int(NOW_S)), "expired"),
+    "older than a day": (signed(iat=int(NOW_S) - 86_401, exp=int(NOW_S) + 10**6), "expired"),
+    "not valid yet": (signed(nbf=int(NOW_S) + 1), "`nbf`"),
+    "issued in the future": (signed(iat=int(NOW_S) + 1), "`iat`"),
+    "other issuer": (signed(iss="signal-hub2"), "`iss`"),
+    "empty subject": (signed(sub=""), "`sub`"),
+    "empty actor": (signed(actorId=""), "`actorId`"),
+    "actor as an address": (signed(actorId="@(a/b)"), "`actorId`"),
+    "actor too long": (signed(actorId="a" * 300), "`actorId`"),
+    "actor unprintable": (signed(actorId="a\nb"), "`actorId`"),
     "iss missing": (hmac_token(without("iss")), "iss"),
     "sub missing": (hmac_token(without("sub")), "sub"),
     "actorId missing": (hmac_token(without("actorId")), "actorId"),
     "iat missing": (hmac_token(without("iat")), "iat"),
-    "sub is a number": (hmac_token(with_claims(sub=7)), "sub"),
-    "actorId is null": (hmac_token(with_claims(actorId=None)), "actorId"),
-    "actorId is a list": (hmac_token(with_claims(actorId=["a"])), "actorId"),
-    "iat is text": (hmac_token(with_claims(iat="1760000000")), "iat"),
-    "iat is true": (hmac_token(with_claims(iat=True)), "iat"),
-    "exp is text": (hmac_token(with_claims(exp="never")), "exp"),
-    "exp is infinite": (hmac_token(with_claims(exp=float("inf"))), "claims"),
-    "nbf is text": (hmac_token(with_claims(nbf="0")), "nbf"),
-    "capabilities are text": (hmac_token(with_claims(capabilities="*")), "capabilities"),
-    "permissions are a list": (hmac_token(with_claims(permissions=["*"])), "permissions"),
-    "a permission is text": (hmac_token(with_claims(permissions={"send": "*"})), "send"),
-    "a pattern is a number": (hmac_token(with_claims(permissions={"send": [1]})), "send"),
+    "sub is a number": (signed(sub=7), "sub"),
+    "actorId is null": (signed(actorId=None), "actorId"),
+    "actorId is a list": (signed(actorId=["a"]), "actorId"),
+    "iat is text": (signed(iat="1760000000"), "iat"),
+    "iat is true": (signed(iat=True), "iat"),
+    "exp is text": (signed(exp="never"), "exp"),
+    "exp is infinite": (signed(exp=float("inf")), "claims"),
+    "nbf is text": (signed(nbf="0"), "nbf"),
+    "capabilities are text": (signed(capabilities="*"), "capabilities"),
+    "permissions are a list": (signed(permissions=["*"]), "permissions"),
+    "a permission is text": (signed(permissions={"send": "*"}), "send"),
+    "a pattern is a number": (signed(permissions={"send": [1]}), "send"),
 }
 
 

@@ -42,7 +42,10 @@ def file_refusal(folder: Path, text: str) -> str:
 
 
 def test_without_any_source_everything_is_the_default() -> None:
-    loaded = load(None, {"PATH": "/bin"}, {})
+    # Those of the client are not ours.
+    environ = {"PATH": "/bin", "SIGNALHUB_URL": "ws://elsewhere/ws", "SIGNALHUB_TOKEN": "x.y.z"}
+
+    loaded = load(None, environ, {})
 
     assert loaded.settings == Settings()
     assert set(loaded.sources.values()) == {"default"}
@@ -106,19 +109,6 @@ def test_keys_are_json_in_a_variable_and_tables_in_a_file(tmp_path: Path) -> Non
     assert variable.auth.keys == file.auth.keys == {"main": Key(secret=SECRET)}
 
 
-def test_the_variables_of_the_client_are_left_alone() -> None:
-    environ = {"SIGNALHUB_URL": "ws://elsewhere/ws", "SIGNALHUB_TOKEN": "x.y.z"}
-
-    assert load(None, environ, {}).settings == Settings()
-
-
-def test_an_unknown_variable_is_refused_by_name_with_what_may_be_meant() -> None:
-    text = refusal({"SIGNALHUB_REGISTRY_LIMT": "1", "SIGNALHUB_QWXZ": "1"})
-
-    assert "SIGNALHUB_REGISTRY_LIMT: did you mean SIGNALHUB_REGISTRY_LIMIT?" in text
-    assert "SIGNALHUB_QWXZ: unset it" in text
-
-
 @pytest.mark.parametrize(
     ("toml", "named"),
     [
@@ -161,18 +151,17 @@ def test_an_unknown_key_or_wrong_value_is_refused_with_what_was_expected(
     assert "hub.toml" in text
 
 
-def test_a_wrong_variable_or_option_is_named() -> None:
-    text = refusal({"SIGNALHUB_REGISTRY_LIMIT": "many", "SIGNALHUB_AUTH_ENABLED": "yes"})
+def test_an_unknown_or_wrong_variable_or_option_is_named(tmp_path: Path) -> None:
+    unknown = refusal({"SIGNALHUB_REGISTRY_LIMT": "1", "SIGNALHUB_QWXZ": "1"})
+    wrong = refusal({"SIGNALHUB_REGISTRY_LIMIT": "many", "SIGNALHUB_AUTH_ENABLED": "yes"})
+    several = file_refusal(tmp_path, 'port = "a"\nhots = "b"\n[registry]\nlimit = 0\n')
 
-    assert 'SIGNALHUB_REGISTRY_LIMIT: registry.limit is "many", expected a whole number' in text
-    assert 'SIGNALHUB_AUTH_ENABLED: auth.enabled is "yes", expected true or false' in text
+    assert "SIGNALHUB_REGISTRY_LIMT: did you mean SIGNALHUB_REGISTRY_LIMIT?" in unknown
+    assert "SIGNALHUB_QWXZ: unset it" in unknown
+    assert 'SIGNALHUB_REGISTRY_LIMIT: registry.limit is "many", expected a whole number' in wrong
+    assert 'SIGNALHUB_AUTH_ENABLED: auth.enabled is "yes", expected true or false' in wrong
     assert "--port: port is -1, expected a whole number" in refusal({}, {"port": -1})
-
-
-def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
-    text = file_refusal(tmp_path, 'port = "a"\nhots = "b"\n[registry]\nlimit = 0\n')
-
-    assert len(text.splitlines()) == 3
+    assert len(several.splitlines()) == 3, "all mistakes are reported together"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -195,12 +184,8 @@ def test_a_host_beyond_loopback_needs_authentication(host: str) -> None:
     assert "auth.enabled" in text
     assert "127.0.0.1" in text
     assert refusal({}, {"host": host}).startswith("--host: host ")
-    assert (
-        from_environment(
-            SIGNALHUB_HOST=host, SIGNALHUB_AUTH_ENABLED="on", SIGNALHUB_AUTH_SECRET=SECRET
-        ).host
-        == host
-    )
+    auth = {"SIGNALHUB_AUTH_ENABLED": "on", "SIGNALHUB_AUTH_SECRET": SECRET}
+    assert from_environment(SIGNALHUB_HOST=host, **auth).host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost", "LOCALHOST"])
@@ -239,18 +224,11 @@ def test_authentication_needs_a_key_that_cannot_be_guessed() -> None:
 
 
 def test_an_eddsa_key_is_a_public_key_in_pem(tmp_path: Path) -> None:
-    pem = (
-        Ed25519PrivateKey.generate()
-        .public_key()
-        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        .decode()
-    )
+    public = Ed25519PrivateKey.generate().public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    toml = f'[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = """\n{pem}"""\n'
 
-    loaded = from_toml(
-        tmp_path, f'[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = """\n{pem}"""\n'
-    )
-
-    assert loaded.settings.auth.keys["a"].public_key == pem
+    assert from_toml(tmp_path, toml).settings.auth.keys["a"].public_key == pem
 
 
 @pytest.mark.parametrize(
@@ -284,16 +262,17 @@ def test_bounds_may_be_equal() -> None:
     assert settings.outbound.pause_messages == settings.outbound.messages_max
 
 
-def test_secrets_show_themselves_nowhere(tmp_path: Path) -> None:
-    loaded = from_toml(
-        tmp_path, f'[auth]\nsecret = "{SECRET}"\n[auth.keys.a]\nsecret = "{SECRET}"\n'
-    )
+def test_secrets_show_themselves_nowhere_and_survive_being_copied(tmp_path: Path) -> None:
+    toml = f'[auth]\nsecret = "{SECRET}"\n[auth.keys.a]\nsecret = "{SECRET}"\n'
+    loaded = from_toml(tmp_path, toml)
     auth = loaded.settings.auth
+    copy: Any = msgspec.structs.replace(AuthSettings(secret=SECRET), issuer="other")
 
     assert SECRET not in repr(loaded)
     assert SECRET not in f"{auth.secret} {auth.keys['a'].secret:>20} {auth}"
     assert SECRET not in "%s" % auth.secret  # noqa: UP031
     assert auth.secret.encode() == SECRET.encode()
+    assert copy.secret == SECRET == Secret(Secret(SECRET))
 
 
 @pytest.mark.parametrize(
@@ -308,12 +287,6 @@ def test_secrets_show_themselves_nowhere(tmp_path: Path) -> None:
 )
 def test_no_refusal_repeats_a_secret(environ: dict[str, str]) -> None:
     assert SECRET not in refusal(environ)
-
-
-def test_a_secret_survives_being_copied() -> None:
-    copy: Any = msgspec.structs.replace(AuthSettings(secret=SECRET), issuer="other")
-
-    assert copy.secret == SECRET == Secret(Secret(SECRET))
 
 
 def test_the_reference_page_is_up_to_date_and_its_example_works(tmp_path: Path) -> None:
