@@ -12,24 +12,21 @@ from signalhub.locks import LockedFolder
 from signalhub.wire.errors import SettingsError
 
 
-def test_a_second_hub_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
-    first = LockedFolder(str(tmp_path / "data"))
+def test_a_second_hub_is_refused_until_the_first_has_gone_even_if_it_was_killed(
+    tmp_path: Path,
+) -> None:
+    data = str(tmp_path / "data")
+    code = (
+        "import os, sys; from signalhub.locks import LockedFolder as L; L(sys.argv[1]); os.abort()"
+    )
+    subprocess.run([sys.executable, "-c", code, data], check=False)
+    first = LockedFolder(data)
 
     with pytest.raises(SettingsError, match="in use by another hub"):
-        LockedFolder(str(tmp_path / "data"))
+        LockedFolder(data)
     first.close()
 
-    LockedFolder(str(tmp_path / "data")).close()
-
-
-def test_a_killed_hub_leaves_no_lock_behind(tmp_path: Path) -> None:
-    code = (
-        "import os, sys; from signalhub.locks import LockedFolder;"
-        " LockedFolder(sys.argv[1]); os.abort()"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-
-    LockedFolder(str(tmp_path)).close()
+    LockedFolder(data).close()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -226,6 +226,10 @@ async def command(
         running = Running(_with_url(url, arguments), source)
         out, err = await running.communicate()
     return Done(await running.wait(), out.decode(), err.decode())
+
+
+Run = Callable[..., Awaitable[Done]]
+"""`command` against one hub."""
 
 
 @asynccontextmanager

@@ -1,0 +1,238 @@
+"""The pipeline as a child of the hub. A few lines of Python stand in for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from signalhub.counters import LakeTally
+from signalhub.server.app import App
+from signalhub.server.pipeline_process import Beside, pipeline_command
+from signalhub.settings.model import PipelineSettings, Settings
+from tests.support.lake.small_lake import SmallLake
+from tests.support.socket.stage import eventually
+
+WRITE_DOWN = """
+import os, signal, sys, time
+def write_down():
+    with open("starts", "a") as starts:
+        starts.write(f"{os.getpid()} {os.getpgid(0)}\\n")
+"""
+GOOD = f"""{WRITE_DOWN}
+signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), sys.exit(0)))
+print("a line of its own", file=sys.stderr, flush=True)
+print("and one on its output", flush=True)
+write_down()
+while True: signal.pause()
+"""
+# It has a child, as Spark does, and neither of them ends.
+STUBBORN = f"""{WRITE_DOWN}
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.fork()
+write_down()
+while True: signal.pause()
+"""
+SHORT_LIVED = f"{WRITE_DOWN}\nwrite_down()\nraise SystemExit(3)\n"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+class Children:
+    """Children in a folder, where each writes its process and process group."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def make(self, script: str, tally: LakeTally | None = None, stop_s: float = 10.0) -> Beside:
+        command = (sys.executable, "-c", script)
+        return Beside(command, tally or LakeTally(), pause_s=0.01, stop_s=stop_s)
+
+    @property
+    def starts(self) -> list[list[int]]:
+        path = self.folder / "starts"
+        text = path.read_text() if path.exists() else ""
+        return [[int(word) for word in line.split()] for line in text.splitlines()]
+
+    async def started(self, count: int) -> list[list[int]]:
+        await eventually(lambda: len(self.starts) >= count)
+        return self.starts
+
+
+@pytest.fixture
+def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
+    monkeypatch.chdir(tmp_path)
+    found = Children(tmp_path)
+    yield found
+    for pid, _ in found.starts:
+        # A test that fails leaves nobody behind.
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def weight_of_session(pid: int) -> int | None:
+    """What Linux calls the niceness of an autogroup, where there are any."""
+    try:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+    except OSError:
+        return None
+
+
+async def test_it_has_a_group_of_its_own_gives_way_to_the_hub_and_prints_on_standard_error(
+    children: Children, capfd: pytest.CaptureFixture[str]
+) -> None:
+    child = children.make(GOOD)
+    child.start()
+    ((pid, group),) = await children.started(1)
+
+    assert pid == group == child.pid
+    assert group != os.getpgid(0)
+    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 15)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == nice
+    assert weight_of_session(pid) in (nice, None), "sessions are weighed against each other"
+    await child.stop()
+    assert (children.folder / "ended").exists()
+    assert child.pid is None
+    assert not is_alive(pid)
+    assert capfd.readouterr() == ("", "a line of its own\nand one on its output\n")
+
+
+async def test_one_that_is_killed_is_started_again_and_counted(
+    children: Children, caplog: pytest.LogCaptureFixture
+) -> None:
+    tally = LakeTally()
+    child = children.make(GOOD, tally)
+    child.start()
+    for number in (1, 2):
+        os.kill((await children.started(number))[-1][0], signal.SIGKILL)
+    await children.started(3)
+    await child.stop()
+
+    assert tally.restarts == 2
+    assert [one.getMessage() for one in caplog.records].count("the pipeline ended") == 2
+
+
+async def test_one_that_ends_at_once_is_started_less_and_less_often_until_it_is_stopped(
+    children: Children, caplog: pytest.LogCaptureFixture
+) -> None:
+    child = children.make(SHORT_LIVED)
+    child.start()
+    await children.started(4)
+    await child.stop()
+    await child.stop()
+    count = len(children.starts)
+
+    told = [vars(one) for one in caplog.records if one.getMessage() == "the pipeline ended"]
+    assert {one["reason"] for one in told} == {"exit code 3"}
+    assert [one["again_in_s"] for one in told][:3] == [0.01, 0.02, 0.04]
+    await asyncio.sleep(0.1)
+    assert len(children.starts) == count
+
+
+async def test_one_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    tally = LakeTally()
+    child = Beside([str(tmp_path / "nothing")], tally, pause_s=0.01)
+    child.start()
+    await eventually(lambda: tally.restarts >= 2)
+    await child.stop()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_whatever_a_child_has_started_goes_with_it(
+    children: Children, is_killed: bool
+) -> None:
+    child = children.make(STUBBORN, stop_s=0.2)
+    child.start()
+    first = await children.started(2)
+    if is_killed:
+        leader = first[0][1]
+        os.kill(leader, signal.SIGKILL)
+        await eventually(lambda: not any(is_alive(pid) for pid, _ in first))
+        await children.started(4)
+
+    await child.stop()
+
+    await eventually(lambda: not any(is_alive(pid) for pid, _ in children.starts))
+
+
+def test_it_is_told_whose_data_and_beside_whom() -> None:
+    command = pipeline_command(Path("data"), "hub.toml")
+
+    assert command[:5] == [sys.executable, "-m", "signalhub", "pipeline", "up"]
+    options = ["--data", "data", "--config", "hub.toml", "--beside", str(os.getpid())]
+    assert command[5:] == options
+
+
+class TestHub:
+    @pytest.fixture
+    def settings(self, children: Children) -> Settings:
+        return Settings(port=0, data="data", drain_s=1.0, pipeline=PipelineSettings(run="beside"))
+
+    @pytest.fixture
+    def no_java(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    async def test_it_is_started_behind_the_open_door_and_stopped_with_the_hub(
+        self, settings: Settings, children: Children
+    ) -> None:
+        app = App(settings, pipeline=(sys.executable, "-c", GOOD))
+        await app.start()
+        assert app.port
+        ((pid, _),) = await children.started(1)
+
+        await app.stop()
+
+        assert (children.folder / "ended").exists()
+        assert not is_alive(pid)
+
+    @pytest.mark.parametrize("has_lake", [False, True])
+    async def test_without_java_the_hub_starts_says_what_to_do_and_reads_the_lake(
+        self,
+        settings: Settings,
+        no_java: None,
+        children: Children,
+        has_lake: bool,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        if has_lake:
+            SmallLake(children.folder / "data" / "lake").append("entries", [], last=0)
+        app = App(settings)
+        await app.start()
+
+        assert (app._lakeside is not None) is has_lake
+        assert app.hub.rooms.messages.archived == (0 if has_lake else None)
+        assert app._degradations() == []
+        await app.stop()
+        (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+        assert warning.startswith("the pipeline is off: Java not found: ")
+        assert "install" in warning
+
+    async def test_without_java_the_command_line_starts_all_the_same(self, tmp_path: Path) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "signalhub", "serve", "--port", "0", "--data", "data"),
+            "--pipeline",
+            cwd=tmp_path,
+            env={"PATH": ""},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        process.terminate()
+        _, said = await process.communicate()
+
+        assert b"listening" in line
+        assert said.count(b"the pipeline is off") == 1
+        assert process.returncode == 0

@@ -1,0 +1,126 @@
+"""`signalhub token`: what is minted is accepted, what is not is explained."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from signalhub.cli.app import run
+from signalhub.operate.token import actor_of
+
+SECRET = "correct horse battery staple"
+
+
+class Tokens:
+    """The commands with one settings file."""
+
+    def __init__(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._config = ("--config", str(config))
+        self._capsys = capsys
+
+    def mint(self, *words: str) -> str:
+        assert run(["token", "mint", "demo/alice", *words, *self._config]) == 0
+        return self._capsys.readouterr().out.strip()
+
+    def refusal(self, *words: str) -> str:
+        assert run(["token", "mint", "demo/alice", *words, *self._config]) == 2
+        return self._capsys.readouterr().err
+
+    def inspect(self, *words: str, code: int = 0) -> str:
+        assert run(["token", "inspect", *words, *self._config]) == code
+        return "".join(self._capsys.readouterr())
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tokens:
+    path = tmp_path / "hub.toml"
+    path.write_text(f'[auth]\nenabled = true\nsecret = "{SECRET}"\n')
+    return Tokens(path, capsys)
+
+
+def test_a_minted_token_is_valid_and_says_what_was_asked_for(tokens: Tokens) -> None:
+    permissions = ["--send", "demo/*", "--send", "ops/*", "--publish", "*", "--create", "orders*"]
+    token = tokens.mint(*permissions, "--subject", "alice")
+
+    facts = json.loads(tokens.inspect(token, "--json"))
+    lines = dict(line.split("\t", 1) for line in tokens.inspect(token).splitlines())
+
+    claims = facts["claims"]
+    assert facts["valid"] is True
+    assert (claims["actorId"], claims["sub"]) == ("demo/alice", "alice")
+    assert claims["permissions"]["send"] == ["demo/*", "ops/*"]
+    assert claims["permissions"]["create"] == ["orders*"]
+    assert claims["permissions"].get("subscribe", []) == []
+    assert claims["exp"] - claims["iat"] == 3600
+    assert (lines["sub"], lines["verdict"], ":" in lines["exp"]) == ("alice", "valid", True)
+    assert actor_of(token) == actor_of(f"Bearer {token}\n") == "@(demo/alice)"
+
+
+def test_a_token_is_read_from_standard_input_or_the_variable(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tokens.mint()
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(token.encode() + b"\n")))
+    tokens.inspect("-")
+    monkeypatch.setenv("SIGNALHUB_TOKEN", token)
+    tokens.inspect()
+
+
+def test_a_token_of_another_hub_is_refused_with_the_reason(
+    tokens: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text('[auth]\nenabled = true\nsecret = "quite another shared secret"\n')
+
+    said = Tokens(other, capsys).inspect(tokens.mint(), "--json", code=1)
+
+    facts = json.loads(said.splitlines()[0])
+    assert facts["valid"] is False
+    assert "signature" in facts["reason"]
+
+
+@pytest.mark.parametrize("token", ["nonsense", "a.b.c", "e30.W10.x", "é.é.é"])
+def test_what_is_no_token_is_said_to_be_none(token: str, tokens: Tokens) -> None:
+    assert "not a JWT" in tokens.inspect(token, code=1)
+    assert actor_of(token) is None
+
+
+def test_an_eddsa_token_is_signed_with_the_private_key_of_its_kid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = Ed25519PrivateKey.generate()
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    config, key, wrong = (tmp_path / name for name in ("hub.toml", "key.pem", "wrong.pem"))
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    wrong.write_text("no key at all")
+    signed = f'[auth.keys.a]\nalgorithm = "EdDSA"\npublic_key = """{public.decode()}"""\n'
+    config.write_text(f'{signed}[auth.keys.b]\nsecret = "{SECRET}"\n')
+    tokens = Tokens(config, capsys)
+
+    token = tokens.mint("--kid", "a", "--private-key", str(key))
+
+    facts = json.loads(tokens.inspect(token, "--json"))
+    assert facts["header"] == {"alg": "EdDSA", "kid": "a", "typ": "JWT"}
+    assert "--kid: a, b" in tokens.refusal()
+    assert "choose one of a, b" in tokens.refusal("--kid", "c")
+    for more in ([], ["--private-key", str(wrong)], ["--private-key", str(tmp_path / "none.pem")]):
+        assert "--private-key" in tokens.refusal("--kid", "a", *more)
+    config.write_text(signed)
+    assert "--private-key" in tokens.refusal(), "an only key needs no --kid"
+
+
+def test_a_lifetime_without_sense_is_wrong_usage(tokens: Tokens) -> None:
+    for lifetime in ("0", "-1", "inf", "nan"):
+        assert "--lifetime" in tokens.refusal("--lifetime", lifetime)
