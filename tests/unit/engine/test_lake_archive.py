@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,14 +43,27 @@ def clock() -> FakeClock:
     return FakeClock(NOW_MS - 60_000)
 
 
+Make = Callable[..., LakeArchive]
+
+
 @pytest.fixture
-async def archive(
-    lake: SmallLake, tally: LakeTally, clock: FakeClock
-) -> AsyncIterator[LakeArchive]:
-    loop = asyncio.get_running_loop()
-    archive = LakeArchive(lake.lake, EPOCH, clock, loop, tally)
+async def make(lake: SmallLake, tally: LakeTally, clock: FakeClock) -> AsyncIterator[Make]:
+    """Archives over the lake, or another one; closed at the end."""
+    made: list[LakeArchive] = []
+
+    def archive(over: SmallLake = lake, **options: Any) -> LakeArchive:
+        loop = asyncio.get_running_loop()
+        made.append(LakeArchive(over.lake, EPOCH, clock, loop, tally, **options))
+        return made[-1]
+
     yield archive
-    archive.close()
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+async def archive(make: Make) -> LakeArchive:
+    return make()
 
 
 @contextmanager
@@ -90,29 +104,21 @@ async def test_a_question_is_answered_on_the_loop(archive: LakeArchive, tally: L
     assert (tally.consults, tally.failures) == (1, 0)
 
 
-async def test_nobody_waits_for_a_lake_that_hangs(
+async def test_nobody_waits_for_a_lake_that_hangs_or_hears_a_late_answer(
     lake: SmallLake, archive: LakeArchive, tally: LakeTally
 ) -> None:
     archive._answer_s = 0.05
+    told: list[Found] = []
     with hanging(lake):
-        assert await answer(archive) is None
-        assert tally.failures == 1
+        assert await archive.first_look() == 0
+        ask(archive, told.append)
+        await eventually(lambda: told != [])
+        assert tally.failures == 2
 
     archive._answer_s = PATIENCE_S
     assert await answer(archive) is not None
-    assert tally.failures == 1
-
-
-async def test_a_late_answer_is_not_told_twice(lake: SmallLake, archive: LakeArchive) -> None:
-    archive._answer_s = 0.05
-    told: list[Found] = []
-    with hanging(lake):
-        ask(archive, told.append)
-        await eventually(lambda: told != [])
-    archive._answer_s = PATIENCE_S
-    await answer(archive)
-
-    assert told == [None]
+    assert (told, tally.failures) == ([None], 2)
+    assert (await archive.first_look(), archive.position) == (4, 4)
 
 
 async def test_questions_do_not_pile_up(
@@ -145,26 +151,10 @@ async def test_closing_does_not_wait_for_a_lake_that_hangs(
         assert told == []
 
 
-async def test_the_first_look_tells_the_position(archive: LakeArchive) -> None:
-    assert await archive.first_look() == 4
-    assert archive.position == 4
-
-
-async def test_a_first_look_that_fails_finds_nothing(lake: SmallLake, archive: LakeArchive) -> None:
-    archive._answer_s = 0.05
-    with hanging(lake):
-        assert await archive.first_look() == 0
-
-
-async def test_an_archive_that_is_needed_and_not_there_is_away(tmp_path: Path) -> None:
+async def test_an_archive_that_is_needed_and_not_there_is_away(make: Make, tmp_path: Path) -> None:
     nothing = SmallLake(tmp_path / "nothing")
-    loop = asyncio.get_running_loop()
     for is_needed, expected in ((True, None), (False, [])):
-        archive = LakeArchive(
-            nothing.lake, EPOCH, FakeClock(), loop, LakeTally(), is_needed=is_needed
-        )
-        assert await answer(archive) == expected
-        archive.close()
+        assert await answer(make(nothing, is_needed=is_needed)) == expected
 
 
 async def test_a_table_that_was_made_again_is_noticed_within_a_minute(
@@ -184,96 +174,62 @@ async def test_a_table_that_was_made_again_is_noticed_within_a_minute(
     assert [one.seq for one in found] == [1]
 
 
-class TestSegments:
-    async def test_those_that_wait_land_from_the_oldest_on(
-        self, lake: SmallLake, archive: LakeArchive
-    ) -> None:
-        archive.wait_for([segment(number) for number in range(4)])
-        lake.append("inbox", [], last=39)
-        lake.append("entries", map(place, range(20)), last=19)
-        assert await look(archive) == Sight(40, 20)
-        assert (archive.landed, archive.wanted) == (20, 4)
+async def test_waiting_segments_land_from_the_oldest_on_and_are_counted_once(
+    lake: SmallLake, archive: LakeArchive
+) -> None:
+    archive.wait_for([segment(number) for number in range(4)])
+    lake.append("inbox", [], last=38)
+    lake.append("entries", map(place, range(20)), last=19)
+    assert await look(archive) == Sight(39, 20)
+    assert (archive.landed, archive.wanted) == (20, 4)
 
-        lake.append("entries", map(place, range(20, 40)), last=39)
-        assert await look(archive) == Sight(40, 40)
+    lake.append("entries", map(place, range(20, 40)), last=39)
+    assert await look(archive) == Sight(39, 30), "messages of rooms must be there as well"
+    lake.append("inbox", [], last=39)
+    assert await look(archive) == Sight(40, 40)
+    lake.spoil("entries")
+    assert await look(archive) == Sight(40, 40)
 
-    async def test_one_that_is_missing_holds_up_those_behind_it(
-        self, lake: SmallLake, archive: LakeArchive, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        archive.wait_for([segment(number) for number in range(3)])
-        lake.append("inbox", [], last=29)
-        lake.append("entries", [place(n) for n in range(30) if n != 15], last=29)
 
-        for _ in range(2):
-            assert await look(archive) == Sight(30, 10)
-        assert len(caplog.records) == 1
-        caplog.clear()
+async def test_a_segment_that_is_missing_holds_up_those_behind_it(
+    lake: SmallLake, archive: LakeArchive, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive.wait_for([segment(number) for number in range(3)])
+    lake.append("inbox", [], last=29)
+    lake.append("entries", [place(n) for n in range(30) if n != 15], last=29)
 
-    async def test_messages_of_rooms_must_be_there_as_well(
-        self, lake: SmallLake, archive: LakeArchive
-    ) -> None:
-        archive.wait_for([segment(0), segment(1)])
-        lake.append("inbox", [], last=18)
-        lake.append("entries", map(place, range(20)), last=19)
-
-        assert await look(archive) == Sight(19, 10)
-
-    async def test_what_has_been_counted_is_not_counted_again(
-        self, lake: SmallLake, archive: LakeArchive
-    ) -> None:
-        archive.wait_for([segment(0)])
-        lake.append("inbox", [], last=9)
-        lake.append("entries", map(place, range(10)), last=9)
-        assert await look(archive) == Sight(10, 10)
-        lake.spoil("entries")
-
-        assert await look(archive) == Sight(10, 10)
+    for _ in range(2):
+        assert await look(archive) == Sight(30, 10)
+    assert len(caplog.records) == 1
+    caplog.clear()
 
 
 async def test_a_table_that_is_being_made_again_is_away_and_not_empty(
-    lake: SmallLake, tally: LakeTally, clock: FakeClock, tmp_path: Path
+    lake: SmallLake, make: Make, tmp_path: Path
 ) -> None:
-    archive = LakeArchive(
-        lake.lake, EPOCH, clock, asyncio.get_running_loop(), tally, log_cut=lambda: 4
-    )
-    try:
-        assert len(await answer(archive) or []) == 3
-        shutil.rmtree(tmp_path / "lake" / "inbox")
-        lake.append("inbox", [], last=0)
-        assert await answer(archive) is None
+    archive = make(log_cut=lambda: 4)
+    assert len(await answer(archive) or []) == 3
+    shutil.rmtree(tmp_path / "lake" / "inbox")
+    lake.append("inbox", [], last=0)
+    assert await answer(archive) is None
 
-        lake.append("inbox", [row(seq) for seq in range(1, 4)], last=3)
-        assert len(await answer(archive) or []) == 3
-    finally:
-        archive.close()
+    lake.append("inbox", [row(seq) for seq in range(1, 4)], last=3)
+    assert len(await answer(archive) or []) == 3
 
 
-async def test_a_lake_ahead_of_the_log_says_nothing_about_it(
-    lake: SmallLake, tally: LakeTally, clock: FakeClock
-) -> None:
-    archive = LakeArchive(
-        lake.lake, EPOCH, clock, asyncio.get_running_loop(), tally, log_head=lambda: 2
-    )
-    try:
-        assert await look(archive) is None
-        assert archive.position == 0
-    finally:
-        archive.close()
+async def test_a_lake_ahead_of_the_log_says_nothing_about_it(make: Make) -> None:
+    archive = make(log_head=lambda: 2)
+
+    assert await look(archive) is None
+    assert archive.position == 0
 
 
 async def test_counting_many_segments_goes_on_where_it_stopped(
     archive: LakeArchive, lake: SmallLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake.append("entries", [place(offset) for offset in range(4)], last=3)
-    segments = [
-        SegmentInfo(
-            name=segment_name(base), base=base, end=base + 1, bytes=1, epoch=EPOCH, created_ms=0
-        )
-        for base in range(3)
-    ]
-    archive.wait_for(segments)
-    monkeypatch.setattr(module, "_COUNT_S", -1.0)
-    assert (await look(archive) or Sight(0, -1)).landed == 0
-
-    monkeypatch.setattr(module, "_COUNT_S", 60.0)
-    assert (await look(archive) or Sight(0, -1)).landed == 3
+    lake.append("inbox", [], last=29)
+    lake.append("entries", map(place, range(30)), last=29)
+    archive.wait_for([segment(number) for number in range(3)])
+    for limit_s, landed in ((-1.0, 0), (60.0, 30)):
+        monkeypatch.setattr(module, "_COUNT_S", limit_s)
+        assert (await look(archive) or Sight(0, -1)).landed == landed
