@@ -10,7 +10,7 @@ import pytest
 
 from signalhub.engine import local
 from signalhub.log.reader import Reader
-from tests.support.socket.peer import PATIENCE_S
+from tests.support.socket.peer import PATIENCE_S, Peer
 from tests.support.socket.stage import InProcess, eventually, run_stage
 from tests.support.socket.topics import (
     TOPIC,
@@ -33,6 +33,15 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcess]:
         yield stage
 
 
+@pytest.fixture
+async def peer(stage: InProcess) -> Peer:
+    """Somebody who has published to a topic."""
+    peer = await stage.join("@(local/a)")
+    await create(peer, retention={"ageSeconds": 3_600})
+    await publish_all(peer, range(COUNT))
+    return peer
+
+
 def spoil(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     def fail(*given: Any) -> NoReturn:
         raise OSError(24, "Too many open files")
@@ -45,11 +54,8 @@ def read_errors(stage: InProcess) -> int:
 
 
 async def test_retention_gives_nothing_up_that_it_could_not_look_at(
-    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+    stage: InProcess, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await stage.join("@(local/a)")
-    await create(peer, retention={"ageSeconds": 3_600})
-    await publish_all(peer, range(COUNT))
     spoil(monkeypatch, "seq_at_time")
 
     stage.hub.app._retain(stage.clock.now_ms())
@@ -62,11 +68,8 @@ async def test_retention_gives_nothing_up_that_it_could_not_look_at(
 
 
 async def test_a_position_by_time_that_cannot_be_found_is_refused(
-    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+    stage: InProcess, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await stage.join("@(local/a)")
-    await create(peer)
-    await publish_all(peer, range(COUNT))
     consumer = await enter(stage, "b")
     await consumer.take_and_ack(COUNT)
     spoil(monkeypatch, "seq_at_time")
@@ -82,37 +85,25 @@ async def test_a_position_by_time_that_cannot_be_found_is_refused(
     assert info["subscriptions"] == [consumer.name]
 
 
-async def test_a_replay_that_cannot_read_on_says_so(
-    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("type", "payload"),
+    [
+        ("hub:replay", {"topic": TOPIC, "fromSeq": 1}),
+        ("hub:redrive", {"topic": TOPIC, "all": True}),
+        ("hub:purge", {"topic": TOPIC, "all": True}),
+    ],
+)
+async def test_messages_that_cannot_be_read_are_not_taken_for_none(
+    type: str, payload: dict[str, Any], peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await stage.join("@(local/a)")
-    await create(peer)
-    await publish_all(peer, range(COUNT))
     spoil(monkeypatch, "read")
 
-    code = await refusal(peer, "hub:replay", {"topic": TOPIC, "fromSeq": 1})
-
-    assert code == "storage_failed"
-
-
-@pytest.mark.parametrize("type", ["hub:redrive", "hub:purge"])
-async def test_letters_that_cannot_be_read_are_not_taken_for_none(
-    type: str, stage: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    peer = await stage.join("@(local/a)")
-    await create(peer, "dead")
-    await publish_all(peer, range(COUNT), "dead")
-    spoil(monkeypatch, "read")
-
-    assert await refusal(peer, type, {"topic": "dead", "all": True}) == "storage_failed"
+    assert await refusal(peer, type, payload) == "storage_failed"
 
 
 async def test_a_consumer_gets_everything_once_the_log_can_be_read_again(
-    stage: InProcess, monkeypatch: pytest.MonkeyPatch
+    stage: InProcess, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await stage.join("@(local/a)")
-    await create(peer)
-    await publish_all(peer, range(COUNT))
     with monkeypatch.context() as fault:
         spoil(fault, "read")
         consumer = await enter(stage, "b")

@@ -246,19 +246,6 @@ async def test_a_blob_written_with_an_inbox_binds_its_room_for_ever() -> None:
         assert refused(await house.web.put(METADATA, b"x", elsewhere), 409) == "CONFLICT"
 
 
-async def test_a_header_may_call_a_room_by_its_whole_name_beside_its_tenant() -> None:
-    async with open_house() as house:
-        guest = await house.join("t:r")
-        headers = {"X-Room-ID": "t:r"}
-
-        answer = await house.send("m-1", None, tenantId="t", headers=headers)
-
-        assert accepted(answer, "m-1") == 1
-        assert (await guest.receive("message"))["messageId"] == "m-1"
-        assert (await house.read(default_inbox("r", "t"))).ids == ["m-1"]
-        assert await house.sent("m-2", "r", tenantId="t") == 2
-
-
 # Pages of others.
 
 
