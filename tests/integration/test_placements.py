@@ -149,16 +149,3 @@ async def test_a_log_that_was_cut_knows_every_place(tmp_path: Path) -> None:
 
         assert {(place.host, place.token) for place in found.places} == {(A, 1)}
         assert len(found.places) == len(ORDERS)
-
-
-async def test_a_second_instance_of_a_host_is_not_let_in() -> None:
-    async with run_hub() as hub, serve(hub.url, A, instance="one") as host:
-        with pytest.raises(Refused) as refused:
-            async with serve(hub.url, A, instance="two"):
-                pass
-
-        assert (refused.value.code, refused.value.retryable) == ("duplicate_host", True)
-        assert host.is_connected
-        await host.close()
-        async with serve(hub.url, A, instance="two") as second:
-            assert second.is_connected

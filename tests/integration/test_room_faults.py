@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -204,21 +203,6 @@ async def test_requests_for_the_state_of_one_room_are_limited_and_those_of_other
         assert await house.sent("m-1") == 1
         clock.advance(60)
         assert (await house.web.get(METADATA, mine)).body == b"x"
-
-
-async def test_a_room_that_remembers_too_much_is_told_to_wait_and_others_are_not() -> None:
-    async with open_house(room_state_bytes_max=1_000) as house:
-        mine, other = {"X-Room-ID": ROOM}, {"X-Room-ID": "other"}
-        proposal: dict[str, Any] = {"type": "mls_proposal", "proposalId": "p"}
-        proposal["ciphertext"] = "A" * 400
-        assert (await house.web.put(METADATA, b"x" * 600, mine)).status == 204
-
-        assert refused(await house.web.put(QUORUM, b"x" * 600, mine), 503) == "UNAVAILABLE"
-        assert refused(await house.send("p-1", **proposal), 503) == "UNAVAILABLE"
-
-        assert (await house.web.put(QUORUM, b"x" * 600, other)).status == 204
-        assert await house.sent("p-1", "third", **proposal) == 1
-        assert await house.sent("plain") == 1
 
 
 # Bindings and names.

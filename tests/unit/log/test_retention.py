@@ -10,8 +10,6 @@ from signalhub.log.retention import Expendable, expendable
 from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.log.survey import RESERVE_NAME
 from signalhub.log.verify import verify
-from signalhub.testing import FaultyDisk
-from signalhub.testing.disk import PowerCut
 from tests.support.memory.log import (
     contents,
     do_upkeep,
@@ -127,27 +125,6 @@ def test_a_deleted_segment_leaves_its_footer_and_the_log_goes_on() -> None:
     do_upkeep(log)
     report = verify(disk)
     assert (log.state, report.problems, report.footers) == ("open", (), 3)
-
-
-def test_an_interrupted_deletion_is_survived_everywhere() -> None:
-    files = sealed_log(4)[0].files()
-    for operation in range(1, 100):
-        disk = FaultyDisk(files)
-        log = open_log(disk, segment_bytes=2_000)
-        disk.crash_at(operation)
-        try:
-            log.remove(log.segments[:1])
-            break
-        except PowerCut:
-            pass
-        for seed in range(10):
-            after = disk.crash(seed)
-            log = open_log(after, segment_bytes=2_000)
-            assert log.state == "open"
-            if log.first == 0:
-                log.remove(log.segments[:1])
-            assert verify(after).is_sound
-    assert operation > 5
 
 
 def test_deleting_segments_makes_room_on_a_full_disk() -> None:

@@ -22,7 +22,6 @@ from signalhub.log.positions import BLOCK_BYTES, read_positions
 from signalhub.log.record import Unreadable, entry_digest, entry_positions
 from signalhub.log.seal import seal
 from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
-from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
 from signalhub.wire.entry import Entry
 from tests.support.memory.log import (
@@ -158,26 +157,6 @@ def test_upkeep_ends_although_the_log_rolls_all_the_time(log: Log) -> None:
     assert [info.is_sealed for info in log.segments[:4]] == [True, True, False, False]
     do_upkeep(log)
     assert all(info.is_sealed for info in log.segments[:-1])
-
-
-def test_an_interrupted_sealing_is_done_again() -> None:
-    interruptions = 0
-    for slices in range(1, 1_000):
-        disk = FaultyDisk()
-        log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-        fill_segments(log, 2)
-        upkeep = log.upkeep()
-        if len(list(islice(upkeep, slices))) < slices:
-            break
-        upkeep.close()
-        interruptions += 1
-
-        again = open_log(disk.restart(), segment_bytes=SEGMENT_BYTES)
-        do_upkeep(again)
-
-        assert again.segments[0].is_sealed
-        assert verify(again.disk).is_sound
-    assert interruptions > 2
 
 
 def test_the_prepared_rest_of_a_segment_is_cut_off_when_it_is_sealed(

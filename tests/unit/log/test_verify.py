@@ -10,7 +10,6 @@ from tests.support.memory.log import (
     do_upkeep,
     entry,
     erase,
-    fill,
     fill_segments,
     flip_bit,
     open_log,
@@ -159,10 +158,3 @@ def test_a_log_that_grows_while_it_is_checked_is_sound() -> None:
 
     assert verify(disk).problems == ()
     assert disk.rolls_left < 2
-
-
-def test_a_running_log_that_syncs_late_is_sound() -> None:
-    log = open_log(FaultyDisk(), sync="os")
-    fill(log, 5)
-
-    assert verify(log.disk).problems == ()

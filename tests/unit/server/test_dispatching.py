@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
-from tests.support.memory.shell import Message
 from tests.support.memory.write_path import Peer, Stage
 
 
@@ -31,10 +30,6 @@ def publish(peer: Peer, count: int) -> None:
     peer.stage.loop.run_dry()
 
 
-def copies(peer: Peer) -> list[Message]:
-    return [one for one in peer.messages() if one["type"] == "news"]
-
-
 def test_a_publish_is_answered_and_sent_after_the_commit_and_not_before(stage: Stage) -> None:
     a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
     publish(a, 1)
@@ -50,21 +45,6 @@ def test_a_publish_is_answered_and_sent_after_the_commit_and_not_before(stage: S
     assert before == (len(a.messages()) - 1, [0])
     assert b.heard() == [0, 0]
     assert a.messages()[-1]["payload"]["seq"] == 2
-
-
-def test_what_a_vanished_consumer_had_goes_to_the_next_one_at_once(stage: Stage) -> None:
-    a, b, c = (stage.join(f"@(a/{name})") for name in "abc")
-    publish(a, 1)
-    subscribe(b)
-    subscribe(c)
-    holder, other = (b, c) if b.heard() else (c, b)
-
-    holder.reset()
-    stage.loop.run_dry()
-
-    (copy,) = copies(other)
-    assert copy["metadata"]["delivery"]["attempt"] == 2
-    assert copy["metadata"]["delivery"]["redelivered"] is True
 
 
 def test_a_consumer_that_does_not_read_gets_no_more_until_it_does(stage: Stage) -> None:
@@ -83,21 +63,6 @@ def test_a_consumer_that_does_not_read_gets_no_more_until_it_does(stage: Stage) 
     assert len(b.heard()) == 101
 
 
-def test_an_attempt_that_is_not_acknowledged_comes_again_when_its_time_is_over(
-    stage: Stage,
-) -> None:
-    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
-    publish(a, 1)
-    subscribe(b, mode="exclusive", ackTimeoutMs=1_000, backoffMs=100)
-
-    stage.pass_time(0.75)
-    early = len(b.heard())
-    stage.pass_time(0.75)
-
-    assert early == 1
-    assert [one["metadata"]["delivery"]["attempt"] for one in copies(b)] == [1, 2]
-
-
 def test_a_short_write_settles_nothing_that_did_not_leave(stage: Stage) -> None:
     a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
     publish(a, 1)
@@ -113,16 +78,6 @@ def test_a_short_write_settles_nothing_that_did_not_leave(stage: Stage) -> None:
 
     assert whole < 6
     assert len(c.heard()) == 6 - whole
-
-
-def test_reading_old_messages_goes_through_the_log(stage: Stage) -> None:
-    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
-    publish(a, 20)
-    stage.hub.streams.topics["orders"].recent.clear()
-
-    subscribe(b)
-
-    assert b.heard() == list(range(20))
 
 
 def test_a_log_that_fails_says_so_and_takes_nothing_more(stage: Stage) -> None:
