@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 import picows
 import pytest
@@ -22,6 +23,7 @@ from signalhub.server.port.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, HttpReque
 from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
 from signalhub.settings.model import Settings
 from signalhub.wire.frames import CloseCode
+from tests.support.socket.frames import TEXT, masked_frame
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: hub\r\n\r\n"
 UPGRADE_LINES = (
@@ -97,13 +99,12 @@ class Desk:
         return Response(200, BIG)
 
 
-class Hub:
+class Hub(NamedTuple):
     """The listener and everything behind it."""
 
-    def __init__(self, listener: Listener, porter: Porter, desk: Desk) -> None:
-        self.listener = listener
-        self.porter = porter
-        self.desk = desk
+    listener: Listener
+    porter: Porter
+    desk: Desk
 
 
 @asynccontextmanager
@@ -181,11 +182,7 @@ UPGRADE = request(*UPGRADE_LINES)
 
 
 def frame(payload: bytes) -> bytes:
-    """A masked text frame whose mask happens to be zero."""
-    assert len(payload) < 65_536
-    length = len(payload)
-    size = bytes((0x80 | length,)) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
-    return b"\x81" + size + bytes(4) + payload
+    return masked_frame(TEXT, payload)
 
 
 async def until_gone(hub: Hub) -> None:
@@ -197,43 +194,41 @@ async def until_gone(hub: Hub) -> None:
     pytest.fail("some connections are still there")
 
 
+H2C = ("Upgrade: h2c", "Connection: Upgrade")
+OLD_VERSION = (*UPGRADE_LINES[:2], UPGRADE_LINES[3], "Sec-WebSocket-Version: 12")
+FOREIGN = ("Origin: https://example.org", *UPGRADE_LINES)
+OURS = ("Origin: http://localhost:3000", *UPGRADE_LINES)
+
+
 @pytest.mark.parametrize(
-    ("method", "target", "lines", "status"),
+    ("status", "requests"),
     [
-        ("GET", "/health", (), 200),
-        ("POST", "/health?x=1", (), 200),
-        ("GET", "/health", UPGRADE_LINES, 200),
-        ("GET", "/health/", (), 404),
-        ("GET", "/ws/", UPGRADE_LINES, 404),
-        ("GET", "/nothing", (), 404),
-        ("GET", "/nothing", UPGRADE_LINES, 404),
-        ("OPTIONS", "*", (), 404),
-        ("GET", "/ws", (), 426),
-        ("GET", "/", (), 426),
-        ("POST", "/ws", (), 426),
-        ("GET", "/ws", ("Upgrade: h2c", "Connection: Upgrade"), 426),
-        ("GET", "/ws", UPGRADE_LINES, 101),
-        ("GET", "/", UPGRADE_LINES, 101),
-        ("GET", "/ws?token=1&x", UPGRADE_LINES, 101),
-        ("GET", "http://hub/ws", UPGRADE_LINES, 101),
-        ("GET", "/ws", ("Origin: http://localhost:3000", *UPGRADE_LINES), 101),
-        ("GET", "/ws", ("Origin: https://example.org", *UPGRADE_LINES), 403),
-        ("POST", "/ws", UPGRADE_LINES, 400),
-        ("GET", "/ws", (*UPGRADE_LINES[:2], UPGRADE_LINES[3], "Sec-WebSocket-Version: 12"), 426),
+        (200, ["GET /health", "POST /health?x=1", ("GET /health", UPGRADE_LINES)]),
+        (404, ["GET /health/", "GET /nothing", "OPTIONS *"]),
+        (404, [("GET /ws/", UPGRADE_LINES), ("GET /nothing", UPGRADE_LINES)]),
+        (426, ["GET /ws", "GET /", "POST /ws", ("GET /ws", H2C), ("GET /ws", OLD_VERSION)]),
+        (101, [(f"GET {path}", UPGRADE_LINES) for path in ("/ws", "/", "/ws?token=1&x")]),
+        (101, [("GET http://hub/ws", UPGRADE_LINES), ("GET /ws", OURS)]),
+        (403, [("GET /ws", FOREIGN)]),
+        (400, [("POST /ws", UPGRADE_LINES)]),
     ],
 )
 async def test_each_request_gets_the_answer_of_its_kind(
-    method: str, target: str, lines: tuple[str, ...], status: int
+    status: int, requests: list[str | tuple[str, tuple[str, ...]]]
 ) -> None:
-    async with run() as hub, connect(hub) as client:
-        client.send(request(*lines, method=method, target=target))
-        found, headers, _ = await client.response()
+    async with run() as hub:
+        for asked in requests:
+            start, lines = (asked, ()) if isinstance(asked, str) else asked
+            method, target = start.split(" ")
+            async with connect(hub) as client:
+                client.send(request(*lines, method=method, target=target))
+                found, headers, _ = await client.response()
 
-        assert found == status
-        if status == 426:
-            assert headers["Upgrade"] == "websocket"
-            kept = "close" if lines else "keep-alive"
-            assert headers["Connection"] == f"Upgrade, {kept}"
+                assert found == status, asked
+                if status == 426:
+                    kept = "close" if lines else "keep-alive"
+                    assert headers["Upgrade"] == "websocket"
+                    assert headers["Connection"] == f"Upgrade, {kept}"
 
 
 async def test_the_handshake_selects_no_protocol_and_no_extension() -> None:
