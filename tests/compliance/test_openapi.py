@@ -181,7 +181,7 @@ async def test_a_document_that_lies_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_required", [True, False])
 def test_the_document_knows_the_settings_of_its_hub(is_required: bool) -> None:
-    limits = {"ciphertext_bytes_max": 3, "blob_bytes_max": 7, "rate": 11}
+    limits: dict[str, Any] = {"ciphertext_bytes_max": 3, "blob_bytes_max": 7, "rate": 11}
     document = describe(RoomsSettings(require_capability=is_required, **limits))
 
     put = document["paths"]["/v1/room/quorum"]["put"]["requestBody"]["content"]

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from signalhub.wire.frames import Opcode
-from tests.support.socket.frames import FrameReader
-from tests.support.socket.frames import masked_frame as frame
+from tests.support.socket.frames import FrameReader, masked_frame
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
@@ -21,6 +20,8 @@ UPGRADE = (
 # Autobahn's choice too: a prime, so that pieces never line up with anything.
 LONG_PIECE = 997
 BYTEWISE_MAX = 2048
+
+frame = masked_frame
 
 Heard = tuple[str, bytes | int | None]
 
