@@ -1,6 +1,6 @@
 """The write path on real sockets: memory, slow readers, and what the metrics say about them.
 
-Every rule of it is in tests/unit/server/test_writer.py and test_fan_outs.py.
+Every rule of it is in tests/unit/server/test_writer.py.
 """
 
 from __future__ import annotations

@@ -43,24 +43,6 @@ def test_a_file_is_read_and_written_by_position(disk: SystemDisk) -> None:
         opened.close()
 
 
-def test_names_are_created_replaced_and_removed(disk: SystemDisk) -> None:
-    disk.create("b").close()
-    disk.create("a").close()
-    with pytest.raises(FileExistsError):
-        disk.create("a")
-    assert disk.names() == ["a", "b"]
-
-    disk.rename("a", "b")
-    disk.sync()
-    assert disk.names() == ["b"]
-
-    disk.remove("b")
-    disk.remove("b")
-    assert disk.names() == []
-    with pytest.raises(FileNotFoundError):
-        disk.open("b")
-
-
 def test_a_log_lives_on_a_real_disk(disk: SystemDisk) -> None:
     log = open_log(disk, segment_bytes=3_000)
     entries = fill_segments(log, 5)
