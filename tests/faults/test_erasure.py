@@ -49,6 +49,11 @@ def entries(disk: FaultyDisk) -> list[StoredEntry]:
     return [*Reader.of_folder(disk).scan(0)]
 
 
+@cache
+def before() -> list[StoredEntry]:
+    return entries(FaultyDisk(written()))
+
+
 def erase(disk: FaultyDisk) -> None:
     log = open_log(disk)
     drive(log.erase([ERASURE]))
@@ -75,7 +80,7 @@ def check_half_done(disk: FaultyDisk) -> None:
         own = [one for one in found if info.base <= one.offset < info.end]
         states = {one.is_erased for one in own if one.offset in chosen}
         assert len(states) <= 1, f"{info.name} is a mixture"
-    for old, new in zip(entries(FaultyDisk(written())), found, strict=True):
+    for old, new in zip(before(), found, strict=True):
         assert (new.offset, new.kind) == (old.offset, old.kind)
         assert (new.seq, new.at_ms) == (old.seq, old.at_ms)
         assert new == old or (new.is_erased and new.offset in chosen)
