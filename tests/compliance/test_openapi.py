@@ -58,14 +58,14 @@ def by_status(counts: Counter[tuple[str, int]]) -> Counter[int]:
 
 
 async def examine(
-    folder: Path, document: str, url: str, *options: str, is_crowded: bool = False
+    folder: Path, url: str, *options: str, document: str | None = None, is_crowded: bool = False
 ) -> Verdict:
-    """Let schemathesis compare a hub with a document."""
+    """Let schemathesis compare a hub with a document, by default its own."""
     config, counts = folder / "schemathesis.toml", folder / "counts.json"
     config.write_text(CONFIG)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "--no-color"),
-        *("run", document, "--url", url, *options),
+        *("run", document or f"{url}/openapi.json", "--url", url, *options),
         cwd=folder,
         env=os.environ
         | {
@@ -102,10 +102,8 @@ async def test_the_hub_does_what_its_document_says(tmp_path: Path) -> None:
     counts: Counter[tuple[str, int]] = Counter()
     async with spawn_hub(rooms=UNLIMITED) as hub:
         for seed in itertools.count(1):
-            verdict = await examine(
-                *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
-                *("--max-examples", str(EXAMPLES), "--seed", str(seed)),
-            )
+            options = ("--max-examples", str(EXAMPLES), "--seed", str(seed))
+            verdict = await examine(tmp_path, hub.http_url, *options)
             assert verdict.exit_code == 0, verdict.output
             counts.update(verdict.counts)
             if counts.total() >= REQUESTS:
@@ -124,7 +122,7 @@ async def test_limits_answer_as_described_too(tmp_path: Path) -> None:
     # Its time stands still, so that however slow the requests are, they are too many.
     async with run_hub(clock=FakeClock()) as hub:
         verdict = await examine(
-            *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
+            *(tmp_path, hub.http_url),
             *("--max-examples", "150", "--phases", "examples,fuzzing", "--seed", "1"),
             *("--include-operation-id", "readInbox", "--include-operation-id", "appendToInbox"),
             is_crowded=True,
@@ -144,10 +142,8 @@ async def test_other_settings_are_described_as_well(tmp_path: Path) -> None:
     }
 
     async with run_hub(rooms=UNLIMITED | rooms) as hub:
-        verdict = await examine(
-            *(tmp_path, f"{hub.http_url}/openapi.json", hub.http_url),
-            *("--phases", "examples,coverage", "--seed", "1"),
-        )
+        options = ("--phases", "examples,coverage", "--seed", "1")
+        verdict = await examine(tmp_path, hub.http_url, *options)
 
     assert verdict.exit_code == 0, verdict.output
     assert max(by_status(verdict.counts)) < 500
@@ -167,8 +163,9 @@ async def test_a_document_that_lies_is_found_out(tmp_path: Path) -> None:
 
     async with run_hub(rooms=UNLIMITED) as hub:
         verdict = await examine(
-            *(tmp_path, str(path), hub.http_url),
-            *("--phases", "coverage", "--include-operation-id", "readInbox", "--seed", "1"),
+            *(tmp_path, hub.http_url, "--phases", "coverage", "--seed", "1"),
+            *("--include-operation-id", "readInbox"),
+            document=str(path),
         )
 
     assert verdict.exit_code == 1, verdict.output
@@ -182,20 +179,16 @@ async def test_a_document_that_lies_is_found_out(tmp_path: Path) -> None:
         assert lie in verdict.output, verdict.output
 
 
-def test_the_document_knows_the_limits_of_its_hub() -> None:
-    document = describe(RoomsSettings(ciphertext_bytes_max=3, blob_bytes_max=7, rate=11))
+@pytest.mark.parametrize("is_required", [True, False])
+def test_the_document_knows_the_settings_of_its_hub(is_required: bool) -> None:
+    limits: dict[str, Any] = {"ciphertext_bytes_max": 3, "blob_bytes_max": 7, "rate": 11}
+    document = describe(RoomsSettings(require_capability=is_required, **limits))
 
     put = document["paths"]["/v1/room/quorum"]["put"]["requestBody"]["content"]
     deposit = document["components"]["schemas"]["Deposit"]["properties"]
     assert deposit["ciphertext"]["maxLength"] == 5
     assert put["application/octet-stream"]["schema"]["maxLength"] == 7
     assert "11 messages in 5 s" in document["paths"]["/api/v1/message"]["post"]["description"]
-
-
-@pytest.mark.parametrize("is_required", [True, False])
-def test_the_document_says_whether_capabilities_are_required(is_required: bool) -> None:
-    document = describe(RoomsSettings(require_capability=is_required))
-
     for path in ("/api/v1/message", "/v1/room/metadata", "/v1/room/proposals"):
         operation = next(iter(document["paths"][path].values()))
         (inbox,) = [one for one in operation["parameters"] if one["name"] == "X-Inbox-ID"]

@@ -1,10 +1,11 @@
-"""One healthy folder of a log, and how a hurt copy of it must behave.
+"""One healthy folder of a log, and how a damaged copy of it must behave.
 
 Whatever can still be read is what was written; what cannot be read is an error that names a file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -17,24 +18,26 @@ from signalhub.log.reader import Reader
 from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.verify import Report, verify
 from signalhub.testing import FakeClock, FaultyDisk
-from signalhub.wire.entry import StoredEntry
+from signalhub.wire.entry import Entry, StoredEntry
+from tests.support.memory.log import as_entry
 from tests.support.memory.log_workload import (
     ENDLESS,
     STREAMS,
     Ledger,
     Run,
-    as_submitted,
     log_settings,
     make_entries,
 )
+
+Files = dict[str, bytes]
 
 
 @dataclass(frozen=True)
 class Archive:
     """A healthy folder: one segment deleted, some sealed, one waiting for its seal, one active."""
 
-    files: dict[str, bytes]
-    ledger: Ledger
+    files: Files
+    submitted: list[Entry]
     first: int
     deleted: str
     sealed: tuple[str, ...]
@@ -43,8 +46,14 @@ class Archive:
     unsealed: str
     active: str
 
-    def with_flip(self, name: str, bit: int) -> dict[str, bytes]:
+    def with_flip(self, name: str, bit: int) -> Files:
         return self.files | {name: flipped(self.files[name], bit)}
+
+    def without(self, *names: str) -> Files:
+        return {name: data for name, data in self.files.items() if name not in names}
+
+    def ledger(self) -> Ledger:
+        return Ledger([*self.submitted], removed=self.first)
 
 
 @cache
@@ -63,7 +72,7 @@ def archive() -> Archive:
     assert not unsealed.is_sealed
     return Archive(
         files=disk.files(),
-        ledger=ledger,
+        submitted=ledger.submitted,
         first=run.log.first,
         deleted=next(name for name in disk.names() if name.endswith(".footer")),
         sealed=tuple(one.name for one in sealed),
@@ -81,7 +90,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a hurt folder."""
+    """What became of a damaged folder."""
 
     recovery: LogRecovery
     report: Report
@@ -95,7 +104,7 @@ class Finding:
         return damage | {one.segment for one in self.errors}
 
 
-def examine(files: dict[str, bytes]) -> Finding:
+def examine(files: Files) -> Finding:
     """Open a folder and read all of it; whatever is read is what was written."""
     disk = FaultyDisk(files)
     report = verify(disk)
@@ -104,7 +113,11 @@ def examine(files: dict[str, bytes]) -> Finding:
     if recovery.damage:
         assert disk.files() == files, "a damaged log is left as it is"
     log = Log(disk, log_settings(), recovery, clock=FakeClock())
-    errors = [*read_all(log), *read_streams(log)]
+    submitted = archive().submitted[log.first : log.head]
+    errors = read_up_to_an_error(Reader(log).scan(log.first), submitted)
+    for stream in STREAMS:
+        own = [one for one in submitted if (one.stream, one.stream_epoch) == stream and one.seq]
+        errors += read_up_to_an_error(in_pieces(Reader(log), *stream), own)
     if recovery.damage:
         assert_read_only(log, disk, files)
     log.close()
@@ -112,56 +125,29 @@ def examine(files: dict[str, bytes]) -> Finding:
     return Finding(recovery, report, tuple(errors))
 
 
-def read_all(log: Log) -> list[LogDamaged]:
-    reader = Reader(log)
-    seen: list[StoredEntry] = []
-    errors = []
+def in_pieces(reader: Reader, stream: str, epoch: int) -> Iterator[StoredEntry]:
+    from_seq = 1
+    while piece := reader.read(stream, epoch, from_seq, 2, ENDLESS):
+        yield from piece
+        from_seq = piece[-1].seq + 1
+
+
+def read_up_to_an_error(entries: Iterator[StoredEntry], expected: list[Entry]) -> list[LogDamaged]:
+    """All of what was written, or its beginning and then an error."""
+    found: list[Entry] = []
     try:
-        seen.extend(reader.scan(log.first))
+        found.extend(map(as_entry, entries))
     except LogDamaged as error:
-        errors.append(error)
-    assert [one.offset for one in seen] == [*range(log.first, log.first + len(seen))]
-    assert errors or log.first + len(seen) == log.head, "reading ends at the head or in an error"
-    for one in seen:
-        assert as_submitted(one) == archive().ledger.submitted[one.offset]
-    reader.close()
-    return errors
+        assert found == expected[: len(found)]
+        return [error]
+    assert found == expected
+    return []
 
 
-def read_streams(log: Log) -> list[LogDamaged]:
-    errors = []
-    submitted = archive().ledger.submitted
-    for stream in STREAMS:
-        reader = Reader(log)
-        written = [
-            (offset, one)
-            for offset, one in enumerate(submitted)
-            if (one.stream, one.stream_epoch) == stream and one.seq
-        ]
-        expected = [one for offset, one in written if log.first <= offset < log.head]
-        found: list[StoredEntry] = []
-        try:
-            while piece := reader.read(*stream, found[-1].seq + 1 if found else 1, 2, ENDLESS):
-                found += piece
-        except LogDamaged as error:
-            errors.append(error)
-            assert [as_submitted(one) for one in found] == expected[: len(found)]
-        else:
-            assert [as_submitted(one) for one in found] == expected
-        reader.close()
-    return errors
-
-
-def assert_read_only(log: Log, disk: FaultyDisk, files: dict[str, bytes]) -> None:
+def assert_read_only(log: Log, disk: FaultyDisk, files: Files) -> None:
     assert log.state == "damaged"
-    entries = make_entries(Random(1), archive().ledger, 1, 0)
     with pytest.raises(LogDamaged):
-        log.append(entries)
+        log.append(make_entries(Random(1), archive().ledger(), 1, 0))
     for _ in log.upkeep():
         pass
     assert disk.files() == files
-
-
-def opened(files: dict[str, bytes]) -> Log:
-    disk = FaultyDisk(files)
-    return Log(disk, log_settings(), recover(disk, repair=True), clock=FakeClock())

@@ -1,6 +1,6 @@
 """Damage that no crash explains: noticed, named, never skipped, never built upon.
 
-Each test hurts the content of one file of a healthy folder.
+Each test changes the content of one file of a healthy folder.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import pytest
 from signalhub.log.disk import SystemDisk
 from signalhub.log.errors import LogDamaged
 from signalhub.log.footer import TRAILER_BYTES, read_footer
-from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.log.verify import verify
-from signalhub.testing import FakeClock, FaultyDisk
-from tests.faults.archive import Finding, archive, examine, flipped, opened
-from tests.support.memory.log_workload import EPOCH, Ledger, Run, go_on, log_settings, survive
+from signalhub.testing import FaultyDisk
+from tests.faults.archive import Files, Finding, archive, examine, flipped
+from tests.support.memory.log_workload import EPOCH, Ledger, Run, go_on, opened, survive
 
 FLIPS = 200
 PAGES = 200
 
 
-def assert_noticed(files: dict[str, bytes], name: str) -> Finding:
+def assert_noticed(files: Files, name: str) -> Finding:
     """The full check names the file; so does whoever comes across the damage."""
     found = examine(files)
     assert any(name in problem for problem in found.report.problems)
@@ -39,46 +38,34 @@ def test_the_healthy_folder_is_healthy() -> None:
 
     assert found.report.problems == ()
     assert found.names == set()
-    assert found.recovery.head == len(archive().ledger.submitted)
-    survive(FaultyDisk(archive().files), Ledger([*archive().ledger.submitted], removed=10**6))
+    assert found.recovery.head == len(archive().submitted)
+    disk = FaultyDisk(archive().files)
+    survive(disk, Ledger([*archive().submitted], removed=10**6))
+    for name, position in archive().footers.items():
+        file = disk.open(name, read_only=True)
+        assert read_footer(file).summary.bytes == position < file.size() - TRAILER_BYTES
 
 
 def test_a_flipped_bit_in_a_sealed_segment_is_noticed_wherever_it_is() -> None:
     rng = Random(5)
-    regions = {"header": 0, "batches": 0, "footer": 0, "trailer": 0}
     for number in range(FLIPS):
         name = rng.choice(archive().sealed)
         size, footer = len(archive().files[name]), archive().footers[name]
-        spans = {
-            "header": (0, BATCHES_BEGIN),
-            "batches": (BATCHES_BEGIN, footer),
-            "footer": (footer, size - TRAILER_BYTES),
-            "trailer": (size - TRAILER_BYTES, size),
-        }
-        region = list(spans)[number % 4]
-        begin, end = spans[region]
-        bit = rng.randrange(8 * begin, 8 * end)
+        edges = (0, BATCHES_BEGIN, footer, size - TRAILER_BYTES, size)
+        region = number % 4
+        bit = rng.randrange(8 * edges[region], 8 * edges[region + 1])
         found = assert_noticed(archive().with_flip(name, bit), name)
-        regions[region] += 1
-        if region == "header":
-            assert found.recovery.damage is not None
-        if region == "batches":
+        if region == 0:
+            assert found.recovery.damage is not None, "a header counts at once"
+        elif region == 1:
             assert found.errors, "a scan comes across it"
-        if region in ("footer", "trailer"):
+        else:
             assert found.recovery.damage is None, "the batches prove themselves"
-    assert min(regions.values()) == FLIPS // 4
 
 
-def test_every_bit_of_a_segment_header_counts() -> None:
-    name = archive().sealed[1]
-    for bit in range(8 * BATCHES_BEGIN):
-        found = recover(FaultyDisk(archive().with_flip(name, bit)), repair=True)
-        assert found.damage is not None
-        assert found.damage.segment == name
-
-
-def test_every_bit_of_the_last_header_counts() -> None:
-    name = archive().active
+@pytest.mark.parametrize("kind", ["sealed", "active"])
+def test_every_bit_of_a_segment_header_counts(kind: str) -> None:
+    name = archive().active if kind == "active" else archive().sealed[1]
     for bit in range(8 * BATCHES_BEGIN):
         disk = FaultyDisk(archive().with_flip(name, bit))
         before = disk.files()
@@ -94,20 +81,24 @@ def test_zeroed_pages_are_noticed_wherever_they_are() -> None:
     while hurt < PAGES:
         # The footer of the last sealed segment could be missing because of a crash.
         name = rng.choice(archive().sealed[:-1])
-        content = bytearray(archive().files[name])
+        content = archive().files[name]
         size = rng.choice((512, 4096))
         begin = rng.randrange(0, len(content), size)
-        if not any(content[begin : begin + size]):
-            continue
-        content[begin : begin + size] = bytes(len(content[begin : begin + size]))
-        assert_noticed(archive().files | {name: bytes(content)}, name)
-        hurt += 1
+        page = content[begin : begin + size]
+        if any(page):
+            changed = content[:begin] + bytes(len(page)) + content[begin + size :]
+            assert_noticed(archive().files | {name: changed}, name)
+            hurt += 1
 
 
-def test_a_damaged_segment_stops_readers_before_it_and_not_after() -> None:
-    """What lies behind the damage can still be read by whoever asks for it."""
+def test_a_damaged_segment_stops_readers_before_it_and_not_after(tmp_path: Path) -> None:
+    """On a real disk: what lies behind the damage can still be read by whoever asks for it."""
     name = archive().sealed[1]
-    log = opened(archive().with_flip(name, 8 * (BATCHES_BEGIN + 100)))
+    files = archive().with_flip(name, 8 * (BATCHES_BEGIN + 100))
+    for file, content in files.items():
+        (tmp_path / file).write_bytes(content)
+    report = verify(SystemDisk(tmp_path, read_only=True))
+    log = opened(SystemDisk(tmp_path))
     reader = Reader(log)
     broken, following = log.segments[1], log.segments[2]
 
@@ -115,9 +106,13 @@ def test_a_damaged_segment_stops_readers_before_it_and_not_after() -> None:
     with pytest.raises(LogDamaged, match=name):
         [*reader.scan(broken.base)]
     after = [one.offset for one in reader.scan(following.base)]
+    reader.close()
+    log.close()
 
     assert before == [*range(log.first, broken.base)]
     assert after == [*range(following.base, log.head)]
+    assert any(name in problem for problem in report.problems)
+    assert (tmp_path / name).read_bytes() == files[name]
 
 
 @pytest.mark.parametrize("kind", ["sealed", "unsealed"])
@@ -128,12 +123,10 @@ def test_a_bad_batch_before_the_last_segment_is_damage_and_not_a_torn_tail(kind:
         # Without a footer to trust, the batches are read when the log is opened.
         files[name] = files[name][: archive().footers[name]]
 
-    found = recover(FaultyDisk(files), repair=True)
+    found = examine(files).recovery
 
     assert found.damage is not None
-    assert found.damage.segment == name
-    assert found.torn is None
-    examine(files)
+    assert (found.damage.segment, found.torn) == (name, None)
 
 
 def test_a_lost_footer_is_made_again_from_the_batches() -> None:
@@ -149,8 +142,7 @@ def test_a_lost_footer_is_made_again_from_the_batches() -> None:
         flipped(whole, 8 * (footer + 20)),
     ):
         disk = FaultyDisk(archive().files | {name: content})
-        ledger = Ledger([*archive().ledger.submitted], removed=archive().first)
-        run = Run(disk, ledger, Random(2))
+        run = Run(disk, archive().ledger(), Random(2))
         run.upkeep()
         run.close()
 
@@ -160,54 +152,18 @@ def test_a_lost_footer_is_made_again_from_the_batches() -> None:
 
 def test_a_footer_is_not_made_again_if_the_batches_do_not_reach_the_next_segment() -> None:
     name = archive().sealed[1]
-    end = archive().footers[name]
-    for content in (
-        archive().files[name][: end - 1],
-        archive().files[name][: end - 600] + bytes(600),
-        archive().files[name][:BATCHES_BEGIN],
-    ):
-        files = archive().files | {name: content}
-
-        found = recover(FaultyDisk(files), repair=True)
-
-        assert found.damage is not None
-        examine(files)
+    content, end = archive().files[name], archive().footers[name]
+    for hurt in (content[: end - 1], content[: end - 600] + bytes(600), content[:BATCHES_BEGIN]):
+        assert examine(archive().files | {name: hurt}).recovery.damage is not None
 
 
 def test_a_damaged_head_file_costs_nothing() -> None:
     content = archive().files["head"]
-    total = len(archive().ledger.submitted)
     hurt = [b"", b"\0" * len(content), content[:-1], Random(1).randbytes(len(content))]
     hurt += [flipped(content, bit) for bit in range(8 * len(content))]
     for one in hurt:
-        disk = FaultyDisk(archive().files | {"head": one})
-        found = recover(disk, repair=True)
+        found = recover(FaultyDisk(archive().files | {"head": one}), repair=True)
         assert (found.damage, found.torn) == (None, None)
-        assert (found.head, found.epoch, found.epoch_changed) == (total, EPOCH, False)
-    without = {k: v for k, v in archive().files.items() if k != "head"}
-    go_on(FaultyDisk(without), Ledger([*archive().ledger.submitted], removed=archive().first))
-
-
-def test_the_same_damage_is_found_on_a_real_disk(tmp_path: Path) -> None:
-    name = archive().sealed[1]
-    files = archive().with_flip(name, 8 * (BATCHES_BEGIN + 100))
-    for file, content in files.items():
-        (tmp_path / file).write_bytes(content)
-    disk = SystemDisk(tmp_path)
-
-    report = verify(SystemDisk(tmp_path, read_only=True))
-    log = Log(disk, log_settings(), recover(disk, repair=True), clock=FakeClock())
-    with pytest.raises(LogDamaged, match=name):
-        [*Reader(log).scan(log.first)]
-    log.close()
-
-    assert any(name in problem for problem in report.problems)
-    assert (tmp_path / name).read_bytes() == files[name]
-
-
-def test_the_footers_of_the_archive_can_be_read() -> None:
-    """The spans that the flips above are drawn from are what they are called."""
-    disk = FaultyDisk(archive().files)
-    for name, position in archive().footers.items():
-        file = disk.open(name, read_only=True)
-        assert read_footer(file).summary.bytes == position < file.size() - TRAILER_BYTES
+        assert (found.head, found.epoch) == (len(archive().submitted), EPOCH)
+        assert not found.epoch_changed
+    go_on(FaultyDisk(archive().without("head")), archive().ledger())

@@ -12,11 +12,11 @@ from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import recover
 from signalhub.log.verify import verify
-from signalhub.testing import FakeClock, FaultyDisk, PowerCut
+from signalhub.testing import FaultyDisk, PowerCut
 from signalhub.testing.disk import Operation
 from signalhub.wire.entry import StoredEntry
-from tests.support.memory.log import drive, entry
-from tests.support.memory.log_workload import log_settings
+from tests.support.memory.log import drive, entry, used_bytes
+from tests.support.memory.log_workload import explained, opened
 from tests.support.volume import thinned
 
 BATCHES = 24
@@ -25,19 +25,18 @@ ERASURE = SegmentErasure(CHOSEN, "erased.0f", CHOSEN[::2])
 SECRET = b"nobody is to read this again"
 
 
-def opened(disk: FaultyDisk) -> Log:
-    recovery = recover(disk, repair=True)
-    assert recovery.damage is None
-    return Log(disk, log_settings(segment_bytes=2_000), recovery, clock=FakeClock())
+def open_log(disk: FaultyDisk) -> Log:
+    log = opened(disk, segment_bytes=2_000)
+    assert log.state == "open"
+    return log
 
 
 @cache
 def written() -> dict[str, bytes]:
-    """A log of some segments, all that is to be erased in sealed ones."""
+    """A log of some segments, everything to be erased in sealed ones."""
     disk = FaultyDisk()
-    log = opened(disk)
-    for turn in range(BATCHES):
-        seq = 3 * turn + 1
+    log = open_log(disk)
+    for seq in range(1, 3 * BATCHES, 3):
         log.append([entry(seq), entry(seq + 1, body=SECRET), entry(seq + 2)])
     log.roll_soon()
     log.append([entry(3 * BATCHES + 1)])
@@ -56,7 +55,7 @@ def before() -> list[StoredEntry]:
 
 
 def erase(disk: FaultyDisk) -> None:
-    log = opened(disk)
+    log = open_log(disk)
     drive(log.erase([ERASURE]))
     log.close()
 
@@ -65,7 +64,8 @@ def erase(disk: FaultyDisk) -> None:
 def operations() -> int:
     disk = FaultyDisk(written())
     erase(disk)
-    assert SECRET not in b"".join(disk.files().values())
+    check_done(disk)
+    assert disk.operations > 40
     return disk.operations
 
 
@@ -81,87 +81,71 @@ def check_half_done(disk: FaultyDisk) -> None:
         states = {one.is_erased for one in own if one.offset in chosen}
         assert len(states) <= 1, f"{info.name} is a mixture"
     for old, new in zip(before(), found, strict=True):
-        assert (new.offset, new.kind, new.seq, new.at_ms) == (
-            old.offset,
-            old.kind,
-            old.seq,
-            old.at_ms,
-        )
+        assert (new.offset, new.kind) == (old.offset, old.kind)
+        assert (new.seq, new.at_ms) == (old.seq, old.at_ms)
         assert new == old or (new.is_erased and new.offset in chosen)
 
 
 def check_done(disk: FaultyDisk) -> None:
-    """The next process finishes it."""
-    erase(disk)
-    check_half_done(disk)
     assert verify(disk).erased == len(CHOSEN)
     assert SECRET not in b"".join(disk.files().values())
     assert not [name for name in disk.names() if name.endswith(".tmp")]
 
 
-def test_the_erasure_is_worth_interrupting() -> None:
-    assert operations() > 40
+def check_next_process_finishes_it(disk: FaultyDisk) -> None:
+    check_half_done(disk)
+    erase(disk)
+    check_half_done(disk)
+    check_done(disk)
+
+
+def cut_at(operation: int) -> FaultyDisk:
+    disk = FaultyDisk(written())
+    disk.crash_at(operation)
+    with pytest.raises(PowerCut):
+        erase(disk)
+    return disk
 
 
 @pytest.mark.parametrize("share", thinned(range(4), 1))
 def test_a_power_cut_leaves_the_old_or_the_new_segment(share: int) -> None:
     for operation in range(1 + share, operations() + 1, 4):
-        disk = FaultyDisk(written())
-        disk.crash_at(operation)
-        with pytest.raises(PowerCut):
-            erase(disk)
+        disk = cut_at(operation)
         for seed in (0, 1, *range(operation * 100, operation * 100 + 8)):
-            image = disk.crash(seed)
-            try:
-                check_half_done(image)
-                check_done(image)
-            except BaseException as error:
-                error.add_note(f"cut at operation {operation} ({disk.trace[-1]}), seed {seed}")
-                raise
-
-
-def test_what_is_done_is_done_even_if_the_power_is_cut_at_once() -> None:
-    disk = FaultyDisk(written())
-    log = opened(disk)
-
-    drive(log.erase([ERASURE]))
-
-    for seed in range(20):
-        image = disk.crash(seed)
-        assert verify(image).erased == len(CHOSEN)
-        assert SECRET not in b"".join(image.files().values())
+            with explained("cut at operation", operation, disk.trace[-1], "seed", seed):
+                check_next_process_finishes_it(disk.crash(seed))
 
 
 def test_a_kill_leaves_the_old_or_the_new_segment() -> None:
     for operation in range(1, operations() + 1):
-        disk = FaultyDisk(written())
-        disk.crash_at(operation)
-        with pytest.raises(PowerCut):
-            erase(disk)
-        left = disk.restart()
-        check_half_done(left)
-        check_done(left)
+        check_next_process_finishes_it(cut_at(operation).restart())
+
+
+def test_what_is_done_is_done_even_if_the_power_is_cut_at_once() -> None:
+    disk = FaultyDisk(written())
+    drive(open_log(disk).erase([ERASURE]))
+
+    for seed in range(20):
+        check_done(disk.crash(seed))
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "sync_names"])
 def test_a_failing_disk_ends_it_and_the_next_start_finishes_it(operation: Operation) -> None:
     disk = FaultyDisk(written())
-    log = opened(disk)
+    log = open_log(disk)
     disk.fail(operation, name="" if operation == "sync_names" else "*.tmp")
 
     with pytest.raises(LogFailed):
         drive(log.erase([ERASURE]))
 
     assert log.state == "failed"
-    left = disk.restart()
-    check_half_done(left)
-    check_done(left)
+    check_next_process_finishes_it(disk.restart())
 
 
 def test_a_full_disk_postpones_it() -> None:
     disk = FaultyDisk(written())
-    log = opened(disk)
-    used = sum(map(len, disk.files().values()))
+    log = open_log(disk)
+    used = used_bytes(disk)
     for spare in (0, 100, 500, 1_000):
         disk.capacity_bytes = used + spare
         with pytest.raises(LogFull):

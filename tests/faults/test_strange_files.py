@@ -9,16 +9,24 @@ from crc32c import crc32c
 from signalhub.log.record import encode_batch, encode_entry
 from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN, Header, encode_header, segment_name
+from signalhub.log.survey import Damage
 from signalhub.testing import FaultyDisk
-from tests.faults.archive import archive, examine, flipped, opened
-from tests.support.memory.log_workload import EPOCH, Ledger, Run, go_on
+from tests.faults.archive import Files, archive, examine, flipped
+from tests.support.memory.log_workload import EPOCH, Ledger, Run, go_on, opened
+
+
+def damage_of(files: Files) -> Damage:
+    """The damage that was found, and nothing was changed."""
+    disk = FaultyDisk(files)
+    found = recover(disk, repair=True).damage
+    assert found is not None
+    assert disk.files() == files
+    return found
 
 
 def test_a_missing_segment_is_named() -> None:
     for name in (*archive().sealed, archive().unsealed):
-        files = {k: v for k, v in archive().files.items() if k != name}
-
-        found = examine(files)
+        found = examine(archive().without(name))
 
         assert found.recovery.damage is not None
         assert found.recovery.damage.segment == name
@@ -28,137 +36,88 @@ def test_a_missing_segment_is_named() -> None:
 
 def test_a_missing_last_segment_is_never_silent() -> None:
     """After a segment that waits for its seal, nothing but the published head knows of it."""
-    files = {k: v for k, v in archive().files.items() if k != archive().active}
-    total = len(archive().ledger.submitted)
+    found = recover(FaultyDisk(archive().without(archive().active)), repair=True)
+    lost_to = len(archive().submitted)
 
-    found = recover(FaultyDisk(files), repair=True)
-
-    assert found.damage is not None or (found.epoch, found.lost_to) == (EPOCH + 1, total)
-
-
-def test_a_missing_last_segment_after_a_sealed_one_is_named() -> None:
-    files = {
-        k: v for k, v in archive().files.items() if k not in (archive().active, archive().unsealed)
-    }
-
-    found = recover(FaultyDisk(files), repair=True)
-
-    assert found.damage is not None
-    assert found.damage.segment == archive().unsealed
+    assert found.damage is not None or (found.epoch, found.lost_to) == (EPOCH + 1, lost_to)
+    sealed_only = archive().without(archive().active, archive().unsealed)
+    assert damage_of(sealed_only).segment == archive().unsealed
 
 
 def test_a_folder_without_any_segment_is_not_taken_for_a_new_log() -> None:
     for kept in ("head", archive().deleted):
-        files = {kept: archive().files[kept]}
-
-        found = recover(FaultyDisk(files), repair=True)
-
-        assert found.damage is not None
-        assert found.damage.segment.endswith(".log")
+        assert damage_of({kept: archive().files[kept]}).segment.endswith(".log")
 
 
 def test_a_missing_or_broken_footer_of_a_deleted_segment_is_damage() -> None:
     content = archive().files[archive().deleted]
-    for hurt in (None, b"", content[:-1], flipped(content, 500)):
-        files = {k: v for k, v in archive().files.items() if k != archive().deleted}
-        if hurt is not None:
-            files[archive().deleted] = hurt
-
-        found = examine(files)
+    for hurt in (
+        {},
+        *({archive().deleted: one} for one in (b"", content[:-1], flipped(content, 500))),
+    ):
+        found = examine(archive().without(archive().deleted) | hurt)
 
         assert found.recovery.damage is not None
 
 
-def test_a_renamed_segment_is_found_out() -> None:
+def test_renamed_swapped_and_duplicated_segments_are_noticed() -> None:
+    files = archive().files
     for name in (*archive().sealed, archive().unsealed, archive().active):
-        files = {k: v for k, v in archive().files.items() if k != name}
-        files[segment_name(int(name[:20]) + 1)] = archive().files[name]
-
-        found = examine(files)
-
-        assert found.recovery.damage is not None
-
-
-def test_a_duplicated_segment_is_found_out() -> None:
+        renamed = {segment_name(int(name[:20]) + 1): files[name]}
+        assert examine(archive().without(name) | renamed).recovery.damage is not None
     for name in archive().sealed:
-        base = int(name[:20])
-        for other in (base + 1, base + 10**6, 10**15):
-            twin = segment_name(other)
-
-            found = examine(archive().files | {twin: archive().files[name]})
-
+        for base in (int(name[:20]) + 1, int(name[:20]) + 10**6, 10**15):
+            found = examine(files | {segment_name(base): files[name]})
             assert found.recovery.damage is not None
-            assert any(twin in problem for problem in found.report.problems)
-
-
-def test_swapped_segments_are_found_out() -> None:
+            assert any(segment_name(base) in problem for problem in found.report.problems)
     one, other, *_ = archive().sealed
-    files = archive().files | {one: archive().files[other], other: archive().files[one]}
-
-    found = examine(files)
-
-    assert found.recovery.damage is not None
-    assert found.recovery.damage.segment == one
+    assert damage_of(files | {one: files[other], other: files[one]}).segment == one
 
 
-def test_a_segment_of_another_log_is_found_out() -> None:
+def test_a_segment_of_another_log_is_noticed() -> None:
     """The same offsets, the same epoch, everything right but the chain."""
     disk = FaultyDisk()
     run = Run(disk, Ledger(), Random(22))
     name = archive().sealed[1]
-    base, size = int(name[:20]), archive().footers[name]
-    submitted = archive().ledger.submitted
-    while run.log.segments[-1].base <= base:
-        count = min(3, len(submitted) - len(run.ledger.submitted))
+    submitted = archive().submitted
+    while run.log.segments[-1].base <= int(name[:20]):
         begin = len(run.ledger.submitted)
-        run.ledger.submitted += submitted[begin : begin + count]
-        run.log.append(submitted[begin : begin + count])
+        run.ledger.submitted += submitted[begin : begin + 3]
+        run.log.append(submitted[begin : begin + 3])
         run.upkeep()
     impostor = disk.files()[name]
-    assert len(impostor) >= size
+    assert len(impostor) >= archive().footers[name]
     assert impostor != archive().files[name], "salts differ"
 
-    found = recover(FaultyDisk(archive().files | {name: impostor}), repair=True)
-
-    assert found.damage is not None
-    assert "chain" in found.damage.reason
+    assert "chain" in damage_of(archive().files | {name: impostor}).reason
 
 
 def test_a_segment_of_a_newer_program_is_left_alone() -> None:
     for name in (archive().sealed[0], archive().active):
-        content = archive().files[name]
         header = bytearray(encode_header(Header(EPOCH, int(name[:20]), 0)))
         header[8] = 2
-        newer = with_fresh_checksum(bytes(header)) + content[BATCHES_BEGIN:]
+        header[-4:] = crc32c(header[:-4]).to_bytes(4, "little")
+        newer = bytes(header) + archive().files[name][BATCHES_BEGIN:]
 
-        found = examine(archive().files | {name: newer})
+        found = examine(archive().files | {name: newer}).recovery.damage
 
-        assert found.recovery.damage is not None
-        assert found.recovery.damage.segment == name
-        assert "version 2" in found.recovery.damage.reason
-
-
-def with_fresh_checksum(header: bytes) -> bytes:
-    return header[:-4] + crc32c(header[:-4]).to_bytes(4, "little")
+        assert found is not None
+        assert found.segment == name
+        assert "version 2" in found.reason
 
 
 def test_a_batch_of_a_newer_program_is_not_taken_for_a_torn_one() -> None:
     """Cutting it would throw away what somebody was told is safe."""
     name = archive().active
-    log = opened(archive().files)
+    log = opened(FaultyDisk(archive().files))
     end, head = log.segments[-1].bytes, log.head
-    entry = encode_entry(archive().ledger.submitted[0], bytes(16))
+    entry = encode_entry(archive().submitted[0], bytes(16))
     batch = bytearray(encode_batch([entry], first=head, epoch=EPOCH, durable=head, time_ms=0))
     batch[10] = 2
     batch[4:8] = crc32c(batch[8:]).to_bytes(4, "little")
-    files = archive().files | {name: archive().files[name][:end] + bytes(batch)}
-    disk = FaultyDisk(files)
 
-    found = recover(disk, repair=True)
-
-    assert found.damage is not None
-    assert "version 2" in found.damage.reason
-    assert disk.files() == files
+    newer = archive().files[name][:end] + bytes(batch)
+    assert "version 2" in damage_of(archive().files | {name: newer}).reason
 
 
 def test_foreign_files_are_listed_and_left_alone() -> None:
@@ -172,8 +131,7 @@ def test_foreign_files_are_listed_and_left_alone() -> None:
     disk = FaultyDisk(archive().files | strangers)
 
     found = recover(disk, repair=True)
-    ledger = Ledger([*archive().ledger.submitted], removed=archive().first)
-    go_on(disk, ledger)
+    go_on(disk, archive().ledger())
 
     assert found.damage is None
     assert set(found.foreign) == set(strangers)

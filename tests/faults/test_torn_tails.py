@@ -17,21 +17,19 @@ from hypothesis import strategies as st
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.record import ENTRY_HEADER_BYTES, HEADER_BYTES
-from signalhub.log.recovery import LogRecovery, recover
+from signalhub.log.recovery import recover
 from signalhub.log.segment import BATCHES_BEGIN
-from signalhub.testing import FakeClock, FaultyDisk, PowerCut
+from signalhub.testing import FaultyDisk, PowerCut
 from signalhub.testing.disk import SECTOR_BYTES
 from signalhub.wire.entry import Entry
 from tests.faults.archive import flipped
+from tests.support.memory.log import as_entry
 from tests.support.memory.log_workload import (
     EPOCH,
     Ledger,
-    Run,
     Sync,
-    as_submitted,
-    log_settings,
     make_entries,
-    survive,
+    opened,
 )
 from tests.support.volume import FAULTS, SEEDS, thinned, volume
 
@@ -109,10 +107,10 @@ def long_tail(*, is_prepared: bool = False) -> Scene:
     return scene
 
 
-def assert_cut(scene: Scene, content: bytes, position: int, head: int) -> LogRecovery:
+def assert_cut(scene: Scene, content: bytes, position: int, head: int) -> None:
     """Recovery cuts exactly there, keeps the cut bytes, and changes nothing else."""
     disk = scene.disk_with(content)
-    before = disk.files()
+    expected = disk.files()
 
     found = recover(disk, repair=True)
 
@@ -120,50 +118,33 @@ def assert_cut(scene: Scene, content: bytes, position: int, head: int) -> LogRec
     assert found.damage is None
     assert (found.head, found.epoch, found.epoch_changed) == (head, EPOCH, False)
     rest = content[position:]
-    if not rest.strip(b"\0"):
-        assert found.torn is None
-        saved = {}
-    else:
+    if rest.strip(b"\0"):
         assert found.torn is not None
-        assert found.torn.segment == scene.segment
-        assert found.torn.position == position
+        assert (found.torn.segment, found.torn.position) == (scene.segment, position)
         assert found.torn.saved_as is not None
-        kept = after[found.torn.saved_as]
+        kept = expected[found.torn.saved_as] = after[found.torn.saved_as]
         assert len(kept) == found.torn.bytes
-        assert rest.rstrip(b"\0") == kept.rstrip(b"\0")
         assert rest.startswith(kept)
-        saved = {found.torn.saved_as: kept}
+        assert rest.rstrip(b"\0") == kept.rstrip(b"\0")
+    else:
+        assert found.torn is None
     assert after[scene.segment][:position] == content[:position]
     assert not after[scene.segment][position:].strip(b"\0")
-    unchanged = {scene.segment, "head"}
-    assert {k: v for k, v in after.items() if k not in unchanged} == {
-        k: v for k, v in (before | saved).items() if k not in unchanged
+    unchanged = after.keys() - {scene.segment, "head"}
+    assert {name: after[name] for name in unchanged} == {
+        name: data for name, data in expected.items() if name not in (scene.segment, "head")
     }
-    return found
-
-
-def assert_holds(scene: Scene, disk: FaultyDisk, head: int) -> None:
-    """The log reads back as it was written, up to the head."""
-    log = reopened(disk)
-    stored = [*Reader(log).scan(0)]
-    assert [as_submitted(one) for one in stored] == [*scene.entries[:head]]
-    log.close()
 
 
 def first_difference(scene: Scene, content: bytes) -> int:
     """The first byte that is not what was written, or missing; the end if there is none."""
     end = min(len(content), scene.end)
-    at = next(at for at in range(0, end + 1, 64) if differs(scene, content, at, end))
-    return next((one for one in range(at, end) if content[one] != scene.content[one]), end)
-
-
-def differs(scene: Scene, content: bytes, at: int, end: int) -> bool:
-    piece = slice(at, min(at + 64, end))
-    return at + 64 > end or content[piece] != scene.content[piece]
+    pairs = enumerate(zip(content[:end], scene.content, strict=False))
+    return next((at for at, (now, then) in pairs if now != then), end)
 
 
 def reopened(disk: FaultyDisk, sync: Sync = "os") -> Log:
-    return Log(disk, log_settings(sync, ROOM), recover(disk, repair=True), clock=FakeClock())
+    return opened(disk, sync=sync, segment_bytes=ROOM)
 
 
 @pytest.mark.parametrize("share", thinned(range(SHARES), 1))
@@ -175,22 +156,23 @@ def test_every_truncation_of_the_last_8_kib_is_cut_at_the_last_good_batch(share:
         assert_cut(scene, scene.content[:size], position, head)
 
 
+def test_every_whole_batch_is_kept_and_reads_back_as_it_was_written() -> None:
+    scene = long_tail()
+
+    for position, head in scene.boundaries:
+        log = reopened(scene.disk_with(scene.content[: position + 7]))
+        assert [as_entry(one) for one in Reader(log).scan(0)] == [*scene.entries[:head]]
+
+
 @pytest.mark.parametrize("is_prepared", [False, True])
 def test_every_flipped_bit_of_the_last_three_records_is_noticed(is_prepared: bool) -> None:
     scene = long_tail(is_prepared=is_prepared)
     begin = scene.boundaries[-4][0]
 
+    assert_cut(scene, scene.content, *scene.boundaries[-1])
     for bit in range(8 * begin, 8 * scene.end, STRIDE):
         position, head = scene.batch_at(bit // 8)
         assert_cut(scene, flipped(scene.content, bit), position, head)
-
-
-@pytest.mark.parametrize("is_prepared", [False, True])
-def test_an_untouched_tail_is_kept_whole(is_prepared: bool) -> None:
-    scene = long_tail(is_prepared=is_prepared)
-
-    assert_cut(scene, scene.content, *scene.boundaries[-1])
-    assert_holds(scene, scene.disk_with(scene.content), len(scene.entries))
 
 
 def scrambled(scene: Scene, rng: Random) -> bytes:
@@ -227,13 +209,6 @@ def test_scrambled_sectors_are_never_taken_for_entries(share: int) -> None:
         seen.add(head)
 
     assert len(seen) > 8
-
-
-def test_what_is_left_after_a_cut_is_read_back_as_it_was_written() -> None:
-    scene = long_tail()
-
-    for position, head in scene.boundaries:
-        assert_holds(scene, scene.disk_with(scene.content[: position + 7]), head)
 
 
 def equal_batches(count: int, mark: bytes) -> list[list[Entry]]:
@@ -283,7 +258,7 @@ def test_what_was_cut_never_comes_back(sync: Sync) -> None:
             pass
         for seed in range(volume(FAULTS, 60)):
             found = reopened(disk.crash(seed), sync)
-            stored = [as_submitted(one) for one in Reader(found).scan(0)]
+            stored = [as_entry(one) for one in Reader(found).scan(0)]
             assert stored == submitted[: found.head]
     else:
         pytest.fail("the log never came to an end")
@@ -310,27 +285,6 @@ def test_torn_bytes_are_safe_before_they_are_cut() -> None:
         if is_complete:
             return
     pytest.fail("the recovery never came to an end")
-
-
-def test_a_torn_tail_is_saved_beside_what_was_saved_before() -> None:
-    """Tearing the same place twice keeps both."""
-    scene = make_scene(equal_batches(3, b"x"), 1)
-    disk = scene.disk_with(scene.content[:-10])
-    first = recover(disk, repair=True)
-    run = Run(disk, Ledger([*scene.entries[: first.head]], acked=first.head), Random(1))
-    run.append(1)
-    files = disk.files()
-    files[scene.segment] = files[scene.segment][: run.log.segments[-1].bytes - 5]
-    files["head"] = scene.files["head"]
-    disk = FaultyDisk(files)
-
-    second = recover(disk, repair=True)
-
-    assert first.torn is not None
-    assert second.torn is not None
-    assert first.torn.position == second.torn.position
-    assert first.torn.saved_as != second.torn.saved_as
-    assert {first.torn.saved_as, second.torn.saved_as} <= set(disk.names())
 
 
 bodies = st.one_of(st.binary(max_size=80), st.integers(0, 1_200).map(bytes), st.just(b"SH" * 40))
@@ -362,13 +316,3 @@ def test_any_tail_is_cut_where_it_first_differs_from_what_was_written(
         position, head = scene.batch_at(len(content))
 
     assert_cut(scene, bytes(content), position, head)
-
-
-def test_the_ledger_and_the_scenes_agree() -> None:
-    """A scene is a log like any other: what was published survives, the rest is a prefix."""
-    scene = long_tail()
-    ledger = Ledger([*scene.entries], acked=scene.boundaries[0][1])
-
-    survive(scene.disk_with(scene.content[:-1]), ledger, sync="os")
-
-    assert ledger.acked == scene.boundaries[-2][1]

@@ -52,7 +52,7 @@ def fill(log: Log, count: int, stream: str = "orders", *, first_seq: int = 1) ->
 
 
 def fill_segments(log: Log, count: int) -> list[Entry]:
-    """Append until there are so many segments, the last of them with one entry."""
+    """Append until there are `count` segments, the last of them with one entry."""
     entries: list[Entry] = []
     while len(log.segments) < count:
         entries += fill(log, 1, first_seq=len(entries) + 1)
@@ -62,6 +62,19 @@ def fill_segments(log: Log, count: int) -> list[Entry]:
 def do_upkeep(log: Log) -> int:
     """Everything that can wait; returns in how many slices."""
     return sum(1 for _ in log.upkeep())
+
+
+def sealed_log(count: int, segment_bytes: int = 2_000) -> tuple[FaultyDisk, Log]:
+    """A log of `count` segments, all sealed but the last, and its disk."""
+    disk = FaultyDisk()
+    log = open_log(disk, segment_bytes=segment_bytes)
+    fill_segments(log, count)
+    do_upkeep(log)
+    return disk, log
+
+
+def used_bytes(disk: FaultyDisk) -> int:
+    return sum(map(len, disk.files().values()))
 
 
 def as_entry(stored: StoredEntry) -> Entry:

@@ -8,6 +8,8 @@ holds it against the ledger. Everything follows from the seed.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -21,7 +23,10 @@ from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.verify import verify
 from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
+from signalhub.testing.disk import Operation
 from signalhub.wire.entry import Entry, Kind, StoredEntry
+from tests.support.memory.log import as_entry
+from tests.support.volume import thinned
 
 Sync = Literal["always", "interval", "os"]
 Stream = tuple[str, int]
@@ -29,13 +34,29 @@ Stream = tuple[str, int]
 SEGMENT_BYTES = 6 * 1024
 STREAMS: tuple[Stream, ...] = (("mail/alice", 1), ("orders", 1), ("orders", 2), ("preise/größe", 7))
 ENDLESS = 2**30
-# A log made anew takes its epoch from the clock.
+# A new log takes its epoch from the clock.
 EPOCH = FakeClock().now_ms() // 1000
+
+# At which call an operation may fail. Names change seldom, so there are fewer moments for that.
+CALLS = thinned(range(1, 51))
+MOMENTS: dict[Operation, Sequence[int]] = {
+    "sync": CALLS,
+    "write": CALLS,
+    "sync_names": range(1, 13),
+    "create": range(1, 13),
+    "rename": range(1, 11),
+}
 
 
 def log_settings(sync: Sync = "always", segment_bytes: int = SEGMENT_BYTES) -> model.LogSettings:
     """Segments far smaller than the settings file allows, so that a short run rolls often."""
     return model.LogSettings(sync=sync, segment_bytes=segment_bytes, segment_s=3_600.0)
+
+
+def opened(disk: Disk, *, sync: Sync = "always", segment_bytes: int = SEGMENT_BYTES) -> Log:
+    """The log in a folder, after recovery."""
+    settings = log_settings(sync, segment_bytes)
+    return Log(disk, settings, recover(disk, repair=True), clock=FakeClock())
 
 
 @dataclass
@@ -181,7 +202,7 @@ class Run:
 
 
 def live(disk: FaultyDisk, ledger: Ledger, seed: int, steps: int, sync: Sync = "always") -> None:
-    """A whole life, or as much of it as the disk allows."""
+    """A whole run, or as much of it as the disk allows."""
     run = Run(disk, ledger, Random(seed), sync=sync)
     run.live(steps)
     run.close()
@@ -246,18 +267,17 @@ def assert_stream(reader: Reader, stream: Stream, stored: list[StoredEntry]) -> 
 def assert_same(stored: list[StoredEntry], ledger: Ledger, first: int) -> None:
     assert [one.offset for one in stored] == [*range(first, first + len(stored))]
     for one in stored:
-        assert as_submitted(one) == ledger.submitted[one.offset]
+        assert as_entry(one) == ledger.submitted[one.offset]
 
 
-def as_submitted(stored: StoredEntry) -> Entry:
-    return Entry(
-        stored.kind,
-        stored.stream,
-        stored.stream_epoch,
-        stored.seq,
-        stored.at_ms,
-        stored.body,
-    )
+@contextmanager
+def explained(*circumstances: object) -> Iterator[None]:
+    """A failure inside says under which circumstances it happened."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(" ".join(map(str, circumstances)))
+        raise
 
 
 def go_on(disk: FaultyDisk, ledger: Ledger, *, sync: Sync = "always", seed: int = 0) -> None:

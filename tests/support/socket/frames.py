@@ -18,10 +18,21 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def masked_frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0) -> bytes:
-    """One frame as a client sends it."""
+def masked_frame(
+    opcode: int,
+    payload: bytes = b"",
+    *,
+    fin: bool = True,
+    rsv: int = 0,
+    mask: bytes | None = MASK,
+    length: bytes | None = None,
+) -> bytes:
+    """One frame as a client sends it; `length` replaces the honest length field."""
     first = (0x80 if fin else 0) | rsv << 4 | opcode
-    return bytes((first,)) + _length(len(payload)) + MASK + _mask(payload)
+    size = _length(len(payload)) if length is None else length
+    if mask is None:
+        return bytes((first,)) + size + payload
+    return bytes((first, size[0] | 0x80)) + size[1:] + mask + _masked(payload, mask)
 
 
 def fragments(payload: bytes, *cuts: int, opcode: int = TEXT) -> list[bytes]:
@@ -42,16 +53,16 @@ def close_payload(code: int, reason: str = "") -> bytes:
 
 def _length(count: int) -> bytes:
     if count < 126:
-        return bytes((0x80 | count,))
+        return bytes((count,))
     if count < 65_536:
-        return b"\xfe" + count.to_bytes(2, "big")
-    return b"\xff" + count.to_bytes(8, "big")
+        return b"\x7e" + count.to_bytes(2, "big")
+    return b"\x7f" + count.to_bytes(8, "big")
 
 
-def _mask(payload: bytes) -> bytes:
+def _masked(payload: bytes, mask: bytes) -> bytes:
     # One exclusive-or of two long integers: megabytes take milliseconds.
     size = len(payload)
-    key = (MASK * (size // 4 + 1))[:size]
+    key = (mask * (size // 4 + 1))[:size]
     return (int.from_bytes(payload, "big") ^ int.from_bytes(key, "big")).to_bytes(size, "big")
 
 
@@ -60,6 +71,10 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._buffer
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes."""

@@ -117,7 +117,7 @@ class Guest:
         return told
 
     async def messages(self, number: int) -> list[Told]:
-        """The next so many frames, which must all be messages."""
+        """The next frames, which must all be messages."""
         return [await self.receive("message") for _ in range(number)]
 
     async def error(self) -> Told:

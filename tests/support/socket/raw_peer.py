@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from itertools import cycle
 from typing import NamedTuple
 
 from signalhub.wire.frames import Opcode
+from tests.support.socket.frames import FrameReader, masked_frame
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-MASK = b"\x37\xfa\x21\x3d"
 UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: hub\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + KEY + b"\r\n\r\n"
@@ -21,6 +20,8 @@ UPGRADE = (
 # Autobahn's choice too: a prime, so that pieces never line up with anything.
 LONG_PIECE = 997
 BYTEWISE_MAX = 2048
+
+frame = masked_frame
 
 Heard = tuple[str, bytes | int | None]
 
@@ -49,34 +50,6 @@ def pong(payload: bytes = b"") -> Heard:
 
 def closed(code: int | None) -> Heard:
     return "close", code
-
-
-def frame(
-    opcode: int,
-    payload: bytes = b"",
-    *,
-    fin: bool = True,
-    rsv: int = 0,
-    mask: bytes | None = MASK,
-    length: bytes | None = None,
-) -> bytes:
-    """One frame as a client sends it; `length` replaces the honest length field."""
-    first = (0x80 if fin else 0) | rsv << 4 | opcode
-    if length is None:
-        length = _length(len(payload))
-    second = bytes((length[0] | (0x80 if mask else 0),)) + length[1:]
-    if mask is None:
-        return bytes((first,)) + second + payload
-    masked = bytes(byte ^ key for byte, key in zip(payload, cycle(mask), strict=False))
-    return bytes((first,)) + second + mask + masked
-
-
-def _length(count: int) -> bytes:
-    if count < 126:
-        return bytes((count,))
-    if count < 65_536:
-        return b"\x7e" + count.to_bytes(2, "big")
-    return b"\x7f" + count.to_bytes(8, "big")
 
 
 def fragments(*parts: bytes, opcode: int = Opcode.TEXT) -> bytes:
@@ -147,22 +120,11 @@ async def _send(client: socket.socket, sent: bytes, in_one_piece: bool) -> None:
 
 
 def _frames(received: bytes) -> Iterator[Heard]:
-    at = 0
-    while at < len(received):
-        first, second = received[at], received[at + 1]
-        assert first & 0xF0 == 0x80, "the hub neither fragments nor sets reserved bits"
-        assert second < 0x80, "the hub does not mask"
-        at += 2
-        if second >= 126:
-            width = 2 if second == 126 else 8
-            second = int.from_bytes(received[at : at + width], "big")
-            at += width
-        payload = received[at : at + second]
-        assert len(payload) == second, "the last frame was cut short"
-        at += second
-        opcode = Opcode(first & 0x0F)
-        if opcode is Opcode.CLOSE:
+    reader = FrameReader()
+    for opcode, payload in reader.feed(received):
+        if opcode == Opcode.CLOSE:
             payload[2:].decode()
             yield closed(int.from_bytes(payload[:2], "big") if payload else None)
         else:
-            yield opcode.name.lower(), payload
+            yield Opcode(opcode).name.lower(), payload
+    assert reader.is_empty, "the last frame was cut short"

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import SimpleQueue
+from typing import Any, Literal
 
 import pytest
 
@@ -21,13 +22,14 @@ PATIENCE_S = 10.0
 
 
 class Caller:
-    """Submits entries and keeps what it is told; may keep the commit thread waiting."""
+    """Submits entries and keeps the reports; may keep the commit thread waiting."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, disk: FaultyDisk, **settings: Any) -> None:
+        self.log: Log = open_log(disk, **settings)
         self.outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
-        self.commit = GroupCommit(log, self._report)
+        self.commit = GroupCommit(self.log, self._report)
         self._seq = 0
 
     def _report(self, outcome: Outcome) -> None:
@@ -41,11 +43,27 @@ class Caller:
     def hear(self) -> Outcome:
         return self.outcomes.get(timeout=PATIENCE_S)
 
+    def hear_to(self, end: int) -> list[Outcome]:
+        """The reports up to an offset or a refusal."""
+        outcomes = [self.hear()]
+        while isinstance(outcomes[-1], Committed) and outcomes[-1].end < end:
+            outcomes.append(self.hear())
+        return outcomes
+
+    def refusal(self) -> NotCommitted:
+        outcome = self.hear()
+        assert isinstance(outcome, NotCommitted)
+        return outcome
+
     def hold(self) -> None:
         """Let the thread wait in its next report, so that a queue builds up."""
         self.may_go_on.clear()
         self.submit()
         self.hear()
+
+    def close(self) -> None:
+        self.may_go_on.set()
+        self.commit.close()
 
 
 @pytest.fixture
@@ -54,65 +72,46 @@ def disk() -> FaultyDisk:
 
 
 @pytest.fixture
-def log(disk: FaultyDisk) -> Log:
-    return open_log(disk)
-
-
-@pytest.fixture
-def caller(log: Log) -> Iterator[Caller]:
-    caller = Caller(log)
+def caller(disk: FaultyDisk) -> Iterator[Caller]:
+    caller = Caller(disk)
     yield caller
-    caller.may_go_on.set()
-    caller.commit.close()
+    caller.close()
 
 
-def committed_to(caller: Caller, end: int) -> list[Outcome]:
-    outcomes = [caller.hear()]
-    while isinstance(outcomes[-1], Committed) and outcomes[-1].end < end:
-        outcomes.append(caller.hear())
-    return outcomes
-
-
-def test_offsets_are_given_at_once_and_reported_in_order(caller: Caller, log: Log) -> None:
-    assert [caller.submit(count) for count in (1, 3, 2)] == [0, 1, 4]
-
-    end = 0
-    for outcome in committed_to(caller, 6):
-        assert isinstance(outcome, Committed)
-        assert outcome.first == end
-        end = outcome.end
-    assert log.head == log.durable_head == end == 6
-    assert [one.seq for one in contents(log)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_log_that_goes_on_goes_on_with_its_offsets(disk: FaultyDisk) -> None:
+def test_offsets_are_given_at_once_and_reported_in_order(disk: FaultyDisk) -> None:
     first = open_log(disk)
     fill(first, 3)
     first.close()
-    caller = Caller(open_log(disk))
+    caller = Caller(disk)
 
-    assert caller.submit() == 3
-    assert caller.hear() == Committed(3, 4)
-    caller.commit.close()
+    assert [caller.submit(count) for count in (1, 3, 2)] == [3, 4, 7]
+
+    end = 3
+    for outcome in caller.hear_to(9):
+        assert isinstance(outcome, Committed)
+        assert outcome.first == end
+        end = outcome.end
+    assert caller.log.head == caller.log.durable_head == end == 9
+    assert [one.seq for one in contents(caller.log)[3:]] == [1, 2, 3, 4, 5, 6]
+    caller.close()
 
 
-def test_whatever_has_gathered_is_committed_together(caller: Caller) -> None:
+def test_a_single_entry_does_not_wait_and_what_has_gathered_is_committed_together(
+    caller: Caller,
+) -> None:
+    for offset in range(5):
+        caller.submit()
+        assert caller.hear() == Committed(offset, offset + 1)
     caller.hold()
     for _ in range(10):
         caller.submit()
 
     caller.may_go_on.set()
 
-    assert caller.hear() == Committed(1, 11)
+    assert caller.hear() == Committed(6, 16)
 
 
-def test_a_lonely_entry_does_not_wait_for_others(caller: Caller) -> None:
-    for offset in range(5):
-        caller.submit()
-        assert caller.hear() == Committed(offset, offset + 1)
-
-
-def test_a_long_queue_is_committed_in_several_batches(caller: Caller, log: Log) -> None:
+def test_a_long_queue_is_committed_in_several_batches(caller: Caller) -> None:
     caller.hold()
     for _ in range(5):
         caller.submit(1, size=400_000)
@@ -121,33 +120,37 @@ def test_a_long_queue_is_committed_in_several_batches(caller: Caller, log: Log) 
 
     caller.may_go_on.set()
 
-    outcomes = committed_to(caller, 5_007)
+    outcomes = caller.hear_to(5_007)
     assert outcomes[:4] == [Committed(1, 3), Committed(3, 5), Committed(5, 6), Committed(6, 7)]
     assert len(outcomes) == 6
-    assert log.head == 5_007
+    assert caller.log.head == 5_007
 
 
-def test_a_full_disk_refuses_everything_queued(caller: Caller, disk: FaultyDisk, log: Log) -> None:
+@pytest.mark.parametrize("size", [10, 5 * 2**20], ids=["in its batch", "in the next batch"])
+def test_a_full_disk_refuses_everything_queued(caller: Caller, disk: FaultyDisk, size: int) -> None:
+    """What follows a refused entry has a later position, so it must not be stored either."""
     caller.hold()
-    caller.submit(2)
+    caller.submit(2, size)
     caller.submit(3)
-    disk.capacity_bytes = 0
+    disk.fail("write", error=errno.ENOSPC, name="*.log")
 
     caller.may_go_on.set()
 
-    outcome = caller.hear()
-    assert isinstance(outcome, NotCommitted)
-    assert (outcome.first, outcome.end) == (1, 6)
-    assert isinstance(outcome.error, LogFull)
-    assert (log.head, log.state) == (1, "full")
+    refusal = caller.refusal()
+    assert (refusal.first, refusal.end) == (1, 6)
+    assert isinstance(refusal.error, LogFull)
+    assert (caller.log.head, caller.log.state) == (1, "full")
+    caller.commit.resume()
+    caller.submit()
+    assert caller.hear() == Committed(1, 2)
 
 
 def test_what_is_submitted_before_the_caller_knows_is_dropped(
-    caller: Caller, disk: FaultyDisk, log: Log
+    caller: Caller, disk: FaultyDisk
 ) -> None:
     disk.capacity_bytes = 0
     caller.submit(2)
-    assert isinstance(caller.hear(), NotCommitted)
+    caller.refusal()
     disk.capacity_bytes = None
 
     assert caller.submit(3) == 2
@@ -155,35 +158,18 @@ def test_what_is_submitted_before_the_caller_knows_is_dropped(
     assert caller.submit(4) == 0
 
     assert caller.hear() == Committed(0, 4)
-    assert [one.seq for one in contents(log)] == [6, 7, 8, 9]
+    assert [one.seq for one in contents(caller.log)] == [6, 7, 8, 9]
     assert caller.outcomes.empty()
-
-
-def test_offsets_stay_dense_over_many_refusals(caller: Caller, disk: FaultyDisk, log: Log) -> None:
-    for round_ in range(20):
-        caller.submit(2)
-        assert caller.hear() == Committed(2 * round_, 2 * round_ + 2)
-        disk.capacity_bytes = 0
-        caller.submit(5)
-        refused = caller.hear()
-        assert isinstance(refused, NotCommitted)
-        assert refused.first == 2 * round_ + 2
-        disk.capacity_bytes = None
-        caller.commit.resume()
-
-    assert log.head == 40
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_after_an_error_everything_is_refused_for_good(
-    caller: Caller, disk: FaultyDisk, operation: str
+    caller: Caller, disk: FaultyDisk, operation: Literal["write", "sync"]
 ) -> None:
-    disk.fail(operation, error=errno.EIO)  # type: ignore[arg-type]
+    disk.fail(operation, error=errno.EIO)
     for _ in range(3):
         caller.submit(2)
-        outcome = caller.hear()
-        assert isinstance(outcome, NotCommitted)
-        assert isinstance(outcome.error, LogFailed)
+        assert isinstance(caller.refusal().error, LogFailed)
         disk.heal()
         caller.commit.resume()
 
@@ -191,36 +177,33 @@ def test_after_an_error_everything_is_refused_for_good(
 def test_a_damaged_log_refuses_everything(disk: FaultyDisk) -> None:
     fill(open_log(disk), 3)
     disk.open(segment_name(0)).write(b"?", 0)
-    caller = Caller(open_log(disk))
+    caller = Caller(disk)
 
     caller.submit()
 
-    outcome = caller.hear()
-    assert isinstance(outcome, NotCommitted)
-    assert isinstance(outcome.error, LogDamaged)
-    caller.commit.close()
+    assert isinstance(caller.refusal().error, LogDamaged)
+    caller.close()
 
 
 def test_an_unexpected_fault_is_reported_and_ends_the_log(
-    caller: Caller, disk: FaultyDisk, log: Log, caplog: pytest.LogCaptureFixture
+    caller: Caller, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.crash_at(1)
 
     caller.submit()
 
-    outcome = caller.hear()
-    assert isinstance(outcome, NotCommitted)
-    assert isinstance(outcome.error, LogFailed)
-    assert log.state == "failed"
+    assert isinstance(caller.refusal().error, LogFailed)
+    assert caller.log.state == "failed"
     assert [line.levelno for line in caplog.records] == [logging.ERROR]
 
 
 def test_a_listener_that_fails_does_not_harm_the_log(
-    log: Log, caplog: pytest.LogCaptureFixture
+    disk: FaultyDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: Outcome) -> None:
         raise RuntimeError("the loop is closed")
 
+    log = open_log(disk)
     commit = GroupCommit(log, fail)
     commit.submit([entry(1)])
     commit.close()
@@ -231,7 +214,7 @@ def test_a_listener_that_fails_does_not_harm_the_log(
     ]
 
 
-def test_closing_commits_what_is_queued(caller: Caller, log: Log) -> None:
+def test_closing_commits_what_is_queued(caller: Caller) -> None:
     caller.hold()
     caller.submit(4)
     caller.may_go_on.set()
@@ -239,49 +222,48 @@ def test_closing_commits_what_is_queued(caller: Caller, log: Log) -> None:
     caller.commit.close()
 
     assert caller.hear() == Committed(1, 5)
-    assert log.durable_head == 5
+    assert caller.log.durable_head == 5
 
 
 def test_syncs_follow_the_interval_and_not_the_commits(disk: FaultyDisk) -> None:
-    log = open_log(disk, sync="interval", interval_ms=1)
-    caller = Caller(log)
+    caller = Caller(disk, sync="interval", interval_ms=1)
     caller.submit(3)
     assert caller.hear() == Committed(0, 3)
 
     # Nobody announces a sync by the clock, so it is looked for.
     nothing = threading.Event()
     deadline_s = time.monotonic() + PATIENCE_S
-    while log.durable_head < 3:
+    while caller.log.durable_head < 3:
         assert time.monotonic() < deadline_s
         nothing.wait(0.001)
+    caller.close()
 
-    caller.commit.close()
 
-
-def test_a_failed_interval_sync_is_reported(disk: FaultyDisk) -> None:
-    log = open_log(disk, sync="interval", interval_ms=50)
-    caller = Caller(log)
+def test_a_failed_interval_sync_is_reported_and_final(disk: FaultyDisk) -> None:
+    caller = Caller(disk, sync="interval", interval_ms=50)
     disk.fail("sync", error=errno.EIO)
     caller.submit(3)
-    outcomes = [caller.hear()]
-    while isinstance(outcomes[-1], Committed):
-        outcomes.append(caller.hear())
 
-    assert outcomes[-1].first == (3 if len(outcomes) > 1 else 0)
-    assert log.state == "failed"
-    caller.commit.close()
+    *before, last = caller.hear_to(4)
+
+    assert isinstance(last, NotCommitted)
+    assert isinstance(last.error, LogFailed)
+    assert last.first == (3 if before else 0)
+    assert (caller.log.state, caller.log.durable_head) == ("failed", 0)
+    operations = disk.operations
+    caller.close()
+    assert disk.operations == operations
 
 
 def test_nothing_is_synced_before_the_end_if_that_is_the_setting(disk: FaultyDisk) -> None:
-    log = open_log(disk, sync="os")
-    caller = Caller(log)
+    caller = Caller(disk, sync="os")
     caller.submit(3)
     assert caller.hear() == Committed(0, 3)
-    assert log.durable_head == 0
+    assert caller.log.durable_head == 0
 
-    caller.commit.close()
+    caller.close()
 
-    assert log.durable_head == 3
+    assert caller.log.durable_head == 3
     assert recover(disk.crash(1), repair=True).head == 3
 
 
@@ -292,30 +274,26 @@ def wait_for(upkeep: UpkeepThread) -> None:
     assert is_done.wait(PATIENCE_S)
 
 
-def test_upkeep_seals_behind_the_back_of_the_log(disk: FaultyDisk) -> None:
-    log = open_log(disk, segment_bytes=2_000)
-    upkeep = UpkeepThread(log)
-    fill_segments(log, 4)
-
-    wait_for(upkeep)
-    upkeep.close()
-
-    assert [info.is_sealed for info in log.segments] == [True, True, True, False]
-
-
-def test_upkeep_begins_with_what_the_last_process_left(disk: FaultyDisk) -> None:
+def test_upkeep_seals_what_the_last_process_left_and_what_is_written_meanwhile(
+    disk: FaultyDisk,
+) -> None:
     fill_segments(open_log(disk, segment_bytes=2_000), 3)
     log = open_log(disk.restart(), segment_bytes=2_000)
-
     upkeep = UpkeepThread(log)
+    wait_for(upkeep)
+    assert not log.has_upkeep
+
+    fill_segments(log, 6)
     wait_for(upkeep)
     upkeep.close()
 
-    assert not log.has_upkeep
+    assert [info.is_sealed for info in log.segments] == [True] * 5 + [False]
 
 
-def test_a_job_may_come_in_slices(log: Log) -> None:
-    upkeep = UpkeepThread(log)
+def test_a_job_may_come_in_slices_and_one_that_fails_does_not_stop_the_others(
+    disk: FaultyDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    upkeep = UpkeepThread(open_log(disk))
     steps: list[int] = []
 
     def job() -> Iterator[None]:
@@ -323,22 +301,12 @@ def test_a_job_may_come_in_slices(log: Log) -> None:
             steps.append(step)
             yield
 
+    upkeep.run(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
     upkeep.run(job)
     wait_for(upkeep)
     upkeep.close()
 
     assert steps == [0, 1, 2]
-
-
-def test_a_job_that_fails_does_not_stop_the_others(
-    log: Log, caplog: pytest.LogCaptureFixture
-) -> None:
-    upkeep = UpkeepThread(log)
-
-    upkeep.run(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
-    wait_for(upkeep)
-    upkeep.close()
-
     assert [line.message for line in caplog.records] == ["Upkeep of the log failed"]
 
 

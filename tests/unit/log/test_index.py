@@ -1,3 +1,5 @@
+"""What the index finds and forgets; damage to its file is in tests/faults/test_index_damage.py."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from signalhub.log.survey import INDEX_NAME
 from tests.support.memory.log import do_upkeep, entry, open_log, seqs
 
 ENDLESS = 2**30
+NOTHING: frozenset[int] = frozenset()
 
 
 @pytest.fixture
@@ -47,12 +50,15 @@ def update(index: Index, log: Log) -> int:
     return sum(1 for _ in index.update(log.segments))
 
 
-def sealed(log: Log) -> list[int]:
-    return [info.base for info in log.segments if info.is_sealed]
+def execute(disk: SystemDisk, sql: str) -> None:
+    """Change the index behind its back."""
+    connection = apsw.Connection(str(disk.path / INDEX_NAME))
+    connection.execute(sql)
+    connection.close()
 
 
 def holding(log: Log, stream: str, from_seq: int) -> frozenset[int]:
-    """The sealed segments with entries of a stream from a position on, by looking at them all."""
+    """The sealed segments with entries of a stream from a position on, by reading them all."""
     reader = Reader(log)
     found = frozenset(
         info.base
@@ -65,39 +71,23 @@ def holding(log: Log, stream: str, from_seq: int) -> frozenset[int]:
     return found
 
 
-def test_an_empty_index_knows_nothing(index: Index) -> None:
-    assert index.find("orders", 1, 1) == (frozenset(), frozenset())
-
-
 def test_sealed_segments_are_found_by_stream_and_position(index: Index, log: Log) -> None:
-    update(index, log)
-    bases = sealed(log)
+    assert index.find("orders", 1, 1) == (NOTHING, NOTHING)
+    assert update(index, log) > 0
+    assert update(index, log) == 0, "only what is new is added"
 
     known, found = index.find("orders", 1, 31)
-    assert known == frozenset(bases)
+    assert known == frozenset(info.base for info in log.segments if info.is_sealed)
     assert found == holding(log, "orders", 31)
-    assert len(found) == 2
-    assert len(index.find("orders", 1, 1)[1]) == 5
-    assert len(index.find("orders", 1, 50)[1]) == 1
-    assert index.find("orders", 1, 51)[1] == frozenset()
-    assert len(index.find("mail", 1, 1)[1]) == 2
-    assert index.find("mail", 2, 1)[1] == frozenset()
-
-
-def test_an_update_adds_only_what_is_new(index: Index, log: Log) -> None:
-    assert update(index, log) > 0
-
-    assert update(index, log) == 0
-
-
-def test_deleted_segments_are_forgotten(index: Index, log: Log) -> None:
-    update(index, log)
+    for stream, epoch, from_seq, count in (
+        *(("orders", 1, 1, 5), ("orders", 1, 31, 2), ("orders", 1, 50, 1), ("orders", 1, 51, 0)),
+        *(("mail", 1, 1, 2), ("mail", 2, 1, 0)),
+    ):
+        assert len(index.find(stream, epoch, from_seq)[1]) == count
     log.remove(log.segments[:4])
-
     update(index, log)
-
     known, found = index.find("orders", 1, 1)
-    assert known == frozenset(sealed(log))
+    assert known == frozenset(info.base for info in log.segments if info.is_sealed)
     assert found <= known
 
 
@@ -134,87 +124,34 @@ def test_a_reader_opens_only_the_segments_that_matter(
     reader.close()
 
 
-def test_an_index_is_trusted_only_after_it_was_checked(log: Log, disk: SystemDisk) -> None:
-    first = Index(disk)
-    update(first, log)
-    first.close()
-
-    again = Index(disk)
-    assert again.find("orders", 1, 1) == (frozenset(), frozenset())
-    update(again, log)
-
-    assert len(again.find("orders", 1, 1)[1]) == 5
-    again.close()
-
-
-def test_rows_that_changed_behind_its_back_are_noticed(log: Log, disk: SystemDisk) -> None:
-    first = Index(disk)
-    update(first, log)
-    first.close()
-    connection = apsw.Connection(str(index_path(log)))
-    connection.execute("UPDATE stream_range SET stream = 'ordert' WHERE last_seq = 20")
-    connection.close()
-
-    again = Index(disk)
-    update(again, log)
-
-    assert len(again.find("orders", 1, 1)[1]) == 5
-    again.close()
-
-
 @pytest.mark.parametrize(
-    "content", [b"", b"not a database", bytes(8_192), b"SQLite format 3\0" * 99]
+    "change",
+    [
+        "SELECT 1",
+        "UPDATE stream_range SET stream = 'ordert' WHERE last_seq = 20",
+        "PRAGMA user_version = 99",
+    ],
+    ids=["nothing", "rows", "version"],
 )
-def test_a_file_that_is_no_index_is_replaced(disk: SystemDisk, log: Log, content: bytes) -> None:
-    (disk.path / INDEX_NAME).write_bytes(content)
+def test_an_index_is_checked_before_it_is_used(log: Log, disk: SystemDisk, change: str) -> None:
+    first = Index(disk)
+    update(first, log)
+    first.close()
+    execute(disk, change)
 
-    index = Index(disk)
+    again = Index(disk)
+    assert again.find("orders", 1, 1) == (NOTHING, NOTHING)
+    update(again, log)
+
+    assert len(again.find("orders", 1, 1)[1]) == 5
+    again.close()
+
+
+def test_a_segment_that_was_replaced_is_learned_again(
+    index: Index, log: Log, disk: SystemDisk
+) -> None:
     update(index, log)
-
-    assert len(index.find("orders", 1, 1)[1]) == 5
-    index.close()
-
-
-def test_an_index_of_another_version_is_replaced(disk: SystemDisk, log: Log) -> None:
-    connection = apsw.Connection(str(disk.path / INDEX_NAME))
-    connection.execute("CREATE TABLE stream_range (other); PRAGMA user_version = 99")
-    connection.close()
-
-    index = Index(disk)
-    update(index, log)
-
-    assert len(index.find("orders", 1, 1)[1]) == 5
-    index.close()
-
-
-def test_an_index_damaged_inside_is_made_again(disk: SystemDisk, log: Log) -> None:
-    index = Index(disk)
-    update(index, log)
-    index.close()
-    path = disk.path / INDEX_NAME
-    content = path.read_bytes()
-    page = int.from_bytes(content[16:18], "big")
-    path.write_bytes(content[:page] + b"\xff" * (len(content) - page))
-
-    index = Index(disk)
-    assert index.find("orders", 1, 1)[1] == frozenset(), "a reader does without"
-    update(index, log)
-
-    assert len(index.find("orders", 1, 1)[1]) == 5
-    index.close()
-
-
-def test_a_segment_that_was_replaced_is_learned_again(index: Index, log: Log) -> None:
-    update(index, log)
-    info = log.segments[0]
-    connection = apsw.Connection(str(index_path(log)))
-    connection.execute("UPDATE segment SET chain = x'00' WHERE base = ?", (info.base,))
-    connection.close()
+    execute(disk, "UPDATE segment SET chain = x'00' WHERE base = 0")
 
     assert update(index, log) > 0
     assert update(index, log) == 0
-
-
-def index_path(log: Log) -> Path:
-    assert isinstance(log.disk, SystemDisk)
-    return log.disk.path / INDEX_NAME

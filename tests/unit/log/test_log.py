@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-from typing import Literal
 
 import pytest
 
@@ -21,26 +20,31 @@ from tests.support.memory.log import (
     fill,
     fill_segments,
     open_log,
+    sealed_log,
+    used_bytes,
 )
 
-Late = Literal["interval", "os"]
-LATE: tuple[Late, ...] = ("interval", "os")
+late = pytest.mark.parametrize("sync", ["interval", "os"])
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
 
 
 def trace(disk: FaultyDisk) -> list[tuple[str, str]]:
     return [(step.operation, step.name) for step in disk.trace]
 
 
-def test_a_new_log_is_empty_and_has_the_time_as_its_epoch() -> None:
-    log = open_log(FaultyDisk())
+def test_a_new_log_is_empty_and_has_the_time_as_its_epoch(disk: FaultyDisk) -> None:
+    log = open_log(disk)
 
     assert (log.first, log.head, log.durable_head, log.state) == (0, 0, 0, "open")
     assert log.epoch == NOW_MS // 1000
     assert contents(log) == []
 
 
-def test_offsets_are_dense_across_batches_and_restarts() -> None:
-    disk = FaultyDisk()
+def test_offsets_are_dense_across_batches_and_restarts(disk: FaultyDisk) -> None:
     log = open_log(disk)
 
     assert log.append([entry(1), entry(2)]) == 0
@@ -53,8 +57,7 @@ def test_offsets_are_dense_across_batches_and_restarts() -> None:
     assert contents(log) == [entry(seq) for seq in (1, 2, 3, 4)]
 
 
-def test_a_batch_is_one_write_and_one_sync_and_then_it_is_published() -> None:
-    disk = FaultyDisk()
+def test_a_batch_is_one_write_and_one_sync_and_then_it_is_published(disk: FaultyDisk) -> None:
     log = open_log(disk)
     disk.trace.clear()
 
@@ -65,39 +68,29 @@ def test_a_batch_is_one_write_and_one_sync_and_then_it_is_published() -> None:
     assert read_head(disk) == Head(log.epoch, 99, 99)
 
 
-def test_a_batch_knows_the_durable_head_of_its_time() -> None:
-    disk = FaultyDisk()
+def test_a_batch_records_the_durable_head_and_a_salt_for_each_entry(disk: FaultyDisk) -> None:
     clock = FakeClock()
     log = open_log(disk, clock)
-    log.append([entry(1), entry(2)])
-    clock.advance(7)
-    log.append([entry(3)])
-
-    info = log.segments[0]
-    *_, last = scan_batches(disk.open(info.name), BATCHES_BEGIN, info.bytes)
-
-    assert (last.batch.first, last.batch.durable) == (2, 2)
-    assert (last.batch.epoch, last.batch.time_ms) == (log.epoch, NOW_MS + 7_000)
-
-
-def test_no_two_entries_have_the_same_salt() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk)
     log.append([entry(1)] * 3)
+    clock.advance(7)
     log.append([entry(1)] * 2)
-    info = log.segments[0]
 
+    info = log.segments[0]
+    batches = list(scan_batches(disk.open(info.name), BATCHES_BEGIN, info.bytes))
     digests = {
-        entry_digest(located.data, at)
-        for located in scan_batches(disk.open(info.name), BATCHES_BEGIN, info.bytes)
-        for at in entry_positions(located.data, located.batch, located.at)
+        entry_digest(one.data, at)
+        for one in batches
+        for at in entry_positions(one.data, one.batch, one.at)
     }
 
+    last = batches[-1].batch
+    assert (last.first, last.durable) == (3, 3)
+    assert (last.epoch, last.time_ms) == (log.epoch, NOW_MS + 7_000)
     assert len(digests) == 5
 
 
-def test_a_segment_is_full_at_its_size() -> None:
-    log = open_log(FaultyDisk(), segment_bytes=2_000)
+def test_a_segment_is_full_at_its_size(disk: FaultyDisk) -> None:
+    log = open_log(disk, segment_bytes=2_000)
 
     fill(log, 60)
 
@@ -108,19 +101,18 @@ def test_a_segment_is_full_at_its_size() -> None:
     assert [info.base for info in log.segments[1:]] == [info.end for info in log.segments[:-1]]
 
 
-def test_a_batch_larger_than_a_segment_gets_one_of_its_own() -> None:
-    log = open_log(FaultyDisk(), segment_bytes=2_000)
+def test_a_batch_larger_than_a_segment_gets_one_of_its_own(disk: FaultyDisk) -> None:
+    log = open_log(disk, segment_bytes=2_000)
 
-    fill(log, 1)
-    log.append([entry(2, body=bytes(10_000))])
-    fill(log, 1, first_seq=3)
+    for size in (100, 10_000, 100):
+        log.append([entry(log.head + 1, body=bytes(size))])
 
     assert [info.base for info in log.segments] == [0, 1, 2]
     assert len(contents(log)) == 3
 
 
-def test_a_segment_is_full_at_its_age() -> None:
-    disk, clock = FaultyDisk(), FakeClock()
+def test_a_segment_is_full_at_its_age(disk: FaultyDisk) -> None:
+    clock = FakeClock()
     log = open_log(disk, clock, segment_s=60)
     clock.advance(61)
     fill(log, 1)
@@ -134,19 +126,7 @@ def test_a_segment_is_full_at_its_age() -> None:
     assert [info.base for info in log.segments] == [0, 1]
 
 
-def test_setting_the_clock_back_or_forth_changes_no_order() -> None:
-    clock = FakeClock()
-    log = open_log(FaultyDisk(), clock, segment_s=60)
-    for seconds in (-86_400, 2 * 86_400, -86_400):
-        clock.jump(seconds)
-        fill(log, 2)
-
-    assert len(log.segments) == 1
-    assert log.head == 6
-
-
-def test_the_next_segment_is_prepared_when_the_active_one_is_half_full() -> None:
-    disk = FaultyDisk()
+def test_the_next_segment_is_prepared_when_the_active_one_is_half_full(disk: FaultyDisk) -> None:
     log = open_log(disk, segment_bytes=100_000)
     asked: list[int] = []
     log.on_upkeep = lambda: asked.append(log.segments[-1].bytes)
@@ -165,8 +145,7 @@ def test_the_next_segment_is_prepared_when_the_active_one_is_half_full() -> None
     assert disk.open(log.segments[1].name).size() == 100_000
 
 
-def test_a_segment_that_was_not_prepared_in_time_is_made_without() -> None:
-    disk = FaultyDisk()
+def test_a_segment_that_was_not_prepared_in_time_is_created_without(disk: FaultyDisk) -> None:
     log = open_log(disk, segment_bytes=600_000)
     log.append([entry(1, body=bytes(400_000))])
     upkeep = log.upkeep()
@@ -204,8 +183,7 @@ def test_a_prepared_segment_is_not_prepared_again_while_it_is_taken() -> None:
     assert [one.seq for one in contents(open_log(disk.restart()))] == [1, 2]
 
 
-def test_a_closed_log_leaves_no_prepared_segment() -> None:
-    disk = FaultyDisk()
+def test_a_closed_log_leaves_no_prepared_segment(disk: FaultyDisk) -> None:
     log = open_log(disk, segment_bytes=10_000)
     log.append([entry(1, body=bytes(6_000))])
     do_upkeep(log)
@@ -216,9 +194,8 @@ def test_a_closed_log_leaves_no_prepared_segment() -> None:
     assert disk.open_files == 0
 
 
-@pytest.mark.parametrize("sync", LATE)
-def test_a_log_that_syncs_late_commits_what_is_written(sync: Late) -> None:
-    disk = FaultyDisk()
+@late
+def test_a_log_that_syncs_late_commits_what_is_written(disk: FaultyDisk, sync: str) -> None:
     log = open_log(disk, sync=sync)
     disk.trace.clear()
 
@@ -231,37 +208,16 @@ def test_a_log_that_syncs_late_commits_what_is_written(sync: Late) -> None:
     log.sync()
     assert log.durable_head == 3
     assert read_head(disk) == Head(log.epoch, 3, 3)
-
-
-@pytest.mark.parametrize("sync", LATE)
-def test_a_finished_segment_is_synced_before_the_next_is_begun(sync: Late) -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, sync=sync, segment_bytes=2_000)
-
-    fill_segments(log, 2)
-
-    assert log.durable_head == log.segments[1].base == log.head - 1
-    for seed in range(20):
-        assert recover(disk.crash(seed), repair=True).damage is None
-
-
-@pytest.mark.parametrize("sync", LATE)
-def test_closing_syncs(sync: Late) -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, sync=sync)
-    fill(log, 3)
-
+    fill(log, 2)
     log.close()
+    assert recover(disk.crash(1), repair=True).head == 5, "closing syncs"
 
-    assert recover(disk.crash(1), repair=True).head == 3
 
-
-def test_a_full_disk_refuses_a_batch_and_nothing_of_it_stays() -> None:
-    disk = FaultyDisk()
+def test_a_full_disk_refuses_a_batch_and_nothing_of_it_stays(disk: FaultyDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
     before = disk.files()
-    disk.capacity_bytes = sum(map(len, before.values())) + 50
+    disk.capacity_bytes = used_bytes(disk) + 50
 
     with pytest.raises(LogFull, match="free some space"):
         log.append([entry(4)])
@@ -269,24 +225,15 @@ def test_a_full_disk_refuses_a_batch_and_nothing_of_it_stays() -> None:
     assert (log.state, log.head) == ("full", 3)
     assert disk.files() == before
     assert len(contents(log)) == 3
-
-
-def test_a_log_takes_entries_again_when_there_is_room() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk)
-    disk.capacity_bytes = sum(map(len, disk.files().values()))
-    with pytest.raises(LogFull):
-        fill(log, 1)
-
     disk.capacity_bytes = None
     fill(log, 2)
-
-    assert (log.state, log.head) == ("open", 2)
+    assert (log.state, log.head) == ("open", 5)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-def test_want_of_room_found_out_by_a_sync_takes_the_batch_back_for_good(error: int) -> None:
-    disk = FaultyDisk()
+def test_a_sync_that_finds_no_room_takes_the_batch_back_for_good(
+    disk: FaultyDisk, error: int
+) -> None:
     log = open_log(disk)
     fill(log, 2)
     disk.fail("sync", error=error)
@@ -301,8 +248,7 @@ def test_want_of_room_found_out_by_a_sync_takes_the_batch_back_for_good(error: i
     assert [one.seq for one in contents(log)] == [1, 2, 3]
 
 
-def test_a_roll_that_finds_no_room_is_tried_again() -> None:
-    disk = FaultyDisk()
+def test_a_roll_that_finds_no_room_is_tried_again(disk: FaultyDisk) -> None:
     log = open_log(disk, segment_bytes=2_000)
     fill(log, 10)
     disk.fail("create", error=errno.ENOSPC)
@@ -317,26 +263,8 @@ def test_a_roll_that_finds_no_room_is_tried_again() -> None:
     assert [one.seq for one in contents(log)] == list(range(1, head + 4))
 
 
-@pytest.mark.parametrize("operation", ["write", "sync"])
-def test_any_other_error_ends_the_log(operation: Literal["write", "sync"]) -> None:
-    disk = FaultyDisk()
-    log = open_log(disk)
-    fill(log, 2)
-    disk.fail(operation, error=errno.EIO)
-
-    with pytest.raises(LogFailed, match="restart the hub"):
-        log.append([entry(3)])
-
-    assert (log.state, log.head, log.durable_head) == ("failed", 2, 2)
-    disk.heal()
-    with pytest.raises(LogFailed):
-        log.append([entry(3)])
-    assert len(contents(log)) == 2
-
-
-def test_a_late_sync_that_finds_no_room_ends_the_log_too() -> None:
+def test_a_late_sync_that_finds_no_room_ends_the_log_too(disk: FaultyDisk) -> None:
     """Some of it was committed already, so it cannot be taken back."""
-    disk = FaultyDisk()
     log = open_log(disk, sync="interval")
     fill(log, 2)
     disk.fail("sync", error=errno.ENOSPC)
@@ -348,25 +276,21 @@ def test_a_late_sync_that_finds_no_room_ends_the_log_too() -> None:
 
 
 def test_a_damaged_log_can_be_read_but_not_written() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=2_000)
-    fill_segments(log, 4)
-    do_upkeep(log)
-    names = [info.name for info in log.segments]
-    files = {name: data for name, data in disk.files().items() if name != names[2]}
+    disk, log = sealed_log(4)
+    missing = log.segments[2].name
+    disk.remove(missing)
 
-    log = open_log(FaultyDisk(files))
+    log = open_log(FaultyDisk(disk.files()))
 
     assert log.state == "damaged"
     for refused in (lambda: log.append([entry(1)]), log.sync):
-        with pytest.raises(LogDamaged, match=names[2]):
+        with pytest.raises(LogDamaged, match=missing):
             refused()
     assert not log.has_upkeep
     log.close()
 
 
-def test_space_is_set_aside_once() -> None:
-    disk = FaultyDisk()
+def test_space_is_set_aside_once(disk: FaultyDisk) -> None:
     log = open_log(disk, segment_bytes=2**16)
     assert disk.open(RESERVE_NAME).size() == 2**14
 
@@ -374,19 +298,18 @@ def test_space_is_set_aside_once() -> None:
     disk.trace.clear()
     open_log(disk, segment_bytes=2**16)
 
-    assert RESERVE_NAME not in {step.name for step in disk.trace if step.operation == "write"}
+    assert ("write", RESERVE_NAME) not in trace(disk)
 
 
-def test_a_full_disk_does_not_stop_a_log_from_opening() -> None:
-    disk = FaultyDisk()
+def test_a_full_disk_does_not_stop_a_log_from_opening(disk: FaultyDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
     log.close()
-    kept = disk.files().keys() - {"head", RESERVE_NAME}
-    files = {name: disk.files()[name] for name in kept}
-    full = FaultyDisk(files, capacity_bytes=sum(map(len, files.values())))
+    for name in ("head", RESERVE_NAME):
+        disk.remove(name)
+    disk.capacity_bytes = used_bytes(disk)
 
-    log = open_log(full)
+    log = open_log(disk)
 
     assert len(contents(log)) == 3
     with pytest.raises(LogFull):

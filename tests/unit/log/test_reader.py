@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed
-from signalhub.log.log import Log
 from signalhub.log.positions import BLOCK_BYTES
 from signalhub.log.reader import Reader
 from signalhub.testing import FaultyDisk
@@ -16,9 +15,9 @@ from tests.support.memory.log import (
     do_upkeep,
     entry,
     fill,
-    fill_segments,
     flip_bit,
     open_log,
+    sealed_log,
     seqs,
 )
 
@@ -26,93 +25,71 @@ ENDLESS = 2**30
 STREAMS = ("orders", "mail/alice", "größe")
 
 
-def a_busy_log(count: int = 3_000) -> tuple[Log, list[Entry]]:
-    """Several sealed segments of several blocks, one unsealed, and one active."""
-    log = open_log(FaultyDisk(), segment_bytes=2 * BLOCK_BYTES)
-    rng = Random(5)
-    counts = dict.fromkeys(STREAMS, 0)
-    entries: list[Entry] = []
-    while len(entries) < count:
-        batch: list[Entry] = []
-        for _ in range(rng.randint(1, 5)):
-            stream = rng.choice(STREAMS)
-            counts[stream] += 1
-            at_ms = 1_000 * (len(entries) + len(batch))
-            body = rng.randbytes(rng.randrange(400))
-            batch.append(entry(counts[stream], stream, at_ms=at_ms, body=body))
-            if rng.random() < 0.2:
-                batch.append(entry(0, stream, at_ms=at_ms))
-        log.append(batch)
-        entries += batch
-        if len(entries) < count * 0.7:
-            do_upkeep(log)
-    states = [info.is_sealed for info in log.segments]
-    assert states.count(True) > 1
-    assert states.count(False) > 2
-    return log, entries
+class Busy:
+    """Several sealed segments of several blocks, some unsealed, one active; read in every way."""
+
+    def __init__(self) -> None:
+        disk, rng = FaultyDisk(), Random(5)
+        log = open_log(disk, segment_bytes=2 * BLOCK_BYTES)
+        counts = dict.fromkeys(STREAMS, 0)
+        self.entries: list[Entry] = []
+        while len(self.entries) < 3_000:
+            batch: list[Entry] = []
+            for _ in range(rng.randint(1, 5)):
+                stream = rng.choice(STREAMS)
+                counts[stream] += 1
+                at_ms = 1_000 * (len(self.entries) + len(batch))
+                body = rng.randbytes(rng.randrange(400))
+                batch.append(entry(counts[stream], stream, at_ms=at_ms, body=body))
+                if rng.random() < 0.2:
+                    batch.append(entry(0, stream, at_ms=at_ms))
+            log.append(batch)
+            self.entries += batch
+            if len(self.entries) < 2_100:
+                do_upkeep(log)
+        states = [info.is_sealed for info in log.segments]
+        assert states.count(True) > 1
+        assert states.count(False) > 2
+        reopened = open_log(FaultyDisk(disk.files()), segment_bytes=2 * BLOCK_BYTES)
+        self.readers = [Reader(log), Reader.of_folder(disk), Reader(reopened)]
+
+    def stream(self, name: str) -> list[Entry]:
+        return [one for one in self.entries if one.stream == name and one.seq]
 
 
 @pytest.fixture(scope="module")
-def busy() -> tuple[Log, list[Entry]]:
-    return a_busy_log()
+def busy() -> Busy:
+    return Busy()
 
 
-def readers_of(log: Log) -> list[Reader]:
-    return [Reader(log), Reader.of_folder(log.disk), Reader(reopened(log))]
-
-
-def reopened(log: Log) -> Log:
-    disk = log.disk
-    assert isinstance(disk, FaultyDisk)
-    return open_log(FaultyDisk(disk.files()), segment_bytes=2 * BLOCK_BYTES)
-
-
-def test_a_scan_gives_everything_in_order(busy: tuple[Log, list[Entry]]) -> None:
-    log, entries = busy
-
-    for reader in readers_of(log):
-        found = list(reader.scan(0))
-        assert [as_entry(one) for one in found] == entries
-        assert [one.offset for one in found] == list(range(len(entries)))
-
-
-def test_a_scan_begins_and_ends_anywhere(busy: tuple[Log, list[Entry]]) -> None:
-    log, entries = busy
-    rng = Random(1)
-
-    for reader in readers_of(log):
-        for _ in range(30):
-            begin, end = sorted(rng.sample(range(len(entries)), 2))
-            found = [as_entry(one) for one in reader.scan(begin, end)]
-            assert found == entries[begin:end]
-        assert list(reader.scan(len(entries))) == []
-        assert list(reader.scan(0, 0)) == []
+def test_a_scan_gives_everything_in_order_from_anywhere_to_anywhere(busy: Busy) -> None:
+    count, rng = len(busy.entries), Random(1)
+    parts = [(0, count), (count, count), (0, 0)]
+    parts += [(min(two), max(two)) for two in (rng.sample(range(count), 2) for _ in range(30))]
+    for reader in busy.readers:
+        for begin, end in parts:
+            found = list(reader.scan(begin, end))
+            assert [as_entry(one) for one in found] == busy.entries[begin:end]
+            assert [one.offset for one in found] == list(range(begin, end))
+        assert len(list(reader.scan(0))) == count
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_a_stream_is_read_from_any_position(busy: tuple[Log, list[Entry]], stream: str) -> None:
-    log, entries = busy
-    expected = [one for one in entries if one.stream == stream and one.seq]
-
-    for reader in readers_of(log):
+def test_a_stream_is_read_from_any_position(busy: Busy, stream: str) -> None:
+    expected = busy.stream(stream)
+    for reader in busy.readers:
         for from_seq in (1, 2, len(expected) // 2, len(expected), len(expected) + 1):
             found = reader.read(stream, 1, from_seq, 20, ENDLESS)
             assert [as_entry(one) for one in found] == expected[from_seq - 1 : from_seq + 19]
-            assert all(as_entry(one) == entries[one.offset] for one in found)
+            assert all(as_entry(one) == busy.entries[one.offset] for one in found)
+        pieces: list[int] = []
+        while piece := reader.read(stream, 1, len(pieces) + 1, 7, ENDLESS):
+            pieces += seqs(piece)
+        assert pieces == [one.seq for one in expected]
 
 
-def test_a_whole_stream_is_read_in_pieces(busy: tuple[Log, list[Entry]]) -> None:
-    log, entries = busy
-    reader = Reader(log)
-    found: list[int] = []
-    while piece := reader.read("größe", 1, len(found) + 1, 7, ENDLESS):
-        found += seqs(piece)
-
-    assert found == [one.seq for one in entries if one.stream == "größe" and one.seq]
-
-
-def test_other_streams_and_other_epochs_are_empty(busy: tuple[Log, list[Entry]]) -> None:
-    reader = Reader(busy[0])
+def test_other_streams_and_other_epochs_are_empty(busy: Busy) -> None:
+    reader = busy.readers[0]
 
     assert reader.read("orders", 2, 1, 10, ENDLESS) == []
     assert reader.read("nobody", 1, 1, 10, ENDLESS) == []
@@ -120,20 +97,16 @@ def test_other_streams_and_other_epochs_are_empty(busy: tuple[Log, list[Entry]])
     assert reader.seq_at_time("nobody", 1, 0) is None
 
 
-def test_a_piece_is_bounded_by_bytes_but_never_empty(busy: tuple[Log, list[Entry]]) -> None:
-    reader = Reader(busy[0])
-    bodies = [len(one.body) for one in reader.read("orders", 1, 1, 10, ENDLESS)]
+def test_a_piece_is_bounded_by_bytes_but_never_empty(busy: Busy) -> None:
+    bodies = [len(one.body) for one in busy.stream("orders")[:4]]
 
-    assert len(reader.read("orders", 1, 1, 10, 0)) == 1
-    assert len(reader.read("orders", 1, 1, 10, sum(bodies[:3]))) == 3
-    assert len(reader.read("orders", 1, 1, 10, sum(bodies[:4]) - 1)) == 3
+    for size, count in ((0, 1), (sum(bodies[:3]), 3), (sum(bodies) - 1, 3)):
+        assert len(busy.readers[0].read("orders", 1, 1, 10, size)) == count
 
 
-def test_a_position_is_found_by_time(busy: tuple[Log, list[Entry]]) -> None:
-    log, entries = busy
-    own = [one for one in entries if one.stream == "orders" and one.seq]
-
-    for reader in readers_of(log):
+def test_a_position_is_found_by_time(busy: Busy) -> None:
+    own = busy.stream("orders")
+    for reader in busy.readers:
         for time_ms in (0, own[0].at_ms, own[0].at_ms + 1, own[300].at_ms - 1, own[-1].at_ms):
             expected = next(one.seq for one in own if one.at_ms >= time_ms)
             assert reader.seq_at_time("orders", 1, time_ms) == expected
@@ -157,12 +130,14 @@ def test_a_stream_with_a_gap_is_read_across_it() -> None:
     assert seqs(Reader(log).read("orders", 1, 2, 5, ENDLESS)) == [2, 5, 6, 50, 51]
 
 
-def test_a_reader_sees_what_is_appended_after_it_was_made() -> None:
+def test_readers_see_what_is_appended_after_they_were_made() -> None:
     log = open_log(FaultyDisk(), segment_bytes=5_000)
     reader, other_process = Reader(log), Reader.of_folder(log.disk)
+    scan = reader.scan(0)
 
     for seq in range(1, 150):
         log.append([entry(seq)])
+        assert next(scan).seq == seq, "a scan goes on to the present head"
         assert seqs(reader.read("orders", 1, seq, 10, ENDLESS)) == [seq]
         if seq % 10 == 0:
             assert seqs(list(other_process.scan(seq - 1))) == [seq]
@@ -170,17 +145,7 @@ def test_a_reader_sees_what_is_appended_after_it_was_made() -> None:
             do_upkeep(log)
 
 
-def test_a_scan_goes_on_to_the_head_there_is_when_it_is_reached() -> None:
-    log = open_log(FaultyDisk())
-    fill(log, 2)
-    scan = Reader(log).scan(0)
-
-    assert next(scan).offset == 0
-    fill(log, 3)
-    assert [one.offset for one in scan] == [1, 2, 3, 4]
-
-
-def test_another_process_does_not_read_past_the_durable_head() -> None:
+def test_another_process_reads_to_the_durable_head_or_without_it_to_the_last_good_batch() -> None:
     log = open_log(FaultyDisk(), sync="os")
     fill(log, 3)
     log.sync()
@@ -190,14 +155,8 @@ def test_another_process_does_not_read_past_the_durable_head() -> None:
     other_process = Reader.of_folder(log.disk)
     assert len(list(other_process.scan(0))) == 3
     assert seqs(other_process.read("orders", 1, 1, 10, ENDLESS)) == [1, 2, 3]
-
-
-def test_the_folder_of_a_stopped_hub_without_a_head_file_is_read_to_its_last_good_batch() -> None:
-    disk = FaultyDisk()
-    fill(open_log(disk), 3)
-    disk.remove("head")
-
-    assert len(list(Reader.of_folder(disk).scan(0))) == 3
+    log.disk.remove("head")
+    assert len(list(Reader.of_folder(log.disk).scan(0))) == 6
 
 
 def test_readers_of_other_threads_never_disturb_the_writer() -> None:
@@ -234,79 +193,47 @@ def test_readers_of_other_threads_never_disturb_the_writer() -> None:
 
 
 def test_entries_that_were_removed_are_reported_as_gone() -> None:
-    log = open_log(FaultyDisk(), segment_bytes=2_000)
-    fill_segments(log, 4)
-    do_upkeep(log)
-    reader, other_process = Reader(log), Reader.of_folder(log.disk)
-    list(reader.scan(0))
+    disk, log = sealed_log(4)
     first = log.segments[2].base
+    readers = [Reader(log), Reader.of_folder(disk)]
+    list(readers[0].scan(0))
 
     log.remove(log.segments[:2])
 
     assert log.first == first
-    with pytest.raises(EntriesGone) as gone:
-        next(reader.scan(0))
-    assert gone.value.first == first
-    assert next(reader.scan(first)).offset == first
-    assert reader.earliest("orders", 1) == first + 1
-    assert reader.read("orders", 1, 1, 1, ENDLESS)[0].seq == first + 1
-    with pytest.raises(EntriesGone):
-        next(other_process.scan(0))
-    assert other_process.earliest("orders", 1) == first + 1
+    for reader in readers:
+        with pytest.raises(EntriesGone) as gone:
+            next(reader.scan(0))
+        assert gone.value.first == first
+        assert next(reader.scan(first)).offset == first
+        assert reader.earliest("orders", 1) == first + 1
+        assert reader.read("orders", 1, 1, 1, ENDLESS)[0].seq == first + 1
 
 
-def damaged_log() -> tuple[Log, int]:
-    """A log with a flipped bit in the body of the entry at an offset."""
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=2_000)
-    fill_segments(log, 4)
-    do_upkeep(log)
-    info = log.segments[1]
-    content = disk.files()[info.name]
-    files = disk.files() | {info.name: content[:1_000] + b"?" + content[1_001:]}
-    batch_bytes = (info.bytes - 40) // (info.end - info.base)
-    return open_log(FaultyDisk(files)), info.base + (1_000 - 40) // batch_bytes
-
-
-def test_damage_is_reported_and_never_skipped() -> None:
-    log, bad = damaged_log()
-    reader = Reader(log)
-
-    with pytest.raises(LogDamaged, match=log.segments[1].name):
-        list(reader.scan(0))
-    with pytest.raises(LogDamaged):
-        reader.read("orders", 1, bad + 1, 1, ENDLESS)
-    assert reader.read("orders", 1, 1, 1, ENDLESS)[0].seq == 1
-    before = reader.read("orders", 1, 1, 100, ENDLESS)
-    assert seqs(before) == list(range(1, len(before) + 1))
-    assert len(before) <= bad
-
-
-def test_a_missing_segment_hides_only_itself() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=2_000)
-    fill_segments(log, 5)
-    do_upkeep(log)
-    before, missing, after, *_ = log.segments[1:]
-    disk.remove(missing.name)
-    log = open_log(disk)
+@pytest.mark.parametrize("is_missing", [True, False], ids=["missing", "damaged"])
+def test_a_bad_segment_hides_only_itself_and_is_never_skipped(is_missing: bool) -> None:
+    disk, log = sealed_log(5)
+    before, bad, after, _ = log.segments[1:]
+    if is_missing:
+        disk.remove(bad.name)
+    else:
+        flip_bit(disk, bad.name, 60)
+    log = open_log(disk.restart())
     reader = Reader(log)
 
     assert len(list(reader.scan(0, before.end))) == before.end
-    with pytest.raises(LogDamaged, match=missing.name):
-        list(reader.scan(before.base))
+    for from_offset in (0, before.base):
+        with pytest.raises(LogDamaged, match=bad.name):
+            list(reader.scan(from_offset))
     assert len(list(reader.scan(after.base))) == log.head - after.base
-    assert seqs(reader.read("orders", 1, 1, ENDLESS, ENDLESS))[-1] == before.end
-    with pytest.raises(LogDamaged, match=missing.name):
+    assert seqs(reader.read("orders", 1, 1, ENDLESS, ENDLESS)) == list(range(1, before.end + 1))
+    with pytest.raises(LogDamaged, match=bad.name):
         reader.read("orders", 1, before.end + 1, 1, ENDLESS)
     assert seqs(reader.read("orders", 1, after.base + 1, 1, ENDLESS)) == [after.base + 1]
 
 
 def test_a_footer_that_cannot_be_used_is_done_without() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=2_000)
-    fill_segments(log, 3)
-    do_upkeep(log)
+    disk, log = sealed_log(3)
     info = log.segments[0]
     flip_bit(disk, info.name, disk.open(info.name).size() - 40)
 
@@ -314,9 +241,7 @@ def test_a_footer_that_cannot_be_used_is_done_without() -> None:
 
 
 def test_a_disk_that_cannot_be_read_is_reported() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk)
-    fill(log, 3)
+    disk, log = sealed_log(2)
     disk.fail("read")
 
     with pytest.raises(LogFailed):
@@ -324,10 +249,7 @@ def test_a_disk_that_cannot_be_read_is_reported() -> None:
 
 
 def test_a_closed_reader_holds_no_file() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=2_000)
-    fill_segments(log, 4)
-    do_upkeep(log)
+    disk, log = sealed_log(4)
     before = disk.open_files
     reader = Reader(log)
     list(reader.scan(0))

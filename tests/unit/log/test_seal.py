@@ -22,23 +22,46 @@ from signalhub.log.positions import BLOCK_BYTES, read_positions
 from signalhub.log.record import Unreadable, entry_digest, entry_positions
 from signalhub.log.seal import seal
 from signalhub.log.segment import BATCHES_BEGIN, SegmentInfo, scan_batches
-from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
-from tests.support.memory.log import do_upkeep, entry, erase, fill_segments, flip_bit, open_log
+from signalhub.wire.entry import Entry
+from tests.support.memory.log import (
+    do_upkeep,
+    entry,
+    erase,
+    fill_segments,
+    flip_bit,
+    open_log,
+    sealed_log,
+)
 
 SEGMENT_BYTES = 4_000
 
 
-def sealed_log(segments: int = 3) -> tuple[FaultyDisk, Log]:
-    disk = FaultyDisk()
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def log(disk: FaultyDisk) -> Log:
+    """A log of two segments that are not sealed."""
     log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-    fill_segments(log, segments + 1)
-    do_upkeep(log)
-    return disk, log
+    fill_segments(log, 2)
+    return log
 
 
 def footer_of(disk: FaultyDisk, info: SegmentInfo) -> Footer:
     return read_footer(disk.open(info.name))
+
+
+def footer_over(*entries: Entry) -> tuple[Log, Footer]:
+    """The footer of a segment with these entries."""
+    disk = FaultyDisk()
+    log = open_log(disk, segment_bytes=SEGMENT_BYTES)
+    log.append(entries)
+    log.append([entry(1, "other", body=bytes(SEGMENT_BYTES))])
+    do_upkeep(log)
+    return log, footer_of(disk, log.segments[0])
 
 
 def digests(disk: FaultyDisk, info: SegmentInfo) -> list[bytes]:
@@ -49,17 +72,12 @@ def digests(disk: FaultyDisk, info: SegmentInfo) -> list[bytes]:
     ]
 
 
-def test_all_segments_but_the_last_are_sealed() -> None:
-    _, log = sealed_log()
+def test_the_chain_runs_over_the_digests_of_all_entries_of_sealed_segments() -> None:
+    disk, log = sealed_log(4)
+    chain = GENESIS
 
     assert [info.is_sealed for info in log.segments] == [True, True, True, False]
     assert not log.has_upkeep
-
-
-def test_the_chain_runs_over_the_digests_of_all_entries() -> None:
-    disk, log = sealed_log()
-    chain = GENESIS
-
     for info in log.segments[:-1]:
         summary = footer_of(disk, info).summary
         assert summary.previous_chain == chain
@@ -68,35 +86,36 @@ def test_the_chain_runs_over_the_digests_of_all_entries() -> None:
 
 
 def test_an_erased_entry_leaves_the_chain_as_it_was() -> None:
-    disk, log = sealed_log()
+    disk, log = sealed_log(4)
     info = log.segments[1]
     before = digests(disk, info)
-    size = info.bytes
 
     erase(disk, info, info.base + 2)
 
     after = footer_of(disk, info).summary
     assert after.chain == info.chain
-    assert after.bytes < size
+    assert after.bytes < info.bytes
     assert digests(disk, replace(info, bytes=after.bytes)) == before
 
 
 def test_a_footer_tells_the_extent_and_the_times_of_its_segment() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-    log.append([entry(1, at_ms=500), entry(2, at_ms=300), entry(3, at_ms=400)])
-    log.append([entry(4, body=bytes(SEGMENT_BYTES))])
-    do_upkeep(log)
-
-    summary = footer_of(disk, log.segments[0]).summary
+    log, footer = footer_over(*(entry(seq, at_ms=at) for seq, at in ((1, 500), (2, 300), (3, 400))))
+    summary = footer.summary
 
     assert (summary.base, summary.end) == (0, 3)
     assert (summary.min_ms, summary.max_ms) == (300, 500)
     assert (summary.epoch, summary.bytes) == (log.epoch, log.segments[0].bytes)
 
 
-def test_a_footer_finds_every_entry_of_every_stream() -> None:
-    disk, rng = FaultyDisk(), Random(3)
+def test_a_stream_with_a_gap_has_several_runs() -> None:
+    _, footer = footer_over(*(entry(seq) for seq in (1, 2, 7, 8, 0)))
+
+    runs = footer.runs("orders", 1)
+    assert [(run.first_seq, run.end_seq) for run in runs] == [(1, 3), (7, 9)]
+
+
+def test_a_footer_finds_every_entry_of_every_stream(disk: FaultyDisk) -> None:
+    rng = Random(3)
     log = open_log(disk, segment_bytes=3 * BLOCK_BYTES)
     counts: dict[tuple[str, int], int] = {}
     while len(log.segments) < 2:
@@ -121,20 +140,7 @@ def test_a_footer_finds_every_entry_of_every_stream() -> None:
     assert footer.runs("nobody", 1) == []
 
 
-def test_a_stream_with_a_gap_has_several_runs() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-    log.append([entry(1), entry(2), entry(7), entry(8), entry(0)])
-    log.append([entry(9, body=bytes(SEGMENT_BYTES))])
-    do_upkeep(log)
-
-    runs = footer_of(disk, log.segments[0]).runs("orders", 1)
-
-    assert [(run.first_seq, run.end_seq) for run in runs] == [(1, 3), (7, 9)]
-
-
-def test_sealing_comes_in_many_slices() -> None:
-    disk = FaultyDisk()
+def test_sealing_comes_in_many_slices(disk: FaultyDisk) -> None:
     log = open_log(disk, segment_bytes=500_000)
     log.append([entry(seq, body=b"") for seq in range(1, 4_001)])
     log.append([entry(1, "other", body=bytes(500_000))])
@@ -142,8 +148,7 @@ def test_sealing_comes_in_many_slices() -> None:
     assert do_upkeep(log) > 4_000 / 200
 
 
-def test_upkeep_ends_although_the_log_rolls_all_the_time() -> None:
-    log = open_log(FaultyDisk(), segment_bytes=SEGMENT_BYTES)
+def test_upkeep_ends_although_the_log_rolls_all_the_time(log: Log) -> None:
     fill_segments(log, 3)
 
     for _ in islice(log.upkeep(), 1_000):
@@ -154,30 +159,9 @@ def test_upkeep_ends_although_the_log_rolls_all_the_time() -> None:
     assert all(info.is_sealed for info in log.segments[:-1])
 
 
-def test_an_interrupted_sealing_is_done_again() -> None:
-    interruptions = 0
-    for slices in range(1, 1_000):
-        disk = FaultyDisk()
-        log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-        fill_segments(log, 2)
-        upkeep = log.upkeep()
-        if len(list(islice(upkeep, slices))) < slices:
-            break
-        upkeep.close()
-        interruptions += 1
-
-        again = open_log(disk.restart(), segment_bytes=SEGMENT_BYTES)
-        do_upkeep(again)
-
-        assert again.segments[0].is_sealed
-        assert verify(again.disk).is_sound
-    assert interruptions > 2
-
-
-def test_the_prepared_rest_of_a_segment_is_cut_off_when_it_is_sealed() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-    fill_segments(log, 2)
+def test_the_prepared_rest_of_a_segment_is_cut_off_when_it_is_sealed(
+    disk: FaultyDisk, log: Log
+) -> None:
     info = log.segments[0]
     disk.open(info.name).write(bytes(10_000), info.bytes)
 
@@ -187,10 +171,7 @@ def test_the_prepared_rest_of_a_segment_is_cut_off_when_it_is_sealed() -> None:
     assert read_summary(disk.open(info.name)).chain == log.segments[0].chain
 
 
-def test_a_damaged_segment_is_not_sealed() -> None:
-    disk = FaultyDisk()
-    log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-    fill_segments(log, 2)
+def test_a_damaged_segment_is_not_sealed(disk: FaultyDisk, log: Log) -> None:
     info = log.segments[0]
     flip_bit(disk, info.name, 300)
     before = disk.files()[info.name]
@@ -203,21 +184,18 @@ def test_a_damaged_segment_is_not_sealed() -> None:
         log.append([entry(99)])
 
 
-def test_a_segment_is_not_sealed_against_what_the_next_one_vouches_for() -> None:
-    disk, log = sealed_log()
-    info = replace(log.segments[0], is_sealed=False)
+def test_a_segment_is_not_sealed_against_the_chain_of_the_next_one() -> None:
+    disk, log = sealed_log(3)
 
     with pytest.raises(LogDamaged, match="do not match the chain"):
-        list(seal(disk, info, GENESIS, bytes(32)))
+        list(seal(disk, replace(log.segments[0], is_sealed=False), GENESIS, bytes(32)))
 
 
 def test_every_flipped_bit_of_a_summary_is_noticed() -> None:
-    disk, log = sealed_log(1)
+    disk, log = sealed_log(2)
     data = encode_summary(footer_of(disk, log.segments[0]).summary)
     assert len(data) == SUMMARY_BYTES
 
     for bit in range(8 * len(data)):
-        changed = bytearray(data)
-        changed[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Unreadable):
-            decode_summary(bytes(changed))
+            decode_summary((int.from_bytes(data) ^ 1 << bit).to_bytes(len(data)))

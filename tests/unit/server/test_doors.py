@@ -1,4 +1,4 @@
-"""Answers that come later, at a front door whose socket is turned by hand."""
+"""Front doors whose sockets are driven by hand: late answers, and clients that do not read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from signalhub.server.port import listener as listener_module
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.port.listener import READ_BYTES, Gatekeeper, Listener
@@ -16,8 +17,37 @@ from signalhub.wire.frames import CloseCode
 from tests.support.memory.doors import Nobody, Wire
 
 
-class Desk:
-    """One door, and a clerk who answers `/later/{}` when told to and everything else at once."""
+class Client:
+    """One door, and its transport driven by hand."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.wire = Wire()
+        self.door = Door(listener)
+        self.door.connection_made(cast(asyncio.Transport, self.wire))
+
+    def receive(self, data: bytes) -> None:
+        """Bytes of the client, as the loop hands them over."""
+        assert self.wire.is_reading
+        while data:
+            piece, data = data[:READ_BYTES], data[READ_BYTES:]
+            self.door.get_buffer(-1)[: len(piece)] = piece
+            self.door.buffer_updated(len(piece))
+
+    def ask(self, *paths: str, method: str = "GET") -> None:
+        """Requests in one packet."""
+        self.receive(b"".join(f"{method} {p} HTTP/1.1\r\nHost: h\r\n\r\n".encode() for p in paths))
+
+    def bodies(self) -> list[bytes]:
+        """What the client was answered."""
+        return [part.split(b"\r\n\r\n", 1)[1] for part in self.wire.sent.split(b"HTTP/1.1 ")[1:]]
+
+    def vanish(self) -> None:
+        self.wire.abort()
+        self.door.connection_lost(None)
+
+
+class Desk(Client):
+    """A door with a clerk who answers `/later/{}` when told to and everything else at once."""
 
     def __init__(self) -> None:
         self.pending: dict[str, Later] = {}
@@ -27,9 +57,7 @@ class Desk:
         routes.add("/early", self.answer_early)
         routes.add("/broken/{}", self.fail, "GET")
         self.listener = Listener(Settings(), routes, cast(Gatekeeper, Nobody()))
-        self.wire = Wire()
-        self.door = Door(self.listener)
-        self.door.connection_made(cast(asyncio.Transport, self.wire))
+        super().__init__(self.listener)
 
     def take(self, request: HttpRequest, name: str) -> Later:
         self.pending[name] = Later()
@@ -49,21 +77,10 @@ class Desk:
     def respond(self, name: str, response: Response | None = None) -> None:
         self.pending.pop(name).respond(response or Response(200, name.encode()))
 
-    def receive(self, data: bytes) -> None:
-        """Bytes of the client, as the loop hands them over."""
-        assert self.wire.is_reading
-        while data:
-            piece, data = data[:READ_BYTES], data[READ_BYTES:]
-            self.door.get_buffer(-1)[: len(piece)] = piece
-            self.door.buffer_updated(len(piece))
 
-    def ask(self, *paths: str, method: str = "GET") -> None:
-        """Requests in one packet."""
-        self.receive(b"".join(f"{method} {p} HTTP/1.1\r\nHost: h\r\n\r\n".encode() for p in paths))
-
-    def bodies(self) -> list[bytes]:
-        """What the client was answered."""
-        return [part.split(b"\r\n\r\n", 1)[1] for part in self.wire.sent.split(b"HTTP/1.1 ")[1:]]
+@pytest.fixture
+async def desk() -> Desk:
+    return Desk()
 
 
 async def turns() -> None:
@@ -72,37 +89,22 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_answer_is_written_when_it_is_there() -> None:
-    desk = Desk()
-    desk.ask("/later/a")
-    assert desk.wire.sent == b""
-
-    desk.respond("a")
-
-    assert desk.bodies() == [b"a"]
-
-
-async def test_answer_may_be_there_before_the_handler_returns() -> None:
-    desk = Desk()
+async def test_an_answer_is_written_when_it_is_there(desk: Desk) -> None:
+    for _ in range(3):
+        before = desk.wire.sent
+        desk.ask("/later/a")
+        assert desk.wire.sent == before
+        desk.respond("a")
     desk.ask("/early", "/early", "/now")
 
-    assert desk.bodies() == [b"early", b"early", b"now"]
+    assert desk.bodies() == [b"a", b"a", b"a", b"early", b"early", b"now"]
+    assert desk.wire.pauses == 0, "reading is not paused for a client that asks in turn"
 
 
-async def test_reading_is_not_paused_for_clients_that_ask_one_thing_at_a_time() -> None:
-    desk = Desk()
-    for _ in range(3):
-        desk.ask("/later/a")
-        desk.respond("a")
-
-    assert desk.bodies() == [b"a"] * 3
-    assert desk.wire.pauses == 0
-
-
-async def test_requests_behind_it_wait_and_are_answered_in_order() -> None:
-    desk = Desk()
+async def test_requests_behind_it_wait_and_are_answered_in_order(desk: Desk) -> None:
     desk.ask("/later/a", "/now", "/later/b", "/early")
     desk.respond("a")
+    assert "b" not in desk.pending, "whoever answers a request does not begin the next one"
     await turns()
     assert desk.bodies() == [b"a", b"now"]
 
@@ -112,8 +114,9 @@ async def test_requests_behind_it_wait_and_are_answered_in_order() -> None:
     assert desk.bodies() == [b"a", b"now", b"b", b"early"]
 
 
-async def test_client_that_sends_on_is_read_once_and_then_only_after_the_answer() -> None:
-    desk = Desk()
+async def test_a_client_that_sends_on_is_read_once_and_then_only_after_the_answer(
+    desk: Desk,
+) -> None:
     desk.ask("/later/a")
     desk.ask("/now")
     assert not desk.wire.is_reading
@@ -126,23 +129,16 @@ async def test_client_that_sends_on_is_read_once_and_then_only_after_the_answer(
     assert desk.wire.pauses == 1
 
 
-async def test_next_request_is_not_begun_by_whoever_answers_the_one_before() -> None:
-    desk = Desk()
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the answer", "after it"])
+async def test_a_client_that_half_closes_gets_its_answers_and_the_end(
+    desk: Desk, is_late: bool
+) -> None:
     desk.ask("/later/a", "/later/b")
-    desk.respond("a")
-    assert "b" not in desk.pending
-
-    await turns()
-
-    assert "b" in desk.pending
-
-
-async def test_client_that_half_closes_gets_its_answers_and_the_end() -> None:
-    desk = Desk()
-    desk.ask("/later/a", "/later/b")
+    if is_late:
+        desk.respond("a")
     assert desk.door.eof_received()
-
-    desk.respond("a")
+    if not is_late:
+        desk.respond("a")
     await turns()
     assert not desk.wire.is_over
     desk.respond("b")
@@ -152,63 +148,37 @@ async def test_client_that_half_closes_gets_its_answers_and_the_end() -> None:
     assert desk.wire.is_over
 
 
-async def test_half_close_between_an_answer_and_the_next_request_loses_nothing() -> None:
-    desk = Desk()
-    desk.ask("/later/a", "/now")
-    desk.respond("a")
-    assert desk.door.eof_received()
-    await turns()
-
-    assert desk.bodies() == [b"a", b"now"]
-    assert desk.wire.is_over
-
-
-async def test_idle_client_that_half_closes_is_let_go() -> None:
-    desk = Desk()
+async def test_an_idle_client_that_half_closes_is_let_go(desk: Desk) -> None:
     desk.ask("/now")
 
     assert not desk.door.eof_received()
 
 
-async def test_client_that_is_gone_is_not_answered_and_nobody_minds(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_client_that_is_gone_asks_and_hears_nothing_more(
+    desk: Desk, is_answered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk()
     desk.ask("/later/a", "/later/b")
-    desk.wire.abort()
-    desk.door.connection_lost(None)
-
-    desk.respond("a")
+    if is_answered:
+        desk.respond("a")
+        desk.wire.abort()
+    else:
+        desk.vanish()
+        desk.respond("a")
     await turns()
 
-    assert desk.wire.sent == b""
+    assert desk.bodies() == ([b"a"] if is_answered else [])
     assert "b" not in desk.pending
     assert not caplog.records
 
 
-async def test_client_that_goes_before_the_next_request_is_begun_asks_nothing_more() -> None:
-    desk = Desk()
-    desk.ask("/later/a", "/later/b")
-    desk.respond("a")
-    desk.wire.abort()
-    await turns()
-
-    assert "b" not in desk.pending
-
-
-async def test_busy_door_has_no_deadline() -> None:
-    desk = Desk()
-    desk.ask("/later/a")
-    desk.door.late()
-    desk.respond("a")
-
-    assert desk.bodies() == [b"a"]
-    assert not desk.wire.is_over
-
-
-async def test_busy_door_closes_behind_its_answer() -> None:
-    desk = Desk()
+@pytest.mark.parametrize("is_half_closed", [False, True])
+async def test_a_busy_door_has_no_deadline_and_closes_behind_its_answer(
+    desk: Desk, is_half_closed: bool
+) -> None:
     desk.ask("/later/a", "/now")
+    desk.door.late()
+    assert not is_half_closed or desk.door.eof_received()
     desk.door.close(CloseCode.GOING_AWAY, "server_shutdown")
     assert not desk.wire.is_over
 
@@ -220,19 +190,7 @@ async def test_busy_door_closes_behind_its_answer() -> None:
     assert desk.wire.is_over
 
 
-async def test_busy_door_of_a_half_closed_client_closes_behind_its_answer() -> None:
-    desk = Desk()
-    desk.ask("/later/a")
-    assert desk.door.eof_received()
-    desk.door.close(CloseCode.GOING_AWAY, "server_shutdown")
-    desk.respond("a")
-
-    assert desk.bodies() == [b"a"]
-    assert desk.wire.is_over
-
-
-async def test_choked_client_is_not_read_from_though_its_answer_came() -> None:
-    desk = Desk()
+async def test_a_choked_client_is_not_read_from_though_its_answer_came(desk: Desk) -> None:
     desk.ask("/later/a")
     desk.ask("/now")
     desk.door.pause_writing()
@@ -247,8 +205,7 @@ async def test_choked_client_is_not_read_from_though_its_answer_came() -> None:
     assert desk.bodies() == [b"a", b"now"]
 
 
-async def test_nonsense_behind_a_pending_request_is_refused_after_its_answer() -> None:
-    desk = Desk()
+async def test_nonsense_behind_a_pending_request_is_refused_after_its_answer(desk: Desk) -> None:
     desk.ask("/later/a")
     desk.receive(b"nonsense\r\n\r\n")
     desk.respond("a")
@@ -259,8 +216,9 @@ async def test_nonsense_behind_a_pending_request_is_refused_after_its_answer() -
     assert desk.wire.is_over
 
 
-async def test_client_that_waits_to_send_a_body_is_asked_for_it_after_the_answer() -> None:
-    desk = Desk()
+async def test_a_client_that_waits_to_send_a_body_is_asked_for_it_after_the_answer(
+    desk: Desk,
+) -> None:
     desk.ask("/later/a")
     desk.receive(
         b"POST /later/b HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
@@ -274,28 +232,21 @@ async def test_client_that_waits_to_send_a_body_is_asked_for_it_after_the_answer
     assert "b" in desk.pending
 
 
-async def test_answer_to_head_keeps_the_length_and_loses_the_body() -> None:
-    desk = Desk()
+async def test_methods_are_answered_as_the_route_lists_them(desk: Desk) -> None:
     desk.ask("/later/a", method="HEAD")
     desk.respond("a", Response(200, b"hello"))
-
     assert b"Content-Length: 5" in desk.wire.sent
     assert desk.bodies() == [b""]
 
-
-async def test_method_a_route_does_not_list_never_reaches_its_handler() -> None:
-    desk = Desk()
     desk.ask("/later/a", method="PUT")
-
-    assert desk.wire.sent.startswith(b"HTTP/1.1 405 ")
+    assert b"HTTP/1.1 405 " in desk.wire.sent
     assert b"Allow: GET, POST, HEAD\r\n" in desk.wire.sent
     assert not desk.pending
 
 
-async def test_failing_route_is_logged_by_its_pattern_and_without_what_was_asked(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_failing_route_is_logged_by_its_pattern_and_without_what_was_asked(
+    desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk()
     desk.ask("/broken/somebody")
 
     (record,) = caplog.records
@@ -303,14 +254,69 @@ async def test_failing_route_is_logged_by_its_pattern_and_without_what_was_asked
     assert record.__dict__["route"] == "/broken/{}"
     assert "LookupError" in caplog.text
     assert "somebody" not in caplog.text + str(record.__dict__)
-
-
-async def test_route_with_methods_fails_in_json_and_another_in_plain_text() -> None:
-    desk = Desk()
-    desk.ask("/broken/x")
     assert b'"errorCode":"INTERNAL_ERROR"' in desk.wire.sent
-
     desk.ask("/later/a")
     desk.respond("a", Response(200, headers={"X": "a\nb"}))
-
     assert desk.bodies()[1] == desk.bodies()[0]
+
+
+class Street:
+    """A listener that tolerates two choked clients, and its clients."""
+
+    def __init__(self, count: int) -> None:
+        self.listener = Desk().listener
+        self.clients = [Client(self.listener) for _ in range(count)]
+
+    @property
+    def dropped(self) -> list[int]:
+        """Whose connection was given up."""
+        return [at for at, client in enumerate(self.clients) if client.wire.is_aborted]
+
+    def choke(self, *numbers: int) -> None:
+        """More waits for them than their transports like."""
+        for number in numbers:
+            self.clients[number].door.pause_writing()
+
+    def served(self, number: int) -> bool:
+        self.clients[number].ask("/now")
+        return self.clients[number].wire.sent.endswith(b"now")
+
+
+@pytest.fixture
+async def street(monkeypatch: pytest.MonkeyPatch) -> Street:
+    monkeypatch.setattr(listener_module, "CHOKED_MAX", 2)
+    return Street(5)
+
+
+async def test_of_too_many_choked_clients_the_longest_unread_are_dropped(street: Street) -> None:
+    street.choke(0, 1)
+    assert street.dropped == []
+    street.choke(2, 3)
+
+    assert street.dropped == [0, 1]
+    assert street.listener.refusals["slow"] == 2
+    assert street.served(4)
+
+
+async def test_a_client_that_reads_on_is_not_counted_any_more_and_is_served(street: Street) -> None:
+    street.choke(0, 1)
+    street.clients[0].door.resume_writing()
+    street.choke(2)
+    assert street.dropped == []
+    assert street.served(0)
+
+    street.choke(0)
+    assert street.dropped == [1]
+    street.choke(3)
+    assert street.dropped == [1, 2]
+
+
+async def test_a_client_that_is_gone_is_not_counted_any_more(street: Street) -> None:
+    for number in (0, 1):
+        street.choke(number)
+        street.clients[number].wire.is_over = True
+        street.clients[number].door.connection_lost(None)
+    street.choke(2, 3)
+
+    assert street.dropped == []
+    assert street.listener.refusals["slow"] == 0

@@ -1,4 +1,4 @@
-"""Which room, pseudonym and inbox an upgrade asks for, and how it is told no."""
+"""Which room, pseudonym and inbox an upgrade asks for, and how it is refused."""
 
 from __future__ import annotations
 
@@ -44,114 +44,107 @@ def offered(**ids: str) -> list[str]:
     return [PROTOCOL, *(f"{kind}.{encoded(value)}" for kind, value in ids.items())]
 
 
-def test_ids_come_in_headers() -> None:
-    visit = visit_of(request(room="r:1", pseudonym="p", inbox=INBOX))
-
-    assert visit == Visit("r:1", None, "r:1", "p", INBOX)
-
-
-def test_ids_come_as_subprotocols() -> None:
-    visit = visit_of(request(*offered(room="r", pseudonym="p", inbox=INBOX)))
-
-    assert visit == Visit("r", None, "r", "p", INBOX)
-
-
-def test_subprotocol_may_be_padded() -> None:
-    assert visit_of(request("room.cg==", "pseudonym.cA=")).name == "r"
-
-
-def test_path_gives_tenant_and_room_and_the_query_the_pseudonym() -> None:
-    visit = visit_of(request(query="a=1&pseudonym=p%3A1"), "t", "r")
-
-    assert visit == Visit("t:r", "t", "r", "p:1", None)
-
-
-@pytest.mark.parametrize("room", ["r", "t:r"])
-def test_header_may_repeat_the_room_of_the_path_by_either_name(room: str) -> None:
-    assert visit_of(request(room=room, pseudonym="p"), "t", "r").name == "t:r"
-
-
-def test_what_is_said_twice_alike_is_fine() -> None:
-    twice = request(
-        *offered(room="r", pseudonym="p", inbox=INBOX + "="),
-        *offered(room="r"),
-        room="r",
-        pseudonym="p",
-        inbox=INBOX,
-    )
-
-    assert visit_of(twice) == Visit("r", None, "r", "p", INBOX)
+IDS = {"room": "r", "pseudonym": "p", "inbox": INBOX}
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("asked", "path", "visit"),
     [
-        request(),
-        request(room="r"),
-        request(pseudonym="p"),
-        request(room="", pseudonym="p"),
-        request(room="r", pseudonym=""),
-        request(room="r", pseudonym="p", inbox=""),
-        request(room="r, s", pseudonym="p"),
-        request(room="a..b", pseudonym="p"),
-        request(room="r", pseudonym="p q"),
-        request(room="r", pseudonym="ä"),
-        request(room="r", pseudonym="p", query="pseudonym=q", inbox="a/b"),
-        request(*offered(room="r"), room="s", pseudonym="p"),
-        request(*offered(pseudonym="q"), room="r", pseudonym="p"),
-        request(*offered(inbox="i"), room="r", pseudonym="p", inbox="j"),
-        request(*offered(room="r"), *offered(room="s"), pseudonym="p"),
-        request("room.", pseudonym="p"),
-        request("room.*", pseudonym="p"),
-        request("room.c", pseudonym="p"),
-        request(f"room.{urlsafe_b64encode(bytes((255, 254))).decode()}", pseudonym="p"),
-        request(PROTOCOL, "room", "pseudonym"),
+        pytest.param(
+            request(room="r:1", pseudonym="p", inbox=INBOX),
+            *((), Visit("r:1", None, "r:1", "p", INBOX)),
+            id="headers",
+        ),
+        pytest.param(
+            request(*offered(**IDS)), (), Visit("r", None, "r", "p", INBOX), id="subprotocols"
+        ),
+        pytest.param(
+            request("room.cg==", "pseudonym.cA="),
+            *((), Visit("r", None, "r", "p", None)),
+            id="padded",
+        ),
+        pytest.param(
+            request(*offered(**IDS | {"inbox": INBOX + "="}), *offered(room="r"), **IDS),
+            *((), Visit("r", None, "r", "p", INBOX)),
+            id="all of it twice",
+        ),
+        pytest.param(
+            request(query="a=1&pseudonym=p%3A1"),
+            *(("t", "r"), Visit("t:r", "t", "r", "p:1", None)),
+            id="path and query",
+        ),
+        pytest.param(
+            request(room="r", pseudonym="p"),
+            *(("t", "r"), Visit("t:r", "t", "r", "p", None)),
+            id="path and header",
+        ),
+        pytest.param(
+            request(room="t:r", pseudonym="p"),
+            *(("t", "r"), Visit("t:r", "t", "r", "p", None)),
+            id="path and header with tenant",
+        ),
     ],
 )
-def test_missing_bad_and_contradicting_ids_are_refused(asked: HttpRequest) -> None:
-    with pytest.raises(RoomError) as refusal:
-        visit_of(asked)
-
-    assert refusal.value.code == "BAD_REQUEST"
+def test_ids_come_in_headers_subprotocols_and_paths(
+    asked: HttpRequest, path: tuple[str, ...], visit: Visit
+) -> None:
+    assert visit_of(asked, *path) == visit
 
 
 @pytest.mark.parametrize(
-    ("asked", "tenant", "room"),
+    ("asked", "path"),
     [
-        (request(), "t", "r"),
-        (request(query="pseudonym="), "t", "r"),
-        (request(query="pseudonym=p&pseudonym=q"), "t", "r"),
-        (request(query="pseudonym=p", pseudonym="q"), "t", "r"),
-        (request(room="s", pseudonym="p"), "t", "r"),
-        (request(room="t:s", pseudonym="p"), "t", "r"),
-        (request(pseudonym="p"), "t:u", "r"),
-        (request(pseudonym="p"), "t", "a/b"),
-        (request(pseudonym="p"), "t", "\ufffd"),
+        *(
+            (asked, ())
+            for asked in (
+                request(),
+                request(room="r"),
+                request(pseudonym="p"),
+                request(room="", pseudonym="p"),
+                request(room="r", pseudonym=""),
+                request(room="r", pseudonym="p", inbox=""),
+                request(room="r, s", pseudonym="p"),
+                request(room="a..b", pseudonym="p"),
+                request(room="my secret room", pseudonym="p"),
+                request(room="r", pseudonym="my secret name"),
+                request(room="r", pseudonym="ä"),
+                request(room="r", pseudonym="p", inbox="my/secret"),
+                request(*offered(room="secret-a"), room="secret-b", pseudonym="p"),
+                request(*offered(pseudonym="q"), room="r", pseudonym="p"),
+                request(*offered(inbox="i"), room="r", pseudonym="p", inbox="j"),
+                request(*offered(room="r"), *offered(room="s"), pseudonym="p"),
+                request("room.", pseudonym="p"),
+                request("room.my-secret*", pseudonym="p"),
+                request("room.c", pseudonym="p"),
+                request(f"room.{urlsafe_b64encode(bytes((255, 254))).decode()}", pseudonym="p"),
+                request(PROTOCOL, "room", "pseudonym"),
+            )
+        ),
+        *(
+            (asked, ("t", "r"))
+            for asked in (
+                request(),
+                request(query="pseudonym="),
+                request(query="pseudonym=p&pseudonym=q"),
+                request(query="pseudonym=p", pseudonym="q"),
+                request(room="s", pseudonym="p"),
+                request(room="t:s", pseudonym="p"),
+            )
+        ),
+        *((request(pseudonym="p"), path) for path in (("t:u", "r"), ("t", "a/b"), ("t", "\ufffd"))),
     ],
 )
-def test_path_with_missing_bad_or_contradicting_ids_is_refused(
-    asked: HttpRequest, tenant: str, room: str
+def test_missing_bad_and_contradicting_ids_are_refused_and_not_repeated(
+    asked: HttpRequest, path: tuple[str, ...]
 ) -> None:
     with pytest.raises(RoomError) as refusal:
-        visit_of(asked, tenant, room)
+        visit_of(asked, *path)
 
     assert refusal.value.code == "BAD_REQUEST"
+    assert "secret" not in refusal.value.text
 
 
-def test_refusals_never_repeat_what_was_given() -> None:
-    for asked in (
-        request(room="my secret room", pseudonym="p"),
-        request(room="r", pseudonym="my secret name"),
-        request(room="r", pseudonym="p", inbox="my secret inbox"),
-        request("room.my-secret*"),
-        request(*offered(room="secret-a"), room="secret-b", pseudonym="p"),
-    ):
-        with pytest.raises(RoomError) as refusal:
-            visit_of(asked)
-        assert "secret" not in refusal.value.text
-
-
-def test_both_ways_lead_in() -> None:
+def test_both_paths_lead_in() -> None:
     with RoomStage() as stage:
         routes = Routes()
         Gate(stage.runner, stage.clock).add_to(routes)
@@ -174,7 +167,7 @@ def test_both_ways_lead_in() -> None:
         ((f"room.{encoded('r')}",), None),
     ],
 )
-def test_gate_lets_in_at_once_and_chooses_only_its_own_protocol(
+def test_the_gate_lets_in_at_once_and_chooses_only_its_own_protocol(
     protocols: tuple[str, ...], chosen: str | None
 ) -> None:
     with RoomStage() as stage:
@@ -183,8 +176,7 @@ def test_gate_lets_in_at_once_and_chooses_only_its_own_protocol(
         upgrade = gate.open_room(request(*protocols, room="r", pseudonym="p"), NO_DOOR)
 
         assert isinstance(upgrade, Upgrade)
-        assert upgrade.protocol == chosen
-        assert not upgrade.needs_hello
+        assert (upgrade.protocol, upgrade.needs_hello) == (chosen, False)
         assert upgrade.frame_bytes_max == 2 * 87_384 + 8_192
         assert stage.present == 1
 
@@ -195,41 +187,33 @@ def refused(answer: Response | Upgrade) -> tuple[int, str]:
     return answer.status, json.loads(answer.body)["errorCode"]
 
 
-def test_room_that_is_bound_to_another_inbox_is_a_conflict_and_nobody_has_entered() -> None:
-    with RoomStage() as stage:
+@pytest.mark.parametrize(
+    ("settings", "first", "second", "refusal"),
+    [
+        ({}, {"inbox": INBOX}, {"inbox": "other"}, (409, "CONFLICT")),
+        ({"require_capability": True}, {"inbox": INBOX}, {}, (400, "BAD_REQUEST")),
+        ({"limit": 1}, {}, {"room": "s"}, (503, "UNAVAILABLE")),
+    ],
+    ids=["another inbox", "no inbox", "too many rooms"],
+)
+def test_who_is_refused_has_not_entered(
+    settings: dict[str, int],
+    first: dict[str, str],
+    second: dict[str, str],
+    refusal: tuple[int, str],
+) -> None:
+    with RoomStage(rooms=settings) as stage:
         gate = Gate(stage.runner, stage.clock)
-        gate.open_room(request(room="r", pseudonym="p", inbox=INBOX), NO_DOOR)
-        before = len(stage.runner.connections)
+        ids = {"room": "r", "pseudonym": "p"}
+        assert isinstance(gate.open_room(request(**ids | first), NO_DOOR), Upgrade)
 
-        answer = gate.open_room(request(room="r", pseudonym="q", inbox="other"), NO_DOOR)
+        answer = gate.open_room(request(**ids | second), NO_DOOR)
 
-        assert refused(answer) == (409, "CONFLICT")
-        assert stage.present == before == len(stage.runner.connections)
-
-
-def test_hub_that_wants_capabilities_asks_for_the_inbox() -> None:
-    with RoomStage(rooms={"require_capability": True}) as stage:
-        gate = Gate(stage.runner, stage.clock)
-
-        answer = gate.open_room(request(room="r", pseudonym="p"), NO_DOOR)
-
-        assert refused(answer) == (400, "BAD_REQUEST")
-        assert isinstance(
-            gate.open_room(request(room="r", pseudonym="p", inbox=INBOX), NO_DOOR), Upgrade
-        )
+        assert refused(answer) == refusal
+        assert stage.present == len(stage.runner.connections) == 1
 
 
-def test_hub_without_space_for_another_room_is_unavailable() -> None:
-    with RoomStage(rooms={"limit": 1}) as stage:
-        gate = Gate(stage.runner, stage.clock)
-        gate.open_room(request(room="r", pseudonym="p"), NO_DOOR)
-
-        answer = gate.open_room(request(room="s", pseudonym="p"), NO_DOOR)
-
-        assert refused(answer) == (503, "UNAVAILABLE")
-
-
-def test_fault_while_entering_is_answered_and_leaves_nobody_behind(
+def test_a_fault_while_entering_is_answered_and_leaves_nobody_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = request(room="general", pseudonym="p")
@@ -270,7 +254,4 @@ def test_refusals_of_the_front_door_keep_status_and_headers_and_are_json(
     if refusal.status in (429, 503):
         assert body["retryAfterMs"] == int(answer.headers["Retry-After"]) * 1000
     assert body["error"]
-
-
-def test_refusal_of_an_origin_is_that_of_every_path() -> None:
     assert rephrased(door.ORIGIN_REFUSED) is door.ORIGIN_REFUSED

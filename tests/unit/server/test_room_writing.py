@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +23,22 @@ def stage_with(queue: int = QUEUE, **settings: Any) -> RoomStage:
     return RoomStage(rooms={"socket_queue": queue}, **settings)
 
 
+@pytest.fixture
+def stage() -> Iterator[RoomStage]:
+    with stage_with() as stage:
+        yield stage
+
+
+@pytest.fixture
+def a(stage: RoomStage) -> Visitor:
+    return stage.visit("a")
+
+
+@pytest.fixture
+def b(stage: RoomStage, a: Visitor) -> Visitor:
+    return stage.visit("b")
+
+
 def fill(stage: RoomStage, sender: Visitor, count: int, first: int = 1) -> None:
     """Send messages one by one, so that each is committed and announced before the next."""
     for number in range(first, first + count):
@@ -29,41 +46,32 @@ def fill(stage: RoomStage, sender: Visitor, count: int, first: int = 1) -> None:
         stage.loop.run_dry()
 
 
-def test_welcome_is_the_first_thing_written() -> None:
-    with stage_with() as stage:
-        a = stage.visit("a")
-        fill(stage, a, 2)
-        b = stage.visit("b")
+def test_the_welcome_comes_first_and_everybody_hears_a_message_before_its_sender_is_told(
+    stage: RoomStage, a: Visitor, b: Visitor
+) -> None:
+    a.send("m1")
+    stage.loop.run_dry()
 
-        assert a.frames()[0] == {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
-        assert b.frames() == [{"action": "welcome", "lastSeq": 2, "oldestBufferedSeq": 1}]
-
-
-def test_everybody_hears_a_message_before_its_sender_is_told() -> None:
-    with stage_with() as stage:
-        a, b = stage.visit("a"), stage.visit("b")
-        a.send("m1")
-        stage.loop.run_dry()
-
-        assert [frame["action"] for frame in a.frames()] == ["welcome", "message", "ack"]
-        assert b.heard() == [1]
+    assert a.frames()[0] == {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
+    assert [frame["action"] for frame in a.frames()] == ["welcome", "message", "ack"]
+    assert b.heard() == [1]
+    late = stage.visit("late")
+    assert late.frames() == [{"action": "welcome", "lastSeq": 1, "oldestBufferedSeq": 1}]
 
 
-def test_frames_of_a_tick_are_written_together() -> None:
-    with stage_with() as stage:
-        a, b = stage.visit("a"), stage.visit("b")
-        before = len(b.socket.taken.data)
-        for number in range(5):
-            a.send(f"m{number}")
-        stage.loop.run_dry()
+def test_frames_of_a_tick_are_written_together(stage: RoomStage, a: Visitor, b: Visitor) -> None:
+    before = len(b.socket.taken.data)
+    for number in range(5):
+        a.send(f"m{number}")
+    stage.loop.run_dry()
 
-        assert b.heard() == [1, 2, 3, 4, 5]
-        first, last = before, len(b.socket.taken.data) - 1
-        assert b.socket.taken.moment_of(first) == b.socket.taken.moment_of(last)
+    assert b.heard() == [1, 2, 3, 4, 5]
+    first, last = before, len(b.socket.taken.data) - 1
+    assert b.socket.taken.moment_of(first) == b.socket.taken.moment_of(last)
 
 
-def test_header_of_a_frame_is_made_once_however_many_hear_it(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_header_of_a_frame_is_made_once_however_many_hear_it(
+    stage: RoomStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
 
@@ -71,13 +79,12 @@ def test_header_of_a_frame_is_made_once_however_many_hear_it(
         made.append(length)
         return text_header(length)
 
-    with stage_with() as stage:
-        visitors = [stage.visit(f"p{number}") for number in range(5)]
-        monkeypatch.setattr(runner_module, "text_header", counted)
-        fill(stage, visitors[0], 1)
+    visitors = [stage.visit(f"p{number}") for number in range(5)]
+    monkeypatch.setattr(runner_module, "text_header", counted)
+    fill(stage, visitors[0], 1)
 
-        assert len(made) == 1
-        assert all(visitor.heard() == [1] for visitor in visitors)
+    assert len(made) == 1
+    assert all(visitor.heard() == [1] for visitor in visitors)
 
 
 def test_large_rooms_take_turns_and_hear_everything_in_order() -> None:
@@ -91,47 +98,50 @@ def test_large_rooms_take_turns_and_hear_everything_in_order() -> None:
         assert not stage.writer._bulk
 
 
-def test_blocked_socket_gets_what_waited_in_order() -> None:
-    with stage_with() as stage:
-        a, b = stage.visit("a"), stage.visit("b")
-        b.stall(10)
-        fill(stage, a, QUEUE)
-        assert b.heard() == []
-        assert stage.writer.depth() > 0
+def test_a_blocked_socket_gets_what_waited_in_order(
+    stage: RoomStage, a: Visitor, b: Visitor
+) -> None:
+    b.stall(10)
+    fill(stage, a, QUEUE)
+    assert b.heard() == []
+    assert stage.writer.depth() > 0
 
-        b.read()
-        stage.loop.run_dry()
-        fill(stage, a, 2, first=QUEUE + 1)
+    b.read()
+    stage.loop.run_dry()
+    fill(stage, a, 2, first=QUEUE + 1)
 
-        assert b.heard() == list(range(1, QUEUE + 3))
-        assert b.room_socket.outbound is None
-        assert not b.connection.is_closing
+    assert b.heard() == list(range(1, QUEUE + 3))
+    assert b.room_socket.outbound is None
+    assert not b.connection.is_closing
 
 
-def test_socket_with_too_many_frames_waiting_is_closed_and_leaves(
-    caplog: pytest.LogCaptureFixture,
+def test_a_socket_with_too_many_frames_waiting_is_closed_and_leaves(
+    stage: RoomStage, a: Visitor, b: Visitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    with stage_with() as stage:
-        a, slow, c = stage.visit("a"), stage.visit("slow"), stage.visit("c")
-        slow.stall()
-        # The first is left to the transport, the next so many wait.
-        fill(stage, a, 1 + QUEUE)
-        assert stage.present == 3
-        fill(stage, a, 1, first=2 + QUEUE)
+    actor, other = stage.join("@(a/one)"), stage.join("@(a/two)")
+    slow = stage.visit("slow")
+    slow.stall()
+    # The first is left to the transport, the next ones wait.
+    fill(stage, a, 1 + QUEUE)
+    assert stage.present == 3
+    fill(stage, a, 1, first=2 + QUEUE)
 
-        assert stage.present == 2
-        assert stage.tally.rooms.slow_closed == 1
-        fill(stage, a, 3, first=3 + QUEUE)
-        assert a.heard() == c.heard() == list(range(1, QUEUE + 6))
-        assert len(a.told("ack")) == QUEUE + 5
-        slow.read()
-        assert slow.close_code == TRY_AGAIN_LATER
-        assert slow.heard() == [1]
+    assert stage.present == 2
+    assert stage.tally.rooms.slow_closed == 1
+    fill(stage, a, 3, first=3 + QUEUE)
+    actor.tell("@(a/two)", "still here")
+    stage.loop.run_dry()
+    assert a.heard() == b.heard() == list(range(1, QUEUE + 6))
+    assert len(a.told("ack")) == QUEUE + 5
+    assert other.heard() == ["still here"]
+    slow.read()
+    assert slow.close_code == TRY_AGAIN_LATER
+    assert slow.heard() == [1]
     assert [record.getMessage() for record in caplog.records] == ["a slow consumer was closed"]
 
 
-def test_socket_with_too_many_bytes_waiting_is_closed() -> None:
+def test_a_socket_with_too_many_bytes_waiting_is_closed() -> None:
     with stage_with(queue=1_000, outbound=OutboundSettings(bytes_max=2_000)) as stage:
         a, slow = stage.visit("a"), stage.visit("slow")
         slow.stall()
@@ -141,27 +151,27 @@ def test_socket_with_too_many_bytes_waiting_is_closed() -> None:
         assert len(a.heard()) == 30
 
 
-def test_bounds_of_rooms_are_not_those_of_actors() -> None:
+def test_the_bounds_of_rooms_are_not_those_of_actors() -> None:
     with stage_with(outbound=OutboundSettings(messages_max=10_000)) as stage:
         assert stage.terms.bounds.messages_max == QUEUE
         assert stage.runner.bounds.messages_max == 10_000
 
 
-def test_socket_that_takes_nothing_for_too_long_is_closed() -> None:
-    with stage_with() as stage:
-        a, slow = stage.visit("a"), stage.visit("slow")
-        slow.stall()
-        fill(stage, a, 2)
-        stage.pass_time(9)
-        assert stage.present == 2
-        stage.pass_time(2)
+def test_a_socket_that_takes_nothing_for_too_long_is_closed(
+    stage: RoomStage, a: Visitor, b: Visitor
+) -> None:
+    b.stall()
+    fill(stage, a, 2)
+    stage.pass_time(9)
+    assert stage.present == 2
+    stage.pass_time(2)
 
-        assert stage.present == 1
-        slow.read()
-        assert slow.close_code == TRY_AGAIN_LATER
+    assert stage.present == 1
+    b.read()
+    assert b.close_code == TRY_AGAIN_LATER
 
 
-def test_slow_sender_is_closed_by_its_own_acks() -> None:
+def test_a_slow_sender_is_closed_by_its_own_acks() -> None:
     with RoomStage(rooms={"socket_queue": QUEUE, "echo_to_sender": False}) as stage:
         slow, b = stage.visit("slow"), stage.visit("b")
         slow.stall()
@@ -173,109 +183,77 @@ def test_slow_sender_is_closed_by_its_own_acks() -> None:
         assert b.heard() == list(range(1, QUEUE + 3))
 
 
-def test_lost_frames_of_rooms_are_no_lost_tells() -> None:
-    with stage_with() as stage:
-        a, b, c = stage.visit("a"), stage.visit("b"), stage.visit("c")
-        b.stall()
-        fill(stage, a, 3)
-        b.reset()
-        a.send("last")
-        stage.loop.turn()
-        c.reset()
-        stage.loop.run_dry()
+def test_lost_frames_of_rooms_are_no_lost_tells(stage: RoomStage, a: Visitor, b: Visitor) -> None:
+    c = stage.visit("c")
+    b.stall()
+    fill(stage, a, 3)
+    b.reset()
+    a.send("last")
+    stage.loop.turn()
+    c.reset()
+    stage.loop.run_dry()
 
-        assert stage.tally.dropped_tells == 0
-        assert a.heard() == [1, 2, 3, 4]
+    assert stage.tally.dropped_tells == 0
+    assert a.heard() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("way", ["say_close", "hang_up", "reset"])
-def test_who_goes_in_whatever_way_is_out_of_the_room(way: str) -> None:
-    with stage_with() as stage:
-        a, b = stage.visit("a"), stage.visit("b")
-        getattr(b, way)()
-        stage.loop.run_dry()
-        fill(stage, a, 1)
-
-        assert stage.present == 1
-        assert b.connection not in stage.runner.connections
-        assert a.heard() == [1]
-
-
-def test_last_one_out_of_a_room_that_was_never_used_leaves_nothing_behind() -> None:
-    with stage_with() as stage:
-        a = stage.visit("a")
-        a.hang_up()
-        stage.loop.run_dry()
-
-        assert not stage.hub.rooms.directory.rooms
+def test_who_leaves_in_whatever_way_is_out_of_the_room(
+    stage: RoomStage, a: Visitor, b: Visitor, way: str
+) -> None:
+    getattr(b, way)()
+    stage.loop.run_dry()
+    assert stage.present == 1
+    assert b.connection not in stage.runner.connections
+    getattr(a, way)()
+    stage.loop.run_dry()
+    assert not stage.hub.rooms.directory.rooms, "nothing is left of a room that was never used"
 
 
-def test_everybody_is_dismissed_when_the_hub_stops() -> None:
-    with stage_with() as stage:
-        a, b = stage.visit("a"), stage.visit("b", "other")
-        stage.runner.perform(stage.hub.drain(stage.clock.now_ms()), stage.clock.now_ms())
-        stage.loop.run_dry()
+def test_everybody_is_dismissed_when_the_hub_stops_and_hears_no_more(
+    stage: RoomStage, a: Visitor, b: Visitor
+) -> None:
+    c = stage.visit("c", "other")
+    a.send("m1")
+    stage.runner.perform(stage.hub.drain(stage.clock.now_ms()), stage.clock.now_ms())
+    stage.loop.run_dry()
 
-        assert (a.close_code, b.close_code) == (1012, 1012)
-        for visitor in (a, b):
-            visitor.say_close()
-        stage.loop.run_dry()
-        assert not stage.runner.connections
-
-
-def test_socket_that_was_dismissed_hears_no_more() -> None:
-    with stage_with() as stage:
-        a, b = stage.visit("a"), stage.visit("b")
-        a.send("m1")
-        stage.runner.perform(stage.hub.rooms.drain(), stage.clock.now_ms())
-        stage.loop.run_dry()
-
-        assert b.heard() == []
-        assert a.told("ack") == []
+    assert {one.close_code for one in (a, b, c)} == {1012}
+    assert (b.heard(), a.told("ack")) == ([], [])
+    for visitor in (a, b, c):
+        visitor.say_close()
+    stage.loop.run_dry()
+    assert not stage.runner.connections
 
 
-def test_error_frames_say_which_message_they_are_about() -> None:
-    with stage_with() as stage:
-        a = stage.visit("a")
-        a.send("m1", "")
-        a.send("x" * 128, "*")
-        a.send("y" * 129)
-        a.say({"action": "send", "messageId": 7})
-        stage.loop.run_dry()
-
-        errors = a.told("error")
-        assert {frame["errorCode"] for frame in errors} == {"BAD_ENVELOPE"}
-        assert [frame.get("messageId") for frame in errors] == ["m1", "x" * 128, None, None]
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
+def test_error_frames_say_which_message_they_are_about(stage: RoomStage, a: Visitor) -> None:
+    a.send("m1", "")
+    a.send("x" * 128, "*")
+    a.send("y" * 129)
+    a.say({"action": "send", "messageId": 7})
+    for members in (
         {"roomId": "other"},
         {"tenantId": "t"},
         {"roomId": "general", "tenantId": "t"},
         {"pseudonymId": "b"},
-    ],
-)
-def test_frame_cannot_name_another_room_tenant_or_pseudonym(members: dict[str, str]) -> None:
-    with stage_with() as stage:
-        a = stage.visit("a")
-        a.send("m1", **members)
-        stage.loop.run_dry()
+    ):
+        a.send("not mine", **members)
+    stage.loop.run_dry()
 
-        (error,) = a.told("error")
-        assert (error["errorCode"], error["messageId"]) == ("BAD_ENVELOPE", "m1")
-        assert a.heard() == []
+    errors = a.told("error")
+    assert {frame["errorCode"] for frame in errors} == {"BAD_ENVELOPE"}
+    named = ["m1", "x" * 128, None, None, *["not mine"] * 4]
+    assert [frame.get("messageId") for frame in errors] == named
+    assert a.heard() == []
 
 
-def test_frame_may_name_its_own_room_whole_or_in_parts() -> None:
-    with stage_with() as stage:
-        a = stage.visit("a", "t:r")
-        a.send("m1", roomId="t:r", pseudonymId="a")
-        a.send("m2", roomId="r", tenantId="t")
-        stage.loop.run_dry()
+def test_a_frame_may_name_its_own_room_whole_or_in_parts(stage: RoomStage) -> None:
+    a = stage.visit("a", "t:r")
+    a.send("m1", roomId="t:r", pseudonymId="a")
+    a.send("m2", roomId="r", tenantId="t")
+    stage.loop.run_dry()
 
-        assert a.heard() == [1, 2]
+    assert a.heard() == [1, 2]
 
 
 def test_bad_frames_in_a_row_close_the_socket_and_good_ones_begin_anew() -> None:
@@ -313,31 +291,20 @@ def test_too_large_a_ciphertext_is_neither_a_good_frame_nor_a_malformed_one() ->
 @pytest.mark.parametrize(
     "frame",
     [
-        b"",
-        b"[]",
-        b"null",
-        b"7",
-        b'"send"',
-        b"{",
-        b"{}",
-        b'{"action":null}',
-        b'{"action":["send"]}',
-        b'{"action":"leave"}',
-        b'{"action":"send"}x',
+        *(b"", b"[]", b"null", b"7", b'"send"', b"{", b"{}", b'{"action":null}'),
+        *(b'{"action":["send"]}', b'{"action":"leave"}', b'{"action":"send"}x'),
         b'{"action":"send","ciphertext":"\\ud800"}',
         b'{"action":"ping","t":}',
         b"[" * 50_000,
     ],
 )
-def test_frame_nobody_understands_is_an_error_and_not_a_fault(
-    frame: bytes, caplog: pytest.LogCaptureFixture
+def test_a_frame_nobody_understands_is_an_error_and_not_a_fault(
+    stage: RoomStage, a: Visitor, frame: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with stage_with() as stage:
-        a = stage.visit("a")
-        a.say(frame)
-        stage.loop.run_dry()
+    a.say(frame)
+    stage.loop.run_dry()
 
-        assert [error["errorCode"] for error in a.told("error")] == ["BAD_FRAME"]
+    assert [error["errorCode"] for error in a.told("error")] == ["BAD_FRAME"]
     assert not caplog.records
 
 
@@ -348,57 +315,40 @@ def test_frame_nobody_understands_is_an_error_and_not_a_fault(
         *(b"null", b'""', b'{"a":[null]}'),
     ],
 )
-def test_pong_repeats_what_the_ping_carried_to_the_letter(t: bytes) -> None:
-    with stage_with() as stage:
-        a = stage.visit("a")
-        a.say(b'{"action":"ping","t": ' + t + b" }")
-        stage.loop.run_dry()
+def test_a_pong_repeats_what_the_ping_carried_to_the_letter(
+    stage: RoomStage, a: Visitor, t: bytes
+) -> None:
+    a.say(b'{"action":"ping","t": ' + t + b" }")
+    stage.loop.run_dry()
 
-        assert a.socket.taken.data.endswith(b'{"action":"pong","t":' + t + b"}")
+    assert a.socket.taken.data.endswith(b'{"action":"pong","t":' + t + b"}")
 
 
-def test_fault_of_the_core_is_answered_on_the_socket_which_lives(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_fault_of_the_core_is_answered_on_the_socket_which_lives(
+    stage: RoomStage, a: Visitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(request: object, now: int) -> None:
         raise RuntimeError(request)
 
-    with stage_with() as stage:
-        a = stage.visit("a")
-        monkeypatch.setattr(stage.hub.rooms, "send", broken)
-        a.send("the-message")
-        monkeypatch.undo()
-        a.send("m2")
-        stage.loop.run_dry()
+    monkeypatch.setattr(stage.hub.rooms, "send", broken)
+    a.send("the-message")
+    monkeypatch.undo()
+    a.send("m2")
+    stage.loop.run_dry()
 
-        (error,) = a.told("error")
-        assert (error["errorCode"], error["messageId"]) == ("INTERNAL_ERROR", "the-message")
-        assert a.heard() == [1]
+    (error,) = a.told("error")
+    assert (error["errorCode"], error["messageId"]) == ("INTERNAL_ERROR", "the-message")
+    assert a.heard() == [1]
     assert len(caplog.records) == 1
     assert "the-message" not in caplog.text
 
 
-def test_binary_frames_and_pings_are_treated_as_those_of_actors() -> None:
-    with stage_with() as stage:
-        a = stage.visit("a")
-        a.frame(WSMsgType.BINARY, b'{"action":"ping"}')
-        a.frame(WSMsgType.PING, b"x")
-        stage.loop.run_dry()
+def test_binary_frames_and_pings_are_treated_as_those_of_actors(
+    stage: RoomStage, a: Visitor
+) -> None:
+    a.frame(WSMsgType.BINARY, b'{"action":"ping"}')
+    a.frame(WSMsgType.PING, b"x")
+    stage.loop.run_dry()
 
-        assert a.told("pong") == [{"action": "pong"}]
-        assert b"\x8a\x01x" in a.socket.taken.data
-
-
-def test_actors_and_rooms_share_the_write_path_and_not_their_fate() -> None:
-    with stage_with() as stage:
-        actor, other = stage.join("@(a/one)"), stage.join("@(a/two)")
-        a, slow = stage.visit("a"), stage.visit("slow")
-        slow.stall()
-        for number in range(QUEUE + 4):
-            a.send(f"m{number}")
-            actor.tell("@(a/two)", number)
-            stage.loop.run_dry()
-
-        assert slow.connection.is_closing
-        assert other.heard() == list(range(QUEUE + 4))
-        assert len(a.heard()) == QUEUE + 4
+    assert a.told("pong") == [{"action": "pong"}]
+    assert b"\x8a\x01x" in a.socket.taken.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from signalhub.wire.entry import Entry, Kind
 from tests.support.memory.write_path import Stage
 
 SECRET = "room-of-somebody"
+ACCEPTED = Accepted(SECRET, 1, False, None)
+ENTRY = Entry(Kind.ROOM_MESSAGE, "a stream", 1, 1, 0, b"")
 
 
 class Caller:
@@ -46,12 +49,22 @@ class Shelf:
         self.done = done
 
 
-def explode(offset: int, now: int) -> list[Effect]:
+def explode(*_: object) -> list[Effect]:
     raise LookupError(SECRET)
 
 
-def accepted(seq: int = 1) -> Accepted:
-    return Accepted(SECRET, seq, False, None)
+def kept_in(found: list[Any]) -> Callable[[Any, int], list[Effect]]:
+    """What an effect leads to is kept."""
+
+    def then(some: Any, now: int) -> list[Effect]:
+        found.append(some)
+        return []
+
+    return then
+
+
+def consult(then: Callable[[Any, int], list[Effect]]) -> Consult:
+    return Consult("an inbox", 1, 10, 10, then)
 
 
 def faults(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -60,13 +73,13 @@ def faults(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
 
 
-def test_step_gets_the_time_of_the_tick_and_its_effects_are_performed() -> None:
+def test_a_step_gets_the_time_of_the_tick_and_its_effects_are_performed() -> None:
     caller = Caller()
     times: list[int] = []
 
     def step(now: int) -> list[Effect]:
         times.append(now)
-        return [Answer(caller, accepted(), SECRET)]
+        return [Answer(caller, ACCEPTED, SECRET)]
 
     with Stage() as stage:
         assert stage.runner.run(step)
@@ -76,17 +89,14 @@ def test_step_gets_the_time_of_the_tick_and_its_effects_are_performed() -> None:
         assert stage.runner.run(step)
 
     assert times[0] == times[1] == times[2] - 500
-    assert caller.answers == [(accepted(), SECRET)] * 3
+    assert caller.answers == [(ACCEPTED, SECRET)] * 3
 
 
-def test_failing_step_is_logged_without_its_words_and_reported(
+def test_a_failing_step_is_logged_without_its_words_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def step(now: int) -> list[Effect]:
-        raise LookupError(SECRET)
-
     with Stage() as stage:
-        assert not stage.runner.run(step)
+        assert not stage.runner.run(explode)
         stage.loop.run_dry()
         assert stage.writer.tick_ms == 0
 
@@ -94,126 +104,63 @@ def test_failing_step_is_logged_without_its_words_and_reported(
     assert "LookupError" in caplog.text
 
 
-def test_who_cannot_be_answered_does_not_keep_others_from_their_answers(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("effect", "fault"),
+    [
+        (Answer(Broken(), ACCEPTED, SECRET), "a request could not be answered"),
+        (Append(ENTRY, explode), "a committed entry could not be handled"),
+        (Fetch("a stream", 1, 1, 1, 1, explode), "a request could not be handled"),
+        (consult(explode), "a request could not be handled"),
+    ],
+    ids=["answer", "commit", "read", "archive"],
+)
+def test_a_fault_behind_an_effect_is_logged_without_its_words_and_stops_nobody(
+    effect: Effect, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caller = Caller()
-    effects: list[Effect] = [
-        Answer(Broken(), accepted(), SECRET),
-        Answer(caller, accepted(), SECRET),
-    ]
-
-    with Stage() as stage:
-        assert stage.runner.run(lambda now: effects)
+    caller, shelf = Caller(), Shelf()
+    with Stage(shelf) as stage:
+        assert stage.runner.run(lambda now: [effect, Answer(caller, ACCEPTED, SECRET)])
+        stage.loop.run_dry()
+        for _ in shelf.asked:
+            shelf.done([])
 
     assert len(caller.answers) == 1
-    assert faults(caplog) == ["a request could not be answered"]
-
-
-def test_fault_behind_a_commit_is_logged_without_its_words(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    entry = Entry(Kind.ROOM_MESSAGE, "a stream", 1, 1, 0, b"")
-    with Stage() as stage:
-        stage.runner.run(lambda now: [Append(entry, explode)])
-        stage.loop.run_dry()
-
-    assert faults(caplog) == ["a committed entry could not be handled"]
-
-
-def test_fault_behind_a_read_is_logged_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
-    def then(found: object, now: int) -> list[Effect]:
-        raise LookupError(SECRET)
-
-    with Stage() as stage:
-        stage.runner.run(lambda now: [Fetch("a stream", 1, 1, 1, 1, then)])
-        stage.loop.run_dry()
-
-    assert faults(caplog) == ["a request could not be handled"]
+    assert faults(caplog) == [fault]
 
 
 @pytest.mark.parametrize("seqs", [[7, 0], [], None])
-def test_what_the_store_recalls_comes_back_to_the_loop(seqs: list[int] | None) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_the_store_recalls_comes_back_to_the_loop_unless_it_has_stopped(
+    seqs: list[int] | None, is_stopped: bool
+) -> None:
     recalled: list[list[int] | None] = []
 
-    def then(found: list[int] | None, now: int) -> list[Effect]:
-        recalled.append(found)
-        return []
-
     with Stage() as stage:
-        stage.runner.run(lambda now: [Recall([b"key"], 0, then)])
+        stage.runner.run(lambda now: [Recall([b"key"], 0, kept_in(recalled))])
         ((keys, done),) = stage.rows.recalled
+        if is_stopped:
+            stage.runner.stop()
         # This is what the store's own thread does.
         done(seqs)
         assert recalled == []
         stage.loop.run_dry()
 
     assert keys == [b"key"]
-    assert recalled == [seqs]
-
-
-def test_what_is_recalled_after_the_end_is_dropped() -> None:
-    recalled: list[list[int] | None] = []
-
-    def then(found: list[int] | None, now: int) -> list[Effect]:
-        recalled.append(found)
-        return []
-
-    with Stage() as stage:
-        stage.runner.run(lambda now: [Recall([b"key"], 0, then)])
-        stage.runner.stop()
-        stage.rows.recalled[0][1]([7])
-        stage.loop.run_dry()
-
-    assert recalled == []
-
-
-def consult(then: Callable[[list[Archived] | None, int], list[Effect]]) -> Consult:
-    return Consult("an inbox", 1, 10, 10, then)
-
-
-def test_without_an_archive_there_is_nothing_in_it() -> None:
-    found: list[list[Archived] | None] = []
-
-    def then(some: list[Archived] | None, now: int) -> list[Effect]:
-        found.append(some)
-        return []
-
-    with Stage() as stage:
-        stage.runner.run(lambda now: [consult(then)])
-
-    assert found == [[]]
+    assert recalled == ([] if is_stopped else [seqs])
 
 
 @pytest.mark.parametrize("some", [None, [], [Archived(1, "m1", b"AAAA", None, 10)]])
-def test_archive_is_consulted_and_its_answer_performed(some: list[Archived] | None) -> None:
-    shelf, caller = Shelf(), Caller()
+def test_the_archive_is_consulted_if_there_is_one(some: list[Archived] | None) -> None:
+    shelf = Shelf()
     found: list[list[Archived] | None] = []
 
-    def then(some: list[Archived] | None, now: int) -> list[Effect]:
-        found.append(some)
-        return [Answer(caller, accepted(), "")]
-
     with Stage(shelf) as stage:
-        asked = consult(then)
+        asked = consult(kept_in(found))
         stage.runner.run(lambda now: [asked])
-        assert shelf.asked == [asked]
-        assert found == []
+        assert (shelf.asked, found) == ([asked], [])
         shelf.done(some)
-
     assert found == [some]
-    assert len(caller.answers) == 1
 
-
-def test_fault_in_what_the_archive_told_is_logged_without_its_words(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def then(some: list[Archived] | None, now: int) -> list[Effect]:
-        raise LookupError(SECRET)
-
-    shelf = Shelf()
-    with Stage(shelf) as stage:
-        stage.runner.run(lambda now: [consult(then)])
-        shelf.done([])
-
-    assert faults(caplog) == ["a request could not be handled"]
+    with Stage() as stage:
+        stage.runner.run(lambda now: [consult(kept_in(found))])
+    assert found == [some, []]

@@ -51,7 +51,7 @@ class Scene:
         done()
 
     def look(self, after_ms: int) -> None:
-        """The hub looks so much later, and is done."""
+        """The hub looks at a later time, and is done."""
         done = threading.Event()
         self._expirer.look(NOW_MS + after_ms)
         self.upkeep.run(done.set)
@@ -69,7 +69,7 @@ def scene() -> Iterator[Scene]:
     assert verify(scene.disk).is_sound
 
 
-def test_a_segment_in_which_everything_has_expired_is_written_anew_at_once(scene: Scene) -> None:
+def test_a_segment_in_which_everything_has_expired_is_rewritten_at_once(scene: Scene) -> None:
     offsets = [scene.say(MINUTE_MS), scene.say(2 * MINUTE_MS)]
     scene.roll()
     scene.start()
@@ -80,39 +80,32 @@ def test_a_segment_in_which_everything_has_expired_is_written_anew_at_once(scene
     assert scene.forgotten == [0]
 
 
-def test_what_has_not_expired_stays(scene: Scene) -> None:
-    expired, _ = scene.say(MINUTE_MS), scene.say(10 * LINGER_MS)
+def test_what_has_not_expired_stays_until_it_has(scene: Scene) -> None:
+    offsets = [scene.say(MINUTE_MS), scene.say(3 * LINGER_MS)]
     scene.roll()
     scene.start()
 
     scene.look(2 * MINUTE_MS)
     assert scene.erased() == [], "others of the segment may expire soon"
-
     scene.look(LINGER_MS + MINUTE_MS)
-    assert scene.erased() == [expired]
-
-
-def test_the_segment_is_written_again_when_more_has_expired(scene: Scene) -> None:
-    offsets = [scene.say(MINUTE_MS), scene.say(3 * LINGER_MS)]
-    scene.roll()
-    scene.start()
-    scene.look(2 * LINGER_MS)
     assert scene.erased() == offsets[:1]
-
     scene.look(4 * LINGER_MS)
-
     assert scene.erased() == offsets
 
 
-def test_one_segment_at_a_time(scene: Scene) -> None:
+def test_one_segment_at_a_time_and_a_full_disk_only_postpones_it(scene: Scene) -> None:
     offsets = []
     for _ in range(3):
         offsets.append(scene.say(MINUTE_MS))
         scene.roll()
     scene.start()
 
+    scene.disk.capacity_bytes = 0
+    scene.look(2 * MINUTE_MS)
+    assert scene.erased() == []
+    scene.disk.capacity_bytes = None
     for count in (1, 2, 3):
-        scene.look(2 * MINUTE_MS)
+        scene.look(3 * MINUTE_MS)
         assert scene.erased() == offsets[:count]
 
 
@@ -151,18 +144,4 @@ def test_messages_that_proposals_are_made_from_stay_until_these_are_gone(scene: 
     assert scene.erased() == []
 
     scene.look(CONTROL_LINGER_MS + 2 * LINGER_MS)
-    assert scene.erased() == [offset]
-
-
-def test_without_room_on_the_disk_it_is_done_later(scene: Scene) -> None:
-    offset = scene.say(MINUTE_MS)
-    scene.roll()
-    scene.start()
-    scene.disk.capacity_bytes = 0
-
-    scene.look(2 * MINUTE_MS)
-    assert scene.erased() == []
-
-    scene.disk.capacity_bytes = None
-    scene.look(3 * MINUTE_MS)
     assert scene.erased() == [offset]

@@ -38,14 +38,13 @@ class Stage:
 
     def __init__(self) -> None:
         self.disk = FaultyDisk()
-        self._committed = asyncio.Event()
         loop = asyncio.get_running_loop()
         log = model.LogSettings(segment_bytes=2**16)
         self.engine = LocalEngine(Path("log"), log, FakeClock(), loop, disk=self.disk)
         self.engine.report_to(self)
 
     def committed(self, appends: list[Append], first: int) -> None:
-        self._committed.set()
+        pass
 
     def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
         raise AssertionError(refusal)
@@ -62,15 +61,9 @@ class Stage:
     async def locate(self, from_offset: int = 0, **given: Any) -> Located | None:
         answer: asyncio.Future[Located | None] = asyncio.Future()
         end = self.engine.head
-        asked: dict[str, Any] = {
-            "choose": choose,
-            "count_max": 1_000,
-            "needle": b"",
-            "to_offset": end,
-        } | given
-        self.engine.locate(
-            Locate(from_offset=from_offset, then=nothing, **asked), answer.set_result
-        )
+        asked: dict[str, Any] = {"choose": choose, "count_max": 1_000, "needle": b""} | given
+        locate = Locate(from_offset=from_offset, to_offset=end, then=nothing, **asked)
+        self.engine.locate(locate, answer.set_result)
         return await asyncio.wait_for(answer, 10)
 
     async def erase(self, *offsets: int) -> int | Refusal:
@@ -147,30 +140,20 @@ async def test_a_search_that_fails_is_answered(stage: Stage) -> None:
     assert await stage.locate(choose=fail) is None
 
 
-async def test_a_full_disk_is_named(stage: Stage) -> None:
+async def test_a_full_disk_and_damage_are_named(stage: Stage) -> None:
     await stage.fill(10)
     await stage.locate()
     await stage.append(entry(1, "other"))
     stage.disk.capacity_bytes = 0
-
-    refusal = await stage.erase(1)
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == "storage_full"
-
+    full = await stage.erase(1)
     stage.disk.capacity_bytes = None
     assert await stage.erase(1) == 1
-
-
-async def test_damage_is_named(stage: Stage) -> None:
-    await stage.fill(10)
-    await stage.locate()
-    await stage.append(entry(1, "other"))
     flip_bit(stage.disk, stage.engine.log.segments[0].name, 200)
+    damaged = await stage.erase(3)
 
-    refusal = await stage.erase(1)
-
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == "storage_failed"
+    assert isinstance(full, Refusal)
+    assert isinstance(damaged, Refusal)
+    assert (full.code, damaged.code) == ("storage_full", "storage_failed")
     assert stage.engine.log.state == "damaged"
 
 

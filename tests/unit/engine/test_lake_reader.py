@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 from deltalake import DeltaTable
@@ -50,18 +47,10 @@ def test_the_position_is_the_offset_behind_the_last_one_of_the_epoch(
     lake: SmallLake, reader: LakeReader
 ) -> None:
     lake.append("inbox", [row(1)], last=41)
-
-    assert reader.inbox_position(EPOCH) == 42
-    assert reader.inbox_position(EPOCH + 1) == 0
-
-
-def test_the_position_moves_without_a_row(lake: SmallLake, reader: LakeReader) -> None:
-    lake.append("inbox", [row(1)], last=41)
-    assert reader.inbox_position(EPOCH) == 42
+    assert (reader.inbox_position(EPOCH), reader.inbox_position(EPOCH + 1)) == (42, 0)
 
     lake.append("inbox", [], last=99)
-
-    assert reader.inbox_position(EPOCH) == 100
+    assert reader.inbox_position(EPOCH) == 100, "also without a row"
 
 
 def test_a_message_is_read_as_it_was_written(lake: SmallLake, reader: LakeReader) -> None:
@@ -195,73 +184,43 @@ def test_a_lake_that_goes_away_is_not_an_empty_one(lake: SmallLake, reader: Lake
     assert seqs(reader, 1, 1) == [1]
 
 
-def longest_pause(work: Callable[[], object]) -> float:
-    """For which share of some work no other thread got to run."""
-    seen_s: list[float] = []
-    is_done = threading.Event()
-
-    def watch() -> None:
-        while not is_done.wait(0.0005):
-            seen_s.append(perf_counter())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    began_s = perf_counter()
-    work()
-    ended_s = perf_counter()
-    is_done.set()
-    watcher.join()
-    moments = [began_s, *(at for at in seen_s if began_s < at < ended_s), ended_s]
-    return max(later - sooner for sooner, later in pairwise(moments)) / (ended_s - began_s)
-
-
 def test_the_hub_goes_on_while_a_query_runs(lake: SmallLake, reader: LakeReader) -> None:
     count = 300_000
     lake.append("entries", map(place, range(count)), last=count - 1)
-
     sql = """SELECT count(DISTINCT concat("offset", 'a', "offset" * 7, 'b')) FROM entries"""
+    is_done = threading.Event()
+    turns: list[None] = []
 
-    pauses = [longest_pause(lambda: reader._query("entries", sql)) for _ in range(5)]
+    def take_turns() -> None:
+        while not is_done.wait(0.0005):
+            turns.append(None)
 
-    # On a busy machine there are other reasons to pause; one good run shows that it can be done.
-    assert min(pauses) < 0.5
+    other = threading.Thread(target=take_turns)
+    other.start()
+    reader._query("entries", sql)
+    seen = len(turns)
+    is_done.set()
+    other.join()
+
+    assert seen > 5
 
 
-class TestSegments:
-    def test_one_is_held_when_each_of_its_entries_is_there_once(
-        self, lake: SmallLake, reader: LakeReader
-    ) -> None:
-        lake.append("entries", map(place, range(30)), last=29)
+@pytest.mark.parametrize(
+    ("entries", "held"),
+    [
+        ([place(n) for n in range(30)], True),
+        ([place(n) for n in range(30) if n != 15], False),
+        ([place(14 if n == 15 else n) for n in range(30)], False),
+        ([*map(place, range(30)), place(15)], False),
+        ([place(n, EPOCH - 1) for n in range(30)], False),
+        ([place(n) | {"shard": 1} for n in range(30)], False),
+    ],
+    ids=["whole", "lost", "doubled for lost", "doubled", "another epoch", "another shard"],
+)
+def test_a_segment_is_held_when_each_of_its_entries_is_there_once(
+    lake: SmallLake, reader: LakeReader, entries: list[dict[str, int]], held: bool
+) -> None:
+    lake.append("entries", entries, last=29)
 
-        assert reader.holds(segment(10, 20)) is True
-        assert reader.holds(segment(20, 30)) is True
-        assert reader.holds(segment(20, 31)) is None
-
-    def test_a_missing_entry_is_noticed(self, lake: SmallLake, reader: LakeReader) -> None:
-        lake.append("entries", [place(n) for n in range(30) if n != 15], last=29)
-
-        assert reader.holds(segment(10, 20)) is False
-        assert reader.holds(segment(20, 30)) is True
-
-    def test_a_doubled_entry_does_not_stand_for_a_missing_one(
-        self, lake: SmallLake, reader: LakeReader
-    ) -> None:
-        lake.append("entries", [place(14 if n == 15 else n) for n in range(30)], last=29)
-
-        assert reader.holds(segment(10, 20)) is False
-
-    def test_a_doubled_entry_is_noticed(self, lake: SmallLake, reader: LakeReader) -> None:
-        lake.append("entries", [*map(place, range(30)), place(15)], last=29)
-
-        assert reader.holds(segment(10, 20)) is False
-
-    def test_entries_of_another_epoch_or_shard_do_not_count(
-        self, lake: SmallLake, reader: LakeReader
-    ) -> None:
-        others = [place(n, EPOCH - 1) for n in range(30)] + [
-            place(n) | {"shard": 1} for n in range(30)
-        ]
-        lake.append("entries", others, last=29)
-
-        assert reader.holds(segment(10, 20)) is False
-        assert reader.holds(segment(10, 20, EPOCH - 1)) is None
+    assert reader.holds(segment(10, 20)) is held
+    assert reader.holds(segment(20, 31)) is reader.holds(segment(10, 20, EPOCH - 1)) is None

@@ -38,30 +38,25 @@ def fill(dedup: Dedup, count: int, now_ms: int = NOW_MS, per_ms: int = 10) -> in
         KnownAck(NOW_MS, extra=b'{"deliveredCount":2}'),
     ],
 )
-def test_a_repeated_message_gets_the_very_same_ack(ack: KnownAck) -> None:
+def test_a_repeated_message_gets_the_very_same_ack_within_the_window(ack: KnownAck) -> None:
     dedup = make_dedup()
     dedup.remember(SENDER, "m1", NOW_MS, ack)
 
     assert dedup.find(SENDER, "m1", NOW_MS) == ack
     assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS) == ack
-
-
-def test_a_message_is_known_by_sender_and_id_together() -> None:
-    dedup = make_dedup()
-    dedup.remember("@(a)", "m", NOW_MS, KnownAck(NOW_MS))
-
-    assert dedup.find("@(b)", "m", NOW_MS) is None
-    assert dedup.find("@(a)", "n", NOW_MS) is None
-    assert dedup.find("@(a)m", "", NOW_MS) is None
-    assert dedup.find("", "@(a)m", NOW_MS) is None
-
-
-def test_an_id_is_forgotten_one_millisecond_after_the_window() -> None:
-    dedup = make_dedup()
-    dedup.remember(SENDER, "m1", NOW_MS, KnownAck(NOW_MS))
-
-    assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS) is not None
     assert dedup.find(SENDER, "m1", NOW_MS + WINDOW_MS + 1) is None
+
+
+def test_a_message_is_known_by_sender_and_id_together_whatever_their_characters() -> None:
+    dedup = make_dedup()
+    for sender, message_id in (("@(a)", "m"), ("@(é\ud800)", "\0")):
+        dedup.remember(sender, message_id, NOW_MS, KnownAck(NOW_MS))
+        assert dedup.find(sender, message_id, NOW_MS) is not None
+
+    for sender, message_id in (
+        *(("@(b)", "m"), ("@(a)", "n"), ("@(a)m", ""), ("", "@(a)m"), ("@(é\ud801)", "\0")),
+    ):
+        assert dedup.find(sender, message_id, NOW_MS) is None
 
 
 def test_a_forgotten_message_can_be_accepted_again() -> None:
@@ -95,7 +90,7 @@ def test_sweeping_frees_what_has_expired_and_nothing_else() -> None:
 def test_a_few_sweeps_empty_a_large_table() -> None:
     dedup = make_dedup()
     empty_bytes = dedup.memory_bytes
-    last_ms = fill(dedup, 100_000)
+    last_ms = fill(dedup, 20_000)
 
     for _ in range(20):
         dedup.sweep(last_ms + WINDOW_MS + 1)
@@ -107,14 +102,14 @@ def test_a_few_sweeps_empty_a_large_table() -> None:
 def test_steady_traffic_keeps_itself_clean_without_a_sweep() -> None:
     dedup = Dedup(60_000, AMPLE)
 
-    for number in range(60_000):
-        dedup.remember(SENDER, str(number), NOW_MS + number * 10, KnownAck(NOW_MS + number * 10))
+    for number in range(20_000):
+        dedup.remember(SENDER, str(number), NOW_MS + number * 30, KnownAck(NOW_MS + number * 30))
 
-    # 6 000 ids fit the window; what has expired goes when its bucket is touched.
-    assert dedup.count < 8_000
+    # 2 000 ids fit the window; what has expired goes when its bucket is touched.
+    assert dedup.count < 2_700
 
 
-@pytest.mark.parametrize("count", [1_000, 3_333, 20_000, 200_000])
+@pytest.mark.parametrize("count", [1_000, 3_333, 20_000, 50_000])
 def test_an_id_costs_at_most_32_bytes(count: int) -> None:
     dedup = make_dedup()
 
@@ -136,18 +131,6 @@ def test_the_memory_reported_is_the_memory_used() -> None:
 
     assert used_bytes / dedup.count <= 32
     assert 0.9 <= dedup.memory_bytes / used_bytes <= 1.1
-
-
-def test_asides_are_counted_as_memory_and_freed() -> None:
-    dedup = make_dedup()
-    empty_bytes = dedup.memory_bytes
-    extra = b"x" * 10_000
-
-    dedup.remember(SENDER, "b", NOW_MS, KnownAck(NOW_MS, extra=extra))
-    assert dedup.memory_bytes > empty_bytes + 10_000
-
-    dedup.sweep(NOW_MS + WINDOW_MS + 1)
-    assert dedup.memory_bytes == empty_bytes
 
 
 def test_without_memory_for_the_window_the_oldest_go_and_it_says_so() -> None:
@@ -193,25 +176,17 @@ def test_the_window_grows_back_when_the_flood_is_over() -> None:
     assert not dedup.is_shortened
 
 
-def test_broadcasts_are_bounded_by_the_same_memory() -> None:
-    dedup = make_dedup(memory_bytes_max=50_000)
+@pytest.mark.parametrize("cap", [1, 50_000])
+def test_extras_are_bounded_by_the_same_memory_however_small(cap: int) -> None:
+    dedup = make_dedup(memory_bytes_max=cap)
 
     for number in range(1_000):
         at_ms = NOW_MS + number
         dedup.remember(SENDER, str(number), at_ms, KnownAck(at_ms, extra=b"x" * 1_000))
-        assert dedup.memory_bytes <= 50_000
+        assert dedup.memory_bytes <= cap or dedup.count <= 1
 
     assert dedup.is_shortened
-    assert dedup.find(SENDER, "999", NOW_MS + 999) is not None
-
-
-def test_a_cap_below_a_single_id_neither_fails_nor_grows() -> None:
-    dedup = make_dedup(memory_bytes_max=1)
-
-    fill(dedup, 1_000, per_ms=1)
-
-    assert dedup.count <= 1
-    assert dedup.is_shortened
+    assert cap == 1 or dedup.find(SENDER, "999", NOW_MS + 999) is not None
 
 
 def test_a_clock_set_back_makes_nothing_last_longer_or_shorter() -> None:
@@ -227,14 +202,7 @@ def test_a_clock_set_back_makes_nothing_last_longer_or_shorter() -> None:
     assert dedup.find(SENDER, "before", back_ms + WINDOW_MS) is None
     assert dedup.find(SENDER, "after", back_ms + WINDOW_MS) == KnownAck(back_ms, "queued")
     assert dedup.find(SENDER, "after", back_ms + WINDOW_MS + 1) is None
-
-
-def test_ids_stay_compact_after_a_clock_was_set_back() -> None:
-    dedup = make_dedup()
-    dedup.remember(SENDER, "before", NOW_MS, KnownAck(NOW_MS))
-
-    fill(dedup, 5_000, now_ms=NOW_MS - 3_600_000)
-
+    fill(dedup, 5_000, now_ms=back_ms)
     assert dedup.memory_bytes / dedup.count <= 32
 
 
@@ -249,37 +217,17 @@ def test_jitter_between_readings_of_the_clock_does_not_speed_time_up() -> None:
     assert dedup.find(SENDER, "m", NOW_MS + WINDOW_MS) is not None
 
 
-STRANGE_MS = [-(10**15), -1, 0, 2**42 - 1, 2**42, 2**63]
-
-
-@pytest.mark.parametrize("now_ms", STRANGE_MS)
-def test_no_time_is_too_strange(now_ms: int) -> None:
+@pytest.mark.parametrize("strange_ms", [-(10**15), -1, 0, 2**42 - 1, 2**42, 2**63])
+def test_a_strange_time_is_used_and_a_sane_one_trusted_again_after_it(strange_ms: int) -> None:
     dedup = make_dedup()
-
-    dedup.remember(SENDER, "m", now_ms, KnownAck(now_ms))
-    dedup.sweep(now_ms)
-
-    assert dedup.find(SENDER, "m", now_ms) == KnownAck(now_ms)
-
-
-@pytest.mark.parametrize("strange_ms", STRANGE_MS)
-def test_a_sane_time_is_trusted_again_after_a_strange_one(strange_ms: int) -> None:
-    dedup = make_dedup()
-    for now_ms in (NOW_MS, strange_ms, NOW_MS + 5_000):
+    for now_ms in (strange_ms, NOW_MS, strange_ms, NOW_MS + 5_000):
         dedup.remember(SENDER, f"at {now_ms}", now_ms, KnownAck(now_ms))
+        dedup.sweep(now_ms)
+        assert dedup.find(SENDER, f"at {now_ms}", now_ms) == KnownAck(now_ms)
 
     last_ms = NOW_MS + 5_000
-    assert dedup.find(SENDER, f"at {last_ms}", last_ms) == KnownAck(last_ms)
     assert dedup.find(SENDER, f"at {last_ms}", last_ms + WINDOW_MS) == KnownAck(last_ms)
     assert dedup.find(SENDER, f"at {last_ms}", last_ms + WINDOW_MS + 1) is None
-
-
-def test_names_of_any_characters_are_told_apart() -> None:
-    dedup = make_dedup()
-    dedup.remember("@(é\ud800)", "\0", NOW_MS, KnownAck(NOW_MS))
-
-    assert dedup.find("@(é\ud800)", "\0", NOW_MS) is not None
-    assert dedup.find("@(é\ud801)", "\0", NOW_MS) is None
 
 
 def test_remembering_twice_does_no_harm() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -14,23 +13,13 @@ from signalhub.core.streams.recovery import Snapshot
 from signalhub.state import schema
 from signalhub.state.schema import RoomIds
 from signalhub.state.store import KnownIdsWindow, StateStore
+from tests.support.memory.rival import Rival
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 NOW = 20_000 * DAY_MS + DAY_MS // 2
 WINDOW = KnownIdsWindow(300_000, WEEK_MS, 2**22)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[StateStore]:
-    opened = StateStore(path)
-    yield opened
-    opened.close()
+NOTHING = Remembered(0, b"", {})
 
 
 @pytest.fixture
@@ -60,8 +49,7 @@ def save(
     *,
     is_whole: bool = False,
 ) -> None:
-    nothing = Remembered(0, b"", {})
-    one = Snapshot(1, is_whole, 1, {}, {}, nothing, rooms or {}, remembered)
+    one = Snapshot(1, is_whole, 1, {}, {}, NOTHING, rooms or {}, remembered)
     store.save_snapshot(one, 1, 0, WINDOW)
     store.flush()
 
@@ -73,44 +61,19 @@ def recall(store: StateStore, message_id: str, oldest_ms: int = NOW - WEEK_MS) -
     return None if seqs is None else seqs[0]
 
 
-def loaded(store: StateStore, now_ms: int = NOW) -> Dedup:
-    """The memory of a hub that starts from this store."""
-    snapshot = store.load_snapshot(now_ms, WINDOW)
-    assert snapshot is not None
-    dedup = Dedup(WEEK_MS, 2**22)
-    dedup.load(snapshot.room_ids)
-    return dedup
-
-
-def seq_in(dedup: Dedup, message_id: str, now_ms: int = NOW) -> int | None:
-    ack = dedup.find_by(key_of(message_id), now_ms)
-    return None if ack is None else ack.seq
-
-
 # The table.
 
 
-def test_an_id_is_found_with_its_position(room_ids: RoomIds) -> None:
-    room_ids.add(recorded(("a", NOW, 1), ("b", NOW, 2**40 - 1)).records)
-
-    found = [room_ids.recall(key_of(name), NOW - WEEK_MS) for name in ("a", "b", "c")]
-
-    assert found == [1, 2**40 - 1, 0]
-
-
-def test_the_same_id_in_another_inbox_is_another_one(room_ids: RoomIds) -> None:
-    room_ids.add(recorded(("a", NOW, 1)).records)
-
-    assert room_ids.recall(key_of("a", "another"), NOW - WEEK_MS) == 0
-
-
-def test_an_id_is_found_on_each_day_of_the_week(room_ids: RoomIds) -> None:
-    week = [(f"day{day}", NOW - day * DAY_MS, 100 - day) for day in range(7, -1, -1)]
+def test_an_id_is_found_with_its_position_on_each_day_of_the_week(room_ids: RoomIds) -> None:
+    assert room_ids.recall(key_of("a"), NOW - WEEK_MS) == 0
+    assert room_ids.load(NOW - WEEK_MS, 2**20) == []
+    week = [(f"day{day}", NOW - day * DAY_MS, 2**40 - 1 - day) for day in range(7, -1, -1)]
     room_ids.add(recorded(*week).records)
 
-    found = [room_ids.recall(key_of(name), NOW - WEEK_MS) for name, _, _ in week]
+    found = [room_ids.recall(key_of(name), NOW - WEEK_MS) for name, _, _ in (*week, ("c", 0, 0))]
 
-    assert found == [seq for _, _, seq in week]
+    assert found == [*(seq for _, _, seq in week), 0]
+    assert room_ids.recall(key_of("day1", "another"), NOW - WEEK_MS) == 0, "ids are per inbox"
 
 
 @pytest.mark.parametrize(("oldest_ms", "seq"), [(NOW - 1, 5), (NOW, 5), (NOW + 1, 0)])
@@ -141,11 +104,6 @@ def test_an_id_from_a_clock_that_was_ahead_is_found(room_ids: RoomIds) -> None:
 
     assert room_ids.recall(key_of("a"), NOW - WEEK_MS) == 5
     assert [len(one.records) for one in room_ids.load(NOW - WEEK_MS, 2**20)] == [27]
-
-
-def test_an_empty_table_knows_nothing(room_ids: RoomIds) -> None:
-    assert room_ids.recall(key_of("a"), NOW - WEEK_MS) == 0
-    assert room_ids.load(NOW - WEEK_MS, 2**20) == []
 
 
 def test_writing_the_same_records_again_changes_nothing(room_ids: RoomIds) -> None:
@@ -199,36 +157,39 @@ def test_ids_are_written_with_the_snapshot_and_loaded_with_it(
     store.close()
 
     again = StateStore(path)
-    try:
-        dedup = loaded(again)
-        found = [seq_in(dedup, name) for name in "abcd"]
-        recalled = [recall(again, name) for name in "abcd"]
-    finally:
-        again.close()
+    snapshot = again.load_snapshot(NOW, WINDOW)
+    recalled = [recall(again, name) for name in "abcd"]
+    again.close()
 
-    assert (found, recalled) == ([1, 2, 3, None], [1, 2, 3, 0])
+    assert snapshot is not None
+    dedup = Dedup(WEEK_MS, 2**22)
+    dedup.load(snapshot.room_ids)
+    acks = [dedup.find_by(key_of(name), NOW) for name in "abcd"]
+    assert [ack and ack.seq for ack in acks] == [1, 2, 3, None]
+    assert recalled == [1, 2, 3, 0]
 
 
-def test_states_of_rooms_are_replaced_dropped_and_loaded(store: StateStore) -> None:
-    nothing = Remembered(0, b"", {})
-    save(store, nothing, {"room.a": b"one", "room.b": b"one"})
-    save(store, nothing, {"room.a": b"two", "room.b": None, "room.c": None})
-
+def rooms(store: StateStore) -> dict[str, bytes]:
     found = store.load_snapshot(NOW, WINDOW)
-
     assert found is not None
-    assert found.rooms == {"room.a": b"two"}
+    return found.rooms
 
 
-def test_a_whole_snapshot_replaces_the_states_and_keeps_the_ids(store: StateStore) -> None:
-    save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
+def test_states_of_rooms_are_replaced_and_dropped_and_ids_stay_until_all_is_forgotten(
+    store: StateStore,
+) -> None:
+    save(store, recorded(("a", NOW, 1)), {"room.a": b"one", "room.b": b"one"})
+    save(store, NOTHING, {"room.a": b"two", "room.b": None, "room.c": None})
+    assert rooms(store) == {"room.a": b"two"}
+
     save(store, recorded(("b", NOW, 2)), {"room.b": b"two"}, is_whole=True)
-
-    found = store.load_snapshot(NOW, WINDOW)
-
-    assert found is not None
-    assert found.rooms == {"room.b": b"two"}
+    assert rooms(store) == {"room.b": b"two"}
     assert [recall(store, name) for name in "ab"] == [1, 2]
+
+    store.forget_snapshot()
+    save(store, recorded(("c", NOW, 3)), is_whole=True)
+    assert rooms(store) == {}
+    assert [recall(store, name) for name in "abc"] == [0, 0, 3]
 
 
 def test_ids_older_than_the_window_are_forgotten_in_time(store: StateStore) -> None:
@@ -238,32 +199,14 @@ def test_ids_older_than_the_window_are_forgotten_in_time(store: StateStore) -> N
     assert [recall(store, name, 0) for name in ("old", "edge", "new")] == [0, 2, 3]
 
 
-def test_a_forgotten_snapshot_takes_rooms_and_ids_along(store: StateStore) -> None:
-    save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
-
-    store.forget_snapshot()
-    save(store, recorded(("b", NOW, 2)), is_whole=True)
-
-    found = store.load_snapshot(NOW, WINDOW)
-    assert found is not None
-    assert (found.rooms, [recall(store, name) for name in "ab"]) == ({}, [0, 2])
-
-
-def locked(store: StateStore, path: Path, work: Callable[[], None]) -> None:
-    """Do something while the store cannot write."""
-    other = apsw.Connection(str(path))
-    store._connection.set_busy_timeout(1)
-    other.execute("begin exclusive")
-    work()
-    other.execute("rollback")
-    other.close()
-
-
 def test_ids_of_a_snapshot_that_was_not_written_come_with_the_next_one(
-    store: StateStore, path: Path
+    store: StateStore, rival: Rival
 ) -> None:
     save(store, recorded(("a", NOW, 1)))
-    locked(store, path, lambda: save(store, recorded(("b", NOW, 2))))
+    store._connection.set_busy_timeout(1)
+    rival.lock()
+    save(store, recorded(("b", NOW, 2)))
+    rival.let_go()
     save(store, recorded(("c", NOW, 3)))
     before = [recall(store, name) for name in "abc"]
     save(store, recorded(("d", NOW, 4)), is_whole=True)
@@ -287,10 +230,9 @@ def test_a_look_up_that_fails_says_so_and_is_counted(
 
 def test_look_ups_see_every_snapshot_handed_over_before_them(store: StateStore) -> None:
     found: list[Future[list[int] | None]] = []
-    nothing = Remembered(0, b"", {})
     for number in range(1, 50):
         records = recorded((f"x{number}", NOW, number))
-        one = Snapshot(number, False, 1, {}, {}, nothing, {}, records)
+        one = Snapshot(number, False, 1, {}, {}, NOTHING, {}, records)
         store.save_snapshot(one, 1, 0, WINDOW)
         found.append(Future())
         store.recall([key_of(f"x{number}")], NOW - WEEK_MS, found[-1].set_result)
@@ -307,12 +249,8 @@ def test_a_store_of_the_version_before_rooms_is_brought_up_to_date(path: Path) -
     connection.close()
 
     store = StateStore(path)
-    try:
-        save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
-        found = (recall(store, "a"), store.load_snapshot(NOW, WINDOW))
-    finally:
-        store.close()
+    save(store, recorded(("a", NOW, 1)), {"room.a": b"one"})
+    found = (recall(store, "a"), rooms(store))
+    store.close()
 
-    assert found[0] == 1
-    assert found[1] is not None
-    assert found[1].rooms == {"room.a": b"one"}
+    assert found == (1, {"room.a": b"one"})
