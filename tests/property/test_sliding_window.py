@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from signalhub.core.rooms.room import Room, SlidingWindow, Windows
-from tests.support.memory.rooms import Caller, room_shell, send, without_shelf
+from tests.support.memory.rooms import Caller, room_shell
 
 LIMIT = 5
 WINDOW_MS = 50
@@ -131,15 +131,15 @@ def test_a_room_never_takes_more_than_its_rate_whatever_becomes_of_the_hub(
         shell.advance(step_ms)
         caller = Caller()
         if what == "send":
-            send(shell, f"m{number}", caller=caller)
+            shell.send(f"m{number}", caller=caller)
         elif what == "refuse":
             shell.engine.is_full = True
-            send(shell, f"m{number}")
+            shell.send(f"m{number}")
             shell.engine.is_full = False
         elif what == "snapshot":
             shell.save_snapshot()
         else:
-            shell = shell.restarted() if what == "restart" else without_shelf(shell)
+            shell = shell.restarted() if what == "restart" else shell.restarted_from_log()
         if caller.answers and not isinstance(caller.result, Exception):
             accepted.append(shell.now)
 
@@ -147,6 +147,6 @@ def test_a_room_never_takes_more_than_its_rate_whatever_becomes_of_the_hub(
         assert sum(end - 5_000 < at_ms <= end for at_ms in accepted) <= 3
     # Times that are not kept exactly may cost a room one more wait after a restart.
     shell.advance(5_000)
-    send(shell, "maybe")
+    shell.send("maybe")
     shell.advance(5_000)
-    assert send(shell, "at last").accepted.is_repeat is False
+    assert shell.send("at last").accepted.is_repeat is False
