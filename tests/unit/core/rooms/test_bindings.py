@@ -159,28 +159,16 @@ def test_a_binding_stays_when_only_the_message_behind_it_is_refused() -> None:
     assert shell.restarted_from_log().rooms.directory.inboxes.keys() == inboxes
 
 
-def test_a_socket_is_welcome_once_its_binding_is_on_disk() -> None:
-    shell = room_shell()
-    shell.hold()
-    visitor = shell.enter(inbox=SECRET)
-    shell.say(visitor, "a")
-    before = list(visitor.results)
-    shell.commit()
-
-    assert before == []
-    assert visitor.welcome == RoomWelcome(0, 1)
-    assert visitor.heard[1] == 1
-
-
 @pytest.mark.parametrize("inbox", [SECRET, None])
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_a_socket_that_comes_while_the_binding_is_pending_waits_for_it_too(
+def test_sockets_are_welcome_once_the_binding_is_on_disk(
     inbox: str | None, is_refused: bool
 ) -> None:
     shell = room_shell()
     shell.deposit("d", inbox=SECRET)
     shell.hold()
-    shell.send("a", inbox=SECRET)
+    first = shell.enter(inbox=SECRET)
+    shell.say(first, "a")
     visitor, left = shell.enter(inbox=inbox), shell.enter(inbox=inbox)
     shell.leave(left)
     before = list(visitor.results)
@@ -191,15 +179,17 @@ def test_a_socket_that_comes_while_the_binding_is_pending_waits_for_it_too(
 
     assert before == left.results == []
     assert left.closed is None
+    for one in (first, visitor):
+        if is_refused:
+            refused = one.results[0]
+            assert isinstance(refused, RoomError)
+            assert (refused.code, one.closed and one.closed[0]) == (UNAVAILABLE, 1013)
+            shell.leave(one)
+        else:
+            assert (one.welcome, one.heard[1]) == (RoomWelcome(1, 1), 2)
     if is_refused:
-        assert visitor.code == UNAVAILABLE
-        assert visitor.closed is not None
-        assert visitor.closed[0] == 1013
-        shell.leave(visitor)
         assert shell.known == (0, 1)
         assert shell.enter(inbox=SECRET).welcome == RoomWelcome(1, 1)
-    else:
-        assert (visitor.welcome, visitor.seqs) == (RoomWelcome(1, 1), [2])
 
 
 def test_a_socket_cannot_bind_while_the_log_takes_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -347,15 +346,6 @@ def test_the_log_is_needed_from_the_oldest_stretch_that_can_be_read(
         assert found.needed_from(NOW + at_ms) == offset
 
 
-def test_what_was_cut_off_the_log_is_forgotten() -> None:
-    found = pins(*((number * 2_000, 10) for number in range(10)))
-
-    found.cut(7_000)
-
-    assert [first for first, _ in found.marks()] == list(range(6_000, 20_000, 2_000))
-    assert found.needed_from(NOW) == 6_000
-
-
 def test_a_week_of_messages_takes_little_memory_and_can_be_restored() -> None:
     found, restored = Pins(), Pins()
     for number in range(20_000):
@@ -365,6 +355,11 @@ def test_a_week_of_messages_takes_little_memory_and_can_be_restored() -> None:
         one.add(50_000_000, NOW + 60_000)
 
     assert len(found.marks()) <= 4_096
+    # What was cut off the log is forgotten.
+    short = pins(*((number * 2_000, 10) for number in range(10)))
+    short.cut(7_000)
+    assert [first for first, _ in short.marks()] == list(range(6_000, 20_000, 2_000))
+    assert short.needed_from(NOW) == 6_000
     assert restored.needed_from(NOW + 10_000) == found.needed_from(NOW + 10_000)
     assert restored.needed_from(NOW + 59_999) is not None
 
@@ -432,29 +427,6 @@ def test_messages_that_last_equally_long_hold_no_more_than_a_few_stretches(
             found.cut(needed)
             # Eight marks cover what is needed; a stretch is at most twice as long as it has to be.
             assert min(readable) - needed <= max(4, (offset - needed) // 2)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_log_cut_where_pins_allow_it_still_serves_every_page(seed: int) -> None:
-    dice = random.Random(seed)
-    rules = {f"r{number}": float(10**number) for number in range(4)}
-    shell = room_shell(retention=rules, buffer=2, timestamps="exact")
-    accepted: dict[str, list[tuple[int, int]]] = {}
-    for number in range(150):
-        inbox = f"r{dice.randrange(4)}-{dice.randrange(2)}"
-        lasts_ms = int(rules[inbox[:2]] * 1000)
-        seq = shell.deposit(f"m{number}", inbox=inbox).seq
-        accepted.setdefault(inbox, []).append((seq, shell.now + lasts_ms))
-        shell.clock.advance(dice.choice([0.0, 0.5, 5.0, 50.0]))
-        needed = shell.rooms.needed_from(shell.now)
-        shell.engine.cut(shell.engine.head if needed is None else needed)
-        if dice.random() < 0.05:
-            shell.save_snapshot()
-            shell = shell.restarted()
-
-    for inbox, messages in accepted.items():
-        alive = [seq for seq, expires_ms in messages if expires_ms > shell.now]
-        assert shell.pages(3, inbox=inbox) == alive
 
 
 def test_the_log_is_needed_until_messages_expire_or_are_archived() -> None:
