@@ -209,9 +209,16 @@ class RoomShell(MemoryShell):
         self.perform(self.rooms.deposit(request, self.now))
         return caller
 
-    def read(self, from_seq: int = 0, limit: int = 100, *, inbox: str = INBOX) -> Caller:
+    def read(
+        self,
+        from_seq: int = 0,
+        limit: int = 100,
+        *,
+        inbox: str = INBOX,
+        caller: Caller | None = None,
+    ) -> Caller:
         """A page of an inbox."""
-        caller = Caller()
+        caller = caller or Caller()
         request = Read(caller, inbox, from_seq, limit, mono_ms(self))
         self.perform(self.hub.rooms.read(request, self.now))
         return caller
@@ -227,9 +234,15 @@ class RoomShell(MemoryShell):
             found += caller.seqs
             from_seq = caller.page.next_seq
 
-    def enter(self, room: str = ROOM, inbox: str | None = None, pseudonym: str = "p1") -> Visitor:
+    def enter(
+        self,
+        room: str = ROOM,
+        inbox: str | None = None,
+        pseudonym: str = "p1",
+        visitor: Visitor | None = None,
+    ) -> Visitor:
         """A socket enters a room; raises `RoomError`."""
-        visitor = Visitor()
+        visitor = visitor or Visitor()
         visitor.room = room
         visitor.guest, effects = self.rooms.join(visitor, room, inbox, pseudonym, self.now)
         self.perform(effects)
@@ -246,9 +259,10 @@ class RoomShell(MemoryShell):
         name: str = "metadata",
         room: str = ROOM,
         inbox: str | None = None,
+        caller: Caller | None = None,
     ) -> Caller:
         """Write a blob."""
-        caller = Caller()
+        caller = caller or Caller()
         request = PutBlob(caller, room, inbox, name, data, if_version)
         self.perform(self.rooms.put_blob(request, self.now))
         return caller
