@@ -1,7 +1,7 @@
 """A run of a hub with rooms as a list of steps: of members, disks, clocks and crashes.
 
 The same seed gives the same run. After every step what members were told, heard and can see is
-compared with the model (`room_watch.py`); in the end the log takes everything, and everything that
+compared with a model (`room_watch.py`); in the end the log takes everything, and everything that
 has not expired must be there, before and after a restart, with the snapshot and without it.
 """
 
@@ -20,7 +20,7 @@ from signalhub.counters import RoomTally
 from signalhub.settings.model import RoomsSettings, Settings
 from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import default_inbox
-from tests.property.request_life import Numbers, Picture, differences
+from tests.property.request_life import Numbers, differences
 from tests.property.room_watch import (
     BLOBS,
     PROPOSAL_S,
@@ -28,7 +28,6 @@ from tests.property.room_watch import (
     RATE,
     REPEAT_S,
     ROOMS,
-    WINDOW_MS,
     Asked,
     Member,
     Watch,
@@ -133,8 +132,8 @@ class Run:
         guests = [one.guest for one in self.watch.members if one.room == room]
         guest = numbers.of(guests) if guests and numbers.below(0.5) else None
         target = self.watch.room_name(room)
-        caller = self.watch.ask("send", target=target, room=room, id=message_id, text=text)
-        self.watch.issue(caller, guest)
+        facts = {"target": target, "room": room, "id": message_id, "text": text}
+        caller = self.watch.ask("send", guest, **facts)
         self.shell.send(
             message_id, text, room=room, inbox=inbox, caller=caller, guest=guest, **members
         )
@@ -158,7 +157,6 @@ class Run:
         text = numbers.of(TEXTS)
         target = self.watch.inbox_name(inbox)
         caller = self.watch.ask("deposit", target=target, inbox=inbox, id=message_id, text=text)
-        self.watch.issue(caller)
         self.shell.deposit(message_id, text, inbox=inbox, caller=caller)
 
     def deposit_again(self, numbers: Numbers) -> None:
@@ -304,21 +302,19 @@ class Run:
         self.shell.settle()
         self.watch.check_step()
         self.watch.check_answers()
-        self.watch.model.check_rates(RATE, WINDOW_MS)
+        self.watch.model.check_rates()
         self.watch.model.check_order()
         self.check_pages()
         before = described(self.shell)
-        self.restart(written=0)
-        self.check_restart(before, "snapshot and log")
-        self.lose_shelf()
-        self.restart(written=0)
-        self.check_restart(before, "the log alone")
-
-    def check_restart(self, before: Picture, what: str) -> None:
-        found = described(self.shell)
-        assert found == before, f"{what}: {differences(before, found)}"
-        self.watch.check_rooms()
-        self.check_pages()
+        for is_lost in (False, True):
+            if is_lost:
+                self.lose_shelf()
+            self.restart(written=0)
+            found = described(self.shell)
+            what = "the log alone" if is_lost else "snapshot and log"
+            assert found == before, f"{what}: {differences(before, found)}"
+            self.watch.check_rooms()
+            self.check_pages()
 
     def check_pages(self) -> None:
         """Whoever pages from the beginning finds all that has not expired."""
