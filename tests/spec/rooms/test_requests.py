@@ -48,7 +48,12 @@ async def test_accepted_message_can_be_fetched_at_once_and_is_on_every_socket_of
 
         answer = await house.send("a", pseudonymId="sender")
         # Members that mean nothing here are ignored, null is absent.
-        ignored = {"sequence": 77, "timestamp": {"deep": [None]}, "type": None, "tenantId": None}
+        ignored: dict[str, Any] = {
+            "sequence": 77,
+            "timestamp": {"deep": [None]},
+            "type": None,
+            "tenantId": None,
+        }
         by_header = {"X-Room-ID": ROOM, "x-pseudonym-id": "by-header"}
         second = await house.send("b", None, ciphertext="+/+/+w==", headers=by_header, **ignored)
 

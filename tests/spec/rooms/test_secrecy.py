@@ -75,7 +75,7 @@ class Witness:
     ) -> None:
         self.note(await self.house.web.request(method, path, headers, body))
 
-    async def send(self, headers: dict[str, str] | None = None, **members: str) -> None:
+    async def send(self, headers: dict[str, str] | None = None, **members: Any) -> None:
         envelope = {"messageId": MESSAGE_ID, "roomId": ROOM, "ciphertext": "QUJD"} | members
         await self.ask("POST", MESSAGE, JSON | (headers or {}), json.dumps(envelope).encode())
 
@@ -100,8 +100,8 @@ class Witness:
         await self.send({"X-Inbox-ID": INBOX}, roomId=BOUND)
         about = {"mls_proposal": GOVERNOR, "mls_approval": APPROVER, "mls_commit": COMMITTER}
         for type, who in about.items():
-            names = {"proposalId": PROPOSAL, "pseudonymId": who}
-            await self.send(messageId=f"{MESSAGE_ID}-{type}", type=type, **names)
+            message_id = f"{MESSAGE_ID}-{type}"
+            await self.send(messageId=message_id, type=type, proposalId=PROPOSAL, pseudonymId=who)
         await self.append(INBOX, f"{MESSAGE_ID}-appended")
         await self.knock(BY_PATH)
         await self.knock("/room", offer(room=BOUND, pseudonym=SPEAKER, inbox=INBOX))
@@ -114,11 +114,12 @@ class Witness:
     async def misuse(self) -> None:
         """Every refusal there is over HTTP."""
         bad = f"{ROOM}/.."
-        for members in (
+        bad_members: list[dict[str, Any]] = [
             *({"roomId": bad}, {"messageId": f"{MESSAGE_ID}/.."}, {"pseudonymId": f"{SPEAKER}/"}),
             *({"tenantId": f"{TENANT}/"}, {"type": ROOM}, {"ciphertext": f"{ROOM}!"}),
             *({"type": "mls_commit", "proposalId": f"{PROPOSAL}/"}, {"ciphertext": "A" * 90_000}),
-        ):
+        ]
+        for members in bad_members:
             await self.send(**{"messageId": "x"} | members)
         await self.send({"X-Room-ID": f"x{ROOM}"}, messageId="x")
         await self.send({"X-Pseudonym-ID": f"{SPEAKER} x"}, messageId="x")

@@ -232,8 +232,8 @@ async def test_pings_are_answered_with_what_they_carried() -> None:
         for number in (1, 2):
             assert await guest.receive() == {"action": "pong", "t": number}
         guest.write(frames.masked_frame(frames.PING, b"alive?"))
-        frame = await guest.next_frame()
-        assert (frame.opcode, frame.payload) == (frames.PONG, b"alive?")
+        pong = await guest.next_frame()
+        assert (pong.opcode, pong.payload) == (frames.PONG, b"alive?")
 
 
 # How they end.

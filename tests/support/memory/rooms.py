@@ -275,7 +275,7 @@ class RoomShell(MemoryShell):
         self, name: str = "x", ciphertext: bytes = TEXT, *, room: str = ROOM, pseudonym: str = ""
     ) -> Caller:
         """A proposal; the message is called after it."""
-        members = {"type": "mls_proposal", "proposal": name, "pseudonym": pseudonym}
+        members: dict[str, Any] = {"type": "mls_proposal", "proposal": name, "pseudonym": pseudonym}
         return self.send(f"propose-{name}", ciphertext, room=room, **members)
 
     def about(self, type: str, name: str = "x", ciphertext: bytes = TEXT) -> Caller:
