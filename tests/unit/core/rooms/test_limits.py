@@ -7,14 +7,7 @@ import pytest
 from signalhub.core.rooms.room import SlidingWindow, Windows
 from signalhub.settings.model import RoomsSettings, Settings
 from signalhub.wire.errors import RoomCode, RoomError
-from tests.support.memory.rooms import (
-    ROOM,
-    SECRET,
-    Restart,
-    RoomShell,
-    restarts,
-    room_shell,
-)
+from tests.support.memory.rooms import ROOM, SECRET, Restart, RoomShell, restarts, room_shell
 
 LIMITED = RoomCode.RATE_LIMIT_EXCEEDED
 

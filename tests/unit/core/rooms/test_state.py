@@ -322,27 +322,18 @@ def test_a_refused_write_leaves_the_version_that_was_there(committed: int) -> No
     assert shell.put_blob(b"next", 1 + committed).result == Blob(2 + committed)
 
 
-def test_a_first_write_that_is_refused_leaves_nothing() -> None:
+def test_a_room_that_is_only_written_to_lasts_until_the_write_is_refused() -> None:
     shell = room_shell()
+    visitor = shell.enter()
     shell.hold()
     callers = [shell.put_blob(b"one"), shell.put_blob(b"q", name="quorum")]
+    shell.leave(visitor)
+    assert shell.known == (1, 0)
     shell.refuse()
 
     assert [caller.code for caller in callers] == [UNAVAILABLE] * 2
     assert (missing(shell), shell.known) == (True, (0, 0))
     assert shell.put_blob(b"one", 0).result == Blob(1)
-
-
-def test_a_room_is_not_forgotten_under_a_write() -> None:
-    shell = room_shell()
-    visitor = shell.enter()
-    shell.hold()
-    shell.put_blob(b"one")
-    shell.leave(visitor)
-    shell.commit()
-
-    assert shell.blob() == Blob(1, b"one")
-    assert shell.send("a", room="another").results == []
 
 
 @restarts
