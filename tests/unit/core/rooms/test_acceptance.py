@@ -87,15 +87,21 @@ def test_a_full_log_costs_no_position_and_says_when_to_try_again() -> None:
 def test_a_log_that_has_stopped_takes_nothing_new_and_repeats_are_still_known() -> None:
     shell = room_shell()
     shell.fill(1)
+    shell.stop_log()
+
+    assert [shell.send("a").code, shell.deposit("b").code] == [UNAVAILABLE] * 2
+    assert shell.send("m1").accepted == Accepted("m1", 1, True, NOW_MS)
+    assert shell.read().seqs == [1]
+
+
+def test_a_log_that_stops_answers_everything_on_its_way() -> None:
+    shell = room_shell()
     shell.hold()
     callers = [shell.send("a"), shell.send("a"), shell.deposit("b")]
 
     shell.engine.refuse(refusals.storage_failed(), is_final=True)
 
     assert [caller.code for caller in callers] == [UNAVAILABLE] * 3
-    assert [shell.send("a").code, shell.deposit("b").code] == [UNAVAILABLE] * 2
-    assert shell.send("m1").accepted == Accepted("m1", 1, True, NOW_MS)
-    assert shell.read().seqs == [1]
 
 
 # Repeats.
