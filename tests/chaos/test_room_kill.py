@@ -83,7 +83,7 @@ async def _posted(web: Web, evidence: Evidence, room: str, message_id: str) -> b
 
 async def _submitted(hub: HubProcess, evidence: Evidence, room: str, message_id: str) -> bool:
     try:
-        async with _seat(hub, room) as guest:
+        async with _joined(hub, room) as guest:
             ack = await guest.submit(message_id)
     except CUT_OFF:
         await asyncio.sleep(PAUSE_S)
@@ -93,10 +93,10 @@ async def _submitted(hub: HubProcess, evidence: Evidence, room: str, message_id:
 
 
 async def listen(hub: HubProcess, evidence: Evidence, room: str) -> None:
-    """Sit in a room, again and again; on one socket positions only rise."""
+    """Listen in a room, again and again; on one socket positions only rise."""
     while not evidence.is_over:
         try:
-            async with _seat(hub, room) as guest:
+            async with _joined(hub, room) as guest:
                 last = guest.welcome["lastSeq"]
                 while not evidence.is_over:
                     told = await guest.receive("message")
@@ -108,7 +108,7 @@ async def listen(hub: HubProcess, evidence: Evidence, room: str) -> None:
 
 
 @asynccontextmanager
-async def _seat(hub: HubProcess, room: str) -> AsyncIterator[Guest]:
+async def _joined(hub: HubProcess, room: str) -> AsyncIterator[Guest]:
     headers = {"X-Room-ID": room, "X-Pseudonym-ID": "listener"}
     guest = await knock(hub.port, "/room", headers)
     try:

@@ -166,7 +166,7 @@ class Run:
             self.deposit(numbers, again.facts["inbox"], again.facts["id"])
 
     def crowd(self, numbers: Numbers) -> None:
-        """So many ids that a small memory gives up the older ones, which are on the shelf."""
+        """Enough ids that a small memory gives up the older ones, which are on the shelf."""
         if not self.is_scarce:
             return
         self.commit_all(numbers)

@@ -87,7 +87,7 @@ class Model:
     """Everything committed, by the names the log uses."""
 
     def __init__(self, grid_ms: int) -> None:
-        # For so long an id is known whatever the grid of times.
+        # How long an id is certainly known, whatever the grid of times.
         self.known_ms = REPEAT_S * 1000 - grid_ms
         self.messages: dict[str, list[Written]] = {}
         self.bindings: dict[str, str] = {}

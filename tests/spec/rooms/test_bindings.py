@@ -97,9 +97,9 @@ async def test_bound_room_and_bound_inbox_are_refused_with_another_and_nothing_h
 async def test_binding_cannot_be_changed_before_or_after_a_restart() -> None:
     async with open_house() as house:
         await house.join("by-socket", inbox="by-socket-inbox")
-        for life in range(3):
-            assert await house.sent(f"m-{life}", "by-message", inbox=INBOX) == 1 + 2 * life
-            assert await house.sent(f"n-{life}", "by-message") == 2 + 2 * life
+        for restart in range(3):
+            assert await house.sent(f"m-{restart}", "by-message", inbox=INBOX) == 1 + 2 * restart
+            assert await house.sent(f"n-{restart}", "by-message") == 2 + 2 * restart
             for room, inbox in [
                 *(("by-message", OTHER_INBOX), ("another", INBOX)),
                 *(("by-socket", "sixth"), ("sixth", "by-socket-inbox")),

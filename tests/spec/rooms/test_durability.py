@@ -60,13 +60,13 @@ async def everything_is_remembered(house: House, last: int) -> None:
 async def test_everything_survives_a_kill_right_after_its_answer() -> None:
     async with spawn_house() as house:
         await write_something_of_everything(house)
-        for life in range(3):
+        for restarts in range(3):
             await house.crash()
-            await everything_is_remembered(house, 3 + life)
+            await everything_is_remembered(house, 3 + restarts)
             page = await house.read(INBOX)
-            assert page.seqs == list(range(1, 4 + life))
+            assert page.seqs == list(range(1, 4 + restarts))
             assert page.messages[1]["ciphertext"] == sealed("second")
-            assert await house.sent(f"m-{life}") == 4 + life
+            assert await house.sent(f"m-{restarts}") == 4 + restarts
 
 
 # The log is cut.
@@ -94,12 +94,12 @@ async def test_log_is_cut_and_only_what_has_expired_is_forgotten() -> None:
 
         last = FILLED + 3
         await everything_is_remembered(house, last)
-        for life in range(1, 3):
+        for restarts in range(1, 3):
             await house.restart()
             await everything_is_remembered(house, last)
             assert (await house.read(INBOX)).messages == []
             last += 1
-            assert await house.sent(f"later-{life}") == last
+            assert await house.sent(f"later-{restarts}") == last
             clock.advance(DAY)
 
 
