@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -23,6 +24,7 @@ from tests.support.volume import KILLS
 CYCLES = max(1, KILLS // 5)
 SEED = int(os.environ.get("SIGNALHUB_CHAOS_SEED", "1"))
 ROOMS = ("harbour", "market", "mill")
+# Half of them over HTTP, half of them on sockets.
 SENDERS = 6
 KILL_AFTER_S = (0.05, 0.6)
 PAUSE_S = 0.02
@@ -59,14 +61,15 @@ async def send(hub: HubProcess, evidence: Evidence, number: int, random: Random)
         if evidence.is_over:
             break
         room, message_id = random.choice(ROOMS), f"s{number}-{turn}"
-        while not await _answered(web, evidence, room, message_id):
+        answered = partial(_submitted, hub) if number % 2 else partial(_posted, web)
+        while not await answered(evidence, room, message_id):
             pass
         if random.random() < 0.1:
-            await _answered(web, evidence, room, message_id)
+            await answered(evidence, room, message_id)
     web.close()
 
 
-async def _answered(web: Web, evidence: Evidence, room: str, message_id: str) -> bool:
+async def _posted(web: Web, evidence: Evidence, room: str, message_id: str) -> bool:
     try:
         body = {"roomId": room, "messageId": message_id, "ciphertext": "q83v"}
         answer = await web.post("/api/v1/message", body)
@@ -78,11 +81,22 @@ async def _answered(web: Web, evidence: Evidence, room: str, message_id: str) ->
     return True
 
 
+async def _submitted(hub: HubProcess, evidence: Evidence, room: str, message_id: str) -> bool:
+    try:
+        async with _joined(hub, room) as guest:
+            ack = await guest.submit(message_id)
+    except CUT_OFF:
+        await asyncio.sleep(PAUSE_S)
+        return False
+    evidence.note_answer(room, message_id, ack["seq"])
+    return True
+
+
 async def listen(hub: HubProcess, evidence: Evidence, room: str) -> None:
-    """Sit in a room, again and again; on one socket positions only rise."""
+    """Listen in a room, again and again; on one socket positions only rise."""
     while not evidence.is_over:
         try:
-            async with _seat(hub, room) as guest:
+            async with _joined(hub, room) as guest:
                 last = guest.welcome["lastSeq"]
                 while not evidence.is_over:
                     told = await guest.receive("message")
@@ -94,7 +108,7 @@ async def listen(hub: HubProcess, evidence: Evidence, room: str) -> None:
 
 
 @asynccontextmanager
-async def _seat(hub: HubProcess, room: str) -> AsyncIterator[Guest]:
+async def _joined(hub: HubProcess, room: str) -> AsyncIterator[Guest]:
     headers = {"X-Room-ID": room, "X-Pseudonym-ID": "listener"}
     guest = await knock(hub.port, "/room", headers)
     try:

@@ -139,5 +139,5 @@ class ReaderOfARoom(RuleBasedStateMachine):
         assert self.reading.last_seq == self.head
 
 
-ReaderOfARoom.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+ReaderOfARoom.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestReaderOfARoom = ReaderOfARoom.TestCase

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 
 import pytest
 from picows import WSMsgType
@@ -20,7 +21,7 @@ from tests.support.memory.room_sockets import RoomStage, Visitor
 from tests.support.memory.write_path import EVERYTHING
 from tests.support.volume import SEEDS, volume
 
-LIVES = volume(SEEDS, 900)
+RUNS = volume(SEEDS, 900)
 GROUPS = 3
 STEPS_MIN, STEPS_MAX = 20, 120
 VISITORS = 4
@@ -29,30 +30,13 @@ CLOSE_CODES = {None, 1000, 1008, 1013}
 
 Step = tuple[str, int, int]
 
-OPS = {
-    "send": 30,
-    "send_again": 3,
-    "turn": 22,
-    "stall": 7,
-    "read": 9,
-    "short": 6,
-    "break_later": 1,
-    "ping": 3,
-    "nonsense": 2,
-    "say_close": 1,
-    "hang_up": 1,
-    "reset": 1,
-    "arrive": 4,
-    "sweep": 5,
-    "wait": 1,
-}
-
 
 def drawn(seed: int) -> list[Step]:
     """The schedule of a seed."""
     dice = random.Random(seed)
     length = dice.randint(STEPS_MIN, STEPS_MAX)
-    names = dice.choices(list(OPS), list(OPS.values()), k=length)
+    weights = [weight for weight, _ in STEPS.values()]
+    names = dice.choices(list(STEPS), weights, k=length)
     return [(name, dice.randrange(VISITORS), dice.randrange(1_000)) for name in names]
 
 
@@ -70,7 +54,7 @@ class Run:
     def play(self, steps: list[Step]) -> None:
         for name, which, number in steps:
             self.stage.clock.advance(0.000_001)
-            getattr(self, f"do_{name}")(self.present[which], number)
+            STEPS[name][1](self, self.present[which], number)
         self.let_everybody_read()
 
     def let_everybody_read(self) -> None:
@@ -90,61 +74,31 @@ class Run:
 
     # Steps.
 
-    def do_send(self, visitor: Visitor, number: int) -> None:
+    def send(self, visitor: Visitor, number: int) -> None:
         self.serial += 1
         message_id = f"m{self.serial}"
         if visitor.is_open and not visitor.connection.is_closing:
             self.sent[message_id] = visitor
         visitor.send(message_id, "A" * (4 + number % 7 * 40))
 
-    def do_send_again(self, visitor: Visitor, number: int) -> None:
-        visitor.send(f"m{max(1, self.serial - number % 3)}")
-
-    def do_turn(self, visitor: Visitor, number: int) -> None:
-        self.stage.loop.turn()
-
-    def do_stall(self, visitor: Visitor, number: int) -> None:
-        visitor.stall(number % 3 * number)
-
-    def do_read(self, visitor: Visitor, number: int) -> None:
-        visitor.read(EVERYTHING if number % 2 else number)
-
-    def do_short(self, visitor: Visitor, number: int) -> None:
-        visitor.socket.short = number % 3 * number // 2
-
-    def do_break_later(self, visitor: Visitor, number: int) -> None:
+    def break_later(self, visitor: Visitor, number: int) -> None:
         visitor.socket.short = number % 50
         visitor.socket.breaks_after_write = True
 
-    def do_ping(self, visitor: Visitor, number: int) -> None:
+    def ping(self, visitor: Visitor, number: int) -> None:
         if number % 2:
             visitor.frame(WSMsgType.PING, b"p" * (number % 100))
         else:
             visitor.say({"action": "ping", "t": number})
 
-    def do_nonsense(self, visitor: Visitor, number: int) -> None:
-        visitor.say(b"nonsense")
-
-    def do_say_close(self, visitor: Visitor, number: int) -> None:
-        visitor.say_close()
-
-    def do_hang_up(self, visitor: Visitor, number: int) -> None:
-        visitor.hang_up()
-
-    def do_reset(self, visitor: Visitor, number: int) -> None:
-        visitor.reset()
-
-    def do_arrive(self, visitor: Visitor, number: int) -> None:
+    def arrive(self, visitor: Visitor, number: int) -> None:
         at = self.present.index(visitor)
         self.present[at] = Visitor(self.stage, f"p{at}", ROOMS[at])
         self.stage.visitors.append(self.present[at])
 
-    def do_sweep(self, visitor: Visitor, number: int) -> None:
+    def sweep(self, visitor: Visitor, number: int) -> None:
         self.stage.clock.advance(0.25)
         self.stage.writer.sweep()
-
-    def do_wait(self, visitor: Visitor, number: int) -> None:
-        self.stage.pass_time(11)
 
     # What must hold in the end.
 
@@ -214,6 +168,34 @@ class Run:
         assert not stage.engine.pending
 
 
+def shorten(run: Run, visitor: Visitor, number: int) -> None:
+    visitor.socket.short = number % 3 * number // 2
+
+
+def send_again(run: Run, visitor: Visitor, number: int) -> None:
+    visitor.send(f"m{max(1, run.serial - number % 3)}")
+
+
+# How often each step comes, and what it does.
+STEPS: dict[str, tuple[int, Callable[[Run, Visitor, int], object]]] = {
+    "send": (30, Run.send),
+    "send_again": (3, send_again),
+    "turn": (22, lambda run, visitor, number: run.stage.loop.turn()),
+    "stall": (7, lambda run, visitor, number: visitor.stall(number % 3 * number)),
+    "read": (9, lambda run, visitor, number: visitor.read(EVERYTHING if number % 2 else number)),
+    "short": (6, shorten),
+    "break_later": (1, Run.break_later),
+    "ping": (3, Run.ping),
+    "nonsense": (2, lambda run, visitor, number: visitor.say(b"nonsense")),
+    "say_close": (1, lambda run, visitor, number: visitor.say_close()),
+    "hang_up": (1, lambda run, visitor, number: visitor.hang_up()),
+    "reset": (1, lambda run, visitor, number: visitor.reset()),
+    "arrive": (4, Run.arrive),
+    "sweep": (5, Run.sweep),
+    "wait": (1, lambda run, visitor, number: run.stage.pass_time(11)),
+}
+
+
 def failure_of(steps: list[Step]) -> Exception | AssertionError | None:
     """What is wrong after a schedule."""
     with RoomStage(
@@ -248,7 +230,7 @@ def test_every_schedule_leaves_sockets_that_heard_everything_or_are_closed(
 ) -> None:
     # A slow reader that is closed is logged, and the schedules close thousands.
     caplog.set_level(logging.ERROR, "signalhub.server")
-    for seed in range(group, LIVES, GROUPS):
+    for seed in range(group, RUNS, GROUPS):
         fault = explained(seed)
         assert fault is None, fault
     assert not caplog.records

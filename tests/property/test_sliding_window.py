@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from signalhub.core.rooms.room import Room, SlidingWindow, Windows
-from tests.support.memory.rooms import Caller, room_shell, send, without_shelf
 
 LIMIT = 5
 WINDOW_MS = 50
@@ -109,44 +108,3 @@ def test_a_restored_window_admits_what_the_old_one_would_have(
 
     assert waits[0] == expected
     assert expected <= waits[1] <= WINDOW_MS
-
-
-@settings(max_examples=60)
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["send", "send", "send", "snapshot", "restart", "lose", "refuse"]),
-            st.sampled_from([0, 0, 1, 700, 2_500, 5_000]),
-        ),
-        max_size=40,
-    ),
-    timestamps=st.sampled_from(["exact", "coarse", "none"]),
-)
-def test_a_room_never_takes_more_than_its_rate_whatever_becomes_of_the_hub(
-    steps: list[tuple[str, int]], timestamps: str
-) -> None:
-    shell = room_shell(rate=3, timestamps=timestamps)
-    accepted: list[int] = []
-    for number, (what, step_ms) in enumerate(steps):
-        shell.advance(step_ms)
-        caller = Caller()
-        if what == "send":
-            send(shell, f"m{number}", caller=caller)
-        elif what == "refuse":
-            shell.engine.is_full = True
-            send(shell, f"m{number}")
-            shell.engine.is_full = False
-        elif what == "snapshot":
-            shell.save_snapshot()
-        else:
-            shell = shell.restarted() if what == "restart" else without_shelf(shell)
-        if caller.answers and not isinstance(caller.result, Exception):
-            accepted.append(shell.now)
-
-    for end in accepted:
-        assert sum(end - 5_000 < at_ms <= end for at_ms in accepted) <= 3
-    # Times that are not kept exactly may cost a room one more wait after a restart.
-    shell.advance(5_000)
-    send(shell, "maybe")
-    shell.advance(5_000)
-    assert send(shell, "at last").accepted.is_repeat is False

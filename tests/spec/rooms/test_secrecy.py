@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.socket.guest import TurnedAway, encoded, offer, send_frame
-from tests.support.socket.http import JSON, Headers, HungUp
+from tests.support.socket.http import JSON, Answer, Headers, HungUp
 from tests.support.socket.rooms import (
     APPEND,
     MESSAGE,
@@ -28,7 +28,8 @@ SPEAKER, GOVERNOR = "zq-speaker-4716", "zq-governor-4717"
 APPROVER, COMMITTER = "zq-approver-4720", "zq-committer-4721"
 MESSAGE_ID, PROPOSAL = "zq-message-4718", "zq-proposal-4719"
 METADATA, PROPOSALS = "/v1/room/metadata", "/v1/room/proposals"
-W2 = f"/ws/{TENANT}/{ROOM}?pseudonym={SPEAKER}"
+BY_PATH = f"/ws/{TENANT}/{ROOM}?pseudonym={SPEAKER}"
+NAMED = {"X-Room-ID": ROOM}
 
 UNKEPT = (
     *(ROOM, TENANT, BOUND, INBOX, OTHER_INBOX, SPEAKER, APPROVER, COMMITTER),
@@ -39,32 +40,24 @@ NAMES = (*UNKEPT, GOVERNOR, MESSAGE_ID, PROPOSAL)
 RATE = 12
 
 
-def traces(names: Iterable[str]) -> set[bytes]:
-    """Every form in which somebody might have written a name down."""
+def given_away(data: bytes, names: Iterable[str] = NAMES) -> set[bytes]:
+    """The names that can be read in what the hub has written, in any form."""
     found = set()
     for name in names:
         raw = name.encode()
         found |= {raw, raw[3:], encoded(name).encode(), b64encode(raw).rstrip(b"=")}
         found |= {raw.hex().encode(), raw.hex().upper().encode()}
-    return found
-
-
-def given_away(data: bytes, names: Iterable[str] = NAMES) -> list[bytes]:
-    """Which names can be read in what the hub has written."""
-    return [trace for trace in traces(names) if trace in data]
+    return {trace for trace in found if trace in data}
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
     """Everything the hub keeps."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 class Witness:
-    """Uses a hub in good and bad ways and writes down all it was told in errors."""
+    """Uses a hub in good and bad ways and notes all it was told in errors."""
 
     def __init__(self, house: SpawnedHouse) -> None:
         self.house = house
@@ -72,18 +65,19 @@ class Witness:
         self.codes: set[str] = set()
         self.heard: list[bytes] = []
 
-    async def ask(
-        self, method: str, path: str, headers: Headers = (), body: bytes | None = None
-    ) -> None:
-        answer = await self.house.web.request(method, path, headers, body)
+    def note(self, answer: Answer) -> None:
         self.statuses.add(answer.status)
         if answer.status >= 400:
             self.heard += [repr(answer.headers).encode(), answer.body]
 
-    async def send(self, message_id: str, room: str = ROOM, **members: Any) -> None:
-        headers: dict[str, str] = JSON | members.pop("headers", {})
-        envelope = {"messageId": message_id, "roomId": room, "ciphertext": "QUJD"} | members
-        await self.ask("POST", MESSAGE, headers, json.dumps(envelope).encode())
+    async def ask(
+        self, method: str, path: str, headers: Headers = (), body: bytes | None = None
+    ) -> None:
+        self.note(await self.house.web.request(method, path, headers, body))
+
+    async def send(self, headers: dict[str, str] | None = None, **members: Any) -> None:
+        envelope = {"messageId": MESSAGE_ID, "roomId": ROOM, "ciphertext": "QUJD"} | members
+        await self.ask("POST", MESSAGE, JSON | (headers or {}), json.dumps(envelope).encode())
 
     async def append(self, inbox: str, message_id: str, ciphertext: str = "QUJD") -> None:
         body = json.dumps({"messageId": message_id, "ciphertext": ciphertext}).encode()
@@ -93,98 +87,92 @@ class Witness:
         try:
             guest = await self.house.enter(path, headers)
         except TurnedAway as refusal:
-            self.statuses.add(refusal.answer.status)
-            self.heard += [repr(refusal.answer.headers).encode(), refusal.answer.body]
+            self.note(refusal.answer)
         else:
             self.statuses.add(101)
             guest.abort()
 
     async def use_well(self) -> None:
         """Everything that is meant to be, with names of all kinds."""
-        bound = {"X-Inbox-ID": INBOX}
-        await self.send(MESSAGE_ID, pseudonymId=SPEAKER)
-        await self.send(MESSAGE_ID, pseudonymId=SPEAKER)
-        await self.send(f"{MESSAGE_ID}-t", tenantId=TENANT, pseudonymId=SPEAKER)
-        await self.send(MESSAGE_ID, BOUND, headers=bound)
-        about = (("mls_proposal", GOVERNOR), ("mls_approval", APPROVER), ("mls_commit", COMMITTER))
-        for number, (type, who) in enumerate(about):
-            names = {"proposalId": PROPOSAL, "pseudonymId": who}
-            await self.send(f"{MESSAGE_ID}-{number}", type=type, **names)
+        for _ in range(2):
+            await self.send(pseudonymId=SPEAKER)
+        await self.send(messageId=f"{MESSAGE_ID}-t", tenantId=TENANT, pseudonymId=SPEAKER)
+        await self.send({"X-Inbox-ID": INBOX}, roomId=BOUND)
+        about = {"mls_proposal": GOVERNOR, "mls_approval": APPROVER, "mls_commit": COMMITTER}
+        for type, who in about.items():
+            message_id = f"{MESSAGE_ID}-{type}"
+            await self.send(messageId=message_id, type=type, proposalId=PROPOSAL, pseudonymId=who)
         await self.append(INBOX, f"{MESSAGE_ID}-appended")
-        await self.knock(W2)
+        await self.knock(BY_PATH)
         await self.knock("/room", offer(room=BOUND, pseudonym=SPEAKER, inbox=INBOX))
         for path in (METADATA, PROPOSALS, f"{PROPOSALS}/{PROPOSAL}"):
-            await self.ask("GET", path, {"X-Room-ID": ROOM})
-        await self.ask("PUT", METADATA, {"X-Room-ID": ROOM}, b"blob")
+            await self.ask("GET", path, NAMED)
+        await self.ask("PUT", METADATA, NAMED, b"blob")
         for inbox in (INBOX, default_inbox(ROOM), f"{TENANT}:{ROOM}"):
             await self.ask("GET", MESSAGES, {"X-Inbox-ID": inbox})
 
     async def misuse(self) -> None:
         """Every refusal there is over HTTP."""
-        room = {"X-Room-ID": ROOM}
         bad = f"{ROOM}/.."
-        for members in (
-            {"roomId": bad},
-            {"messageId": f"{MESSAGE_ID}/.."},
-            {"pseudonymId": f"{SPEAKER}/"},
-            {"tenantId": f"{TENANT}/"},
-            {"type": ROOM},
-            {"ciphertext": f"{ROOM}!"},
-            {"type": "mls_commit", "proposalId": f"{PROPOSAL}/"},
-            {"ciphertext": "A" * 90_000},
-        ):
-            await self.send(**{"message_id": "x", "room": ROOM} | renamed(members))
-        await self.send("x", headers={"X-Room-ID": f"x{ROOM}"})
-        await self.send("x", headers={"X-Pseudonym-ID": f"{SPEAKER} x"})
-        await self.send("x", BOUND, headers={"X-Inbox-ID": OTHER_INBOX})
-        await self.send("x", f"x{ROOM}", headers={"X-Inbox-ID": INBOX})
-        await self.ask("POST", MESSAGE, JSON, f'{{"roomId":"{ROOM}"'.encode())
-        await self.ask("POST", MESSAGE, {"Content-Type": f"text/{ROOM}"}, ROOM.encode())
-        await self.ask("DELETE", f"{MESSAGE}?room={ROOM}", room)
-        await self.ask("GET", f"/nowhere/{ROOM}", room)
-        await self.ask("GET", f"{PROPOSALS}/{PROPOSAL}-unknown", room)
-        await self.ask("GET", METADATA, {"X-Room-ID": bad})
-        await self.ask("PUT", METADATA, room | {"If-Match": f'"{ROOM}"'}, b"x")
-        await self.ask("PUT", METADATA, room | {"If-Match": ROOM}, b"x")
-        await self.ask("PUT", METADATA, room, b"x" * 70_000)
-        await self.ask("GET", f"{MESSAGES}?fromSeq={ROOM}", {"X-Inbox-ID": INBOX})
-        await self.ask("GET", MESSAGES, {"X-Inbox-ID": f"{INBOX}/.."})
+        bad_members: list[dict[str, Any]] = [
+            *({"roomId": bad}, {"messageId": f"{MESSAGE_ID}/.."}, {"pseudonymId": f"{SPEAKER}/"}),
+            *({"tenantId": f"{TENANT}/"}, {"type": ROOM}, {"ciphertext": f"{ROOM}!"}),
+            *({"type": "mls_commit", "proposalId": f"{PROPOSAL}/"}, {"ciphertext": "A" * 90_000}),
+        ]
+        for members in bad_members:
+            await self.send(**{"messageId": "x"} | members)
+        await self.send({"X-Room-ID": f"x{ROOM}"}, messageId="x")
+        await self.send({"X-Pseudonym-ID": f"{SPEAKER} x"}, messageId="x")
+        await self.send({"X-Inbox-ID": OTHER_INBOX}, messageId="x", roomId=BOUND)
+        await self.send({"X-Inbox-ID": INBOX}, messageId="x", roomId=f"x{ROOM}")
+        inbox = {"X-Inbox-ID": INBOX}
+        asked: list[tuple[str, str, dict[str, str], bytes | None]] = [
+            ("POST", MESSAGE, JSON, f'{{"roomId":"{ROOM}"'.encode()),
+            ("POST", MESSAGE, {"Content-Type": f"text/{ROOM}"}, ROOM.encode()),
+            ("DELETE", f"{MESSAGE}?room={ROOM}", NAMED, None),
+            ("GET", f"/nowhere/{ROOM}", NAMED, None),
+            ("GET", f"{PROPOSALS}/{PROPOSAL}-unknown", NAMED, None),
+            ("GET", METADATA, {"X-Room-ID": bad}, None),
+            ("PUT", METADATA, NAMED | {"If-Match": f'"{ROOM}"'}, b"x"),
+            ("PUT", METADATA, NAMED | {"If-Match": ROOM}, b"x"),
+            ("PUT", METADATA, NAMED, b"x" * 70_000),
+            ("GET", f"{MESSAGES}?fromSeq={ROOM}", inbox, None),
+            ("GET", MESSAGES, {"X-Inbox-ID": f"{INBOX}/.."}, None),
+            ("GET", BY_PATH, NAMED, None),
+            ("GET", f"/room?{ROOM}", NAMED, None),
+        ]
+        for method, path, headers, body in asked:
+            await self.ask(method, path, headers, body)
         await self.append(f"{INBOX}/..", "x")
         await self.append(INBOX, f"{MESSAGE_ID}/..")
         await self.append(INBOX, "x", f"{INBOX}!")
-        for path in (W2, f"/room?{ROOM}"):
-            await self.ask("GET", path, room)
-        for path in (f"/ws/{TENANT}/{ROOM}", f"/ws/{TENANT}/{ROOM}%20?pseudonym=x", f"{W2}%20"):
-            await self.knock(path)
-        await self.knock(f"/ws/{TENANT}/{ROOM}/{SPEAKER}")
-        await self.knock("/room", room)
-        await self.knock("/room", offer(room=bad, pseudonym=SPEAKER))
-        await self.knock("/room", offer(room=BOUND, pseudonym=SPEAKER, inbox=OTHER_INBOX))
-        await self.knock(
-            "/room", offer(room=ROOM, pseudonym=SPEAKER) | {"Origin": f"http://{ROOM}"}
-        )
-        await self.knock("/room", room | offer(room=BOUND, pseudonym=SPEAKER))
+        for rest in ("", "%20?pseudonym=x", f"?pseudonym={SPEAKER}%20", f"/{SPEAKER}"):
+            await self.knock(f"/ws/{TENANT}/{ROOM}{rest}")
+        for headers in (
+            NAMED,
+            offer(room=bad, pseudonym=SPEAKER),
+            offer(room=BOUND, pseudonym=SPEAKER, inbox=OTHER_INBOX),
+            offer(room=ROOM, pseudonym=SPEAKER) | {"Origin": f"http://{ROOM}"},
+            NAMED | offer(room=BOUND, pseudonym=SPEAKER),
+        ):
+            await self.knock("/room", headers)
 
     async def exceed(self) -> None:
         """Every limit there is."""
         for number in range(RATE + 1):
-            await self.send(f"{MESSAGE_ID}-x-{number}", pseudonymId=SPEAKER)
+            await self.send(messageId=f"{MESSAGE_ID}-x-{number}", pseudonymId=SPEAKER)
             await self.append(INBOX, f"{MESSAGE_ID}-y-{number}")
             await self.ask("GET", MESSAGES, {"X-Inbox-ID": INBOX})
 
-    async def mumble(self) -> None:
+    async def misuse_sockets(self) -> None:
         """Every error there is on a socket, and every way it can end."""
-        headers = {"X-Room-ID": ROOM, "X-Pseudonym-ID": SPEAKER}
+        headers = NAMED | {"X-Pseudonym-ID": SPEAKER}
         guest = await self.house.enter("/room", headers)
         guest.say({"action": ROOM})
         guest.say(f'{{"{ROOM}')
         for members in (
-            {"ciphertext": f"{ROOM}!"},
-            {"messageId": f"{MESSAGE_ID}/.."},
-            {"type": ROOM},
-            {"roomId": BOUND},
-            {"ciphertext": "A" * 90_000},
-            {},
+            *({"ciphertext": f"{ROOM}!"}, {"messageId": f"{MESSAGE_ID}/.."}, {"type": ROOM}),
+            *({"roomId": BOUND}, {"ciphertext": "A" * 90_000}, {}),
         ):
             guest.say(send_frame(f"{MESSAGE_ID}-socket") | members)
         for _ in range(8):
@@ -192,7 +180,7 @@ class Witness:
             self.codes.add(told["errorCode"])
             told.pop("messageId", None)
             self.heard.append(json.dumps(told, ensure_ascii=False).encode())
-        for frame in (*(["nonsense"] * 10), send_frame(MESSAGE_ID, "A" * 2**20)):
+        for frame in ("nonsense", send_frame(MESSAGE_ID, "A" * 2**20)):
             guest = await self.house.enter("/room", headers)
             guest.say(frame)
             guest.say(f"{ROOM}" * 10)
@@ -205,16 +193,10 @@ class Witness:
         """What is not even HTTP, or ends in the middle."""
         for data in (b"x" * 3 * 2**20, b""):
             try:
-                await self.ask("POST", MESSAGE, JSON | {"X-Room-ID": ROOM}, data)
+                await self.ask("POST", MESSAGE, JSON | NAMED, data)
                 await self.ask("POST", f"/{ROOM} HTTP/9.9 {INBOX}", {"X-Inbox-ID": INBOX}, data)
             except HungUp:
                 pass
-
-
-def renamed(members: dict[str, str]) -> dict[str, str]:
-    """Members by the names of parameters where they have some."""
-    names = {"roomId": "room", "messageId": "message_id"}
-    return {names.get(name, name): value for name, value in members.items()}
 
 
 async def test_no_id_is_in_logs_metrics_and_errors_and_no_name_on_disk() -> None:
@@ -224,7 +206,7 @@ async def test_no_id_is_in_logs_metrics_and_errors_and_no_name_on_disk() -> None
         await witness.use_well()
         await witness.misuse()
         await witness.exceed()
-        await witness.mumble()
+        await witness.misuse_sockets()
         await witness.disturb()
         pages = [(await house.web.get(path)).body for path in ("/metrics", "/health")]
         await house.crash()
@@ -240,42 +222,34 @@ async def test_no_id_is_in_logs_metrics_and_errors_and_no_name_on_disk() -> None
         expected = {101, 200, 202, 204, 400, 403, 404, 405, 409, 412, 413, 415, 426, 429}
         assert expected <= witness.statuses
         assert {"BAD_FRAME", "BAD_ENVELOPE", "TOO_LARGE", "RATE_LIMIT_EXCEEDED"} <= witness.codes
-        for told in (*witness.heard, *pages, said):
-            assert given_away(told) == [], told
         log = house.hub.log()
         assert "ready" in log
         assert "Traceback" not in log
-        assert given_away(log.encode()) == []
-        files = files_in(house.hub.data)
-        assert sum(map(len, files.values())) > 0
-        for name, data in files.items():
-            assert given_away(name.encode()) == []
-            assert given_away(data, UNKEPT) == [], name
+        for told in (*witness.heard, *pages, said, log.encode()):
+            assert not given_away(told), told
+        for name, data in files_in(house.hub.data).items():
+            assert not given_away(name.encode())
+            assert not given_away(data, UNKEPT), name
         # The search is worth something: what may be kept is found.
-        assert any(given_away(data, [MESSAGE_ID]) for data in files.values())
+        assert any(given_away(data, [MESSAGE_ID]) for data in files_in(house.hub.data).values())
 
 
-async def test_running_hub_keeps_no_names_either() -> None:
-    async with open_house() as house:
+async def test_running_hub_keeps_no_names_and_no_id_leads_out_of_its_folder(tmp_path: Path) -> None:
+    unsafe = ["../../escaped", "..", "a/../b", "/etc/escaped", "a\\..\\b", "a\x00b", "%2e%2e%2f"]
+    async with open_house(hub={"data": str(tmp_path / "a" / "data")}) as house:
         await house.sent(MESSAGE_ID, ROOM, pseudonymId=SPEAKER, tenantId=TENANT)
         await house.sent(MESSAGE_ID, BOUND, inbox=INBOX)
         await house.appended(OTHER_INBOX, MESSAGE_ID)
-
-        files = files_in(Path(house.hub.settings.data))
-
-        assert any(given_away(data, [MESSAGE_ID]) for data in files.values())
-        for name, data in files.items():
-            assert given_away(data, UNKEPT) == [], name
-
-
-async def test_id_that_could_lead_out_of_a_folder_is_refused(tmp_path: Path) -> None:
-    unsafe = ["../../escaped", "..", "a/../b", "/etc/escaped", "a\\..\\b", "a\x00b", "%2e%2e%2f"]
-    async with open_house(hub={"data": str(tmp_path / "a" / "data")}) as house:
         for one in unsafe:
             refused(await house.send(one), 400)
             refused(await house.append(INBOX, one), 400)
             refused(await house.send("a", type="mls_commit", proposalId=one), 400)
-        answer = await house.web.get(f"{PROPOSALS}/..%2f..%2fescaped", {"X-Room-ID": ROOM})
-
+        answer = await house.web.get(f"{PROPOSALS}/..%2f..%2fescaped", NAMED)
         assert answer.status in (400, 404)
-        assert not [name for name in files_in(tmp_path) if "escaped" in name]
+
+        files = files_in(tmp_path)
+
+        assert any(given_away(data, [MESSAGE_ID]) for data in files.values())
+        for name, data in files.items():
+            assert "escaped" not in name
+            assert not given_away(data, UNKEPT), name

@@ -1,20 +1,24 @@
-"""Rooms and inboxes on a memory shell, in few words: callers that collect answers, short requests.
+"""Rooms and inboxes on a memory shell: short requests, and callers that keep their answers.
 
-What is asked is answered at once as long as the log is prompt and readable; otherwise the caller
-that is returned gets its answer later. The limits are so wide that only tests about them meet them.
+A request is answered at once as long as the log is prompt and readable; otherwise the caller that
+is returned gets its answer later. The limits are so high that only tests about them reach them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import pytest
 
+from signalhub.core import refusals
 from signalhub.core.effects import Consult
+from signalhub.core.messages.dedup import Dedup
 from signalhub.core.rooms.inbox import Inbox
 from signalhub.core.rooms.room import Room
+from signalhub.core.rooms.rooms import Rooms
 from signalhub.core.rooms.values import (
     Accepted,
     Archived,
@@ -28,25 +32,27 @@ from signalhub.core.rooms.values import (
     RoomWelcome,
     SendToRoom,
 )
+from signalhub.counters import RoomTally
 from signalhub.settings.model import RoomsSettings, Settings
-from signalhub.wire.entry import RoomMessageBody, decode_body
+from signalhub.wire.entry import Kind, ProposalBody, RoomMessageBody, decode_body
 from signalhub.wire.errors import RoomError
 from tests.support.memory.engine import Shelf
-from tests.support.memory.shell import MemoryShell, Shell
+from tests.support.memory.shell import MemoryShell
 
 ROOM = "general"
 INBOX = "Z2VuZXJhbA"  # What clients derive from the name of the room.
 SECRET = "c2VjcmV0LWluYm94"
 TEXT = b"aGVsbG8"
-DAY_MS = 86_400_000
-WEEK_MS = 7 * DAY_MS
+DAY_S, WEEK_S = 86_400, 7 * 86_400
+# Room for about fifty ids.
+SCARCE_BYTES = 1_500
 Archive = Callable[[Consult], list[Archived] | None]
 
 WIDE: dict[str, Any] = {"rate": 1_000_000, "append_rate": 1_000_000, "fetch_rate": 1_000_000}
 
 
 class Caller:
-    """Somebody who asked something; keeps every answer, with the id it is about."""
+    """The sender of a request; keeps every answer, with the id it is about."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[Result, str]] = []
@@ -76,6 +82,12 @@ class Caller:
         return self.accepted.seq
 
     @property
+    def told(self) -> list[tuple[str, int, bool]]:
+        """What was accepted, in the order of the answers: id, position, was it a repeat?"""
+        found = [one for one in self.results if isinstance(one, Accepted)]
+        return [(one.message_id, one.seq, one.is_repeat) for one in found]
+
+    @property
     def page(self) -> Page:
         """The only answer, which must be a page."""
         result = self.result
@@ -83,15 +95,29 @@ class Caller:
         return result
 
     @property
-    def code(self) -> str:
-        """Why it was refused."""
-        return self.error.code
+    def items(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in self.page.messages]
+
+    @property
+    def seqs(self) -> list[int]:
+        """The positions in the page."""
+        return [one["seq"] for one in self.items]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids in the page."""
+        return [one["messageId"] for one in self.items]
 
     @property
     def error(self) -> RoomError:
         result = self.result
         assert isinstance(result, RoomError), result
         return result
+
+    @property
+    def code(self) -> str:
+        """Why it was refused."""
+        return self.error.code
 
 
 class Visitor(Caller):
@@ -103,7 +129,7 @@ class Visitor(Caller):
     def __init__(self) -> None:
         super().__init__()
         self.frames: list[dict[str, Any]] = []
-        # Everything as it came: the position of a frame, or an answer.
+        # Everything in its order: the position of a frame, or an answer.
         self.heard: list[int | Result] = []
         self.closed: tuple[int, str] | None = None
 
@@ -134,9 +160,223 @@ class Visitor(Caller):
         return result
 
 
-def room_shell(**rooms: Any) -> MemoryShell:
+class RoomShell(MemoryShell):
+    """A hub with rooms."""
+
+    @property
+    def rooms(self) -> Rooms:
+        return self.hub.rooms
+
+    @property
+    def counts(self) -> RoomTally:
+        return self.tally.rooms
+
+    # Requests.
+
+    def send(
+        self,
+        message_id: str,
+        ciphertext: bytes = TEXT,
+        *,
+        room: str = ROOM,
+        inbox: str | None = None,
+        caller: Caller | None = None,
+        **members: Any,
+    ) -> Caller:
+        """A message for a room."""
+        caller = caller or Caller()
+        request = SendToRoom(caller, room, inbox, message_id, ciphertext, mono_ms(self), **members)
+        self.perform(self.hub.rooms.send(request, self.now))
+        return caller
+
+    def say(self, visitor: Visitor, message_id: str, **members: Any) -> None:
+        """A message that comes in by a socket, to the room the socket is in."""
+        guest = visitor.guest
+        by_socket: dict[str, Any] = {"guest": guest, "pseudonym": guest.pseudonym}
+        self.send(message_id, room=visitor.room, caller=visitor, **by_socket | members)
+
+    def deposit(
+        self,
+        message_id: str,
+        ciphertext: bytes = TEXT,
+        *,
+        inbox: str = INBOX,
+        caller: Caller | None = None,
+    ) -> Caller:
+        """A message for an inbox alone."""
+        caller = caller or Caller()
+        request = Deposit(caller, inbox, message_id, ciphertext, mono_ms(self))
+        self.perform(self.rooms.deposit(request, self.now))
+        return caller
+
+    def read(
+        self,
+        from_seq: int = 0,
+        limit: int = 100,
+        *,
+        inbox: str = INBOX,
+        caller: Caller | None = None,
+    ) -> Caller:
+        """A page of an inbox."""
+        caller = caller or Caller()
+        request = Read(caller, inbox, from_seq, limit, mono_ms(self))
+        self.perform(self.hub.rooms.read(request, self.now))
+        return caller
+
+    def pages(self, limit: int, from_seq: int = 0, *, inbox: str = INBOX) -> list[int]:
+        """All positions a client finds that pages until it gets an empty page."""
+        found: list[int] = []
+        while True:
+            caller = RoomShell.read(self, from_seq, limit, inbox=inbox)
+            if not caller.page.messages:
+                assert caller.page.next_seq == from_seq, "an empty page does not move the cursor"
+                return found
+            found += caller.seqs
+            from_seq = caller.page.next_seq
+
+    def enter(
+        self,
+        room: str = ROOM,
+        inbox: str | None = None,
+        pseudonym: str = "p1",
+        visitor: Visitor | None = None,
+    ) -> Visitor:
+        """A socket enters a room; raises `RoomError`."""
+        visitor = visitor or Visitor()
+        visitor.room = room
+        visitor.guest, effects = self.rooms.join(visitor, room, inbox, pseudonym, self.now)
+        self.perform(effects)
+        return visitor
+
+    def leave(self, visitor: Visitor) -> None:
+        self.perform(self.rooms.leave(visitor.guest, self.now))
+
+    def put_blob(
+        self,
+        data: bytes,
+        if_version: int | None = None,
+        *,
+        name: str = "metadata",
+        room: str = ROOM,
+        inbox: str | None = None,
+        caller: Caller | None = None,
+    ) -> Caller:
+        """Write a blob."""
+        caller = caller or Caller()
+        request = PutBlob(caller, room, inbox, name, data, if_version)
+        self.perform(self.rooms.put_blob(request, self.now))
+        return caller
+
+    def blob(self, name: str = "metadata", room: str = ROOM) -> Blob:
+        """A blob as it is; raises `RoomError`."""
+        return self.rooms.blob(room, None, name, self.now)
+
+    def propose(
+        self, name: str = "x", ciphertext: bytes = TEXT, *, room: str = ROOM, pseudonym: str = ""
+    ) -> Caller:
+        """A proposal; the message is called after it."""
+        members: dict[str, Any] = {"type": "mls_proposal", "proposal": name, "pseudonym": pseudonym}
+        return self.send(f"propose-{name}", ciphertext, room=room, **members)
+
+    def about(self, type: str, name: str = "x", ciphertext: bytes = TEXT) -> Caller:
+        """Another message about a proposal."""
+        message_id = f"{type}-{name}-{len(self.engine.entries)}-{self.engine.pending}"
+        return self.send(message_id, ciphertext, type=type, proposal=name)
+
+    def proposals(self) -> list[ProposalBody]:
+        return self.rooms.proposals(ROOM, None, self.now)
+
+    def fill(self, count: int, first: int = 1, **members: Any) -> None:
+        """Messages m1, m2, … to a room, all of which it accepts."""
+        for number in range(first, first + count):
+            assert self.send(f"m{number}", **members).accepted.is_repeat is False
+
+    # The disk.
+
+    def hold(self) -> None:
+        """Nothing is committed until `commit` or `refuse`."""
+        self.engine.is_prompt = False
+
+    def commit(self, count: int | None = None) -> None:
+        """What was held is on disk, or the first `count` entries of it."""
+        self.engine.commit(count)
+
+    def refuse(self) -> None:
+        """The log has no space for what was held; what comes next it takes again."""
+        self.engine.refuse(refusals.storage_full())
+        self.engine.is_prompt = True
+
+    def stop_log(self) -> None:
+        """The log takes nothing any more."""
+        self.hub.storage.stop(refusals.storage_failed())
+
+    def hold_reads(self) -> None:
+        """Nothing is read from disk until `answer_reads`."""
+        self.engine.is_readable = False
+
+    def answer_reads(self) -> None:
+        self.engine.is_readable = True
+        self.settle()
+
+    def offset_of(self, seq: int) -> int:
+        """Where a message of the room is in the log."""
+        name = self.inbox().name
+        entries = self.engine.entries
+        return next(one.offset for one in entries if (one.stream, one.seq) == (name, seq))
+
+    def cut_before(self, seq: int) -> None:
+        """The log loses everything before a message."""
+        self.engine.cut(self.offset_of(seq))
+
+    def use_archive(self, archive: Archive, up_to: int = 0) -> None:
+        """The hub has a pipeline; this archive holds everything before the offset `up_to`."""
+        self.archive = archive
+        self.rooms.archived_to(up_to)
+
+    def restarted_from_log(self) -> RoomShell:
+        """The hub after a crash that cost it the snapshot."""
+        self.shelf = Shelf()
+        return self.restarted()
+
+    def reconfigured(self, **rooms: Any) -> RoomShell:
+        """The hub after a crash, with other settings of rooms."""
+        other = room_shell(**rooms)
+        other.clock, other.engine, other.shelf = self.clock, self.engine, self.shelf
+        return other.restarted()
+
+    # What is known.
+
+    def inbox(self, inbox: str = INBOX) -> Inbox:
+        return self.rooms.directory.inboxes[self.rooms.directory.names.inbox(inbox)]
+
+    def room(self, room: str = ROOM) -> Room:
+        return self.rooms.directory.rooms[self.rooms.directory.names.room(room)]
+
+    @property
+    def known(self) -> tuple[int, int]:
+        """How many rooms and inboxes there are."""
+        return len(self.rooms.directory.rooms), len(self.rooms.directory.inboxes)
+
+    def bodies(self, inbox: str = INBOX) -> list[RoomMessageBody]:
+        """The messages of an inbox in the log."""
+        name = self.rooms.directory.names.inbox(inbox)
+        entries = [one for one in self.engine.entries if one.stream == name and one.seq]
+        return [decode_body(RoomMessageBody, one.body) for one in entries]
+
+    def count(self, kind: Kind) -> int:
+        """How many entries of a kind are in the log."""
+        return sum(one.kind == kind for one in self.engine.entries)
+
+
+restarts = pytest.mark.parametrize(
+    "restart", [RoomShell.restarted, RoomShell.restarted_from_log], ids=["snapshot", "log"]
+)
+Restart = Callable[[RoomShell], RoomShell]
+
+
+def room_shell(**rooms: Any) -> RoomShell:
     """A hub with these settings of rooms."""
-    return MemoryShell(Settings(rooms=RoomsSettings(**WIDE | rooms)))
+    return RoomShell(Settings(rooms=RoomsSettings(**WIDE | rooms)))
 
 
 def mono_ms(shell: MemoryShell) -> int:
@@ -144,152 +384,21 @@ def mono_ms(shell: MemoryShell) -> int:
     return round(shell.clock.mono_s() * 1000)
 
 
-# Requests.
+def send(shell: MemoryShell, message_id: str) -> Caller:
+    """A message for a room of any shell."""
+    return RoomShell.send(cast(RoomShell, shell), message_id)
 
 
-def send(
-    shell: MemoryShell,
-    message_id: str,
-    ciphertext: bytes = TEXT,
-    *,
-    room: str = ROOM,
-    inbox: str | None = None,
-    caller: Caller | None = None,
-    **members: Any,
-) -> Caller:
-    """A message for a room."""
-    caller = caller or Caller()
-    request = SendToRoom(caller, room, inbox, message_id, ciphertext, mono_ms(shell), **members)
-    shell.perform(shell.hub.rooms.send(request, shell.now))
-    return caller
+def pages(shell: MemoryShell, limit: int) -> list[int]:
+    """The positions in the inbox of the room, on any shell."""
+    return RoomShell.pages(cast(RoomShell, shell), limit)
 
 
-def say(shell: MemoryShell, visitor: Visitor, message_id: str, **members: Any) -> None:
-    """A message that comes in by a socket, to the room the socket is in."""
-    guest = visitor.guest
-    by_socket: dict[str, Any] = {"guest": guest, "pseudonym": guest.pseudonym}
-    send(shell, message_id, room=visitor.room, caller=visitor, **by_socket | members)
-
-
-def deposit(
-    shell: MemoryShell,
-    message_id: str,
-    ciphertext: bytes = TEXT,
-    *,
-    inbox: str = INBOX,
-    caller: Caller | None = None,
-) -> Caller:
-    """A message for an inbox alone."""
-    caller = caller or Caller()
-    request = Deposit(caller, inbox, message_id, ciphertext, mono_ms(shell))
-    shell.perform(shell.hub.rooms.deposit(request, shell.now))
-    return caller
-
-
-def read(shell: MemoryShell, from_seq: int = 0, limit: int = 100, *, inbox: str = INBOX) -> Caller:
-    """A page of an inbox."""
-    caller = Caller()
-    request = Read(caller, inbox, from_seq, limit, mono_ms(shell))
-    shell.perform(shell.hub.rooms.read(request, shell.now))
-    return caller
-
-
-def join(
-    shell: MemoryShell, room: str = ROOM, inbox: str | None = None, pseudonym: str = "p1"
-) -> Visitor:
-    """A socket enters a room; raises `RoomError`."""
-    visitor = Visitor()
-    visitor.room = room
-    visitor.guest, effects = shell.hub.rooms.join(visitor, room, inbox, pseudonym, shell.now)
-    shell.perform(effects)
-    return visitor
-
-
-def leave(shell: MemoryShell, visitor: Visitor) -> None:
-    shell.perform(shell.hub.rooms.leave(visitor.guest, shell.now))
-
-
-def put_blob(
-    shell: MemoryShell,
-    data: bytes,
-    if_version: int | None = None,
-    *,
-    name: str = "metadata",
-    room: str = ROOM,
-    inbox: str | None = None,
-) -> Caller:
-    """Write a blob."""
-    caller = Caller()
-    request = PutBlob(caller, room, inbox, name, data, if_version)
-    shell.perform(shell.hub.rooms.put_blob(request, shell.now))
-    return caller
-
-
-def blob(shell: MemoryShell, name: str = "metadata", room: str = ROOM) -> Blob:
-    """A blob as it is; raises `RoomError`."""
-    return shell.hub.rooms.blob(room, None, name, shell.now)
-
-
-def fill(shell: MemoryShell, count: int, first: int = 1, **members: Any) -> None:
-    """Messages m1, m2, … to a room, all of which it takes."""
-    for number in range(first, first + count):
-        assert send(shell, f"m{number}", **members).accepted.is_repeat is False
-
-
-# What was answered, what is known.
-
-
-def seqs(page: Page) -> list[int]:
-    """The positions in a page."""
-    return [one["seq"] for one in items(page)]
-
-
-def ids(page: Page) -> list[str]:
-    """The ids in a page."""
-    return [one["messageId"] for one in items(page)]
-
-
-def items(page: Page) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(one) for one in page.messages]
-
-
-def pages(shell: MemoryShell, limit: int, from_seq: int = 0, *, inbox: str = INBOX) -> list[int]:
-    """All positions a client finds that pages until it gets an empty page."""
-    found: list[int] = []
-    while True:
-        page = read(shell, from_seq, limit, inbox=inbox).page
-        if not page.messages:
-            assert page.next_seq == from_seq, "an empty page does not move the cursor"
-            return found
-        found += seqs(page)
-        from_seq = page.next_seq
-
-
-def inbox_of(shell: MemoryShell, inbox: str = INBOX) -> Inbox:
-    rooms = shell.hub.rooms
-    return rooms.directory.inboxes[rooms.directory.names.inbox(inbox)]
-
-
-def room_of(shell: MemoryShell, room: str = ROOM) -> Room:
-    rooms = shell.hub.rooms
-    return rooms.directory.rooms[rooms.directory.names.room(room)]
-
-
-def offset_of(shell: MemoryShell, seq: int) -> int:
-    """Where a message of the room is in the log."""
-    name = inbox_of(shell).name
-    return next(one.offset for one in shell.engine.entries if (one.stream, one.seq) == (name, seq))
-
-
-def cut_before(shell: MemoryShell, seq: int) -> None:
-    """The log loses everything before a message."""
-    shell.engine.cut(offset_of(shell, seq))
-
-
-def with_archive(shell: MemoryShell, archive: Archive, up_to: int = 0) -> None:
-    """The hub has a pipeline, and this is what its archive says."""
-    shell.archive = archive
-    shell.hub.rooms.archived_to(up_to)
+def scarce_ids(patch: pytest.MonkeyPatch) -> None:
+    """Hubs have next to no memory for ids."""
+    patch.setattr(
+        "signalhub.core.rooms.inbox.Dedup", lambda window_ms, size: Dedup(window_ms, SCARCE_BYTES)
+    )
 
 
 def holding(first: int, last: int) -> Archive:
@@ -302,38 +411,15 @@ def holding(first: int, last: int) -> Archive:
     return answer
 
 
-def away(consult: Consult) -> None:
+def unreachable(consult: Consult) -> None:
     """An archive that cannot be reached."""
 
 
 def archived(
     seq: int, message_id: str = "", ciphertext: bytes = TEXT, expires_ms: int = 2**62
 ) -> Archived:
-    """A message as the archive holds it."""
+    """A message in the archive."""
     return Archived(seq, message_id or f"m{seq}", ciphertext, None, expires_ms)
-
-
-def bodies(shell: MemoryShell, inbox: str = INBOX) -> list[RoomMessageBody]:
-    """The messages of an inbox as the log holds them."""
-    name = shell.hub.rooms.directory.names.inbox(inbox)
-    return [
-        decode_body(RoomMessageBody, one.body)
-        for one in shell.engine.entries
-        if one.stream == name and one.seq
-    ]
-
-
-def without_shelf(shell: Shell) -> Shell:
-    """The hub after a crash that cost it the snapshot, so that it has to start from the log."""
-    shell.shelf = Shelf()
-    return shell.restarted()
-
-
-def reconfigured(shell: MemoryShell, **rooms: Any) -> MemoryShell:
-    """The hub after a crash, with other settings of rooms."""
-    other = room_shell(**rooms)
-    other.clock, other.engine, other.shelf = shell.clock, shell.engine, shell.shelf
-    return other.restarted()
 
 
 def described(shell: MemoryShell) -> dict[tuple[str, ...], object]:
@@ -357,7 +443,7 @@ def described(shell: MemoryShell) -> dict[tuple[str, ...], object]:
 
 
 def cut(shell: MemoryShell) -> None:
-    """Delete as much of the log as may be, as the hub does: a snapshot first, anchors where needed.
+    """Delete as much of the log as may be: a snapshot first, anchors where needed.
 
     Anchors that are not on disk at once let the next call cut more.
     """

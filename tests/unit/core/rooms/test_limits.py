@@ -1,0 +1,247 @@
+"""The sliding window to the millisecond, and the limits of rooms, members and inboxes."""
+
+from __future__ import annotations
+
+import pytest
+
+from signalhub.core.rooms.room import SlidingWindow, Windows
+from signalhub.settings.model import RoomsSettings, Settings
+from signalhub.wire.errors import RoomCode, RoomError
+from tests.support.memory.rooms import ROOM, SECRET, Restart, RoomShell, restarts, room_shell
+
+LIMITED = RoomCode.RATE_LIMIT_EXCEEDED
+
+
+def test_a_full_window_says_to_the_millisecond_when_the_next_one_fits() -> None:
+    window = SlidingWindow(500, 5_000)
+    assert [window.take(at_ms) for at_ms in range(1_000, 1_500)] == [0] * 500
+
+    # A refusal is not recorded, and looking takes nothing.
+    assert all(window.take(at_ms) > 0 for at_ms in range(1_500, 4_153))
+    waits = [window.take(at_ms) for at_ms in (1_500, 4_153, 5_998, 5_999)]
+    assert waits == [4_500, 1_847, 2, 1]
+    assert window.wait_ms(6_000) == 0
+    assert [window.take(6_000), window.take(6_000), window.take(6_001)] == [0, 1, 0]
+    # Times restored after a restart may lie where the clock has not been yet.
+    restored = SlidingWindow(1, 5_000, [10_000])
+    assert [restored.wait_ms(10_000), restored.wait_ms(14_999)] == [5_000, 1]
+
+
+def test_only_the_newest_can_be_taken_back() -> None:
+    window = SlidingWindow(2, 5_000, [1_000])
+    window.record(1_001)
+    window.take_back()
+    assert (window.wait_ms(1_002), list(window.times)) == (0, [1_000])
+
+    # It has left the window.
+    window.wait_ms(9_000)
+    window.take_back()
+    assert list(window.times) == []
+
+
+def test_windows_count_each_name_for_itself_and_empty_ones_are_forgotten() -> None:
+    windows = Windows(1, 60_000)
+    assert [windows.of(name).take(0) for name in ("a", "b", "a")] == [0, 0, 60_000]
+    windows.of("c").take(30_000)
+    windows.of("unused")
+
+    windows.sweep(59_999)
+    before = len(windows)
+    windows.sweep(60_000)
+
+    assert (before, len(windows)) == (4, 2)
+    assert windows.of("c").take(60_000) == 30_000
+    for number in range(2_500):
+        windows.of(str(number)).take(60_000)
+    left = []
+    for _ in range(3):
+        windows.sweep(200_000)
+        left.append(len(windows))
+    assert left == [1_502, 502, 0]
+
+
+# Rooms, members and inboxes.
+
+
+def test_a_room_takes_its_rate_and_tells_the_next_one_how_long_to_wait() -> None:
+    shell = RoomShell()
+    shell.fill(500)
+    shell.advance(3_153)
+
+    error = shell.send("late").error
+
+    assert (error.code, error.text) == (LIMITED, "Rate limit exceeded")
+    assert error.retry_after_ms == 1_847
+    assert shell.counts.limited == 1
+    shell.advance(1_847)
+    assert shell.send("late").accepted.seq == 501
+
+
+def test_sockets_and_requests_share_the_rate_of_their_room_alone() -> None:
+    shell = room_shell(rate=2)
+    visitor = shell.enter(inbox=SECRET)
+    shell.say(visitor, "a")
+    shell.send("b")
+    # A room stays full when everybody has left it.
+    shell.leave(visitor)
+
+    assert shell.send("c", inbox=SECRET).code == LIMITED
+    assert shell.send("a", room="two").seq == 1
+
+
+def test_a_pseudonym_may_not_use_up_the_room() -> None:
+    shell = room_shell(rate=4, pseudonym_rate=2)
+    for message_id in ("a", "b"):
+        shell.send(message_id, pseudonym="loud")
+
+    # What its own limit refuses does not count for the room.
+    for _ in range(5):
+        assert shell.send("c", pseudonym="loud").error.retry_after_ms == 5_000
+    assert shell.send("c", pseudonym="quiet").seq == 3
+    assert shell.send("d").seq == 4
+    assert shell.send("e").code == LIMITED
+
+
+def test_an_inbox_takes_120_appends_a_minute_past_the_limit_of_its_room() -> None:
+    shell = RoomShell(Settings(rooms=RoomsSettings(rate=1)))
+    shell.send("room")
+    taken = [shell.deposit(f"d{number}").seq for number in range(120)]
+    shell.advance(59_999)
+
+    error = shell.deposit("late").error
+    shell.advance(1)
+
+    assert taken == list(range(2, 122))
+    assert (error.code, error.retry_after_ms) == (LIMITED, 1)
+    assert shell.deposit("late").seq == 122
+
+
+def test_an_inbox_is_read_60_times_a_minute_whether_it_exists_or_not() -> None:
+    shell = RoomShell()
+    shell.deposit("d", inbox="known")
+    for inbox in ("known", "unknown"):
+        assert all(shell.read(inbox=inbox).page for _ in range(60))
+        error = shell.read(inbox=inbox).error
+        assert (error.code, error.retry_after_ms) == (LIMITED, 60_000)
+    assert shell.read(inbox="another").seqs == []
+
+
+def test_the_state_of_a_room_is_read_as_often_as_the_setting_says() -> None:
+    shell = room_shell(state_rate=3)
+    rooms, at_ms = shell.rooms, 1_000_000
+    for _ in range(3):
+        rooms.look(ROOM, at_ms)
+
+    with pytest.raises(RoomError) as limited:
+        rooms.look(ROOM, at_ms + 10_000)
+
+    assert (limited.value.code, limited.value.retry_after_ms) == (LIMITED, 50_000)
+    rooms.look("other", at_ms + 10_000)
+    rooms.look(ROOM, at_ms + 60_000)
+
+
+def test_room_pseudonym_and_inbox_get_their_share_back_when_the_log_refuses() -> None:
+    shell = room_shell(rate=5, pseudonym_rate=2, append_rate=2)
+    shell.send("a", pseudonym="p")
+    shell.deposit("d")
+    shell.hold()
+    for message_id in ("b", "c", "d", "e"):
+        shell.send(message_id, pseudonym="p" if message_id == "b" else "")
+    shell.deposit("f")
+    shell.refuse()
+
+    assert (shell.send("b", pseudonym="p").seq, shell.deposit("f").seq) == (3, 4)
+    assert shell.send("x", pseudonym="p").code == LIMITED
+    assert shell.deposit("g").code == LIMITED
+    assert [shell.send(name).seq for name in ("c", "h", "i")] == [5, 6, 7]
+    assert shell.send("x").code == LIMITED
+
+
+# Clocks and restarts.
+
+
+@pytest.mark.parametrize("jump_s", [-86_400, -3, 3, 86_400])
+def test_a_room_does_not_care_about_the_wall_clock(jump_s: int) -> None:
+    shell = room_shell(rate=2)
+    shell.fill(2)
+    shell.advance(1_000)
+
+    shell.clock.jump(jump_s)
+
+    assert shell.send("c").error.retry_after_ms == 4_000
+    shell.clock.advance(4)
+    assert shell.send("c").seq == 3
+
+
+@pytest.mark.parametrize("timestamps", ["exact", "coarse", "none"])
+@restarts
+def test_a_room_that_was_full_is_full_after_a_restart(timestamps: str, restart: Restart) -> None:
+    shell = room_shell(rate=3, timestamps=timestamps)
+    shell.advance(1_234)
+    shell.fill(3)
+    shell.advance(1_000)
+    shell.save_snapshot()
+
+    shell = restart(shell)
+
+    error = shell.send("x").error
+    assert error.code == LIMITED
+    assert error.retry_after_ms is not None
+    assert 4_000 <= error.retry_after_ms <= 5_000
+    shell.advance(error.retry_after_ms)
+    assert shell.send("x").seq == 4
+
+
+@pytest.mark.parametrize("saved", [0, 1, 3])
+def test_a_room_that_was_full_is_full_after_several_restarts(saved: int) -> None:
+    shell = room_shell(rate=3, timestamps="exact")
+    shell.fill(saved)
+    shell.save_snapshot()
+    shell.fill(3 - saved, first=saved + 1)
+    assert shell.restarted().send("x").code == LIMITED
+    for _ in range(2):
+        shell = shell.restarted()
+        shell.save_snapshot()
+
+    assert shell.restarted().send("x").code == LIMITED
+
+
+def test_a_restart_from_a_log_that_was_cut_lets_nobody_in_too_soon() -> None:
+    """The binding of the room is then written behind the messages."""
+    shell = room_shell(rate=3)
+    shell.fill(3)
+    first = next(one.offset for one in shell.engine.entries if one.seq)
+    shell.perform(shell.hub.anchors.anchor(first, shell.now))
+    shell.engine.cut(first)
+
+    again = shell.restarted_from_log()
+    again.save_snapshot()
+
+    assert again.restarted().send("x").code == LIMITED
+    assert again.room().inbox is not None
+    assert again.send("x").code == LIMITED
+
+
+def test_times_from_the_future_are_taken_for_now_after_a_restart() -> None:
+    shell = room_shell(rate=1)
+    shell.send("a")
+    shell.save_snapshot()
+
+    shell.clock.jump(-3_600)
+    again = shell.restarted()
+
+    assert again.send("b").error.retry_after_ms == 5_000
+    again.advance(5_000)
+    assert again.send("b").seq == 2
+
+
+def test_appends_do_not_count_for_the_room_after_a_restart_either() -> None:
+    shell = room_shell(rate=2)
+    shell.send("a")
+    for number in range(5):
+        shell.deposit(f"d{number}")
+
+    again = shell.restarted_from_log()
+
+    assert again.send("b").seq == 7
+    assert again.send("c").code == LIMITED
