@@ -1,4 +1,9 @@
-"""The specification, rule by rule, on the loop the hub runs on."""
+"""The specification, rule by rule, on the loop the hub runs on.
+
+A test speaks to a hub in memory, in `make soak` to one over sockets. One with the mark
+`also_over_sockets` always does both; one that is about sockets, HTTP, files or processes asks for
+`socket_stage` or calls `run_stage` of `tests/support/socket/stage.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import uvloop
 
-from tests.support.socket.stage import InProcess, run_stage
+from tests.support.memory import stage as memory
+from tests.support.socket import stage as sockets
+from tests.support.stage import RunStage, Stage
+from tests.support.volume import IS_SOAK
 
 
 def pytest_asyncio_loop_factories(
@@ -18,10 +26,38 @@ def pytest_asyncio_loop_factories(
     return {"uvloop": uvloop.new_event_loop}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "also_over_sockets: not only in memory")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    is_marked = metafunc.definition.get_closest_marker("also_over_sockets") is not None
+    if is_marked and not IS_SOAK:
+        assert "run_stage" in metafunc.fixturenames, "a test without a stage has nothing to run on"
+        metafunc.parametrize(
+            "run_stage", [memory, sockets], ids=["memory", "sockets"], indirect=True
+        )
+
+
 @pytest.fixture
-async def stage() -> AsyncIterator[InProcess]:
+def run_stage(request: pytest.FixtureRequest) -> RunStage:
+    """A hub with settings of the test's own."""
+    module = getattr(request, "param", sockets if IS_SOAK else memory)
+    chosen: RunStage = module.run_stage
+    return chosen
+
+
+@pytest.fixture
+async def stage(run_stage: RunStage) -> AsyncIterator[Stage]:
     """A hub with the default settings."""
     async with run_stage() as stage:
+        yield stage
+
+
+@pytest.fixture
+async def socket_stage() -> AsyncIterator[sockets.InProcess]:
+    """The same with real sockets."""
+    async with sockets.run_stage() as stage:
         yield stage
 
 

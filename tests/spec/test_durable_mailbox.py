@@ -252,7 +252,8 @@ async def test_r8_durable_actor_is_queued_for_after_a_restart() -> None:
 async def test_r5_ask_to_a_durable_reader_that_dies_before_its_bytes_leave_is_queued() -> None:
     async with run_stage(message_rate=0) as stage:
         sender = await stage.join("@(local/sender)")
-        slow = await join_durable(stage, A, receive_bytes=SMALL_BUFFER)
+        slow = await stage.connect(receive_bytes=SMALL_BUFFER)
+        await slow.register(A, durable=True)
         slow.pause()
         await block(sender, A)
         asked = sender.tell(A, "question", "kept", pattern="ask")

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.socket.peer import PATIENCE_S, Envelope, Peer
-from tests.support.socket.stage import Spawned, Stage
+from tests.support.peer import PATIENCE_S, Envelope, Peer
+from tests.support.socket.stage import Spawned
+from tests.support.socket.stage import Stage as SocketStage
+from tests.support.stage import Stage
 
 DEAD_MAILBOXES = "dead.mailboxes"
 SETTLING = ["send", "receive", "ack"]
@@ -38,14 +40,12 @@ _SETTLED = {
 Payload = dict[str, Any]
 
 
-async def join_durable(
-    stage: Stage, address: str, *, settles: bool = False, receive_bytes: int = 0
-) -> Peer:
+async def join_durable(stage: Stage, address: str, *, settles: bool = False) -> Peer:
     """A session with a durable address; what waited for it is the next it receives.
 
     With `settles` it has announced that it settles what comes from mailboxes itself.
     """
-    peer, _ = await attach(stage, address, settles=settles, receive_bytes=receive_bytes)
+    peer, _ = await attach(stage, address, settles=settles)
     return peer
 
 
@@ -54,12 +54,11 @@ async def attach(
     address: str,
     *,
     settles: bool = False,
-    receive_bytes: int = 0,
     **payload: Any,
 ) -> tuple[Peer, Payload]:
     """The same with what `hub:registered` said."""
     metadata: Payload = {"capabilities": SETTLING} if settles else {}
-    peer = await stage.connect(None, receive_bytes=receive_bytes, **metadata)
+    peer = await stage.connect(**metadata)
     reply = await peer.register(address, **{"durable": True} | payload)
     assert reply["type"] == "hub:registered", reply
     return peer, reply["payload"]
@@ -194,7 +193,7 @@ def dead_letter_of(message: Envelope) -> Payload:
     return letter
 
 
-async def counters(stage: Stage) -> dict[str, float]:
+async def counters(stage: SocketStage) -> dict[str, float]:
     """Every number the hub counts or measures, by name and labels."""
     page = (await stage.get("/metrics")).body.decode()
     samples = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))

@@ -6,15 +6,14 @@ well be lists) the reading is tolerant here and nowhere else.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from signalhub.testing import FakeClock
-from tests.support.socket.peer import PATIENCE_S, Envelope, Peer
-from tests.support.socket.stage import Stage, code_of
+from tests.support.peer import Envelope, Peer, code_of
+from tests.support.stage import Stage
 
 TOPIC, NAME = "orders", "work"
 # No test waits for these: what has to come again is made to do so by other means.
@@ -273,9 +272,11 @@ async def reenter(
     """The same after another session has vanished, as soon as the hub has noticed that."""
     peer = await stage.join(f"@(local/{address})")
     payload = subscription(topic, name, **options)
-    async with asyncio.timeout(PATIENCE_S):
-        while (reply := await peer.ask("hub:subscribe", payload))["type"] != "hub:subscribed":
-            assert code_of(reply) == "subscription_busy", reply
+    async for _ in peer.polls():
+        reply = await peer.ask("hub:subscribe", payload)
+        if reply["type"] == "hub:subscribed":
+            break
+        assert code_of(reply) == "subscription_busy", reply
     return Consumer(peer, topic, name, reply["payload"])
 
 
@@ -295,14 +296,13 @@ async def sub_info(peer: Peer, topic: str = TOPIC, name: str = NAME) -> Facts:
 
 async def until(peer: Peer, topic: str = TOPIC, name: str = NAME, /, **facts: Any) -> Facts:
     """Look at a subscription until it is as said; counts may be given for lists."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            info = await sub_info(peer, topic, name)
-            if all(
-                info[fact] == wanted or _size(info[fact]) == wanted
-                for fact, wanted in facts.items()
-            ):
-                return info
+    async for _ in peer.polls():
+        info = await sub_info(peer, topic, name)
+        if all(
+            info[fact] == wanted or _size(info[fact]) == wanted for fact, wanted in facts.items()
+        ):
+            break
+    return info
 
 
 def _size(given: Any) -> Any:
