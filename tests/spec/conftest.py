@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 import uvloop
 
+from signalhub.testing import FakeClock
 from tests.support.memory import stage as memory
 from tests.support.socket import stage as sockets
 from tests.support.stage import RunStage, Stage
@@ -31,26 +34,42 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    is_marked = metafunc.definition.get_closest_marker("also_over_sockets") is not None
-    if is_marked and not IS_SOAK:
-        assert "run_stage" in metafunc.fixturenames, "a test without a stage has nothing to run on"
-        metafunc.parametrize(
-            "run_stage", [memory, sockets], ids=["memory", "sockets"], indirect=True
-        )
+    if metafunc.definition.get_closest_marker("also_over_sockets") is None or IS_SOAK:
+        return
+    (name,) = {"run_stage", "run_mortal"} & {*metafunc.fixturenames}
+    metafunc.parametrize(name, [False, True], ids=["memory", "sockets"], indirect=True)
 
 
 @pytest.fixture
 def run_stage(request: pytest.FixtureRequest) -> RunStage:
     """A hub with settings of the test's own."""
-    module = getattr(request, "param", sockets if IS_SOAK else memory)
-    chosen: RunStage = module.run_stage
-    return chosen
+    return sockets.run_stage if getattr(request, "param", IS_SOAK) else memory.run_stage
+
+
+@pytest.fixture
+def run_mortal(request: pytest.FixtureRequest) -> RunStage:
+    """One that can be killed: over sockets it has a process of its own, and no clock but that."""
+    return spawned if getattr(request, "param", IS_SOAK) else memory.run_stage
+
+
+def spawned(
+    clock: FakeClock | None = None, **settings: Any
+) -> AbstractAsyncContextManager[sockets.Spawned]:
+    assert clock is None, "another process has a clock of its own"
+    return sockets.spawn_stage(**settings)
 
 
 @pytest.fixture
 async def stage(run_stage: RunStage) -> AsyncIterator[Stage]:
     """A hub with the default settings."""
     async with run_stage() as stage:
+        yield stage
+
+
+@pytest.fixture
+async def mortal(run_mortal: RunStage) -> AsyncIterator[Stage]:
+    """A hub with the default settings that can be killed."""
+    async with run_mortal() as stage:
         yield stage
 
 

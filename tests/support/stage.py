@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from signalhub.clock import Clock
@@ -18,6 +18,19 @@ from tests.support.peer import Peer
 
 P = TypeVar("P", bound=Peer)
 P_co = TypeVar("P_co", bound=Peer, covariant=True)
+
+
+class HeldDisk(Protocol):
+    """A disk on which nothing becomes durable while it is held."""
+
+    def hold(self) -> None:
+        """From now on whoever writes waits."""
+
+    def release(self) -> None:
+        """Let everybody go on."""
+
+    async def wait(self) -> None:
+        """Until somebody waits for the disk."""
 
 
 class StageOf(ABC, Generic[P_co]):
@@ -34,8 +47,25 @@ class StageOf(ABC, Generic[P_co]):
         """Let time pass, and let the hub notice."""
 
     @abstractmethod
-    async def restart(self) -> None:
-        """Stop the hub as an operator does and start it again on its data."""
+    async def stop(self) -> None:
+        """Stop the hub as an operator does."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End the hub without warning, if it is one that can be killed."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it again on its data."""
+
+    @abstractmethod
+    def held_disk(self) -> AbstractContextManager[HeldDisk]:
+        """Take the disk into the hands of the test."""
+
+    async def restart(self, how: str = "stop") -> None:
+        """End the hub, by `stop` or by `kill`, and start it again on its data."""
+        await (self.kill() if how == "kill" else self.stop())
+        await self.start()
 
     async def connect(self, sender: str | None = None, **metadata: Any) -> P_co:
         """A session without a registration."""

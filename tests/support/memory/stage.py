@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -101,6 +101,23 @@ class Peer(peers.Peer):
             self._far.drop()
 
 
+class HeldDisk:
+    """The log of the hub, which commits only when it is released."""
+
+    def __init__(self, stage: MemoryStage) -> None:
+        self._stage = stage
+
+    def hold(self) -> None:
+        self._stage.shell.engine.is_prompt = False
+
+    def release(self) -> None:
+        self._stage.shell.engine.is_prompt = True
+        self._stage.shell.settle()
+
+    async def wait(self) -> None:
+        assert self._stage.shell.engine.pending
+
+
 class MemoryStage(StageOf[Peer]):
     """One hub in memory; it can be stopped, killed and started again on the same data."""
 
@@ -125,12 +142,7 @@ class MemoryStage(StageOf[Peer]):
 
     # The life of the hub.
 
-    async def restart(self) -> None:
-        await self.stop()
-        await self.start()
-
     async def stop(self) -> None:
-        """Say goodbye to everybody, and write down what the next start needs."""
         shell = self.shell
         shell.perform(shell.hub.drain(shell.now))
         for peer in shell.peers:
@@ -142,16 +154,20 @@ class MemoryStage(StageOf[Peer]):
         self._is_running = False
 
     async def kill(self) -> None:
-        """Whatever was not committed is lost, and nobody hears a goodbye."""
         for peer in self.shell.peers:
             peer.closed = peer.closed or (1006, "")
         self._is_running = False
 
     async def start(self) -> None:
-        """Start again on the same data."""
         assert not self._is_running, "the hub is already running"
         self.shell = self.shell.restarted()
         self._is_running = True
+
+    @contextmanager
+    def held_disk(self) -> Iterator[HeldDisk]:
+        disk = HeldDisk(self)
+        yield disk
+        disk.release()
 
     # Time.
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 from signalhub.clock import Clock, SystemClock
 from signalhub.testing import FakeClock, HubProcess, RunningHub, run_hub, spawn_hub
 from tests.support.peer import PATIENCE_S, code_of
 from tests.support.socket import peer as peers
+from tests.support.socket.disk import held_disk
 from tests.support.socket.peer import Peer, Response
-from tests.support.stage import StageOf, addresses, greeted, numbered, registered, until_gone
+from tests.support.stage import (
+    HeldDisk,
+    StageOf,
+    addresses,
+    greeted,
+    numbered,
+    registered,
+    until_gone,
+)
 
 __all__ = [
     "LOOK_AGAIN_S",
@@ -83,9 +92,14 @@ class Stage(StageOf[Peer]):
         self.clock.advance(seconds)
         await (await self.connect()).ask("hub:disconnect")
 
-    async def restart(self) -> None:
+    async def stop(self) -> None:
         await self._hub.stop()
+
+    async def start(self) -> None:
         await self._hub.start()
+
+    def held_disk(self) -> AbstractContextManager[HeldDisk]:
+        return held_disk()
 
     async def get(
         self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
@@ -120,6 +134,9 @@ class InProcess(Stage):
         super().__init__(hub, hub.clock)
         self.hub = hub
 
+    async def kill(self) -> None:
+        raise AssertionError("a hub in the test's own process cannot be killed")
+
 
 class Spawned(Stage):
     """A hub in a process of its own, to be killed."""
@@ -127,6 +144,12 @@ class Spawned(Stage):
     def __init__(self, hub: HubProcess) -> None:
         super().__init__(hub, SystemClock())
         self.hub = hub
+
+    async def stop(self) -> None:
+        assert await self.hub.stop() == 0
+
+    async def kill(self) -> None:
+        await self.hub.kill()
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Durable topics and subscriptions in raw envelopes, so that a test says only what it is about.
+"""Durable topics and subscriptions in raw envelopes on any stage.
 
 Where the specification leaves a shape open (lists of topics and subscriptions, counts that may as
 well be lists) the reading is tolerant here and nowhere else.
@@ -16,6 +16,9 @@ from tests.support.peer import Envelope, Peer, code_of
 from tests.support.stage import Stage
 
 TOPIC, NAME = "orders", "work"
+OF_WORK: dict[str, Any] = {"topic": TOPIC, "subscription": NAME}
+DLQ = f"{TOPIC}.dlq"
+MODES = ["exclusive", "shared", "failover", "key-shared"]
 # No test waits for these: what has to come again is made to do so by other means.
 PATIENT: dict[str, Any] = {"ackTimeoutMs": 60_000, "backoffMs": 60_000, "backoffCapMs": 60_000}
 HASTY: dict[str, Any] = {"ackTimeoutMs": 60_000, "backoffMs": 10, "backoffCapMs": 20}
@@ -165,6 +168,10 @@ class Consumer:
     async def info(self) -> Facts:
         return await sub_info(self.peer, self.topic, self.name)
 
+    async def shows(self, **facts: Any) -> None:
+        """The subscription is as said; counts may be given for lists."""
+        await shows(self.peer, self.topic, self.name, **facts)
+
     async def quiet(self) -> None:
         await quiet(self.peer)
 
@@ -266,6 +273,21 @@ async def enter(
     return await subscribe(await stage.join(f"@(local/{address})"), topic, name, **options)
 
 
+async def working(
+    stage: Stage,
+    messages: int = 0,
+    *,
+    definition: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Peer, Consumer]:
+    """A topic with a consumer, and the numbers from 1 published to it; the publisher too."""
+    publisher = await stage.join("@(local/a)")
+    await create(publisher, **(definition or {}))
+    consumer = await enter(stage, "b", **options)
+    await publish_all(publisher, range(1, messages + 1))
+    return publisher, consumer
+
+
 async def reenter(
     stage: Stage, address: str, topic: str = TOPIC, name: str = NAME, **options: Any
 ) -> Consumer:
@@ -292,6 +314,12 @@ async def sub_info(peer: Peer, topic: str = TOPIC, name: str = NAME) -> Facts:
     )
     assert info.keys() >= _INFO, info
     return info
+
+
+async def shows(peer: Peer, topic: str = TOPIC, name: str = NAME, /, **facts: Any) -> None:
+    """A subscription is as said; counts may be given for lists."""
+    info = await sub_info(peer, topic, name)
+    assert {fact: _size(info[fact]) for fact in facts} == facts
 
 
 async def until(peer: Peer, topic: str = TOPIC, name: str = NAME, /, **facts: Any) -> Facts:
