@@ -11,6 +11,12 @@ from tests.support.socket import frames
 from tests.support.socket.peer import Closed, Rejected
 from tests.support.socket.stage import InProcess, code_of, run_stage, until_gone
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 UPGRADE = {
     "Upgrade": "websocket",
     "Connection": "Upgrade",

@@ -12,6 +12,12 @@ from signalhub.testing import FakeClock
 from tests.support.socket.peer import HUB
 from tests.support.socket.stage import InProcess, code_of, run_stage
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 MEMBERS = (
     "id",
     "from",

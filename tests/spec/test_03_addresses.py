@@ -7,6 +7,12 @@ import pytest
 from tests.support.socket.peer import HUB
 from tests.support.socket.stage import InProcess, addresses, code_of
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 LOOSE = [
     "@(local/a)",
     "@(Local/Upper)",

@@ -8,6 +8,12 @@ from signalhub.testing import FakeClock
 from tests.support.socket.peer import HUB, Closed, Peer
 from tests.support.socket.stage import InProcess, addresses, code_of, run_stage, until_gone
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 BEFORE_HELLO = [
     ("hub:heartbeat", {"timestamp": 1}),
     ("hub:register", {"actorAddress": "@(local/a)", "capabilities": ["x"]}),

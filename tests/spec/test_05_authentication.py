@@ -13,6 +13,12 @@ from tests.support.socket.peer import Peer
 from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 from tests.support.socket.tokens import AUTH, SECRET, key_pair, odd_token, token_for
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 NOTHING: dict[str, list[str]] = {}
 
 

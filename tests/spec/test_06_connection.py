@@ -11,6 +11,11 @@ from tests.support.socket.peer import Closed
 from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 async def test_6_1_connected_says_what_the_hub_can_do() -> None:
     clock = FakeClock()
     async with run_stage(clock) as stage:

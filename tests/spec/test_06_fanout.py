@@ -12,6 +12,11 @@ from tests.support.socket.peer import HUB, Peer
 from tests.support.socket.stage import InProcess, code_of, numbered, run_stage
 
 
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 async def subscribe(peer: Peer, topic: str, **members: Any) -> str:
     """Subscribe and give back the subscription's id."""
     reply = await peer.ask("hub:subscribe", {"topic": topic}, **members)

@@ -12,6 +12,11 @@ from tests.support.socket.stage import InProcess, addresses, code_of, numbered, 
 
 
 @pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
+@pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
 

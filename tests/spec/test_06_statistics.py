@@ -13,6 +13,11 @@ from tests.support.socket.tokens import AUTH, token_for
 
 
 @pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
+@pytest.fixture
 async def guarded() -> AsyncIterator[InProcess]:
     """A hub that asks for tokens."""
     async with run_stage(FakeClock(), auth=AUTH) as stage:

@@ -13,6 +13,12 @@ from signalhub.wire.errors import Code
 from tests.support.socket.peer import HUB, Envelope, Peer
 from tests.support.socket.stage import SMALL_BUFFER, InProcess, code_of, run_stage
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 TRACE = {"traceId": "trace-xyz-789", "spanId": "span-001"}
 Provoke = Callable[[InProcess, Peer], Awaitable[Envelope]]
 

@@ -9,6 +9,11 @@ from tests.support.socket.peer import Peer, Rejected, Response
 from tests.support.socket.stage import InProcess, code_of, run_stage
 
 
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 async def probe(peer: Peer) -> str:
     """Send one message that costs a token; what came of it."""
     reply = await peer.ask("hub:queue_stats")

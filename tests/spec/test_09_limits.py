@@ -11,6 +11,12 @@ from tests.support.socket.bystanders import bystanders
 from tests.support.socket.peer import Peer
 from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 MESSAGE_BYTES_MAX = 1_048_576
 FRAME_BYTES_MAX = 8 * 1_048_576
 

@@ -10,6 +10,11 @@ from tests.support.socket.peer import Peer
 from tests.support.socket.stage import InProcess, code_of, numbered, run_stage
 
 
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 async def hears(peer: Peer, topic: str) -> None:
     reply = await peer.ask("hub:subscribe", {"topic": topic})
     assert reply["type"] == "hub:subscribed", reply

@@ -12,6 +12,12 @@ from signalhub.testing import FakeClock
 from tests.support.socket.peer import HUB, Envelope, Peer
 from tests.support.socket.stage import InProcess, addresses, code_of, run_stage, until_gone
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 NODE_CLIENT = "@(local/signal-hub-client)"
 
 

@@ -12,6 +12,11 @@ from signalhub.testing import FakeClock
 from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
 
 
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 async def test_d2_hello_is_read_from_the_metadata_alone(stage: InProcess) -> None:
     peer = await stage.dial()
     payload = {"protocolVersion": "0.1.0", "capabilities": ["send"], "version": "1.0"}

@@ -13,6 +13,11 @@ from tests.support.socket.stage import InProcess, addresses, run_stage, until_go
 from tests.support.socket.tokens import odd_token
 
 
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 async def test_17_1_health_answers_before_the_first_socket(stage: InProcess) -> None:
     answer = await stage.get("/health")
 

@@ -9,6 +9,12 @@ import pytest
 from tests.support.socket.peer import HUB, Peer
 from tests.support.socket.stage import InProcess
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 NONE = "nothing"
 
 

@@ -14,6 +14,12 @@ from tests.support.socket.bystanders import Bystanders, bystanders
 from tests.support.socket.peer import Closed, Peer, upgrade_request
 from tests.support.socket.stage import InProcess, code_of, run_stage
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 NESTED = 10_000
 DEPTHS = [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")]
 

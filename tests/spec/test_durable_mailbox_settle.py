@@ -1,158 +1,138 @@
-"""Sessions that settle their mail themselves: acks, the window, and who may settle what."""
+"""Sessions that settle their mail themselves: acks, the window, retries, and dead letters.
+
+Delays are checked from below only, and a jitter of a fifth is allowed for.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.support.peer import HUB, code_of
+from tests.support.socket import stage as sockets
 from tests.support.socket.mailboxes import (
+    DEAD_MAILBOXES,
     SETTLING,
     ask,
     ask_all,
     attach,
     attempts_of,
+    counters,
     data_of,
+    dead_letter_of,
     delivery_of,
+    hear_dead_letters,
     join_durable,
     keep_away,
     leave,
     place_of,
+    risen_by,
     seqs_of,
     settle,
     settled,
+    settling_pair,
     take,
     take_until_asked,
 )
-from tests.support.socket.peer import HUB, Peer
-from tests.support.socket.stage import InProcess, code_of, run_stage, until_gone
+from tests.support.stage import RunStage, Stage, until_gone
 
 A, B = "@(local/a)", "@(local/b)"
+SETTLES = ["hub:ack", "hub:nack", "hub:extend", "hub:term"]
+JITTER = 0.79
+QUICK: dict[str, Any] = {"backoff_ms": 10, "backoff_cap_ms": 1000}
+PATIENT: dict[str, Any] = {"backoff_ms": 60_000, "backoff_cap_ms": 60_000}
 
 
-async def settling_pair(stage: InProcess) -> tuple[Peer, Peer]:
-    """A sender, and a durable actor that settles what it gets."""
-    return await stage.connect(), await join_durable(stage, A, settles=True)
-
-
-async def test_wire_acked_says_what_became_of_the_request(stage: InProcess) -> None:
+@pytest.mark.also_over_sockets
+async def test_wire_acks_say_what_became_of_them(stage: Stage) -> None:
     sender, target = await settling_pair(stage)
-    await ask(sender, A)
-    [copy] = await take(target, 1)
+    await ask_all(sender, A, range(9))
+    copies = await take(target, 9)
+    epoch = delivery_of(copies[0])["epoch"]
 
-    reply = await target.ask("hub:ack", place_of(copy))
-
-    assert reply["type"] == "hub:acked"
-    assert reply["from"] == HUB
+    reply = await target.ask("hub:ack", place_of(copies[0]))
+    assert (reply["type"], reply["from"]) == ("hub:acked", HUB)
     assert reply["payload"] == {"floor": 1, "accepted": 1, "ignored": []}
-
-
-async def test_wire_ack_as_a_tell_settles_without_an_answer(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
-    await ask(sender, A)
-    [copy] = await take(target, 1)
-
-    target.send("hub:ack", place_of(copy))
+    again = await settle(target, "hub:ack", copies[0])
+    assert again == {"floor": 1, "accepted": 0, "ignored": [1]}
+    # The floor is the last of an unbroken row.
+    floors = [(await settle(target, "hub:ack", copies[seq - 1]))["floor"] for seq in (4, 2, 5, 3)]
+    assert floors == [1, 2, 2, 5]
+    # Without an epoch the current one is meant.
+    several = {"stream": A, "seqs": [6, 8, 77]}
+    assert settled(await target.ask("hub:ack", several)) == {
+        "floor": 6,
+        "accepted": 2,
+        "ignored": [77],
+    }
+    mixed = settled(await target.ask("hub:ack", several | {"epoch": epoch, "seqs": [8, 7, 6]}))
+    assert (mixed["floor"], mixed["accepted"], sorted(mixed["ignored"])) == (8, 1, [6, 8])
+    # As a tell it settles without an answer.
+    target.send("hub:ack", place_of(copies[8]))
     await target.nothing_more()
-
     await leave(target)
-    _, registered = await attach(stage, A)
-    assert registered["waiting"] == 0
+    assert (await attach(stage, A))[1]["waiting"] == 0
 
 
-async def test_wire_floor_is_the_last_of_an_unbroken_row(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
-    await ask_all(sender, A, range(5))
-    first, second, third, fourth, _ = await take(target, 5)
-
-    assert (await settle(target, "hub:ack", third))["floor"] == 0
-    assert (await settle(target, "hub:ack", first))["floor"] == 1
-    assert (await settle(target, "hub:ack", fourth))["floor"] == 1
-    assert (await settle(target, "hub:ack", second))["floor"] == 4
-
-
-async def test_wire_ack_takes_many_at_once_and_names_what_it_ignored(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
-    await ask_all(sender, A, range(4))
-    epoch = delivery_of((await take(target, 4))[0])["epoch"]
-    several = {"stream": A, "epoch": epoch, "seqs": [1, 3, 77]}
-
-    reply = settled(await target.ask("hub:ack", several))
-
-    assert reply == {"floor": 1, "accepted": 2, "ignored": [77]}
-    again = settled(await target.ask("hub:ack", several | {"seqs": [3, 2, 1]}))
-    assert again["floor"] == 3
-    assert again["accepted"] == 1
-    assert sorted(again["ignored"]) == [1, 3]
-
-
-async def test_wire_ack_up_to_settles_everything_before(stage: InProcess) -> None:
+async def test_wire_ack_up_to_settles_everything_before(stage: Stage) -> None:
     sender, target = await settling_pair(stage)
     await ask_all(sender, A, range(5))
     await take(target, 5)
 
     reply = settled(await target.ask("hub:ack", {"stream": A, "upTo": 4}))
 
-    assert reply["floor"] == 4
-    assert reply["accepted"] == 4
+    assert (reply["floor"], reply["accepted"]) == (4, 4)
     await leave(target)
     back = await join_durable(stage, A, settles=True)
     assert data_of(await take_until_asked(back, sender)) == [4]
 
 
-async def test_wire_ack_again_is_ignored(stage: InProcess) -> None:
+@pytest.mark.parametrize("type", SETTLES)
+async def test_wire_settle_that_does_not_fit_settles_nothing(stage: Stage, type: str) -> None:
     sender, target = await settling_pair(stage)
-    await ask(sender, A)
-    [copy] = await take(target, 1)
-    await settle(target, "hub:ack", copy)
-
-    again = await settle(target, "hub:ack", copy)
-
-    assert again == {"floor": 1, "accepted": 0, "ignored": [1]}
-
-
-async def test_wire_missing_epoch_means_the_current_one(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
-    await ask(sender, A)
-    await take(target, 1)
-
-    assert settled(await target.ask("hub:ack", {"stream": A, "seq": 1}))["accepted"] == 1
-
-
-async def test_wire_foreign_epoch_is_refused_with_the_current_one(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
-    ack = await ask(sender, A)
-    [copy] = await take(target, 1)
-
-    for type, more in (
-        ("hub:ack", {}),
-        ("hub:nack", {}),
-        ("hub:extend", {"ms": 1000}),
-        ("hub:term", {}),
-    ):
-        reply = await target.ask(type, place_of(copy) | {"epoch": "another"} | more)
-        assert code_of(reply) == "wrong_epoch"
-        assert reply["payload"]["details"]["current"] == ack["epoch"]
-    assert (await settle(target, "hub:ack", copy))["accepted"] == 1
-
-
-async def test_wire_epoch_of_a_mailbox_that_was_dropped_is_foreign(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
+    stranger = await join_durable(stage, B, settles=True)
     await ask(sender, A, "old")
     [old] = await take(target, 1)
     await target.ask("hub:unregister", {"actorAddress": A})
     await target.register(A, durable=True)
     ack = await ask(sender, A, "new")
-    [new] = await take(target, 1)
+    [copy] = await take(target, 1)
 
-    reply = await target.ask("hub:ack", place_of(old))
+    # Of another epoch, invented or of the mailbox before this one.
+    for foreign in (place_of(copy) | {"epoch": "another"}, place_of(old)):
+        reply = await target.ask(type, foreign | {"ms": 1000})
+        assert code_of(reply) == "wrong_epoch"
+        assert reply["payload"]["details"]["current"] == ack["epoch"]
+    # By somebody else, whatever name it gives.
+    reply = await stranger.ask(type, place_of(copy) | {"ms": 1000}, sender=A)
+    assert code_of(reply) == "not_a_consumer"
+    for stream in ("@(no/body)", "no address", "", "\u0000", "x" * 10_000):
+        reply = await target.ask(type, {"stream": stream, "seq": 1, "ms": 1000})
+        assert code_of(reply) in {"not_a_consumer", "unknown_subscription", "internal_error"}
+    await stranger.nothing_more()
+    await target.nothing_more()
+    assert (await settle(target, "hub:ack", copy))["accepted"] == 1
 
-    assert code_of(reply) == "wrong_epoch"
-    assert reply["payload"]["details"]["current"] == ack["epoch"]
-    assert (await settle(target, "hub:ack", new))["accepted"] == 1
+
+async def test_wire_nobody_settles_where_no_settling_session_is(stage: Stage) -> None:
+    sender, stranger = await stage.connect(), await stage.connect(capabilities=SETTLING)
+    await keep_away(stage, A)
+    await ask(sender, A, "kept")
+    assert code_of(await stranger.ask("hub:ack", {"stream": A, "seq": 1})) == "not_a_consumer"
+    back = await join_durable(stage, A)
+    assert data_of(await take(back, 1)) == ["kept"]
+
+    # A plain address of a settling session has nothing to settle either.
+    await stranger.register(B)
+    assert (await ask(sender, B, "plain"))["status"] == "delivered"
+    assert "delivery" not in (await stranger.receive("note"))["metadata"]
+    reply = await stranger.ask("hub:ack", {"stream": B, "seq": 1})
+    assert code_of(reply) in {"not_a_consumer", "unknown_subscription"}
 
 
-async def test_wire_unsettled_copies_come_again_marked_after_a_reconnect(
-    stage: InProcess,
-) -> None:
+@pytest.mark.also_over_sockets
+async def test_r4_unsettled_copies_come_again_marked_after_a_reconnect(stage: Stage) -> None:
     sender, target = await settling_pair(stage)
     await ask_all(sender, A, range(4))
     first = await take(target, 4)
@@ -167,33 +147,23 @@ async def test_wire_unsettled_copies_come_again_marked_after_a_reconnect(
     assert data_of(again) == [0, 2, 3, 4]
     assert seqs_of(again) == [1, 3, 4, 5]
     assert attempts_of(again) == [2, 2, 2, 1]
-    kept = [first[0], first[2], first[3]]
-    assert [message["id"] for message in again[:3]] == [message["id"] for message in kept]
-    assert [message["metadata"]["originalMessageId"] for message in again[:3]] == [
-        message["metadata"]["originalMessageId"] for message in kept
-    ]
+    for before, after in zip([first[0], *first[2:]], again[:3], strict=True):
+        assert after["id"] == before["id"]
+        assert after["metadata"]["originalMessageId"] == before["metadata"]["originalMessageId"]
 
 
-async def test_wire_attempts_count_on_with_every_reconnect(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
-    await ask(sender, A)
-
-    for attempt in range(1, 6):
-        copies = await take(target, 1)
-        assert attempts_of(copies) == [attempt]
-        target.abort()
-        await until_gone(sender, A)
-        target = await join_durable(stage, A, settles=True)
-
-
-async def test_r4_address_taken_over_with_unsettled_mail_gives_it_to_the_new_session(
-    stage: InProcess,
+@pytest.mark.parametrize("settles", [True, False], ids=["settles", "does not settle"])
+async def test_r4_address_taken_over_gives_unsettled_mail_to_the_new_session(
+    stage: Stage, settles: bool
 ) -> None:
     sender, old = await settling_pair(stage)
-    await ask_all(sender, A, range(3))
+    other = await join_durable(stage, B, settles=True)
+    for address in (A, B):
+        await ask_all(sender, address, range(3))
     first = await take(old, 3)
+    await take(other, 3)
 
-    new, registered = await attach(stage, A, settles=True)
+    new, registered = await attach(stage, A, settles=settles)
     await ask(sender, A, 3)
 
     assert (await old.receive("hub:disconnect"))["payload"]["reason"] == "duplicate_connection"
@@ -203,28 +173,18 @@ async def test_r4_address_taken_over_with_unsettled_mail_gives_it_to_the_new_ses
     assert data_of(again) == [0, 1, 2, 3]
     assert attempts_of(again) == [2, 2, 2, 1]
     assert [message["id"] for message in again[:3]] == [message["id"] for message in first]
-    assert (await settle(new, "hub:ack", again[3]))["floor"] == 0
-    assert settled(await new.ask("hub:ack", {"stream": A, "seqs": [1, 2, 3]}))["floor"] == 4
+    if settles:
+        assert (await settle(new, "hub:ack", again[3]))["floor"] == 0
+        assert settled(await new.ask("hub:ack", {"stream": A, "seqs": [1, 2, 3]}))["floor"] == 4
+    await leave(new, other)
+    waiting = [(await attach(stage, address))[1]["waiting"] for address in (A, B)]
+    assert waiting == [0, 3]
 
 
-async def test_r4_session_that_does_not_settle_takes_over_what_was_unsettled(
-    stage: InProcess,
-) -> None:
-    sender, old = await settling_pair(stage)
-    await ask_all(sender, A, range(3))
-    await take(old, 3)
-
-    new = await join_durable(stage, A)
-
-    again = await take_until_asked(new, sender)
-    assert data_of(again) == [0, 1, 2]
-    assert attempts_of(again) == [2, 2, 2]
-    await leave(new)
-    _, registered = await attach(stage, A)
-    assert registered["waiting"] == 0
+# The window.
 
 
-async def test_r13_window_of_256_is_in_flight_and_no_more(stage: InProcess) -> None:
+async def test_r13_window_of_256_is_in_flight_and_no_more(stage: Stage) -> None:
     sender, target = await settling_pair(stage)
 
     acks = await ask_all(sender, A, range(300))
@@ -235,12 +195,16 @@ async def test_r13_window_of_256_is_in_flight_and_no_more(stage: InProcess) -> N
     assert settled(await target.ask("hub:ack", {"stream": A, "seq": 100}))["floor"] == 0
     assert seqs_of(await take(target, 1)) == [257]
     await target.nothing_more()
-    await target.ask("hub:ack", {"stream": A, "seqs": list(range(1, 258))})
-    assert seqs_of(await take(target, 43)) == list(range(258, 301))
+    # Acks in reverse do not stall what waits behind them.
+    for seq in range(257, 0, -1):
+        target.send("hub:ack", {"stream": A, "seq": seq})
+    assert sorted(seqs_of(await take(target, 43))) == list(range(258, 301))
 
 
 @pytest.mark.parametrize("window", [1, 7])
-async def test_rd_s6_window_holds_while_a_backlog_is_worked_off(window: int) -> None:
+async def test_rd_s6_window_holds_while_a_backlog_is_worked_off(
+    run_stage: RunStage, window: int
+) -> None:
     async with run_stage(mailbox={"window": window}, message_rate=0) as stage:
         sender = await stage.connect()
         await keep_away(stage, A)
@@ -258,88 +222,7 @@ async def test_rd_s6_window_holds_while_a_backlog_is_worked_off(window: int) -> 
         assert attempts_of(heard) == [1] * 50
 
 
-async def test_rd_d5_acks_in_reverse_do_not_stall_what_waits_behind_them() -> None:
-    async with run_stage(mailbox={"window": 10}) as stage:
-        sender, target = await settling_pair(stage)
-        await ask_all(sender, A, range(30))
-        heard = await take(target, 10)
-
-        for copy in reversed(heard):
-            target.send("hub:ack", place_of(copy))
-
-        assert seqs_of(await take(target, 10)) == list(range(11, 21))
-
-
-async def test_wire_settling_one_mailbox_leaves_the_others_alone(stage: InProcess) -> None:
-    sender, target = await settling_pair(stage)
-    await target.register(B, durable=True)
-    for address in (A, B):
-        await ask(sender, address)
-    copies = await take(target, 2)
-
-    await settle(target, "hub:ack", copies[0])
-    await leave(target)
-
-    waiting = [(await attach(stage, address))[1]["waiting"] for address in (A, B)]
-    assert waiting == [0, 1]
-
-
-@pytest.mark.parametrize("type", ["hub:ack", "hub:nack", "hub:extend", "hub:term"])
-async def test_wire_only_the_session_that_has_the_mailbox_may_settle(
-    stage: InProcess, type: str
-) -> None:
-    sender, target = await settling_pair(stage)
-    stranger = await join_durable(stage, B, settles=True)
-    await ask(sender, A)
-    [copy] = await take(target, 1)
-
-    reply = await stranger.ask(type, place_of(copy) | {"ms": 1000}, sender=A)
-
-    assert code_of(reply) == "not_a_consumer"
-    await stranger.nothing_more()
-    await target.nothing_more()
-    assert (await settle(target, "hub:ack", copy))["accepted"] == 1
-
-
-async def test_wire_nobody_settles_a_mailbox_whose_actor_is_away(stage: InProcess) -> None:
-    sender, stranger = await stage.connect(), await stage.connect(capabilities=SETTLING)
-    await keep_away(stage, A)
-    await ask(sender, A, "kept")
-
-    reply = await stranger.ask("hub:ack", {"stream": A, "seq": 1})
-
-    assert code_of(reply) == "not_a_consumer"
-    back = await join_durable(stage, A)
-    assert data_of(await take(back, 1)) == ["kept"]
-
-
-@pytest.mark.parametrize("stream", ["@(no/body)", "no address", "", "\u0000", "x" * 10_000])
-async def test_wire_unknown_stream_is_refused(stage: InProcess, stream: str) -> None:
-    sender, target = await settling_pair(stage)
-    await ask(sender, A)
-    [copy] = await take(target, 1)
-
-    reply = await target.ask("hub:ack", {"stream": stream, "seq": 1})
-
-    assert code_of(reply) in {"not_a_consumer", "unknown_subscription", "internal_error"}
-    assert (await settle(target, "hub:ack", copy))["accepted"] == 1
-
-
-async def test_wire_plain_address_of_a_settling_session_has_nothing_to_settle(
-    stage: InProcess,
-) -> None:
-    sender, target = await stage.connect(), await stage.connect(capabilities=SETTLING)
-    await target.register(A)
-
-    ack = await ask(sender, A, "plain")
-
-    assert ack["status"] == "delivered"
-    assert "delivery" not in (await target.receive("note"))["metadata"]
-    reply = await target.ask("hub:ack", {"stream": A, "seq": 1})
-    assert code_of(reply) in {"not_a_consumer", "unknown_subscription"}
-
-
-async def test_r14_settling_is_exempt_from_the_message_rate() -> None:
+async def test_r14_settling_is_exempt_from_the_message_rate(run_stage: RunStage) -> None:
     async with run_stage(message_rate=0.001, message_burst=150) as stage:
         sender, target = await settling_pair(stage)
         await ask_all(sender, A, range(100))
@@ -353,18 +236,196 @@ async def test_r14_settling_is_exempt_from_the_message_rate() -> None:
         assert reply["floor"] == 100
 
 
-async def test_wire_clients_that_settle_and_clients_that_do_not_live_side_by_side(
-    stage: InProcess,
+# Retries.
+
+
+async def test_wire_nacked_copy_comes_again_marked_and_holds_up_nobody(run_stage: RunStage) -> None:
+    async with run_stage(mailbox=QUICK) as stage:
+        sender, target = await settling_pair(stage)
+        await ask(sender, A, "again", metadata={"mine": 7})
+        [first] = await take(target, 1)
+
+        reply = await settle(target, "hub:nack", first, reason="busy", delayMs=900)
+
+        assert reply == {"floor": 0, "accepted": 1, "ignored": []}
+        await ask_all(sender, A, range(1, 10))
+        assert data_of(await take(target, 9)) == list(range(1, 10))
+        [second] = await take(target, 1)
+        assert delivery_of(second) == delivery_of(first) | {"attempt": 2, "redelivered": True}
+        assert (second["id"], second["payload"]) == (first["id"], "again")
+        assert second["metadata"]["mine"] == 7
+        assert second["metadata"]["originalMessageId"] == first["metadata"]["originalMessageId"]
+        assert (await settle(target, "hub:ack", second))["floor"] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "least_ms"),
+    [
+        pytest.param([None] * 4, [100, 200, 300, 300], id="doubles up to its cap"),
+        pytest.param([0], [100], id="not shorter than the policy"),
+        pytest.param([250], [250], id="longer than the policy"),
+        pytest.param([3_600_000], [300], id="not longer than the cap"),
+    ],
+)
+async def test_rd_s7_pause_after_a_failure(
+    run_stage: RunStage, asked_ms: list[int | None], least_ms: list[int]
 ) -> None:
-    sender = await stage.connect()
-    careful = await join_durable(stage, A, settles=True)
-    simple = await join_durable(stage, B)
-    for address in (A, B):
-        await ask_all(sender, address, range(3))
-    await take(careful, 3)
-    await take(simple, 3)
-    await leave(careful, simple)
+    mailbox = {"backoff_ms": 100, "backoff_cap_ms": 300, "max_deliveries": 9}
+    async with run_stage(mailbox=mailbox) as stage:
+        sender, target = await settling_pair(stage)
+        await ask(sender, A)
+        [copy] = await take(target, 1)
 
-    waiting = [(await attach(stage, address))[1]["waiting"] for address in (A, B)]
+        for asked, least in zip(asked_ms, least_ms, strict=True):
+            began = stage.clock.now_ms()
+            await settle(target, "hub:nack", copy, **({} if asked is None else {"delayMs": asked}))
+            [copy] = await take(target, 1)
+            assert stage.clock.now_ms() - began >= least * JITTER
 
-    assert waiting == [3, 0]
+
+async def test_rd_s7_copy_that_waits_to_be_retried_is_settled_by_a_late_ack_only(
+    run_stage: RunStage,
+) -> None:
+    async with run_stage(mailbox=PATIENT) as stage:
+        sender, target = await settling_pair(stage)
+        await ask_all(sender, A, range(3))
+        copies = await take(target, 3)
+        for copy in copies[:2]:
+            await settle(target, "hub:nack", copy)
+
+        late = await settle(target, "hub:ack", copies[0])
+        assert late == {"floor": 1, "accepted": 1, "ignored": []}
+        # Leaving neither settles it nor makes it fail.
+        await leave(target)
+        back, registered = await attach(stage, A, settles=True)
+        assert registered["waiting"] == 2
+        assert 2 in data_of(await take_until_asked(back, sender))
+        reply = settled(await back.ask("hub:ack", {"stream": A, "seqs": [2, 3]}))
+        assert reply == {"floor": 3, "accepted": 2, "ignored": []}
+
+
+async def test_wire_deadline_of_a_copy_is_kept_unless_it_is_settled_or_extended(
+    run_stage: RunStage,
+) -> None:
+    async with run_stage(mailbox=QUICK | {"ack_timeout_ms": 300}) as stage:
+        sender, target = await settling_pair(stage)
+        began = stage.clock.now_ms()
+        await ask_all(sender, A, ["settled", "extended", "neglected"])
+        done, extended, neglected = await take(target, 3)
+
+        await settle(target, "hub:ack", done)
+        reply = await settle(target, "hub:extend", extended, ms=60_000)
+
+        assert reply == {"floor": 1, "accepted": 1, "ignored": []}
+        heard = await take(target, 2)
+        assert stage.clock.now_ms() - began >= 300
+        assert data_of(heard) == ["neglected"] * 2
+        assert attempts_of(heard) == [2, 3]
+        assert heard[0]["id"] == neglected["id"]
+        # It may also be brought nearer.
+        await settle(target, "hub:extend", heard[1], ms=60_000)
+        await settle(target, "hub:extend", extended, ms=20)
+        assert data_of(await take(target, 1)) == ["extended"]
+
+
+# Dead letters.
+
+
+@pytest.mark.parametrize(("settings", "failures"), [({"max_deliveries": 3}, 3), ({}, 6)])
+async def test_r22_exhausted_mail_goes_to_the_dead_letters_and_later_mail_goes_on(
+    run_stage: RunStage, settings: dict[str, int], failures: int
+) -> None:
+    async with run_stage(mailbox=QUICK | {"window": 1} | settings) as stage:
+        letters = await hear_dead_letters(stage)
+        sender, target = await settling_pair(stage)
+        ack = await ask(sender, A, {"order": 7})
+        await ask(sender, A, "good")
+
+        for attempt in range(1, failures + 1):
+            [copy] = await take(target, 1)
+            assert delivery_of(copy)["attempt"] == attempt
+            await settle(target, "hub:nack", copy, reason=f"failure {attempt}")
+
+        letter = await letters.receive("note")
+        assert letter["payload"] == {"order": 7}
+        facts = dead_letter_of(letter)
+        assert A in (facts["topic"], facts["subscription"])
+        assert (facts["epoch"], facts["seq"]) == (ack["epoch"], ack["seq"])
+        assert facts["attempts"] == failures
+        assert f"failure {failures}" in facts["reason"]
+        [good] = await take(target, 1)
+        assert good["payload"] == "good"
+        assert (await settle(target, "hub:ack", good))["floor"] == 2
+        await letters.nothing_more()
+
+
+async def test_r22_timeouts_exhaust_a_message_too(run_stage: RunStage) -> None:
+    async with run_stage(mailbox=QUICK | {"ack_timeout_ms": 50, "max_deliveries": 2}) as stage:
+        letters = await hear_dead_letters(stage)
+        sender, target = await settling_pair(stage)
+        await ask(sender, A)
+
+        assert attempts_of(await take(target, 2)) == [1, 2]
+
+        assert dead_letter_of(await letters.receive("note"))["attempts"] == 2
+        await target.nothing_more()
+
+
+async def test_r22_term_goes_at_once_to_the_dead_letters_which_are_a_durable_topic(
+    stage: Stage,
+) -> None:
+    letters = await hear_dead_letters(stage)
+    sender, target = await settling_pair(stage)
+    await ask_all(sender, A, ["bad", "worse", "good"])
+    *bad, good = await take(target, 3)
+
+    for floor, copy in enumerate(bad, 1):
+        reply = await settle(target, "hub:term", copy, reason="cannot be read")
+        assert reply == {"floor": floor, "accepted": 1, "ignored": []}
+        letter = await letters.receive("note")
+        assert letter["payload"] == copy["payload"]
+        assert dead_letter_of(letter)["attempts"] == 1
+        assert "cannot be read" in dead_letter_of(letter)["reason"]
+
+    assert (await settle(target, "hub:ack", good))["floor"] == 3
+    auditor = await stage.join("@(local/auditor)")
+    audit = {"topic": DEAD_MAILBOXES, "subscription": "audit", "from": "earliest"}
+    joined = await auditor.ask("hub:subscribe", audit)
+    assert (joined["type"], joined["payload"]["head"]) == ("hub:subscribed", 2)
+    assert data_of(await take(auditor, 2)) == ["bad", "worse"]
+
+
+async def test_rd_d13_reconnects_do_not_use_up_the_failures(run_stage: RunStage) -> None:
+    async with run_stage(mailbox=QUICK | {"max_deliveries": 2}) as stage:
+        letters = await hear_dead_letters(stage)
+        sender, target = await settling_pair(stage)
+        await ask(sender, A)
+        for attempt in range(1, 11):
+            assert attempts_of(await take(target, 1)) == [attempt]
+            target.abort()
+            await until_gone(sender, A)
+            target = await join_durable(stage, A, settles=True)
+
+        [copy] = await take(target, 1)
+        await settle(target, "hub:nack", copy)
+        [copy] = await take(target, 1)
+
+        assert (await settle(target, "hub:ack", copy))["floor"] == 1
+        await letters.nothing_more()
+
+
+async def test_rd_failures_and_acks_of_what_is_not_in_flight_are_counted() -> None:
+    async with sockets.run_stage(mailbox=PATIENT) as stage:
+        sender, target = await settling_pair(stage)
+        await ask_all(sender, A, range(17))
+        copies = await take(target, 17)
+        before = await counters(stage)
+
+        for copy in copies:
+            target.send("hub:nack", place_of(copy))
+        await target.nothing_more()
+        assert risen_by(17, before, await counters(stage))
+        reply = settled(await target.ask("hub:ack", {"stream": A, "seqs": list(range(18, 49))}))
+
+        assert (reply["accepted"], reply["ignored"]) == (0, list(range(18, 49)))
+        assert risen_by(31, before, await counters(stage))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.support.socket.peer import Envelope, Peer
-from tests.support.socket.stage import InProcess, run_stage
+from tests.support.peer import Envelope, Peer
 from tests.support.socket.topics import (
-    HASTY,
+    MODES,
+    OF_WORK,
     TOPIC,
     Consumer,
     Facts,
@@ -18,17 +18,17 @@ from tests.support.socket.topics import (
     enter,
     expect,
     leave,
-    pass_time,
     publish,
     publish_all,
     refusal,
     replay,
     seqs,
+    shows,
     sub_info,
     subscribe,
+    working,
 )
-
-OF_WORK = {"topic": TOPIC, "subscription": "work"}
+from tests.support.stage import RunStage, Stage
 
 
 async def seek(peer: Peer, to: Any, **payload: Any) -> Facts:
@@ -37,12 +37,9 @@ async def seek(peer: Peer, to: Any, **payload: Any) -> Facts:
     return sought
 
 
-async def consumed(stage: InProcess, count: int, **options: Any) -> tuple[Peer, Consumer]:
+async def consumed(stage: Stage, count: int, **options: Any) -> tuple[Peer, Consumer]:
     """A subscription that has settled everything."""
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b", **options)
-    await publish_all(publisher, range(1, count + 1))
+    publisher, consumer = await working(stage, count, **options)
     await consumer.take_and_ack(count)
     return publisher, consumer
 
@@ -58,52 +55,53 @@ BACKWARDS: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize("to", BACKWARDS)
-async def test_wire_seek_back_replays_what_was_settled(stage: InProcess, to: str) -> None:
+async def test_wire_seek_back_replays_what_was_settled(stage: Stage, to: str) -> None:
     publisher, consumer = await consumed(stage, 10)
+    other = await enter(stage, "c", name="other")
+    await other.take_and_ack(10)
     given, first = BACKWARDS[to]
 
     sought = await seek(publisher, given)
 
-    assert sought["epoch"] == consumer.joined["epoch"]
-    assert sought["next"] == first
+    assert (sought["epoch"], sought["next"]) == (consumer.joined["epoch"], first)
     assert (sought["willReplay"], sought["willSkip"]) == (11 - first, 0)
     heard = await consumer.take_and_ack(11 - first)
     assert seqs(heard) == [one.payload for one in heard] == list(range(first, 11))
-    info = await consumer.info()
-    assert (info["floor"], info["lag"]) == (10, 0)
-    await consumer.quiet()
+    await consumer.shows(floor=10, lag=0)
+    # The others stay where they are.
+    await other.quiet()
+    await other.shows(floor=10)
 
 
+@pytest.mark.also_over_sockets
 @pytest.mark.parametrize(
     ("to", "first"), [("latest", 11), ({"seq": 8}, 8), ({"last": 1}, 10), ({"seq": 1}, 1)]
 )
 async def test_wire_seek_forward_skips_what_was_not_settled(
-    stage: InProcess, to: Any, first: int
+    stage: Stage, to: Any, first: int
 ) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    await leave(await enter(stage, "b"))
+    publisher, consumer = await working(stage)
+    await leave(consumer)
     await publish_all(publisher, range(1, 11))
 
     sought = await seek(publisher, to)
 
     assert (sought["next"], sought["willReplay"], sought["willSkip"]) == (first, 0, first - 1)
-    info = await sub_info(publisher)
-    assert (info["floor"], info["next"], info["lag"]) == (first - 1, first, 11 - first)
-    consumer = await enter(stage, "c")
+    await shows(publisher, floor=first - 1, next=first, lag=11 - first)
+    back = await enter(stage, "c")
     await publish(publisher, 11)
-    assert seqs(await consumer.take_and_ack(12 - first)) == list(range(first, 12))
+    assert seqs(await back.take_and_ack(12 - first)) == list(range(first, 12))
 
 
-async def test_wire_seek_to_a_time_finds_the_first_entry_not_before_it() -> None:
+async def test_wire_seek_to_a_time_finds_the_first_entry_not_before_it(
+    run_stage: RunStage,
+) -> None:
     clock = FakeClock()
     async with run_stage(clock) as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        consumer = await enter(stage, "b")
+        publisher, consumer = await working(stage)
         times = []
         for number in range(1, 6):
-            await pass_time(clock, publisher, 1)
+            await stage.pass_time(1)
             times.append(clock.now_ms())
             await publish(publisher, number)
         await consumer.take_and_ack(5)
@@ -122,7 +120,7 @@ async def test_wire_seek_to_a_time_finds_the_first_entry_not_before_it() -> None
         assert [one.payload for one in await consumer.take(2)] == [4, 5]
 
 
-async def test_wire_dry_run_tells_and_changes_nothing(stage: InProcess) -> None:
+async def test_wire_dry_run_tells_and_changes_nothing(stage: Stage) -> None:
     publisher, consumer = await consumed(stage, 10)
     await leave(consumer)
     await publish_all(publisher, range(11, 16))
@@ -133,18 +131,14 @@ async def test_wire_dry_run_tells_and_changes_nothing(stage: InProcess) -> None:
 
     assert (backwards["next"], backwards["willReplay"], backwards["willSkip"]) == (3, 8, 0)
     assert (forwards["next"], forwards["willReplay"], forwards["willSkip"]) == (16, 0, 5)
-    after = await sub_info(publisher)
-    for fact in ("floor", "next", "lag", "head", "inFlight"):
-        assert after[fact] == before[fact]
+    facts = ("floor", "next", "lag", "head", "inFlight")
+    await shows(publisher, **{fact: before[fact] for fact in facts})
     back = await subscribe(consumer.peer)
     assert seqs(await back.take(5)) == [11, 12, 13, 14, 15]
 
 
-async def test_rd_12_seek_drops_the_window_and_old_acks_are_ignored(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b", window=5)
-    await publish_all(publisher, range(1, 11))
+async def test_rd_12_seek_drops_the_window_and_old_acks_are_ignored(stage: Stage) -> None:
+    publisher, consumer = await working(stage, 10, window=5)
     old = await consumer.take(5)
 
     await seek(publisher, {"seq": 3})
@@ -154,173 +148,111 @@ async def test_rd_12_seek_drops_the_window_and_old_acks_are_ignored(stage: InPro
     assert seqs(new) == [3, 4, 5, 6, 7]
     assert not {one.id for one in old} & {one.id for one in new}
     assert [one["accepted"] for one in ignored] == [0] * 5
-    info = await consumer.info()
-    assert (info["floor"], info["inFlight"], info["lag"]) == (2, 5, 8)
+    await consumer.shows(floor=2, inFlight=5, lag=8)
     accepted = [await consumer.settle("hub:ack", seq=one.seq, id=one.id) for one in new]
     assert [one["floor"] for one in accepted] == [3, 4, 5, 6, 7]
 
 
-async def test_rd_12_seek_forgets_failures_and_retries_of_before(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher, poison="drop")
-    consumer = await enter(stage, "b", maxDeliveries=2)
-    await publish(publisher, 1)
+async def test_rd_12_seek_forgets_failures_and_retries_of_before(stage: Stage) -> None:
+    publisher, consumer = await working(stage, 1, definition={"poison": "drop"}, maxDeliveries=2)
     await consumer.next()
     await consumer.nack(1)
-    assert (await consumer.info())["waitingRetry"] == 1
+    await consumer.shows(waitingRetry=1)
 
     await seek(publisher, "earliest")
 
     assert (await consumer.next()).seq == 1
-    assert (await consumer.info())["waitingRetry"] == 0
+    await consumer.shows(waitingRetry=0)
     await consumer.nack(1)
     # The second failure of all would have been the last; the first after the seek is not.
-    info = await consumer.info()
-    assert (info["waitingRetry"], info["floor"]) == (1, 0)
+    await consumer.shows(waitingRetry=1, floor=0)
 
 
-async def test_wire_seek_of_one_subscription_leaves_the_others_where_they_are(
-    stage: InProcess,
-) -> None:
-    publisher, consumer = await consumed(stage, 5)
-    other = await enter(stage, "c", name="other")
-    await other.take_and_ack(5)
-
-    await seek(publisher, "earliest")
-
-    assert seqs(await consumer.take(5)) == [1, 2, 3, 4, 5]
-    await other.quiet()
-    assert (await other.info())["floor"] == 5
-
-
+@pytest.mark.parametrize("mode", MODES)
 async def test_wire_seek_of_a_paused_subscription_waits_for_its_resumption(
-    stage: InProcess,
+    stage: Stage, mode: str
 ) -> None:
-    publisher, consumer = await consumed(stage, 5)
+    publisher, consumer = await consumed(stage, 5, mode=mode)
     await expect(publisher, "hub:sub_pause", OF_WORK, "hub:sub_info_response")
 
     await seek(publisher, {"last": 2})
 
-    info = await consumer.info()
-    assert (info["paused"], info["next"], info["lag"]) == (True, 4, 2)
+    await consumer.shows(paused=True, next=4, lag=2)
     await consumer.quiet()
     await expect(publisher, "hub:sub_resume", OF_WORK, "hub:sub_info_response")
     assert seqs(await consumer.take_and_ack(2)) == [4, 5]
+    await consumer.shows(lag=0)
 
 
-@pytest.mark.parametrize("mode", ["shared", "failover", "key-shared"])
-async def test_wire_seek_works_for_every_mode(stage: InProcess, mode: str) -> None:
-    publisher, consumer = await consumed(stage, 6, mode=mode)
-
-    await seek(publisher, {"seq": 4})
-
-    assert seqs(await consumer.take_and_ack(3)) == [4, 5, 6]
-    assert (await consumer.info())["lag"] == 0
-
-
-async def test_wire_position_behind_the_head_is_never_sought(stage: InProcess) -> None:
+async def test_wire_position_behind_the_head_is_never_sought(stage: Stage) -> None:
     publisher, consumer = await consumed(stage, 3)
 
     reply = await publisher.ask("hub:seek", OF_WORK | {"to": {"seq": 1_000}})
 
-    if reply["type"] == "hub:sought":
-        assert reply["payload"]["next"] == 4
-    else:
-        assert reply["type"] == "hub:error"
+    assert reply["type"] == "hub:error" or reply["payload"]["next"] == 4
     await publish(publisher, 4)
     assert (await consumer.next()).seq == 4
+    unknown = OF_WORK | {"subscription": "unknown", "to": "earliest"}
+    assert await refusal(publisher, "hub:seek", unknown) == "unknown_subscription"
 
 
-async def test_wire_unknown_subscription_cannot_be_sought(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-
-    code = await refusal(publisher, "hub:seek", OF_WORK | {"to": "earliest"})
-
-    assert code == "unknown_subscription"
+# Replays.
 
 
 def positions(copies: list[Envelope]) -> list[int]:
     return [copy["metadata"]["delivery"]["seq"] for copy in copies]
 
 
-@pytest.mark.parametrize(
-    ("asked", "found", "complete", "following"),
-    [
+@pytest.mark.also_over_sockets
+async def test_wire_replay_sends_a_range_in_order_and_then_its_summary(stage: Stage) -> None:
+    publisher, reader = await stage.join("@(local/a)"), await stage.join("@(local/c)")
+    epoch = (await create(publisher))["epoch"]
+    _, empty = await replay(publisher)
+    assert (empty["count"], empty["next"]) == (0, 1)
+    await publish_all(publisher, range(1, 11))
+
+    asked: list[tuple[dict[str, int], range, bool, int]] = [
         ({"fromSeq": 1}, range(1, 11), True, 11),
         ({"fromSeq": 4}, range(4, 11), True, 11),
+        ({"fromSeq": 11}, range(0), True, 11),
         ({"fromSeq": 4, "toSeq": 6}, range(4, 7), True, 7),
         ({"fromSeq": 4, "toSeq": 4}, range(4, 5), True, 5),
         ({"fromSeq": 1, "limit": 3}, range(1, 4), False, 4),
         ({"fromSeq": 8, "limit": 3}, range(8, 11), True, 11),
         ({"fromSeq": 2, "toSeq": 9, "limit": 2}, range(2, 4), False, 4),
         ({"fromSeq": 2, "toSeq": 3, "limit": 5}, range(2, 4), True, 4),
-    ],
-    ids=str,
-)
-async def test_wire_replay_sends_a_range_in_order_and_then_its_summary(
-    stage: InProcess, asked: dict[str, Any], found: range, complete: bool, following: int
+    ]
+    for given, found, complete, following in asked:
+        copies, summary = await replay(reader, **given)
+
+        assert positions(copies) == [copy["payload"] for copy in copies] == list(found)
+        for copy in copies:
+            assert copy["metadata"]["delivery"]["epoch"] == epoch
+            assert (copy["to"], copy["from"]) == ("@(local/c)", "@(local/a)")
+        facts = (summary["count"], summary["complete"], summary["next"])
+        assert facts == (len(found), complete, following), given
+
+
+async def test_wire_replay_keeps_type_key_headers_and_time_and_moves_no_subscription(
+    stage: Stage,
 ) -> None:
-    publisher, reader = await stage.join("@(local/a)"), await stage.join("@(local/c)")
-    epoch = (await create(publisher))["epoch"]
-    await publish_all(publisher, range(1, 11))
-
-    copies, summary = await replay(reader, **asked)
-
-    assert positions(copies) == [copy["payload"] for copy in copies] == list(found)
-    assert {copy["metadata"]["delivery"]["epoch"] for copy in copies} == {epoch}
-    assert {copy["to"] for copy in copies} == {"@(local/c)"}
-    assert {copy["from"] for copy in copies} == {"@(local/a)"}
-    assert summary["count"] == len(found)
-    assert summary["complete"] is complete
-    assert summary["next"] == following
-
-
-async def test_wire_replay_of_nothing_is_empty(stage: InProcess) -> None:
-    peer = await stage.join("@(local/a)")
-    await create(peer)
-    _, empty = await replay(peer)
-    await publish_all(peer, range(3))
-    _, beyond = await replay(peer, fromSeq=4)
-
-    assert (empty["count"], beyond["count"]) == (0, 0)
-    assert (empty["next"], beyond["next"]) == (1, 4)
-
-
-async def test_wire_replayed_copies_keep_type_key_headers_and_time(stage: InProcess) -> None:
-    publisher, reader = await stage.join("@(local/a)"), await stage.join("@(local/c)")
-    await create(publisher)
-    consumer = await enter(stage, "b")
+    publisher, consumer = await working(stage)
     await publish(publisher, {"n": 1}, type="order:placed", key="k", headers={"a": "b"})
     live = (await consumer.next()).envelope
+    before = await consumer.info()
 
-    ((copy,), _) = await replay(reader)
+    ((copy,), _) = await replay(consumer.peer)
 
     assert (copy["type"], copy["payload"]) == ("order:placed", {"n": 1})
     assert (copy["metadata"]["key"], copy["metadata"]["headers"]) == ("k", {"a": "b"})
     for fact in ("epoch", "seq", "publishedAt"):
         assert copy["metadata"]["delivery"][fact] == live["metadata"]["delivery"][fact]
     assert copy["id"] == live["id"]
-
-
-async def test_wire_replay_moves_no_subscription(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b", **HASTY)
-    await publish_all(publisher, range(5))
-    await consumer.take(5)
-    before = await consumer.info()
-
-    copies, _ = await replay(consumer.peer)
-
-    assert positions(copies) == [1, 2, 3, 4, 5]
-    after = await consumer.info()
-    for fact in ("floor", "next", "lag", "inFlight"):
-        assert after[fact] == before[fact]
+    await consumer.shows(**{fact: before[fact] for fact in ("floor", "next", "lag", "inFlight")})
     assert (await consumer.ack(1))["accepted"] == 1
 
 
-async def test_wire_gap_of_a_plain_subscriber_is_closed_by_a_replay(stage: InProcess) -> None:
+async def test_wire_gap_of_a_plain_subscriber_is_closed_by_a_replay(stage: Stage) -> None:
     publisher, listener = await stage.join("@(local/a)"), await stage.join("@(local/c)")
     await create(publisher)
     await listener.ask("hub:subscribe", {"topic": TOPIC})
@@ -338,19 +270,18 @@ async def test_wire_gap_of_a_plain_subscriber_is_closed_by_a_replay(stage: InPro
     assert summary["complete"] is True
 
 
-async def test_wire_pages_of_a_replay_join_without_gap_or_overlap(stage: InProcess) -> None:
+async def test_wire_pages_of_a_replay_join_without_gap_or_overlap(stage: Stage) -> None:
     publisher = await stage.join("@(local/a)")
     await create(publisher)
     await publish_all(publisher, range(1, 101))
     found: list[int] = []
-    following, complete = 1, False
+    summary: Facts = {"next": 1, "complete": False}
 
     for _ in range(20):
-        copies, summary = await replay(publisher, fromSeq=following, limit=7)
+        copies, summary = await replay(publisher, fromSeq=summary["next"], limit=7)
         found += positions(copies)
-        following, complete = summary["next"], summary["complete"]
-        if complete:
+        if summary["complete"]:
             break
 
-    assert complete
+    assert summary["complete"]
     assert found == list(range(1, 101))

@@ -7,26 +7,25 @@ from typing import Any
 
 import pytest
 
-from signalhub.testing import FakeClock
-from tests.support.socket.stage import LOOK_AGAIN_S, InProcess, Stage, run_stage
+from tests.support.socket import stage as sockets
+from tests.support.socket.stage import LOOK_AGAIN_S
 from tests.support.socket.topics import (
-    TOPIC,
+    OF_WORK,
     UNLIMITED,
-    Consumer,
-    Delivery,
     create,
     enter,
     expect,
     leave,
-    pass_time,
     publish,
     publish_all,
     reenter,
     seqs,
-    sub_info,
+    shows,
     subscribe,
     until,
+    working,
 )
+from tests.support.stage import Stage
 
 SOON_MS = 500
 FAR_MS = 3_600_000
@@ -34,94 +33,78 @@ RETENTION_PATIENCE_S = 30.0
 CHUNK = "x" * 8_000
 
 
-async def test_r12_entry_that_expired_while_nobody_consumed_is_passed_over() -> None:
-    clock = FakeClock()
-    async with run_stage(clock) as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        consumer = await enter(stage, "b", start="earliest")
-        await leave(consumer)
-        await publish(publisher, "lasting")
-        await publish(publisher, "fleeting", members={"ttl": 1_000})
-        await publish(publisher, "longer", members={"ttl": 60_000})
+@pytest.mark.also_over_sockets
+async def test_r12_entry_that_expired_while_nobody_consumed_is_passed_over(stage: Stage) -> None:
+    publisher, consumer = await working(stage)
+    await leave(consumer)
+    for data, ttl in (("lasting", None), ("fleeting", 100), ("longer", 60_000)):
+        await publish(publisher, data, members={"ttl": ttl})
 
-        await pass_time(clock, publisher, 2)
-        await publish(publisher, "new", members={"ttl": 1_000})
-        back = await subscribe(consumer.peer)
-        heard = await back.take(3)
+    await stage.pass_time(0.2)
+    await publish(publisher, "new", members={"ttl": 10_000})
+    back = await subscribe(consumer.peer)
+    heard = await back.take(3)
 
-        assert [one.payload for one in heard] == ["lasting", "longer", "new"]
-        assert seqs(heard) == [1, 3, 4]
-        assert (await back.ack(1, 3, 4))["floor"] == 4
-        info = await back.info()
-        assert (info["lag"], info["deadLettered"]) == (0, 0)
-        await back.quiet()
+    assert [one.payload for one in heard] == ["lasting", "longer", "new"]
+    assert seqs(heard) == [1, 3, 4]
+    assert (await back.ack(1, 3, 4))["floor"] == 4
+    await back.shows(lag=0, deadLettered=0)
+    await back.quiet()
 
 
-async def test_r12_entry_that_expires_behind_a_full_window_is_passed_over() -> None:
-    clock = FakeClock()
-    async with run_stage(clock) as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        consumer = await enter(stage, "b", window=1)
-        for data, ttl in (("first", None), ("fleeting", 1_000), ("last", None)):
-            await publish(publisher, data, members={"ttl": ttl})
-        assert (await consumer.next()).payload == "first"
+async def test_r12_entry_that_expires_behind_a_full_window_is_passed_over(stage: Stage) -> None:
+    publisher, consumer = await working(stage, window=1)
+    for data, ttl in (("first", None), ("fleeting", 100), ("last", None)):
+        await publish(publisher, data, members={"ttl": ttl})
+    assert (await consumer.next()).payload == "first"
 
-        await pass_time(clock, publisher, 2)
-        await consumer.ack(1)
+    await stage.pass_time(0.2)
+    await consumer.ack(1)
 
-        assert (await consumer.next()).payload == "last"
-        assert (await consumer.ack(3))["floor"] == 3
+    assert (await consumer.next()).payload == "last"
+    assert (await consumer.ack(3))["floor"] == 3
 
 
-async def test_r12_repeat_of_an_entry_that_has_expired_meanwhile_does_not_come() -> None:
-    clock = FakeClock()
-    async with run_stage(clock) as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        consumer = await enter(stage, "b")
-        await publish(publisher, "fleeting", members={"ttl": 1_000})
-        await publish(publisher, "lasting")
-        await consumer.take(2)
-        await leave(consumer)
+async def test_r12_repeat_of_an_entry_that_has_expired_meanwhile_does_not_come(
+    stage: Stage,
+) -> None:
+    publisher, consumer = await working(stage)
+    await publish(publisher, "fleeting", members={"ttl": 100})
+    await publish(publisher, "lasting")
+    await consumer.take(2)
+    await leave(consumer)
 
-        await pass_time(clock, publisher, 2)
-        back = await subscribe(consumer.peer)
+    await stage.pass_time(0.2)
+    back = await subscribe(consumer.peer)
 
-        again = await back.next()
-        assert (again.payload, again.attempt) == ("lasting", 2)
-        assert (await back.ack(2))["floor"] == 2
+    again = await back.next()
+    assert (again.payload, again.attempt) == ("lasting", 2)
+    assert (await back.ack(2))["floor"] == 2
 
 
-async def arrival(stage: Stage, consumer: Consumer) -> tuple[Delivery, int]:
-    delivery = await consumer.next()
-    return delivery, stage.clock.now_ms()
-
-
-async def test_r23_delayed_entry_is_overtaken_and_comes_at_its_time(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b")
+@pytest.mark.also_over_sockets
+async def test_r23_delayed_entry_is_overtaken_and_comes_at_its_time(stage: Stage) -> None:
+    publisher, consumer = await working(stage)
     due = stage.clock.now_ms() + SOON_MS
 
     await publish(publisher, "later", deliverAt=due)
     await publish(publisher, "now")
+    late = await enter(stage, "c", name="late")
 
-    first = await consumer.next()
-    assert (first.payload, first.seq) == ("now", 2)
-    assert (await consumer.ack(2))["accepted"] == 1
-    second, at = await arrival(stage, consumer)
-    assert (second.payload, second.seq, second.attempt) == ("later", 1, 1)
-    assert at >= due
-    assert (await consumer.ack(1))["accepted"] == 1
-    assert (await consumer.info())["floor"] == 2
+    for one in (consumer, late):
+        assert (await one.next()).payload == "now"
+        # What is not due is not settled by what is.
+        await one.settle("hub:ack", upTo=2)
+    for one in (consumer, late):
+        heard = await one.next()
+        assert (heard.payload, heard.seq, heard.attempt) == ("later", 1, 1)
+        assert stage.clock.now_ms() >= due
+        assert (await one.ack(1))["accepted"] == 1
+        await one.shows(floor=2)
 
 
-async def test_r23_delayed_entries_are_outside_window_floor_and_lag(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b", window=2)
+async def test_r23_delayed_entries_are_outside_window_floor_and_lag(stage: Stage) -> None:
+    publisher, consumer = await working(stage, window=2)
     later = stage.clock.now_ms() + FAR_MS
 
     for _ in range(5):
@@ -129,33 +112,14 @@ async def test_r23_delayed_entries_are_outside_window_floor_and_lag(stage: InPro
     await publish_all(publisher, ["now", "now"])
 
     assert seqs(await consumer.take(2)) == [6, 7]
-    info = await consumer.info()
-    assert (info["lag"], info["inFlight"], info["waitingRetry"]) == (2, 2, 0)
+    await consumer.shows(lag=2, inFlight=2, waitingRetry=0)
     settled = await consumer.settle("hub:ack", upTo=7)
-    assert settled["accepted"] == 2
-    assert settled["floor"] == 7
-    info = await consumer.info()
-    assert (info["floor"], info["lag"], info["head"]) == (7, 0, 7)
+    assert (settled["accepted"], settled["floor"]) == (2, 7)
+    await consumer.shows(floor=7, lag=0, head=7)
 
 
-async def test_r23_up_to_does_not_touch_delayed_entries(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b")
-    due = stage.clock.now_ms() + SOON_MS
-    await publish(publisher, "later", deliverAt=due)
-    await publish(publisher, "now")
-    await consumer.next()
-
-    await consumer.settle("hub:ack", upTo=2)
-
-    assert (await consumer.next()).payload == "later"
-
-
-async def test_r23_delayed_entries_come_in_order_of_their_times(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b")
+async def test_r23_delayed_entries_come_in_order_of_their_times(stage: Stage) -> None:
+    publisher, consumer = await working(stage)
     base = stage.clock.now_ms() + SOON_MS
     delays = (120, 0, 60)
 
@@ -163,16 +127,13 @@ async def test_r23_delayed_entries_come_in_order_of_their_times(stage: InProcess
         await publish(publisher, delay, deliverAt=base + delay)
 
     for wanted in sorted(delays):
-        heard, at = await arrival(stage, consumer)
-        assert heard.payload == wanted
-        assert at >= base + wanted
+        assert (await consumer.next()).payload == wanted
+        assert stage.clock.now_ms() >= base + wanted
 
 
 @pytest.mark.parametrize("ago_ms", [0, 1, FAR_MS, 1_700_000_000_000])
-async def test_r23_time_in_the_past_means_at_once(stage: InProcess, ago_ms: int) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b")
+async def test_r23_time_in_the_past_means_at_once(stage: Stage, ago_ms: int) -> None:
+    publisher, consumer = await working(stage)
 
     await publish(publisher, "now", deliverAt=max(0, stage.clock.now_ms() - ago_ms))
 
@@ -180,29 +141,8 @@ async def test_r23_time_in_the_past_means_at_once(stage: InProcess, ago_ms: int)
     assert (await consumer.ack(1))["floor"] == 1
 
 
-async def test_r23_every_subscription_waits_for_a_delayed_entry_also_a_later_one(
-    stage: InProcess,
-) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    early = await enter(stage, "b", name="early")
-    due = stage.clock.now_ms() + SOON_MS
-    await publish(publisher, "later", deliverAt=due)
-    await publish(publisher, "now")
-
-    late = await enter(stage, "c", name="late")
-
-    for consumer in (early, late):
-        assert (await consumer.next()).payload == "now"
-        heard, at = await arrival(stage, consumer)
-        assert heard.payload == "later"
-        assert at >= due
-
-
-async def test_r23_nobody_gets_what_becomes_due_until_a_consumer_comes(stage: InProcess) -> None:
-    publisher = await stage.join("@(local/a)")
-    await create(publisher)
-    consumer = await enter(stage, "b")
+async def test_r23_nobody_gets_what_becomes_due_until_a_consumer_comes(stage: Stage) -> None:
+    publisher, consumer = await working(stage)
     await leave(consumer)
     await publish(publisher, "later", deliverAt=stage.clock.now_ms() + 50)
 
@@ -214,26 +154,26 @@ async def test_r23_nobody_gets_what_becomes_due_until_a_consumer_comes(stage: In
     assert (await back.ack(1))["floor"] == 1
 
 
-async def test_r23_delayed_entry_may_expire_before_its_time() -> None:
-    async with run_stage() as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        consumer = await enter(stage, "b")
-        now = stage.clock.now_ms()
+async def test_r23_delayed_entry_may_expire_before_its_time(stage: Stage) -> None:
+    publisher, consumer = await working(stage)
+    now = stage.clock.now_ms()
 
-        await publish(publisher, "never", deliverAt=now + SOON_MS, members={"ttl": 400})
-        await publish(publisher, "later", deliverAt=now + SOON_MS + 50)
+    await publish(publisher, "never", deliverAt=now + SOON_MS, members={"ttl": 400})
+    await publish(publisher, "later", deliverAt=now + SOON_MS + 50)
 
-        assert (await consumer.next()).payload == "later"
-        assert (await consumer.ack(2))["floor"] == 2
+    assert (await consumer.next()).payload == "later"
+    assert (await consumer.ack(2))["floor"] == 2
 
 
-async def until_cut(stage: Stage, above: int) -> None:
+# Retention is of a log in files.
+
+
+async def until_cut(stage: sockets.Stage, above: int) -> None:
     """Publish until retention has taken more than the first `above` entries."""
     peer = await stage.join("@(local/probe)")
     await leave(await subscribe(peer, name="probe", start="latest"))
     await publish_all(peer, [CHUNK] * 60)
-    look = {"topic": TOPIC, "subscription": "probe", "to": "earliest", "dryRun": True}
+    look = OF_WORK | {"subscription": "probe", "to": "earliest", "dryRun": True}
     async with asyncio.timeout(RETENTION_PATIENCE_S):
         while (await expect(peer, "hub:seek", look, "hub:sought"))["next"] <= above + 1:
             await publish(peer, CHUNK)
@@ -250,7 +190,7 @@ RETENTION: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("whose", RETENTION)
 async def test_r25_what_retention_took_is_reported_and_the_rest_arrives(whose: str) -> None:
     definition, log = RETENTION[whose]
-    async with run_stage(log={"segment_bytes": 65_536} | log, **UNLIMITED) as stage:
+    async with sockets.run_stage(log={"segment_bytes": 65_536} | log, **UNLIMITED) as stage:
         publisher = await stage.join("@(local/a)")
         epoch = (await create(publisher, **definition))["epoch"]
         consumer = await enter(stage, "b", window=10)
@@ -274,38 +214,22 @@ async def test_r25_what_retention_took_is_reported_and_the_rest_arrives(whose: s
         await publish_all(publisher, ["after", "after"])
         heard = await back.take_and_ack(info["head"] + 2 - info["floor"])
         assert seqs(heard) == list(range(first, info["head"] + 3))
-        assert (await back.info())["lag"] == 0
+        await back.shows(lag=0)
 
-
-@pytest.mark.parametrize("whose", RETENTION)
-async def test_r25_earliest_is_the_oldest_entry_that_can_be_read(whose: str) -> None:
-    definition, log = RETENTION[whose]
-    async with run_stage(log={"segment_bytes": 65_536} | log, **UNLIMITED) as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher, **definition)
-        await until_cut(stage, 0)
-
-        consumer = await enter(stage, "b", window=5)
-
-        first = consumer.joined["next"]
-        assert first > 1
-        assert (consumer.joined["lostFrom"], consumer.joined["lostTo"]) == (1, first - 1)
-        assert seqs(await consumer.take(5)) == list(range(first, first + 5))
-        sought = await expect(
-            publisher,
-            "hub:seek",
-            {"topic": TOPIC, "subscription": "work", "to": {"seq": 1}, "dryRun": True},
-            "hub:sought",
-        )
-        assert sought["next"] == first
+        # The earliest is the oldest entry that can be read.
+        new = await enter(stage, "c", name="new", window=5)
+        oldest = new.joined["next"]
+        assert oldest >= first
+        assert (new.joined["lostFrom"], new.joined["lostTo"]) == (1, oldest - 1)
+        assert (await new.next()).seq == oldest
+        seek = OF_WORK | {"to": {"seq": 1}, "dryRun": True}
+        assert (await expect(publisher, "hub:seek", seek, "hub:sought"))["next"] >= oldest
 
 
 async def test_rd_l6_retention_waits_for_the_slowest_subscription() -> None:
     log = {"segment_bytes": 65_536, "retention_bytes": 131_072}
-    async with run_stage(log=log, **UNLIMITED) as stage:
-        publisher = await stage.join("@(local/a)")
-        await create(publisher)
-        consumer = await enter(stage, "b", window=10)
+    async with sockets.run_stage(log=log, **UNLIMITED) as stage:
+        publisher, consumer = await working(stage, window=10)
         await leave(consumer)
 
         await publish_all(publisher, [CHUNK] * 100)
@@ -313,4 +237,4 @@ async def test_rd_l6_retention_waits_for_the_slowest_subscription() -> None:
 
         assert back.joined["recovered"] is True
         assert seqs(await back.take_and_ack(100)) == list(range(1, 101))
-        assert (await sub_info(publisher))["lag"] == 0
+        await shows(publisher, lag=0)

@@ -17,6 +17,12 @@ from tests.support.socket.slow_readers import block, notes, stop_reading
 from tests.support.socket.stage import InProcess, addresses, code_of, numbered, run_stage
 from tests.support.socket.tokens import AUTH, token_for
 
+
+@pytest.fixture
+def stage(socket_stage: InProcess) -> InProcess:
+    return socket_stage
+
+
 # Everything a codec that decodes and encodes again would change.
 RAW = (
     '{ "b":1.0,"a" : 1e2, "big":123456789012345678901234567890,"neg":-0.0,"dup":1,"dup":2,'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from signalhub.settings.model import Settings
 from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Message, Peer
 from tests.support.memory.topics import code_of
@@ -26,6 +27,22 @@ def host(shell: MemoryShell, address: str = A, *kinds: str, **payload: Any) -> P
     assert reply["type"] == "hub:registered", reply
     peer.take()
     return peer
+
+
+def hosted(settings: Settings | None = None) -> tuple[MemoryShell, Peer, Peer]:
+    """A hub with a caller and one host."""
+    shell = MemoryShell(settings)
+    return shell, shell.connect("@(a/caller)"), host(shell)
+
+
+def two_hosts(settings: Settings | None = None) -> tuple[MemoryShell, Peer, Peer]:
+    """A hub with two hosts, and the actor on the first."""
+    shell = MemoryShell(settings)
+    hosts = host(shell), host(shell, B)
+    assert place(hosts[0], ACTOR, host=A) == {ACTOR: (A, 1)}
+    for one in hosts:
+        one.take()
+    return shell, *hosts
 
 
 def places(reply: Message) -> dict[str, tuple[str, int]]:

@@ -181,6 +181,10 @@ class Peer:
         members.setdefault("pattern", "tell")
         return self.request("hub:send", {"to": to, "type": "news", "data": data}, **members)
 
+    def hear(self, frame: bytes) -> None:
+        """A frame of the hub has arrived."""
+        self.received.append(decoded(frame))
+
     def take(self) -> list[Message]:
         """What has arrived since the last call."""
         fresh = self.received[self._taken :]
@@ -237,6 +241,7 @@ class MemoryShell:
         self.tally = Tally()
         self.engine = engine or MemoryEngine()
         self.engine.report_to(self)
+        self._authenticator = authenticator
         self.hub = Hub(
             settings or Settings(),
             ids=ids or CountedIds(),
@@ -340,6 +345,7 @@ class MemoryShell:
         successor = type(self)(
             self.hub.settings,
             clock=self.clock,
+            authenticator=self._authenticator,
             engine=self.engine.crashed(written),
             ids=self.hub.ids,
             shelf=self.shelf.copy(),
@@ -496,7 +502,7 @@ class MemoryShell:
         """The bytes reach the peer; its receipt is reported in the next turn."""
         peer.session.sent += 1
         self.tally.sent += 1
-        peer.received.append(decoded(frame))
+        peer.hear(frame)
         if receipt is not None:
             self._handed_over.append(receipt)
 

@@ -37,6 +37,24 @@ def subscribe(peer: Peer, topic: str = TOPIC, name: str = NAME, **options: Any) 
     return consumer
 
 
+def working(
+    shell: MemoryShell,
+    messages: int = 0,
+    *,
+    definition: dict[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Peer, Peer]:
+    """A topic with messages and a consumer that has got them; writer and reader."""
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer, **(definition or {}))
+    subscribe(reader, **options)
+    for _ in range(messages):
+        publish(writer)
+    for peer in (writer, reader):
+        peer.take()
+    return writer, reader
+
+
 def seqs(peer: Peer) -> list[int]:
     """The positions of the copies that have come since the last look."""
     return [one["metadata"]["delivery"]["seq"] for one in peer.heard()]

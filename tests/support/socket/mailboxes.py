@@ -1,27 +1,48 @@
-"""What tests of durable messaging share: actors with mailboxes, settling, a disk that waits.
+"""Actors with mailboxes and what they settle, on any stage.
 
-A message is asked with type `note`; its data tell one from another. Nothing here knows how the hub
-keeps its promises, except that data become durable through `os.fdatasync` and `os.fsync`.
+A message is asked with type `note`; its data tell one from another.
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
-import pytest
+from tests.support.peer import Envelope, Peer
+from tests.support.socket.disk import HeldDisk, held_disk
+from tests.support.socket.stage import Stage as SocketStage
+from tests.support.stage import Stage
 
-from tests.support.socket.peer import PATIENCE_S, Envelope, Peer
-from tests.support.socket.stage import Spawned, Stage
+__all__ = [
+    "DEAD_MAILBOXES",
+    "SETTLING",
+    "HeldDisk",
+    "Payload",
+    "ask",
+    "ask_all",
+    "attach",
+    "attempts_of",
+    "counters",
+    "data_of",
+    "dead_letter_of",
+    "delivery_of",
+    "hear_dead_letters",
+    "held_disk",
+    "join_durable",
+    "keep_away",
+    "leave",
+    "place_of",
+    "risen_by",
+    "seqs_of",
+    "settle",
+    "settled",
+    "settling_pair",
+    "take",
+    "take_until_asked",
+]
 
 DEAD_MAILBOXES = "dead.mailboxes"
 SETTLING = ["send", "receive", "ack"]
-ENDINGS = ["SIGTERM", "SIGKILL"]
 
 _DELIVERY = {"stream", "epoch", "seq", "attempt", "redelivered"}
 _DEAD_LETTER = {
@@ -38,14 +59,12 @@ _SETTLED = {
 Payload = dict[str, Any]
 
 
-async def join_durable(
-    stage: Stage, address: str, *, settles: bool = False, receive_bytes: int = 0
-) -> Peer:
+async def join_durable(stage: Stage, address: str, *, settles: bool = False) -> Peer:
     """A session with a durable address; what waited for it is the next it receives.
 
     With `settles` it has announced that it settles what comes from mailboxes itself.
     """
-    peer, _ = await attach(stage, address, settles=settles, receive_bytes=receive_bytes)
+    peer, _ = await attach(stage, address, settles=settles)
     return peer
 
 
@@ -54,15 +73,19 @@ async def attach(
     address: str,
     *,
     settles: bool = False,
-    receive_bytes: int = 0,
     **payload: Any,
 ) -> tuple[Peer, Payload]:
     """The same with what `hub:registered` said."""
     metadata: Payload = {"capabilities": SETTLING} if settles else {}
-    peer = await stage.connect(None, receive_bytes=receive_bytes, **metadata)
+    peer = await stage.connect(**metadata)
     reply = await peer.register(address, **{"durable": True} | payload)
     assert reply["type"] == "hub:registered", reply
     return peer, reply["payload"]
+
+
+async def settling_pair(stage: Stage, address: str = "@(local/a)") -> tuple[Peer, Peer]:
+    """A sender, and a durable actor that settles what it gets."""
+    return await stage.connect("@(local/sender)"), await join_durable(stage, address, settles=True)
 
 
 async def leave(*peers: Peer) -> None:
@@ -76,15 +99,6 @@ async def keep_away(stage: Stage, *names: str) -> None:
     """Durable actors that exist and are away."""
     for address in names:
         await leave(await join_durable(stage, address))
-
-
-async def restart(stage: Spawned, how: str) -> None:
-    """End the hub as an operator or as a crash does, and start it again on its data."""
-    if how == "SIGTERM":
-        assert await stage.hub.stop() == 0
-    else:
-        await stage.hub.kill()
-    await stage.hub.start()
 
 
 async def ask(sender: Peer, to: str, data: Any = None, /, **members: Any) -> Payload:
@@ -194,7 +208,7 @@ def dead_letter_of(message: Envelope) -> Payload:
     return letter
 
 
-async def counters(stage: Stage) -> dict[str, float]:
+async def counters(stage: SocketStage) -> dict[str, float]:
     """Every number the hub counts or measures, by name and labels."""
     page = (await stage.get("/metrics")).body.decode()
     samples = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
@@ -204,61 +218,3 @@ async def counters(stage: Stage) -> dict[str, float]:
 def risen_by(number: float, before: dict[str, float], after: dict[str, float]) -> list[str]:
     """Which of the numbers rose by exactly this much; tests choose one nothing else rises by."""
     return [name for name, value in after.items() if value - before.get(name, 0.0) == number]
-
-
-class HeldDisk:
-    """Lets no write of this process become durable while it is held."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._may_go_on = threading.Event()
-        self._may_go_on.set()
-        self._is_broken = False
-        self._somebody_waits = asyncio.Event()
-
-    def hold(self) -> None:
-        """From now on whoever wants a sync waits."""
-        self._somebody_waits.clear()
-        self._may_go_on.clear()
-
-    def release(self) -> None:
-        """Let everybody go on."""
-        self._may_go_on.set()
-
-    def break_down(self) -> None:
-        """From now on every sync fails."""
-        self._is_broken = True
-
-    async def wait(self) -> None:
-        """Until somebody waits for the disk."""
-        async with asyncio.timeout(PATIENCE_S):
-            await self._somebody_waits.wait()
-
-    def instead_of(self, sync: Callable[[int], None]) -> Callable[[int], None]:
-        """What the process calls in its place."""
-
-        def held_sync(descriptor: int) -> None:
-            if not self._may_go_on.is_set():
-                self._loop.call_soon_threadsafe(self._somebody_waits.set)
-                self._may_go_on.wait(PATIENCE_S)
-            if self._is_broken:
-                raise OSError(errno.EIO, "the disk has failed")
-            sync(descriptor)
-
-        return held_sync
-
-
-@contextmanager
-def held_disk() -> Iterator[HeldDisk]:
-    """A disk in the hands of the test, for a hub in the test's own process.
-
-    It must be left before the hub is stopped, which syncs too.
-    """
-    disk = HeldDisk()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fdatasync", disk.instead_of(os.fdatasync))
-        patch.setattr(os, "fsync", disk.instead_of(os.fsync))
-        try:
-            yield disk
-        finally:
-            disk.release()

@@ -1,46 +1,37 @@
-"""A client of the wire protocol with no manners of its own: it says exactly what a test says.
+"""A client of the wire protocol on a socket of its own.
 
-It shares no code with the hub or the SDK. Whatever the hub sends is checked on arrival: text frames
-of one complete envelope each, eleven members of the right types, nothing that is not strict JSON.
 Reading can be stopped, which is how a slow consumer is made.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypedDict, cast
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import NamedTuple, cast
 
+from tests.support import peer as peers
+from tests.support.peer import HUB, PATIENCE_S, Closed, Envelope, read_envelope
 from tests.support.socket import frames
 from tests.support.socket.frames import Frame, FrameReader
 
-HUB = "@(cloudflare/signal-hub)"
-PATIENCE_S = 10.0
+__all__ = [
+    "HUB",
+    "PATIENCE_S",
+    "Closed",
+    "Envelope",
+    "Peer",
+    "Rejected",
+    "Response",
+    "dial",
+    "read_envelope",
+    "request",
+    "upgrade_request",
+]
 
 _KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 _ACCEPT = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-_NUMBER = (int, float)
-
-Envelope = TypedDict(
-    "Envelope",
-    {
-        "id": str,
-        "from": str,
-        "to": str,
-        "type": str,
-        "payload": Any,
-        "pattern": str,
-        "correlationId": str | None,
-        "timestamp": int,
-        "metadata": dict[str, Any],
-        "ttl": float | None,
-        "signature": str | None,
-    },
-)
 
 
 class Response(NamedTuple):
@@ -59,29 +50,16 @@ class Rejected(Exception):
         self.response = response
 
 
-class Closed(Exception):
-    """The hub closed the socket; `code` is `None` when it did so without a close frame."""
-
-    def __init__(self, code: int | None) -> None:
-        super().__init__(f"closed with {code}")
-        self.code = code
-
-
-class Peer(asyncio.Protocol):
-    """One socket. `sender` is the `from` of what it sends unless a test says otherwise."""
+class Peer(peers.Peer, asyncio.Protocol):
+    """One socket."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self.sender = f"@(local/client-{uuid.uuid4()})"
+        super().__init__(now_ms)
         self.answers_close = True
-        self.texts: list[str] = []
-        self.close_code: int | None = None
-        self.close_reason = ""
-        self._now_ms = now_ms
         self._transport: asyncio.Transport
         self._head = bytearray()
         self._reader: FrameReader | None = None
         self._inbox: deque[Frame] = deque()
-        self._set_aside: deque[Envelope] = deque()
         self._is_over = False
         self._news = asyncio.Event()
 
@@ -160,57 +138,6 @@ class Peer(asyncio.Protocol):
         payload = text.encode() if isinstance(text, str) else text
         self.write(frames.masked_frame(frames.TEXT, payload))
 
-    def envelope(self, type: str, payload: Any = None, /, **members: Any) -> dict[str, Any]:
-        """A complete envelope; `members` replaces single ones, `...` leaves one out."""
-        complete = {
-            "id": str(uuid.uuid4()),
-            "from": self.sender,
-            "to": HUB,
-            "type": type,
-            "payload": payload,
-            "pattern": "tell",
-            "correlationId": None,
-            "timestamp": self._now_ms(),
-            "metadata": {},
-            "ttl": None,
-            "signature": None,
-        }
-        if "sender" in members:
-            members["from"] = members.pop("sender")
-        complete |= members
-        return {name: value for name, value in complete.items() if value is not ...}
-
-    def send(self, type: str, payload: Any = None, /, **members: Any) -> str:
-        """Send one envelope, `tell` unless said otherwise; its id."""
-        message = self.envelope(type, payload, **members)
-        self.send_text(json.dumps(message))
-        return cast(str, message.get("id"))
-
-    async def ask(self, type: str, payload: Any = None, /, **members: Any) -> Envelope:
-        """Send with pattern `ask` and wait for the reply."""
-        return await self.reply_to(self.send(type, payload, **{"pattern": "ask"} | members))
-
-    async def connect(self, **metadata: Any) -> Envelope:
-        """`hub:connect` as the TypeScript clients say it; the reply."""
-        given = {"protocolVersion": "0.1.0", "capabilities": ["send", "receive"]} | metadata
-        return await self.ask("hub:connect", metadata=given, ttl=5000)
-
-    async def register(self, address: str, *capabilities: str, **payload: Any) -> Envelope:
-        """Register an address and speak as it from now on; the reply."""
-        payload = {"actorAddress": address, "capabilities": list(capabilities)} | payload
-        reply = await self.ask("hub:register", payload, sender=address)
-        if reply["type"] == "hub:registered":
-            self.sender = address
-        return reply
-
-    def tell(self, to: str, type: str, data: Any = None, /, **members: Any) -> str:
-        """`hub:send` as a tell; its id."""
-        return self.send("hub:send", {"to": to, "type": type, "data": data}, **members)
-
-    async def ask_actor(self, to: str, type: str, data: Any = None, /, **members: Any) -> Envelope:
-        """`hub:send` as an ask; the hub's answer."""
-        return await self.ask("hub:send", {"to": to, "type": type, "data": data}, **members)
-
     # Receiving.
 
     async def receive_text(self) -> str:
@@ -229,35 +156,6 @@ class Peer(asyncio.Protocol):
             raise Closed(self.close_code)
         return self._inbox.popleft()
 
-    async def receive(self, type: str | None = None) -> Envelope:
-        """The next envelope, which must be of `type` if one is given."""
-        if self._set_aside:
-            message = self._set_aside.popleft()
-        else:
-            message = read_envelope(await self.receive_text())
-        assert type is None or message["type"] == type, f"expected {type}, got {message}"
-        return message
-
-    def set_aside(self, messages: Iterable[Envelope]) -> None:
-        """Let these be the next that `receive` gives."""
-        self._set_aside.extendleft(reversed(list(messages)))
-
-    async def reply_to(self, message_id: str) -> Envelope:
-        """The hub's reply to a request; what comes before it is kept for `receive`."""
-        earlier: list[Envelope] = []
-        while True:
-            message = await self.receive()
-            if message["correlationId"] == message_id and message["from"] == HUB:
-                self.set_aside(earlier)
-                return message
-            earlier.append(message)
-
-    async def nothing_more(self) -> None:
-        """Nothing has arrived: the answer to a heartbeat is the next thing there is."""
-        message_id = self.send("hub:heartbeat", {"timestamp": 1})
-        message = await self.receive()
-        assert message["correlationId"] == message_id, f"unexpected: {message}"
-
     async def until_closed(self) -> int | None:
         """Wait for the end of the socket, whatever arrives before it; the close code."""
         await self._until(lambda: self._is_over)
@@ -267,6 +165,11 @@ class Peer(asyncio.Protocol):
         """Wait for the hub's close frame, or the end of the socket without one."""
         await self._until(lambda: self.close_code is not None or self._is_over)
         return self.close_code
+
+    async def polls(self) -> AsyncIterator[None]:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                yield
 
     @property
     def is_open(self) -> bool:
@@ -340,24 +243,3 @@ def request(method: str, path: str, headers: Mapping[str, str]) -> bytes:
     """The bytes of a request without a body."""
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def read_envelope(text: str) -> Envelope:
-    """What the hub sent, after checking that it is a whole envelope."""
-    message = json.loads(text, parse_constant=_refuse_constant)
-    assert isinstance(message, dict), message
-    assert set(message) == set(Envelope.__annotations__), sorted(message)
-    for name in ("id", "from", "to", "type"):
-        assert isinstance(message[name], str), (name, message)
-    uuid.UUID(message["id"])
-    assert message["pattern"] == "tell", message
-    assert message["correlationId"] is None or isinstance(message["correlationId"], str), message
-    assert type(message["timestamp"]) is int, message
-    assert isinstance(message["metadata"], dict), message
-    assert message["ttl"] is None or isinstance(message["ttl"], _NUMBER), message
-    assert message["signature"] is None, message
-    return cast(Envelope, message)
-
-
-def _refuse_constant(name: str) -> None:
-    raise AssertionError(f"the hub sent {name}, which is not JSON")

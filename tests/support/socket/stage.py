@@ -4,22 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 from signalhub.clock import Clock, SystemClock
-from signalhub.testing import HubProcess, RunningHub, run_hub, spawn_hub
+from signalhub.testing import FakeClock, HubProcess, RunningHub, run_hub, spawn_hub
+from tests.support.peer import PATIENCE_S, code_of
 from tests.support.socket import peer as peers
-from tests.support.socket.peer import PATIENCE_S, Envelope, Peer, Response
+from tests.support.socket.disk import held_disk
+from tests.support.socket.peer import Peer, Response
+from tests.support.stage import (
+    HeldDisk,
+    StageOf,
+    addresses,
+    greeted,
+    numbered,
+    registered,
+    until_gone,
+)
+
+__all__ = [
+    "LOOK_AGAIN_S",
+    "SMALL_BUFFER",
+    "InProcess",
+    "Spawned",
+    "Stage",
+    "addresses",
+    "code_of",
+    "eventually",
+    "numbered",
+    "run_stage",
+    "spawn_stage",
+    "until_gone",
+]
 
 # Enough to make a socket that is not read from fill up after a few kilobytes.
 SMALL_BUFFER = 4096
 LOOK_AGAIN_S = 0.01
 
 
-class Stage:
-    """One hub and its visitors."""
+class Stage(StageOf[Peer]):
+    """One hub and its visitors over TCP."""
 
     def __init__(self, hub: RunningHub | HubProcess, clock: Clock) -> None:
         self._hub = hub
@@ -51,20 +77,29 @@ class Stage:
     async def connect(
         self, sender: str | None = None, *, receive_bytes: int = 0, **metadata: Any
     ) -> Peer:
-        """A session without a registration."""
         peer = await self.dial(receive_bytes=receive_bytes)
-        if sender is not None:
-            peer.sender = sender
-        reply = await peer.connect(**metadata)
-        assert reply["type"] == "hub:connected", reply
-        return peer
+        return await greeted(peer, sender, **metadata)
 
     async def join(self, address: str, *capabilities: str, receive_bytes: int = 0) -> Peer:
-        """A session that has registered an address."""
         peer = await self.connect(receive_bytes=receive_bytes)
-        reply = await peer.register(address, *capabilities)
-        assert reply["type"] == "hub:registered", reply
-        return peer
+        return await registered(peer, address, *capabilities)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Wait; a clock that stands still is moved, and a message makes the hub look at it."""
+        if not isinstance(self.clock, FakeClock):
+            await asyncio.sleep(seconds)
+            return
+        self.clock.advance(seconds)
+        await (await self.connect()).ask("hub:disconnect")
+
+    async def stop(self) -> None:
+        await self._hub.stop()
+
+    async def start(self) -> None:
+        await self._hub.start()
+
+    def held_disk(self) -> AbstractContextManager[HeldDisk]:
+        return held_disk()
 
     async def get(
         self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
@@ -99,6 +134,9 @@ class InProcess(Stage):
         super().__init__(hub, hub.clock)
         self.hub = hub
 
+    async def kill(self) -> None:
+        raise AssertionError("a hub in the test's own process cannot be killed")
+
 
 class Spawned(Stage):
     """A hub in a process of its own, to be killed."""
@@ -106,6 +144,12 @@ class Spawned(Stage):
     def __init__(self, hub: HubProcess) -> None:
         super().__init__(hub, SystemClock())
         self.hub = hub
+
+    async def stop(self) -> None:
+        assert await self.hub.stop() == 0
+
+    async def kill(self) -> None:
+        await self.hub.kill()
 
 
 @asynccontextmanager
@@ -130,20 +174,6 @@ async def spawn_stage(**settings: Any) -> AsyncIterator[Spawned]:
             stage.send_everybody_away()
 
 
-async def addresses(peer: Peer, pattern: str = "*", **payload: Any) -> list[str]:
-    """What discovery finds."""
-    reply = await peer.ask("hub:discover", {"pattern": pattern} | payload)
-    assert reply["type"] == "hub:discovered", reply
-    return [actor["address"] for actor in reply["payload"]["actors"]]
-
-
-async def until_gone(peer: Peer, address: str) -> None:
-    """Wait until discovery does not find the address any more."""
-    async with asyncio.timeout(PATIENCE_S):
-        while address in await addresses(peer, address):
-            pass
-
-
 async def eventually(is_so: Callable[[], bool]) -> None:
     """Wait for something that announces itself to nobody."""
     for _ in range(int(PATIENCE_S / LOOK_AGAIN_S)):
@@ -151,23 +181,3 @@ async def eventually(is_so: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(LOOK_AGAIN_S)
     raise TimeoutError
-
-
-def code_of(reply: Envelope) -> str:
-    """The code of an error, after checking that it is one with all five members."""
-    assert reply["type"] == "hub:error", reply
-    payload = reply["payload"]
-    assert set(payload) == {"code", "message", "resolution", "details", "retryable"}, payload
-    assert isinstance(payload["message"], str)
-    assert isinstance(payload["resolution"], str)
-    assert payload["message"]
-    assert payload["resolution"]
-    assert isinstance(payload["details"], dict)
-    assert isinstance(payload["retryable"], bool)
-    code: str = payload["code"]
-    return code
-
-
-def numbered(prefix: str, count: int) -> Iterator[str]:
-    """Addresses `@(prefix/0)` and on."""
-    return (f"@({prefix}/{index})" for index in range(count))

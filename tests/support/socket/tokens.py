@@ -13,8 +13,8 @@ from jwt import PyJWS
 from signalhub.auth.tokens import mint
 from signalhub.clock import Clock
 from signalhub.settings.model import Key
-from tests.support.socket.peer import Peer
-from tests.support.socket.stage import Stage
+from tests.support.peer import Peer
+from tests.support.stage import Stage
 
 # Long enough for HS512 too, which the hub must refuse for other reasons.
 SECRET = "a shared secret of more than the sixty-four bytes that HS512 asks for"

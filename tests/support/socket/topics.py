@@ -1,4 +1,4 @@
-"""Durable topics and subscriptions in raw envelopes, so that a test says only what it is about.
+"""Durable topics and subscriptions in raw envelopes on any stage.
 
 Where the specification leaves a shape open (lists of topics and subscriptions, counts that may as
 well be lists) the reading is tolerant here and nowhere else.
@@ -6,17 +6,19 @@ well be lists) the reading is tolerant here and nowhere else.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from signalhub.testing import FakeClock
-from tests.support.socket.peer import PATIENCE_S, Envelope, Peer
-from tests.support.socket.stage import Stage, code_of
+from tests.support.peer import Envelope, Peer, code_of
+from tests.support.stage import Stage
 
 TOPIC, NAME = "orders", "work"
+OF_WORK: dict[str, Any] = {"topic": TOPIC, "subscription": NAME}
+DLQ = f"{TOPIC}.dlq"
+MODES = ["exclusive", "shared", "failover", "key-shared"]
 # No test waits for these: what has to come again is made to do so by other means.
 PATIENT: dict[str, Any] = {"ackTimeoutMs": 60_000, "backoffMs": 60_000, "backoffCapMs": 60_000}
 HASTY: dict[str, Any] = {"ackTimeoutMs": 60_000, "backoffMs": 10, "backoffCapMs": 20}
@@ -166,6 +168,10 @@ class Consumer:
     async def info(self) -> Facts:
         return await sub_info(self.peer, self.topic, self.name)
 
+    async def shows(self, **facts: Any) -> None:
+        """The subscription is as said; counts may be given for lists."""
+        await shows(self.peer, self.topic, self.name, **facts)
+
     async def quiet(self) -> None:
         await quiet(self.peer)
 
@@ -267,15 +273,32 @@ async def enter(
     return await subscribe(await stage.join(f"@(local/{address})"), topic, name, **options)
 
 
+async def working(
+    stage: Stage,
+    messages: int = 0,
+    *,
+    definition: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Peer, Consumer]:
+    """A topic with a consumer, and the numbers from 1 published to it; the publisher too."""
+    publisher = await stage.join("@(local/a)")
+    await create(publisher, **(definition or {}))
+    consumer = await enter(stage, "b", **options)
+    await publish_all(publisher, range(1, messages + 1))
+    return publisher, consumer
+
+
 async def reenter(
     stage: Stage, address: str, topic: str = TOPIC, name: str = NAME, **options: Any
 ) -> Consumer:
     """The same after another session has vanished, as soon as the hub has noticed that."""
     peer = await stage.join(f"@(local/{address})")
     payload = subscription(topic, name, **options)
-    async with asyncio.timeout(PATIENCE_S):
-        while (reply := await peer.ask("hub:subscribe", payload))["type"] != "hub:subscribed":
-            assert code_of(reply) == "subscription_busy", reply
+    async for _ in peer.polls():
+        reply = await peer.ask("hub:subscribe", payload)
+        if reply["type"] == "hub:subscribed":
+            break
+        assert code_of(reply) == "subscription_busy", reply
     return Consumer(peer, topic, name, reply["payload"])
 
 
@@ -293,16 +316,21 @@ async def sub_info(peer: Peer, topic: str = TOPIC, name: str = NAME) -> Facts:
     return info
 
 
+async def shows(peer: Peer, topic: str = TOPIC, name: str = NAME, /, **facts: Any) -> None:
+    """A subscription is as said; counts may be given for lists."""
+    info = await sub_info(peer, topic, name)
+    assert {fact: _size(info[fact]) for fact in facts} == facts
+
+
 async def until(peer: Peer, topic: str = TOPIC, name: str = NAME, /, **facts: Any) -> Facts:
     """Look at a subscription until it is as said; counts may be given for lists."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            info = await sub_info(peer, topic, name)
-            if all(
-                info[fact] == wanted or _size(info[fact]) == wanted
-                for fact, wanted in facts.items()
-            ):
-                return info
+    async for _ in peer.polls():
+        info = await sub_info(peer, topic, name)
+        if all(
+            info[fact] == wanted or _size(info[fact]) == wanted for fact, wanted in facts.items()
+        ):
+            break
+    return info
 
 
 def _size(given: Any) -> Any:

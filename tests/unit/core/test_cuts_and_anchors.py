@@ -20,6 +20,7 @@ from tests.support.memory.topics import (
     subscribe,
     subscription_of,
     topic_of,
+    working,
 )
 
 MEGABYTE = 2**20
@@ -33,62 +34,61 @@ def filled(shell: MemoryShell, count: int = 5, **definition: Any) -> Peer:
     return writer
 
 
-def test_retention_gives_nothing_up_while_the_log_cannot_be_read(
+def test_retention_keeps_what_is_young_and_everything_while_the_log_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shell = MemoryShell()
-    filled(shell, retention={"ageSeconds": 10})
-    shell.clock.advance(60)
-    monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
-
-    shell.perform(shell.hub.retention.expire_topics(shell.now))
-    kept = topic_of(shell).first
-    monkeypatch.undo()
-    shell.perform(shell.hub.retention.expire_topics(shell.now))
-
-    assert kept == 1
-    assert topic_of(shell).first == 6
-
-
-def test_retention_keeps_what_is_young_enough() -> None:
     shell = MemoryShell()
     writer = filled(shell, 3, retention={"ageSeconds": 10})
     shell.clock.advance(60)
     publish(writer)
+    monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
 
+    shell.perform(shell.hub.retention.expire_topics(shell.now))
+    assert topic_of(shell).first == 1
+    monkeypatch.undo()
     shell.perform(shell.hub.retention.expire_topics(shell.now))
 
     assert topic_of(shell).first == 4
 
 
-def test_a_topic_made_again_is_not_cut_for_the_one_before_it() -> None:
-    shell = MemoryShell()
-    writer = filled(shell, 50)
-    old = topic_of(shell).id
-    writer.ask("hub:topic_delete", {"topic": "t"})
-    create(writer)
-    reader = shell.connect("@(a/reader)")
-    subscribe(reader)
-
-    shell.perform(shell.hub.retention.cut({old: 40}, shell.now))
-    publish(writer)
-
-    assert topic_of(shell).first == 1
-    assert seqs(reader) == [1]
-
-
-def test_a_cut_beyond_the_head_ends_at_the_head() -> None:
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_a_cut_ends_at_the_head_and_is_not_of_a_topic_made_again(is_made_again: bool) -> None:
     shell = MemoryShell()
     writer = filled(shell, 3)
+    old = topic_of(shell).id
+    if is_made_again:
+        writer.ask("hub:topic_delete", {"topic": "t"})
+        create(writer)
     reader = shell.connect("@(a/reader)")
     subscribe(reader)
     reader.take()
 
-    shell.perform(shell.hub.retention.cut({topic_of(shell).id: 40}, shell.now))
+    shell.perform(shell.hub.retention.cut({old: 40}, shell.now))
     publish(writer)
 
-    assert topic_of(shell).first == 4
-    assert seqs(reader) == [4]
+    assert topic_of(shell).first == (1 if is_made_again else 4)
+    assert seqs(reader) == [topic_of(shell).first]
+
+
+def test_what_retention_removed_is_reported_and_no_longer_lag() -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell, 1)
+    reader.ask("hub:ack", NAMED | {"seq": 1})
+    reader.drop()
+    for _ in range(99):
+        publish(writer)
+    cut = next(one for one in shell.engine.entries if one.stream == "t" and one.seq == 51)
+    topic_of(shell).recent.clear()
+
+    shell.engine.cut(cut.offset)
+    reader = shell.connect("@(a/reader)")
+    subscribe(reader)
+
+    shown = writer.ask("hub:sub_info", NAMED)["payload"]
+    assert (shown["lag"], shown["floor"], shown["lost"], shown["first"]) == (50, 50, 49, 51)
+    assert shell.tally.lost == 49
+    assert seqs(reader)[0] == 51
+    assert [note.facts["lost"] for note in shell.notes] == [49]
 
 
 def test_nothing_may_be_cut_until_all_anchors_of_a_stream_are_on_disk() -> None:

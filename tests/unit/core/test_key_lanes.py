@@ -15,6 +15,7 @@ from tests.support.memory.topics import (
     seqs,
     subscribe,
     subscription_of,
+    working,
 )
 
 KEYS = 1_500
@@ -52,9 +53,8 @@ def test_a_message_costs_the_same_however_many_keys_wait(monkeypatch: pytest.Mon
 def test_a_pass_over_waiting_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "PASS_MESSAGES_MAX", 10)
     shell = MemoryShell()
-    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
-    create(writer)
-    name = subscribe(reader, mode="key-shared", window=100)
+    writer, reader = working(shell, mode="key-shared", window=100)
+    (name,) = reader.session.consumers
     reader.ask("hub:credit", {"subscriptionId": name, "messages": 0})
     for number in range(50):
         publish(writer, key=f"k{number}")
@@ -73,9 +73,8 @@ def test_a_pass_over_waiting_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_key_that_waits_behind_an_emptied_one_is_sent_when_there_is_room() -> None:
     shell = MemoryShell()
-    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
-    create(writer)
-    name = subscribe(reader, mode="key-shared", window=3, backoffMs=100)
+    writer, reader = working(shell, mode="key-shared", window=3, backoffMs=100)
+    (name,) = reader.session.consumers
     for key in ("k1", "k2", "k3"):
         publish(writer, key=key)
     for seq in (1, 3):

@@ -68,42 +68,25 @@ def test_there_are_only_so_many_mailboxes_whether_their_owners_are_there_or_not(
 
 
 @pytest.mark.parametrize("hello", [HELLO, SETTLING_HELLO])
-def test_lifetimes_of_settled_mail_are_forgotten_while_the_actor_is_there(hello: Message) -> None:
+@pytest.mark.parametrize("snapshots", ["none", "before", "between"])
+def test_lifetimes_of_settled_mail_are_forgotten_and_do_not_come_back(
+    hello: Message, snapshots: str
+) -> None:
     shell = MemoryShell()
     sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR, metadata=hello)
     actor.register(durable=True)
-
     for number in range(50):
-        sender.send(ACTOR, number, pattern="ask", ttl=1_000)
+        sender.send(ACTOR, number, pattern="ask", ttl=60_000)
+    if snapshots != "none":
+        shell.save_snapshot()
     if hello is SETTLING_HELLO:
         actor.ask("hub:ack", {"stream": ACTOR, "upTo": 50})
-
-    assert mailbox_of(shell).subscription.lag == 0
-    assert not mailbox_of(shell).expiries
-
-
-@pytest.mark.parametrize("has_snapshot", [True, False])
-def test_lifetimes_of_settled_mail_do_not_come_back_with_a_restart(has_snapshot: bool) -> None:
-    shell = MemoryShell()
-    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
-    actor.register(durable=True)
-    sender.send(ACTOR, 1, pattern="ask", ttl=1_000)
-    if has_snapshot:
+    if snapshots == "between":
         shell.save_snapshot()
 
-    assert not mailbox_of(shell.restarted()).expiries
-
-
-def test_lifetimes_of_mail_settled_between_two_snapshots_do_not_come_back() -> None:
-    shell = MemoryShell()
-    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR, metadata=SETTLING_HELLO)
-    actor.register(durable=True)
-    sender.send(ACTOR, 1, pattern="ask", ttl=60_000)
-    shell.save_snapshot()
-    actor.ask("hub:ack", {"stream": ACTOR, "seq": 1})
-    shell.save_snapshot()
-
-    assert not mailbox_of(shell.restarted()).expiries
+    for found in (mailbox_of(shell), mailbox_of(shell.restarted())):
+        assert found.subscription.lag == 0
+        assert not found.expiries
 
 
 def test_mail_that_expired_while_its_actor_was_away_is_settled_on_disk() -> None:
@@ -122,15 +105,21 @@ def test_mail_that_expired_while_its_actor_was_away_is_settled_on_disk() -> None
     assert not position.is_settled(2)
 
 
-def test_a_mailbox_whose_mail_is_gone_is_not_read_in_circles(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def waiting(messages: int) -> MemoryShell:
+    """A hub that keeps nothing in memory, with mail for an actor that is away."""
     shell = MemoryShell(Settings(log=LogSettings(cache_bytes=1)))
     sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
     actor.register(durable=True)
     actor.drop()
-    for number in range(3):
+    for number in range(messages):
         sender.send(ACTOR, number, pattern="ask")
+    return shell
+
+
+def test_a_mailbox_whose_mail_is_gone_is_not_read_in_circles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = waiting(3)
     shell.engine.cut(shell.engine.head)
     reads: list[Fetch] = []
     found = shell.engine._found
@@ -148,12 +137,7 @@ def test_a_mailbox_whose_mail_is_gone_is_not_read_in_circles(
 
 
 def test_what_retention_took_from_a_mailbox_is_a_counted_loss() -> None:
-    shell = MemoryShell(Settings(log=LogSettings(cache_bytes=1)))
-    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
-    actor.register(durable=True)
-    actor.drop()
-    for number in range(3):
-        sender.send(ACTOR, number, pattern="ask")
+    shell = waiting(3)
     box = mailbox_of(shell)
     shell.save_snapshot()
     shell.engine.cut(shell.engine.head)
@@ -161,4 +145,4 @@ def test_what_retention_took_from_a_mailbox_is_a_counted_loss() -> None:
     shell.perform(shell.hub.retention.cut({box.id: 0}, shell.now))
 
     assert (box.first, box.subscription.lag, shell.tally.lost) == (4, 0, 3)
-    assert shell.restarted().hub.streams.mailboxes[ACTOR].subscription.lag == 0
+    assert mailbox_of(shell.restarted()).subscription.lag == 0

@@ -18,10 +18,11 @@ from tests.support.memory.hosts import (
     B,
     cut,
     host,
+    hosted,
     move,
     place,
     places,
-    register,
+    two_hosts,
     unplaced,
     where,
 )
@@ -91,7 +92,7 @@ def test_without_a_host_that_is_there_an_actor_waits_for_one() -> None:
     host(shell, B, "stock")
     host(shell, A).drop()
 
-    reply = caller.ask("hub:place", {"actors": [ACTOR, "stock/1"]})
+    (reply,) = caller.tell("hub:place", {"actors": [ACTOR, "stock/1"]})
 
     assert unplaced(reply) == {ACTOR: "no_host"}
     assert places(reply) == {"stock/1": (B, 1)}
@@ -100,9 +101,7 @@ def test_without_a_host_that_is_there_an_actor_waits_for_one() -> None:
 
 
 def test_a_host_whose_lease_has_ended_gets_no_new_actors_and_keeps_its_own() -> None:
-    shell = MemoryShell()
-    caller = shell.connect("@(a/caller)")
-    host(shell)
+    shell, caller, _ = hosted()
     place(caller)
     shell.clock.advance(3_600)
 
@@ -152,9 +151,7 @@ def test_who_asks_for_several_places_on_their_way_waits_for_the_last_of_them() -
 
 
 def test_a_place_the_log_refuses_was_never_given() -> None:
-    shell = MemoryShell()
-    caller = shell.connect("@(a/caller)")
-    host(shell)
+    shell, caller, _ = hosted()
     shell.engine.is_prompt = False
     caller.take()
 
@@ -171,9 +168,7 @@ def test_a_place_the_log_refuses_was_never_given() -> None:
 
 
 def test_a_log_that_has_failed_still_tells_known_places() -> None:
-    shell = MemoryShell()
-    caller = shell.connect("@(a/caller)")
-    host(shell)
+    shell, caller, _ = hosted()
     place(caller)
     shell.engine.refuse(refusals.storage_failed(), is_final=True)
 
@@ -205,8 +200,7 @@ def test_places_survive_a_restart_with_and_without_a_snapshot(has_snapshot: bool
 
 
 def test_a_snapshot_holds_no_place_that_is_not_on_disk() -> None:
-    shell = MemoryShell()
-    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    shell, caller, owner = hosted()
     host(shell, B)
     place(owner, ACTOR, host=A)
     shell.engine.is_prompt = False
@@ -220,10 +214,7 @@ def test_a_snapshot_holds_no_place_that_is_not_on_disk() -> None:
 
 
 def test_what_had_reached_the_disk_unreported_counts_after_a_crash() -> None:
-    shell = MemoryShell()
-    owner = host(shell)
-    host(shell, B)
-    place(owner, ACTOR, host=A)
+    shell, owner, _ = two_hosts()
     shell.engine.is_prompt = False
     owner.request("hub:move", {"actor": ACTOR, "token": 1, "to": B})
 
@@ -255,9 +246,7 @@ def test_places_survive_that_the_log_is_cut(keeps_snapshot: bool) -> None:
 
 
 def test_after_a_restart_only_places_from_before_the_cut_are_written_again() -> None:
-    shell = MemoryShell()
-    caller = shell.connect("@(a/caller)")
-    host(shell)
+    shell, caller, _ = hosted()
     place(caller, "order/1")
     middle = shell.engine.head
     place(caller, "order/2")
@@ -271,9 +260,7 @@ def test_after_a_restart_only_places_from_before_the_cut_are_written_again() -> 
 
 def test_many_places_are_written_again_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "ANCHORS_MAX", 7)
-    shell = MemoryShell()
-    caller = shell.connect("@(a/caller)")
-    host(shell)
+    shell, caller, _ = hosted()
     place(caller, *ORDERS[:20])
     end = shell.engine.head
 
@@ -312,12 +299,13 @@ def test_a_host_gets_what_it_claims_unless_it_lives_elsewhere() -> None:
     theirs = next(actor for actor in ORDERS if place(caller, actor)[actor][0] == B)
 
     assert place(one, theirs, "order/new", host=A) == {theirs: (B, 1), "order/new": (A, 1)}
-    assert place(other, "order/new", host=B) == {"order/new": (A, 1)}
+    # A token takes nothing from another host either.
+    claim = {"host": B, "tokens": {"order/new": 5}}
+    assert place(other, "order/new", **claim) == {"order/new": (A, 1)}
 
 
 def test_a_claim_brings_back_what_a_new_hub_has_forgotten() -> None:
-    shell = MemoryShell()
-    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    shell, caller, owner = hosted()
     place(caller, "order/2")
 
     tokens = {"order/1": 4, "order/2": 7, "order/4": 9}
@@ -328,14 +316,6 @@ def test_a_claim_brings_back_what_a_new_hub_has_forgotten() -> None:
     assert place(owner, "order/2", host=A, tokens={"order/2": 3}) == {"order/2": (A, 7)}
     assert where(shell.restarted(), "order/2") == (A, 7)
     assert where(shell, "order/4") is None
-
-
-def test_a_claim_with_a_token_takes_nothing_from_another_host() -> None:
-    shell = MemoryShell()
-    one, other = host(shell), host(shell, B)
-    place(one, ACTOR, host=A)
-
-    assert place(other, ACTOR, host=B, tokens={ACTOR: 5}) == {ACTOR: (A, 1)}
 
 
 def test_only_a_host_claims_and_only_for_itself_and_its_kinds() -> None:
@@ -374,9 +354,7 @@ def test_only_a_host_claims_and_only_for_itself_and_its_kinds() -> None:
     ],
 )
 def test_what_is_no_list_of_actors_is_refused(actors: list[Any]) -> None:
-    shell = MemoryShell()
-    caller = shell.connect("@(a/caller)")
-    host(shell)
+    shell, caller, _ = hosted()
 
     assert code_of(caller.ask("hub:place", {"actors": actors})) == "internal_error"
     assert len(shell.hub.placements) == 0
@@ -404,9 +382,8 @@ def test_a_token_is_a_whole_number_from_one(token: Any) -> None:
     assert code_of(owner.ask("hub:send", fenced)) == "internal_error"
 
 
-def test_the_hub_remembers_only_so_many_places() -> None:
-    shell = MemoryShell(Settings(actors=ActorsSettings(limit=2)))
-    caller, owner = shell.connect("@(a/caller)"), host(shell)
+def test_the_hub_remembers_a_bounded_number_of_places() -> None:
+    _, caller, owner = hosted(Settings(actors=ActorsSettings(limit=2)))
     place(caller, "order/1")
 
     actors = ["order/1", "order/2", "order/2", "order/3", "stock/1"]
@@ -419,8 +396,7 @@ def test_the_hub_remembers_only_so_many_places() -> None:
 
 
 def test_nobody_gets_a_place_where_the_asker_may_not_send() -> None:
-    shell = MemoryShell()
-    caller, owner = shell.connect("@(a/caller)"), host(shell)
+    _, caller, owner = hosted()
     caller.session.allowance = Allowance("@(a/caller)", Permissions(send=("other/*",)))
 
     assert unplaced(caller.ask("hub:place", {"actors": [ACTOR]})) == {ACTOR: "unauthorized"}
@@ -428,61 +404,7 @@ def test_nobody_gets_a_place_where_the_asker_may_not_send() -> None:
     assert place(caller) == {ACTOR: (A, 1)}
 
 
-def test_a_tell_is_answered_like_an_ask() -> None:
-    shell = MemoryShell()
-    caller = shell.connect("@(a/caller)")
-    host(shell)
-
-    (reply,) = caller.tell("hub:place", {"actors": [ACTOR]})
-
-    assert places(reply) == {ACTOR: (A, 1)}
-
-
 # The table itself.
-
-
-def test_the_table_knows_on_which_hosts_actors_live() -> None:
-    table = Placements()
-    table.note("order/1", A, 1, 10)
-    coming = table.send("order/2", Place(B, 1))
-
-    assert (table.are_on(A), table.are_on(B), len(table)) == (True, True, 2)
-    table.refused(coming)
-    assert (table.are_on(B), len(table)) == (False, 1)
-    table.note("order/1", B, 2, 20)
-    assert (table.are_on(A), table.are_on(B)) == (False, True)
-    assert table.defined_at == 20
-
-
-def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
-    table = Placements()
-    assert table.defined_at is None
-    table.note("order/1", A, 1, 10)
-    table.note("order/2", A, 1, 11)
-    whole = table.take_rows(is_whole=True)
-    table.note("order/1", B, 2, 12)
-    table.send("order/3", Place(B, 1))
-
-    changed = table.take_rows(is_whole=False)
-    again = Placements()
-    again.restore(whole[1:] + changed)
-
-    assert changed == [("order/1", B, 2, 12)]
-    assert table.take_rows(is_whole=False) == again.take_rows(is_whole=False) == []
-    assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11), ("order/1", B, 2, 12)]
-    assert (again.defined_at, again.find("order/1")) == (11, Place(B, 2, 12))
-
-
-def test_registering_again_keeps_a_host_where_its_actors_are() -> None:
-    shell = MemoryShell()
-    caller, owner = shell.connect("@(a/caller)"), host(shell)
-    place(caller)
-
-    register(owner, "stock")
-
-    assert place(caller) == {ACTOR: (A, 1)}
-    assert unplaced(caller.ask("hub:place", {"actors": ["order/18"]})) == {"order/18": "no_host"}
-    assert place(caller, "stock/1") == {"stock/1": (A, 1)}
 
 
 def test_the_table_counts_every_actor_once_whatever_is_on_its_way() -> None:
@@ -502,3 +424,26 @@ def test_the_table_counts_every_actor_once_whatever_is_on_its_way() -> None:
     for one in reversed(again):
         table.refused(one)
     assert len(table) == 1
+
+
+def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
+    table = Placements()
+    assert table.defined_at is None
+    table.note("order/1", A, 1, 10)
+    table.note("order/2", A, 1, 11)
+    assert (table.are_on(A), table.are_on(B)) == (True, False)
+    whole = table.take_rows(is_whole=True)
+    table.note("order/1", B, 2, 12)
+    coming = table.send("order/3", Place("@(h/c)", 1))
+    assert table.are_on("@(h/c)")
+    table.refused(coming)
+    assert not table.are_on("@(h/c)")
+
+    changed = table.take_rows(is_whole=False)
+    again = Placements()
+    again.restore(whole[1:] + changed)
+
+    assert changed == [("order/1", B, 2, 12)]
+    assert table.take_rows(is_whole=False) == again.take_rows(is_whole=False) == []
+    assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11), ("order/1", B, 2, 12)]
+    assert (again.defined_at, again.find("order/1")) == (11, Place(B, 2, 12))

@@ -7,22 +7,15 @@ import pytest
 from signalhub.ranges import Ranges
 
 
-def test_positions_added_in_order_are_one_range() -> None:
+def test_a_position_is_added_once_and_a_row_of_them_is_one_range() -> None:
     ranges = Ranges()
 
     for position in range(1, 1_001):
         assert ranges.add(position)
+        assert not ranges.add(position)
 
     assert list(ranges) == [(1, 1_000)]
     assert ranges.count == 1_000
-
-
-def test_a_position_is_added_once() -> None:
-    ranges = Ranges([(3, 5)])
-
-    assert not ranges.add(4)
-
-    assert ranges.count == 3
 
 
 @pytest.mark.parametrize(

@@ -56,18 +56,13 @@ def test_what_was_forgotten_together_stays_forgotten_when_there_is_room_again() 
     assert [is_refused(replays, bound) for bound in (9, 10, 11)] == [True, True, False]
 
 
-def test_a_new_job_older_than_all_that_are_known_is_refused_when_there_is_no_room() -> None:
+def test_there_is_no_room_for_a_job_older_than_all_that_are_known() -> None:
     replays = full(20, 30, 40)
 
     assert is_refused(replays, 20 - 1)
     assert not is_refused(replays, 25)
-
-
-def test_what_a_forgotten_job_still_writes_is_not_remembered() -> None:
-    replays = full(10, 20, 30, 40)
-
+    # Nor is remembered what a forgotten job still writes.
     replays.note(copy("job-10", 5, until=10), 9)
-
     assert replays.last("job-10") is None
     assert is_refused(replays, 10)
 

@@ -105,33 +105,17 @@ def test_a_copy_has_the_same_id_whenever_it_is_made_and_no_other_has_it() -> Non
 
 def test_what_a_job_has_appended_is_skipped_and_counted() -> None:
     _, operator, reader = scene()
+    assert republish(operator) == {"job": JOB, "position": None, "appended": 0, "skipped": 0}
     republish(operator, 1, 3)
 
     payload = republish(operator, 1, 2, 3, 4)
 
     assert (payload["appended"], payload["skipped"]) == (1, 3)
-    assert payload["position"]["offset"] == 4
-    assert numbers(reader) == [1, 3, 4]
-
-
-def test_another_job_appends_the_same_messages_again() -> None:
-    _, operator, reader = scene()
-    republish(operator, 1)
-
+    # A request without messages tells how far the job has come; another job starts anew.
+    position = {"shard": 0, "epoch": 1, "offset": 4}
+    assert payload["position"] == republish(operator)["position"] == position
     republish(operator, 1, job="job-2")
-
-    assert numbers(reader) == [1, 1]
-
-
-def test_a_request_without_messages_tells_how_far_the_job_has_come() -> None:
-    _, operator, _ = scene()
-    before = republish(operator)
-    republish(operator, 1, 2)
-
-    after = republish(operator)
-
-    assert before == {"job": JOB, "position": None, "appended": 0, "skipped": 0}
-    assert after["position"] == {"shard": 0, "epoch": 1, "offset": 2}
+    assert numbers(reader) == [1, 3, 4, 1]
 
 
 def test_a_request_that_comes_again_before_the_first_is_on_disk_waits_for_it() -> None:
@@ -210,51 +194,42 @@ def test_a_job_goes_on_after_its_copies_were_cut_from_the_log_and_the_snapshot_i
     assert (payload["appended"], payload["skipped"]) == (1, 2)
 
 
-def test_nothing_is_written_down_about_replays_while_one_is_on_its_way() -> None:
+def test_nothing_is_written_down_about_replays_unless_they_are_on_disk() -> None:
     shell, operator, _ = scene()
+    publish(operator)
+    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
+    assert Kind.REPLAYS_STAND not in {one.kind for one in shell.engine.entries}
     republish(operator, 1)
     shell.engine.is_prompt = False
     operator.request("hub:republish", request(original(2)))
 
-    appends = shell.hub.replayer.anchor(shell.engine.head, shell.now)
-
-    assert appends == []
-
-
-def test_a_hub_without_replays_writes_nothing_about_them() -> None:
-    shell, operator, _ = scene()
-    publish(operator)
-
-    shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
-
-    assert Kind.REPLAYS_STAND not in {one.kind for one in shell.engine.entries}
+    assert shell.hub.replayer.anchor(shell.engine.head, shell.now) == []
 
 
 # Where copies go.
 
 
-def test_a_replay_into_a_subscription_reaches_nobody_else() -> None:
+def test_a_replay_into_a_subscription_reaches_nobody_else_and_into_a_topic_everybody() -> None:
     shell, operator, reader = scene()
     other, listener = shell.connect("@(a/other)"), shell.connect("@(a/listener)")
     subscribe(other, name="other")
     listener.ask("hub:subscribe", {"topic": TOPIC})
 
     republish(operator, 1, 2, to={"topic": TOPIC, "subscription": NAME})
-
     assert numbers(reader) == [1, 2]
     assert numbers(other) == numbers(listener) == []
     assert subscription_of(shell, name="other").lag == 0
+    republish(operator, 3)
 
-
-def test_a_replay_into_a_topic_reaches_those_who_only_listen_too() -> None:
-    shell, operator, _ = scene()
-    listener = shell.connect("@(a/listener)")
-    listener.ask("hub:subscribe", {"topic": TOPIC})
-
-    republish(operator, 1)
-
-    (copy,) = listener.heard()
-    assert copy["metadata"]["original"]["offset"] == 1
+    for peer in (reader, other, listener):
+        (copy,) = peer.heard()
+        assert copy["metadata"]["original"]["offset"] == 3
+    # A copy that is read from its topic says what it is too.
+    operator.take()
+    operator.request("hub:replay", {"topic": TOPIC, "fromSeq": 3})
+    (copy,) = operator.heard()
+    assert copy["metadata"]["replay"] is True
+    assert copy["metadata"]["original"]["offset"] == 3
 
 
 def test_a_replay_to_an_actor_waits_in_its_mailbox() -> None:
@@ -271,18 +246,6 @@ def test_a_replay_to_an_actor_waits_in_its_mailbox() -> None:
     assert [one["payload"]["n"] for one in copies] == [1, 2]
     assert copies[0]["metadata"]["original"]["id"] == "m-1"
     assert copies[0]["metadata"]["delivery"]["stream"] == ACTOR
-
-
-def test_a_copy_that_is_read_from_its_topic_says_what_it_is_too() -> None:
-    _, operator, _ = scene()
-    republish(operator, 1)
-    operator.take()
-
-    operator.request("hub:replay", {"topic": TOPIC, "fromSeq": 1})
-
-    (copy,) = operator.heard()
-    assert copy["metadata"]["replay"] is True
-    assert copy["metadata"]["original"]["offset"] == 1
 
 
 def test_a_full_mailbox_lets_the_replay_wait() -> None:

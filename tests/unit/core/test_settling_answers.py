@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
     ACTOR,
     NAMED,
     answers,
     commit_all,
-    create,
     mailbox_of,
     position_of,
-    publish,
     seqs,
     subscribe,
     topic_of,
+    working,
 )
 
 LETTERS = "t.dlq"
@@ -22,13 +23,7 @@ LETTERS = "t.dlq"
 
 def reading(shell: MemoryShell, messages: int = 1) -> Peer:
     """A reader with some messages, and a disk that takes entries only when told to."""
-    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
-    create(writer, poison="dead_letter")
-    subscribe(reader)
-    for _ in range(messages):
-        publish(writer)
-    shell.settle()
-    reader.take()
+    _, reader = working(shell, messages, definition={"poison": "dead_letter"})
     shell.engine.is_prompt = False
     return reader
 
@@ -103,23 +98,14 @@ def test_an_ack_beside_it_is_answered_too() -> None:
     assert position_of(shell.restarted()).floor == 2
 
 
-def test_a_full_disk_is_told_at_once() -> None:
+@pytest.mark.parametrize("has_letter", [False, True], ids=["at once", "after the letter"])
+def test_a_full_disk_is_told(has_letter: bool) -> None:
     shell = MemoryShell()
     reader = reading(shell)
     reader.request("hub:term", NAMED | {"seq": 1})
-    shell.engine.is_full = True
-
-    shell.engine.commit()
-    shell.settle()
-
-    assert answers(reader) == ["storage_full"]
-
-
-def test_a_disk_that_fills_up_after_the_letter_is_told_too() -> None:
-    shell = MemoryShell()
-    reader = reading(shell)
-    reader.request("hub:term", NAMED | {"seq": 1})
-    while LETTERS not in shell.hub.streams.topics or not topic_of(shell, LETTERS).head:
+    while has_letter and not (
+        LETTERS in shell.hub.streams.topics and topic_of(shell, LETTERS).head
+    ):
         assert shell.engine.commit(1)
         shell.settle()
     assert answers(reader) == []

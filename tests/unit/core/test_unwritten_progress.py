@@ -31,27 +31,21 @@ def settled(shell: MemoryShell) -> Subscription:
     return found
 
 
-def test_a_settlement_on_its_way_is_not_written() -> None:
+def test_a_settlement_or_cursor_on_its_way_is_not_written() -> None:
     shell = MemoryShell()
     found = settled(shell)
 
     shell.settle()
-
     assert has_unwritten(found)
     assert is_progress_unwritten(found)
-
-
-def test_a_cursor_on_its_way_is_not_written_although_its_settlement_is() -> None:
-    shell = MemoryShell()
-    found = settled(shell)
     while has_unwritten(found):
         shell.settle()
         assert shell.engine.commit(1)
     shell.advance(60_000)
-
     assert not found.is_cursor_dirty
     assert is_progress_unwritten(found)
     commit_all(shell)
+
     assert not is_progress_unwritten(found)
 
 

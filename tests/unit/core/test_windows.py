@@ -1,9 +1,11 @@
-"""Unsettled messages: one phase each, one place each."""
+"""The window of a subscription: what is ready, what is due, and the order within a key."""
 
 from __future__ import annotations
 
 import math
 from typing import cast
+
+import pytest
 
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Held
@@ -27,17 +29,27 @@ def flight(seq: int, key: str | None = None) -> Flight:
     return Flight(seq, Held(seq, seq, 0, message, 100), 0, False)
 
 
-def read(window: Window, *flights: Flight) -> None:
-    for one in flights:
-        window.add(one)
+def sent(count: int = 1) -> tuple[Window, Consumer, list[Flight]]:
+    """A window with messages that are sent until 100, and their consumer."""
+    window, one = Window(is_keyed=False), consumer()
+    flights = [flight(seq) for seq in range(1, count + 1)]
+    for each in flights:
+        window.add(each)
+        window.sent(each, one, 0, 100)
+    return window, one, flights
+
+
+def keyed(*keys: str | None) -> tuple[Window, list[Flight]]:
+    """A window with a message of each key."""
+    window = Window(is_keyed=True)
+    flights = [flight(seq, key) for seq, key in enumerate(keys, 1)]
+    for each in flights:
+        window.add(each)
+    return window, flights
 
 
 def test_the_oldest_ready_message_is_first_whatever_came_back_when() -> None:
-    window, one = Window(is_keyed=False), consumer()
-    flights = [flight(seq) for seq in (1, 2, 3)]
-    read(window, *flights)
-    for each in flights:
-        window.sent(each, one, 0, 100)
+    window, one, flights = sent(3)
 
     for each in (flights[2], flights[0], flights[1]):
         window.back(each)
@@ -47,96 +59,51 @@ def test_the_oldest_ready_message_is_first_whatever_came_back_when() -> None:
 
 
 def test_a_sent_message_counts_for_its_consumer_until_it_is_settled() -> None:
-    window, one = Window(is_keyed=False), consumer()
-    sent = flight(1)
-    read(window, sent)
+    window, one, (only,) = sent()
 
-    window.sent(sent, one, 5, 100)
-
-    assert (one.flights, one.bytes, sent.deliveries) == (1, 100, 1)
+    assert (one.flights, one.bytes, only.deliveries) == (1, 100, 1)
     assert window.next_ready() is None
-    window.remove(sent)
-    assert (one.flights, one.bytes) == (0, 0)
-    assert sent.phase is SETTLED
-    assert not len(window)
+    window.remove(only)
 
-
-def test_an_attempt_is_overdue_at_its_deadline_and_not_before() -> None:
-    window = Window(is_keyed=False)
-    sent = flight(1)
-    read(window, sent)
-    window.sent(sent, consumer(), 0, 100)
-
-    assert window.next_due_ms() == 100
-    assert list(window.overdue(99)) == []
-    assert list(window.overdue(100)) == [sent]
-
-
-def test_an_extended_attempt_is_overdue_later() -> None:
-    window = Window(is_keyed=False)
-    sent = flight(1)
-    read(window, sent)
-    window.sent(sent, consumer(), 0, 100)
-
-    window.set_deadline(sent, 500)
-
-    assert list(window.overdue(499)) == []
-    assert list(window.overdue(500)) == [sent]
-
-
-def test_a_shortened_attempt_is_overdue_sooner() -> None:
-    window = Window(is_keyed=False)
-    sent = flight(1)
-    read(window, sent)
-    window.sent(sent, consumer(), 0, 100)
-
-    window.set_deadline(sent, 50)
-
-    assert list(window.overdue(50)) == [sent]
-
-
-def test_the_deadline_of_an_earlier_attempt_means_nothing() -> None:
-    window, one = Window(is_keyed=False), consumer()
-    sent = flight(1)
-    read(window, sent)
-    window.sent(sent, one, 0, 100)
-    window.back(sent)
-    window.sent(sent, one, 50, 150)
-
-    assert list(window.overdue(149)) == []
-    assert list(window.overdue(150)) == [sent]
-
-
-def test_a_pause_ends_at_its_time() -> None:
-    window = Window(is_keyed=False)
-    waiting = flight(1)
-    read(window, waiting)
-    window.sent(waiting, consumer(), 0, 100)
-
-    window.wait(waiting, 70)
-
-    assert waiting.phase is WAITING
-    assert window.next_ready() is None
-    assert list(window.overdue(69)) == []
-    assert list(window.overdue(70)) == [waiting]
-
-
-def test_nothing_is_due_when_all_is_settled() -> None:
-    window = Window(is_keyed=False)
-    sent = flight(1)
-    read(window, sent)
-    window.sent(sent, consumer(), 0, 100)
-    window.remove(sent)
-
+    assert (one.flights, one.bytes, len(window)) == (0, 0, 0)
+    assert only.phase is SETTLED
     assert window.next_due_ms() == math.inf
     assert list(window.overdue(1_000)) == []
 
 
+@pytest.mark.parametrize("deadline", [100, 500, 50], ids=["as sent", "extended", "shortened"])
+def test_an_attempt_is_overdue_at_its_deadline_and_not_before(deadline: int) -> None:
+    window, _, (only,) = sent()
+    if deadline != 100:
+        window.set_deadline(only, deadline)
+
+    assert window.next_due_ms() <= deadline
+    assert list(window.overdue(deadline - 1)) == []
+    assert list(window.overdue(deadline)) == [only]
+
+
+def test_the_deadline_of_an_earlier_attempt_means_nothing() -> None:
+    window, one, (only,) = sent()
+    window.back(only)
+    window.sent(only, one, 50, 150)
+
+    assert list(window.overdue(149)) == []
+    assert list(window.overdue(150)) == [only]
+
+
+def test_a_pause_ends_at_its_time() -> None:
+    window, _, (only,) = sent()
+
+    window.wait(only, 70)
+
+    assert only.phase is WAITING
+    assert window.next_ready() is None
+    assert list(window.overdue(69)) == []
+    assert list(window.overdue(70)) == [only]
+
+
 def test_exhausted_messages_are_counted_once() -> None:
-    window = Window(is_keyed=False)
-    lost = flight(1)
-    read(window, lost)
-    window.sent(lost, consumer(), 0, 100)
+    window, _, (lost,) = sent()
 
     window.exhaust(lost)
     window.exhaust(lost)
@@ -146,22 +113,32 @@ def test_exhausted_messages_are_counted_once() -> None:
     assert window.exhausted == 0
 
 
+def test_clearing_takes_everything_from_the_consumers() -> None:
+    window, one, (first, second) = sent(2)
+    window.exhaust(second)
+
+    window.clear()
+
+    assert (one.flights, window.exhausted, len(window)) == (0, 0, 0)
+    assert window.next_due_ms() == math.inf
+    assert window.of(one) == []
+    assert first.phase is SETTLED
+
+
 # Keys.
 
 
-def test_the_messages_of_a_key_wait_for_each_other() -> None:
-    window = Window(is_keyed=True)
-    first, second, other = flight(1, "a"), flight(2, "a"), flight(3, "b")
+def test_the_messages_of_a_key_wait_for_each_other_and_without_one_for_their_sender() -> None:
+    window, (first, _, other, plain, _) = keyed("a", "a", "b", None, None)
 
-    read(window, first, second, other)
-
-    assert [lane.queue[0] for lane in window.keyed] == [first, other]
+    assert [lane.queue[0] for lane in window.keyed] == [first, other, plain]
+    assert list(window.lanes) == ["a", "b", "@(sender)"]
+    window.remove(other)
+    assert list(window.lanes) == ["a", "@(sender)"]
 
 
 def test_the_next_of_a_key_may_go_when_the_first_is_settled() -> None:
-    window = Window(is_keyed=True)
-    first, second = flight(1, "a"), flight(2, "a")
-    read(window, first, second)
+    window, (first, second) = keyed("a", "a")
     window.keyed.clear()
     window.sent(first, consumer(), 0, 100)
 
@@ -172,9 +149,7 @@ def test_the_next_of_a_key_may_go_when_the_first_is_settled() -> None:
 
 
 def test_a_message_that_comes_back_is_still_the_first_of_its_key() -> None:
-    window = Window(is_keyed=True)
-    first, second = flight(1, "a"), flight(2, "a")
-    read(window, first, second)
+    window, (first, second) = keyed("a", "a")
     window.keyed.clear()
     window.sent(first, consumer(), 0, 100)
 
@@ -186,9 +161,7 @@ def test_a_message_that_comes_back_is_still_the_first_of_its_key() -> None:
 
 
 def test_settling_one_in_the_middle_lets_nothing_overtake() -> None:
-    window = Window(is_keyed=True)
-    first, second, third = flight(1, "a"), flight(2, "a"), flight(3, "a")
-    read(window, first, second, third)
+    window, (first, second, third) = keyed("a", "a", "a")
     window.keyed.clear()
     window.sent(first, consumer(), 0, 100)
 
@@ -196,36 +169,3 @@ def test_settling_one_in_the_middle_lets_nothing_overtake() -> None:
 
     assert not window.keyed
     assert list(window.lanes["a"].queue) == [first, third]
-
-
-def test_a_message_without_a_key_goes_by_its_sender() -> None:
-    window = Window(is_keyed=True)
-
-    read(window, flight(1), flight(2))
-
-    assert list(window.lanes) == ["@(sender)"]
-
-
-def test_a_key_without_messages_is_forgotten() -> None:
-    window = Window(is_keyed=True)
-    only = flight(1, "a")
-    read(window, only)
-
-    window.remove(only)
-
-    assert not window.lanes
-
-
-def test_clearing_takes_everything_from_the_consumers() -> None:
-    window, one = Window(is_keyed=False), consumer()
-    sent, ready = flight(1), flight(2)
-    read(window, sent, ready)
-    window.sent(sent, one, 0, 100)
-    window.exhaust(ready)
-
-    window.clear()
-
-    assert (one.flights, window.exhausted, len(window)) == (0, 0, 0)
-    assert window.next_due_ms() == math.inf
-    assert window.of(one) == []
-    assert sent.phase is SETTLED

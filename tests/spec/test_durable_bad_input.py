@@ -1,4 +1,4 @@
-"""Requests about durable topics that are wrong in every way, beside a subscription that is not.
+"""Requests about durable topics and mailboxes that are wrong in every way, and harm nobody.
 
 Two kinds: what cannot be meant must be refused with a clear error; what is merely absurd may be
 refused or served, but must harm nobody.
@@ -12,9 +12,22 @@ from typing import Any
 
 import pytest
 
-from tests.support.socket.peer import Envelope, Peer
-from tests.support.socket.stage import InProcess, code_of
+from tests.support.peer import Envelope, Peer, code_of
+from tests.support.socket.mailboxes import (
+    ask,
+    data_of,
+    join_durable,
+    keep_away,
+    leave,
+    place_of,
+    settle,
+    settling_pair,
+    take,
+    take_until_asked,
+)
 from tests.support.socket.topics import (
+    DLQ,
+    OF_WORK,
     TOPIC,
     Consumer,
     Facts,
@@ -26,12 +39,13 @@ from tests.support.socket.topics import (
     subscription,
     undisturbed,
 )
+from tests.support.stage import RunStage, Stage, addresses
 
-DLQ = f"{TOPIC}.dlq"
+A = "@(local/a)"
+SETTLES = ("hub:ack", "hub:nack", "hub:extend", "hub:term")
 HUGE = 10**30
 LONG = "n" * 257
 
-OF_WORK: Facts = {"topic": TOPIC, "subscription": "work"}
 MADE: Facts = {"topic": "new", "durable": True}
 PUBLISHED: Facts = {"topic": TOPIC, "type": "note", "durable": True}
 REPLAYED: Facts = {"topic": TOPIC, "fromSeq": 1}
@@ -254,7 +268,7 @@ ABSURD: list[tuple[str, Any]] = [
 
 
 @pytest.fixture
-async def victim(stage: InProcess) -> AsyncIterator[Consumer]:
+async def victim(stage: Stage) -> AsyncIterator[Consumer]:
     """A subscription with two messages in flight, which no nonsense may move."""
     async with undisturbed(stage):
         publisher = await stage.join("@(local/a)")
@@ -314,7 +328,7 @@ async def test_wire_nonsense_is_refused_also_as_tell(victim: Consumer, type: str
 
 @pytest.mark.parametrize("type", sorted({type for type, _ in ABSURD}))
 async def test_wire_absurd_numbers_and_lists_harm_nobody(
-    stage: InProcess, victim: Consumer, type: str
+    stage: Stage, victim: Consumer, type: str
 ) -> None:
     for number, (_, payload) in enumerate([one for one in ABSURD if one[0] == type]):
         stranger = await stage.join(f"@(stranger/{number})")
@@ -346,20 +360,160 @@ async def test_wire_absurd_credit_harms_nobody(victim: Consumer, credit: dict[st
         code_of(message)
 
 
-@pytest.mark.parametrize(
-    "type",
-    [
-        "hub:topic_created",
-        "hub:acked",
-        "hub:subscribed",
-        "hub:published",
-        "hub:sought",
-        "hub:replayed",
-        "hub:redriven",
-        "hub:sub_info_response",
-    ],
-)
-async def test_wire_answers_sent_to_the_hub_are_unknown(victim: Consumer, type: str) -> None:
-    reply = await answer(victim.peer, type, OF_WORK | {"seq": 1})
+async def test_wire_answers_sent_to_the_hub_are_unknown(victim: Consumer) -> None:
+    for type in ("topic_created", "acked", "subscribed", "published", "sought", "replayed"):
+        reply = await answer(victim.peer, f"hub:{type}", OF_WORK | {"seq": 1})
+        assert code_of(reply) == "internal_error"
+
+
+# Mailboxes.
+
+NOT_SETTLED: list[Any] = [
+    *(None, [], "text", 7, True, {}),
+    *({"seq": 1}, {"epoch": "e"}, {"stream": A}, {"stream": None, "seq": 1}),
+    *({"stream": A, "seq": seq} for seq in ["1", "", 1.5, True, [], [1], {}, {"seq": 1}]),
+    *({"stream": A, "upTo": seq} for seq in ["1", "", 1.5, True, [], [1], {}]),
+    *({"stream": A, "seqs": seqs} for seqs in ["1", 1, {}, ["1"], [1, None], [1.5], [True], [[1]]]),
+    *({"stream": A, "seq": 1, "epoch": epoch} for epoch in [1, 1.5, True, [], {}]),
+    *({"stream": stream, "seq": 1} for stream in [1, 1.5, True, [], [A], {}]),
+]
+NOT_OF_ONE: list[tuple[str, Facts]] = [
+    *(("hub:nack", {"delayMs": delay}) for delay in ["soon", "", True, [], {}]),
+    *((type, {"reason": reason}) for type in SETTLES[1::2] for reason in [1, 1.5, True, [], {}]),
+    *(("hub:extend", {"ms": ms}) for ms in [None, "long", "", True, [], {}]),
+    ("hub:extend", {}),
+]
+ABSURD_MAIL: list[tuple[str, Facts]] = [
+    *(
+        (type, {"ms": 1_000} | which)
+        for type in SETTLES
+        for seq in (0, -1, -(2**63), 2**31, 2**63, 2**64, HUGE)
+        for which in ({"seq": seq}, {"seqs": [seq]})
+    ),
+    *(("hub:ack", {"upTo": seq}) for seq in (0, -1, -(2**63))),
+    ("hub:nack", {"seqs": list(range(2, 50_002))}),
+    ("hub:ack", {"seqs": []}),
+    *((type, {"seq": 1, "id": "no such attempt"}) for type in ("hub:ack", "hub:nack")),
+]
+
+
+@pytest.fixture
+async def quiet(run_stage: RunStage) -> AsyncIterator[Stage]:
+    """A hub that sends nothing again by itself."""
+    mailbox = {"backoff_ms": 60_000, "backoff_cap_ms": 600_000, "ack_timeout_ms": 600_000}
+    async with run_stage(message_rate=0, mailbox=mailbox) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def owner(quiet: Stage) -> AsyncIterator[Peer]:
+    """A settling actor with one copy in its hands, which it can still settle in the end."""
+    sender, owner = await settling_pair(quiet)
+    await ask(sender, A, "precious")
+    [copy] = await take(owner, 1)
+
+    yield owner
+
+    assert copy["payload"] == "precious"
+    assert data_of(await take_until_asked(owner, sender)) == []
+    assert (await settle(owner, "hub:ack", copy))["floor"] == 1
+
+
+@pytest.mark.parametrize("type", SETTLES)
+async def test_settling_nothing_in_particular_is_refused(owner: Peer, type: str) -> None:
+    for payload in NOT_SETTLED:
+        given = {"ms": 1_000} | payload if isinstance(payload, dict) else payload
+        for pattern in ("tell", "ask"):
+            reply = await owner.reply_to(owner.send(type, given, pattern=pattern))
+            assert code_of(reply) == "internal_error", payload
+            assert reply["payload"]["retryable"] is False
+
+
+@pytest.mark.parametrize(("type", "what"), NOT_OF_ONE, ids=str)
+async def test_delays_reasons_and_times_of_the_wrong_type_are_refused(
+    owner: Peer, type: str, what: Facts
+) -> None:
+    reply = await owner.ask(type, {"stream": A, "seq": 1} | what)
 
     assert code_of(reply) == "internal_error"
+
+
+async def test_absurd_positions_settle_nothing(owner: Peer) -> None:
+    for type, what in ABSURD_MAIL:
+        reply = await owner.ask(type, {"stream": A} | what)
+        if reply["type"] == "hub:error":
+            assert code_of(reply) == "internal_error"
+        else:
+            assert (reply["payload"]["floor"], reply["payload"]["accepted"]) == (0, 0), what
+
+
+@pytest.mark.parametrize("name", ["delayMs", "ms"])
+@pytest.mark.parametrize("ms", [-1, -HUGE, 0, 0.5, 2**63, HUGE, 1e300])
+async def test_absurd_times_lose_nothing(owner: Peer, name: str, ms: float) -> None:
+    type = "hub:extend" if name == "ms" else "hub:nack"
+
+    reply = await owner.ask(type, {"stream": A, "seq": 1, name: ms})
+
+    if reply["type"] == "hub:error":
+        assert code_of(reply) == "internal_error"
+    else:
+        assert reply["payload"]["accepted"] == 1
+
+
+async def test_session_that_did_not_announce_ack_settles_nothing_and_loses_nothing(
+    quiet: Stage,
+) -> None:
+    sender, peer = await quiet.connect(), await join_durable(quiet, A)
+    await ask(sender, A, "precious")
+    [copy] = await take(peer, 1)
+
+    for type in SETTLES:
+        reply = await peer.ask(type, place_of(copy) | {"ms": 1000})
+        if reply["type"] == "hub:error":
+            assert code_of(reply) == "not_a_consumer"
+        else:
+            assert reply["payload"]["accepted"] == 0
+
+    assert data_of(await take_until_asked(peer, sender)) == []
+    await leave(peer)
+
+
+@pytest.mark.parametrize("flag", ["true", "", 1, 0, 1.5, [], [True], {}], ids=json.dumps)
+async def test_flags_of_the_wrong_type_are_refused_and_touch_no_mailbox(
+    stage: Stage, flag: Any
+) -> None:
+    peer = await stage.connect()
+    await keep_away(stage, A)
+    await ask(peer, A, "precious")
+    made = {"actorAddress": "@(local/new)", "capabilities": [], "durable": flag}
+
+    for pattern in ("tell", "ask"):
+        for payload in (made, made | {"actorAddress": A}):
+            reply = await peer.ask("hub:register", payload, pattern=pattern)
+            assert code_of(reply) == "internal_error"
+            assert reply["payload"]["retryable"] is False
+    found = await peer.ask("hub:discover", {"pattern": "*", "includeAway": flag})
+    assert code_of(found) == "internal_error"
+
+    assert await addresses(peer, includeAway=True) == [A]
+    back = await join_durable(stage, A)
+    assert data_of(await take(back, 1)) == ["precious"]
+
+
+@pytest.mark.parametrize("metadata", [None, "text", [], 7], ids=json.dumps)
+async def test_odd_metadata_of_an_ask_does_not_spoil_its_delivery(
+    stage: Stage, metadata: Any
+) -> None:
+    sender = await stage.connect()
+    await keep_away(stage, A)
+
+    reply = await sender.ask_actor(A, "note", "precious", metadata=metadata)
+
+    back = await join_durable(stage, A)
+    if reply["type"] == "hub:error":
+        code_of(reply)
+        await back.nothing_more()
+    else:
+        copies = await take(back, 1)
+        assert data_of(copies) == ["precious"]
+        assert place_of(copies[0])["seq"] == reply["payload"]["seq"] == 1
