@@ -219,14 +219,17 @@ UNKNOWN = [
 
 
 async def test_2_2_unknown_types_and_types_only_the_hub_sends_are_refused(timed: Stage) -> None:
-    peer = await timed.connect()
+    peer, target = await timed.connect(), await timed.join("@(local/b)")
+    # D43: `via` does not route either.
+    routed: dict[str, Any] = {"to": "@(local/b)", "metadata": {"via": HUB}}
 
     for type in UNKNOWN:
         for pattern in ("tell", "ask"):
-            reply = await peer.ask(type, {"acknowledged": True}, pattern=pattern)
+            reply = await peer.ask(type, {"acknowledged": True}, pattern=pattern, **routed)
             assert code_of(reply) == "internal_error"
             assert reply["payload"]["details"] == {"type": type}
     await peer.nothing_more()
+    await target.nothing_more()
 
 
 async def test_2_2_unknown_type_costs_a_token(run_stage: RunStage, clock: FakeClock) -> None:

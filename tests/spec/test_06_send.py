@@ -219,6 +219,8 @@ async def test_6_10_structural_errors_are_answered_for_both_patterns(timed: Stag
         *(TO_B | {"type": f"hub:{name}"} for name in ("disconnect", "connected", "", "anything")),
         {"to": 7, "type": "note"},
         {"to": ["@(local/b)"], "type": "note"},
+        # D22: the older form.
+        {"targetAddress": "@(local/b)", "message": {"type": "x", "payload": 1}},
     ]
 
     for payload in bad:

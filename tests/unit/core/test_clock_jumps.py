@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings.model import DispatchSettings, Settings
+from signalhub.settings.model import DispatchSettings, RegistrySettings, Settings
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
     ACTOR,
@@ -212,3 +212,49 @@ def test_a_timeout_made_shorter_does_not_wait_for_longer_ones_before_it() -> Non
     shell.pass_time(2)
 
     assert attempts(reader) == [(2, 2)]
+
+
+# Without durable topics.
+
+
+def test_renewals_are_written_though_the_clock_is_set_back() -> None:
+    shell = MemoryShell(Settings(registry=RegistrySettings(sweep_s=60.0)))
+    peer = shell.join("@(local/a)")
+    shell.pass_time(61)
+
+    shell.clock.jump(-HOUR_S)
+    peer.register()
+    registered = len(shell.written)
+    for _ in range(4):
+        peer.tell("hub:heartbeat")
+        shell.pass_time(50)
+
+    assert len(shell.written) > registered
+
+
+def test_a_clock_set_forward_hides_everybody_until_they_speak() -> None:
+    shell = MemoryShell()
+    peer = shell.join("@(local/a)")
+
+    shell.clock.jump(HOUR_S)
+    hidden = shell.hub.registry.find("@(local/a)", shell.now)
+    peer.tell("hub:heartbeat")
+
+    assert hidden is None
+    assert shell.hub.registry.find("@(local/a)", shell.now) is not None
+
+
+def test_the_next_minute_of_metrics_and_the_next_heartbeat_come_in_time() -> None:
+    shell = MemoryShell(Settings(heartbeat_push_s=5.0))
+    shell.tick()
+    peer = shell.connect()
+    peer.take()
+
+    shell.clock.jump(-HOUR_S)
+    shell.pass_time(10)
+    pushed = [one["type"] for one in peer.take()]
+    shell.pass_time(50)
+    began = peer.ask("hub:metrics")["payload"]["windowStart"]
+
+    assert pushed.count("hub:heartbeat_ack") >= 2
+    assert 0 <= shell.now - began <= 60_000
