@@ -181,12 +181,15 @@ async def test_12_bytes_beyond_the_bound_are_dropped_too() -> None:
 
 
 async def test_12_reader_that_takes_nothing_is_closed_as_slow_and_nobody_else_notices() -> None:
-    async with run_stage(message_rate=0, outbound={"stalled_s": 1.0}) as stage:
+    clock = FakeClock()
+    async with run_stage(clock, message_rate=0) as stage:
         sender, slow = await sender_and_slow(stage)
         await block(sender, SLOW)
         ask_id = sender.tell(SLOW, "question", pattern="ask")
+        await sender.nothing_more()
 
         async with bystanders(stage):
+            clock.advance(10)
             lost = await sender.reply_to(ask_id)
 
         assert lost["type"] == "hub:unknown_actor"

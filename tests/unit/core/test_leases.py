@@ -82,32 +82,6 @@ def test_the_sweep_does_not_write_what_is_no_longer_registered(is_registered_ane
     assert not is_registered_anew or shell.rows[address].version == 2
 
 
-def test_after_a_restart_a_registration_is_hidden_until_its_lease_ends_or_its_owner_is_back() -> (
-    None
-):
-    shell = MemoryShell()
-    for address in (A, "@(local/b)"):
-        shell.join(address).register()
-    successor = shell.restarted()
-    sender = successor.connect("@(local/sender)")
-
-    listed = sender.ask("hub:list_actors")["payload"]
-    broadcast = sender.ask("hub:broadcast", {"type": "t"})["payload"]
-    (soon,) = sender.send(A, pattern="ask")
-    told = sender.send(A)
-    version = successor.connect(A).register()["payload"]["version"]
-    (back,) = sender.send(A, pattern="ask")
-    successor.clock.advance(300)
-    (gone,) = sender.send("@(local/b)", pattern="ask")
-
-    assert (listed["actors"], listed["total"], broadcast["deliveredCount"]) == ([], 0, 0)
-    assert soon["payload"]["code"] == "actor_reconnecting"
-    assert soon["payload"]["retryable"] is True
-    assert told == []
-    assert version == 3
-    assert (back["type"], gone["type"]) == ("hub:delivery_ack", "hub:unknown_actor")
-
-
 def test_restored_registrations_whose_owner_stays_away_are_forgotten() -> None:
     shell = MemoryShell()
     for address in (A, "@(local/b)"):
