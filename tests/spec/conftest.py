@@ -19,6 +19,7 @@ import uvloop
 from signalhub.testing import FakeClock
 from tests.support.memory import stage as memory
 from tests.support.socket import stage as sockets
+from tests.support.socket.tokens import AUTH
 from tests.support.stage import RunStage, Stage
 from tests.support.volume import IS_SOAK
 
@@ -70,6 +71,26 @@ async def stage(run_stage: RunStage) -> AsyncIterator[Stage]:
 async def mortal(run_mortal: RunStage) -> AsyncIterator[Stage]:
     """A hub with the default settings that can be killed."""
     async with run_mortal() as stage:
+        yield stage
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The clock of `timed` and `guarded`, which only the test moves."""
+    return FakeClock()
+
+
+@pytest.fixture
+async def timed(run_stage: RunStage, clock: FakeClock) -> AsyncIterator[Stage]:
+    """A hub without a rate limit on the test's clock."""
+    async with run_stage(clock, message_rate=0) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def guarded(run_stage: RunStage, clock: FakeClock) -> AsyncIterator[Stage]:
+    """A hub that asks for tokens, on the test's clock."""
+    async with run_stage(clock, auth=AUTH) as stage:
         yield stage
 
 

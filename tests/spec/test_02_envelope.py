@@ -1,4 +1,4 @@
-"""Section 2: the eleven members, how replies are built, and what malformed input gets."""
+"""Section 2 and ruling 10: the eleven members, how replies are built, and malformed input."""
 
 from __future__ import annotations
 
@@ -9,85 +9,65 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.support.socket.peer import HUB
-from tests.support.socket.stage import InProcess, code_of, run_stage
+from tests.support.peer import HUB, Envelope, Peer, code_of
+from tests.support.stage import RunStage, Stage
 
-
-@pytest.fixture
-def stage(socket_stage: InProcess) -> InProcess:
-    return socket_stage
-
-
-MEMBERS = (
-    "id",
-    "from",
-    "to",
-    "type",
-    "payload",
-    "pattern",
-    "correlationId",
-    "timestamp",
-    "metadata",
-    "ttl",
-    "signature",
-)
 NOT_A_STRING: list[Any] = [None, 7, 1.5, True, [], {}]
-NOT_A_NUMBER: list[Any] = [None, "7", True, [], {}]
-
+NOT_A_NUMBER: list[Any] = ["7", True, [], {}]
+NOT_EXACT = [2**53 + 2, 1e300, -1e300, 10**40]
+LONG = "@(" + "x" * 300 + ")"
 WRONG: dict[str, list[Any]] = {
-    "id": NOT_A_STRING,
-    "from": [*NOT_A_STRING, "", "someone", "(a/b)", "@a/b", " @(a/b)"],
-    "to": [*NOT_A_STRING, "", "hub", "@[a/b]"],
-    "type": NOT_A_STRING,
-    "pattern": ["", "shout", "TELL", None, 1, []],
-    "timestamp": NOT_A_NUMBER,
-    "correlationId": [7, True, [], {}],
-    "ttl": ["7", True, [], {}],
-    "signature": [7, True, [], {}],
+    "id": [..., *NOT_A_STRING, "x" * 257],
+    "from": [..., *NOT_A_STRING, "", "someone", "(a/b)", "@a/b", " @(a/b)", LONG],
+    "to": [..., *NOT_A_STRING, "", "hub", "@[a/b]", LONG],
+    "type": [..., *NOT_A_STRING, "x" * 257],
+    "pattern": [..., "", "shout", "TELL", None, 1, []],
+    "timestamp": [..., None, *NOT_A_NUMBER, *NOT_EXACT],
+    "correlationId": [..., 7, True, [], {}],
+    "ttl": [..., *NOT_A_NUMBER, *NOT_EXACT],
+    "signature": [..., 7, True, [], {}],
 }
-REQUIRED = [name for name in MEMBERS if name not in ("payload", "metadata")]
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_2_member_that_is_missing_or_of_the_wrong_type_is_refused_and_the_socket_stays(
+    timed: Stage, name: str
+) -> None:
+    peer = await timed.connect()
+
+    for value in WRONG[name]:
+        peer.send("hub:heartbeat", {"timestamp": 1}, **{name: value})
+        reply = await peer.receive()
+        assert code_of(reply) == "internal_error", value
+        assert reply["payload"]["retryable"] is False
+        assert name in reply["payload"]["message"]
+    await peer.nothing_more()
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name, values in WRONG.items() for value in values],
-    ids=json.dumps,
+    "members",
+    [
+        {"payload": ...},
+        {"metadata": ...},
+        {"color": "red", "nested": {"a": [1]}},
+        *({"timestamp": number} for number in (0, -1, 1.5, 2**53)),
+        *({"id": text} for text in ("", "1", "not a uuid", "ünï¢ode", 'quo"te\\', "x" * 256)),
+        {"to": "@(anything/else)"},
+    ],
+    ids=lambda members: str(members)[:30],
 )
-async def test_2_member_of_the_wrong_type_is_refused_and_the_socket_stays(
-    stage: InProcess, name: str, value: object
-) -> None:
+async def test_2_everything_else_is_accepted(stage: Stage, members: dict[str, Any]) -> None:
     peer = await stage.connect()
 
-    peer.send("hub:heartbeat", {"timestamp": 1}, **{name: value})
+    message_id = peer.send("hub:queue_stats", **members)
 
-    assert code_of(await peer.receive()) == "internal_error"
-    await peer.nothing_more()
-
-
-@pytest.mark.parametrize("name", REQUIRED)
-async def test_2_required_member_must_be_present(stage: InProcess, name: str) -> None:
-    peer = await stage.connect()
-
-    peer.send("hub:heartbeat", {"timestamp": 1}, **{name: ...})
-
-    assert code_of(await peer.receive()) == "internal_error"
-    await peer.nothing_more()
+    # The peer itself checks that exactly the eleven members arrive.
+    assert (await peer.receive("hub:queue_stats_response"))["correlationId"] == message_id
 
 
-@pytest.mark.parametrize("name", ["payload", "metadata"])
-async def test_2_payload_and_metadata_are_not_part_of_the_basic_check(
-    stage: InProcess, name: str
-) -> None:
-    peer = await stage.connect()
-
-    reply = await peer.ask("hub:queue_stats", **{name: ...})
-
-    assert reply["type"] == "hub:queue_stats_response"
-
-
-@pytest.mark.parametrize("metadata", [None, [], [1, 2], "text", 7], ids=json.dumps)
+@pytest.mark.parametrize("metadata", [None, [], [1, {"via": 1}], "text", 7], ids=json.dumps)
 async def test_2_metadata_that_is_no_object_is_ignored_and_replaced_in_the_copy(
-    stage: InProcess, metadata: object
+    stage: Stage, metadata: object
 ) -> None:
     sender, target = await stage.connect(), await stage.join("@(local/b)")
 
@@ -97,174 +77,163 @@ async def test_2_metadata_that_is_no_object_is_ignored_and_replaced_in_the_copy(
     assert heard["metadata"] == {"forwarded": True, "via": HUB, "originalMessageId": message_id}
 
 
-async def test_2_unknown_extra_members_are_ignored(stage: InProcess) -> None:
-    sender, target = await stage.connect(), await stage.join("@(local/b)")
+@pytest.mark.also_over_sockets
+async def test_2_1_reply_is_built_as_the_specification_says(timed: Stage, clock: FakeClock) -> None:
+    owner, peer = await timed.join("@(local/a)"), await timed.connect()
+    clock.advance(3)
 
-    sender.tell("@(local/b)", "note", 1, color="red", nested={"a": [1]})
+    replies = [
+        await peer.ask("hub:queue_stats", sender="@(local/a)", id=f"my-{pattern}", pattern=pattern)
+        for pattern in ("tell", "ask")
+    ]
 
-    # The peer itself checks that exactly the eleven members arrive.
-    assert (await target.receive("note"))["payload"] == 1
-
-
-@pytest.mark.parametrize("timestamp", [0, -1, 1.5, 2**53])
-async def test_2_any_number_is_a_timestamp(stage: InProcess, timestamp: float) -> None:
-    peer = await stage.connect()
-
-    reply = await peer.ask("hub:queue_stats", timestamp=timestamp)
-
-    assert reply["type"] == "hub:queue_stats_response"
-
-
-@pytest.mark.parametrize("name", ["timestamp", "ttl"])
-@pytest.mark.parametrize("number", [2**53 + 2, 1e300, -1e300, 10**40])
-async def test_2_number_that_arithmetic_would_round_is_refused(
-    stage: InProcess, name: str, number: float
-) -> None:
-    peer = await stage.connect()
-
-    reply = await peer.ask("hub:queue_stats", **{name: number})
-
-    assert code_of(reply) == "internal_error"
-    await peer.nothing_more()
-
-
-@pytest.mark.parametrize("message_id", ["", "1", "not a uuid", "ünï¢ode", 'quo"te\\', "x" * 256])
-async def test_2_any_string_is_an_id_and_comes_back_as_it_was(
-    stage: InProcess, message_id: str
-) -> None:
-    peer = await stage.connect()
-
-    reply = await peer.ask("hub:queue_stats", id=message_id)
-
-    assert reply["type"] == "hub:queue_stats_response"
-    assert reply["correlationId"] == message_id
-
-
-async def test_2_1_reply_is_built_as_the_specification_says() -> None:
-    clock = FakeClock()
-    async with run_stage(clock) as stage:
-        peer = await stage.connect()
-        clock.advance(3)
-
-        reply = await peer.ask("hub:queue_stats", sender="@(never/registered)", id="my-id")
-
-    assert uuid.UUID(reply["id"]).version == 4
-    assert reply["from"] == HUB
-    assert reply["to"] == "@(never/registered)"
-    assert reply["pattern"] == "tell"
-    assert reply["correlationId"] == "my-id"
-    assert reply["timestamp"] == clock.now_ms()
-    assert reply["metadata"] == {}
-    assert reply["ttl"] is None
-    assert reply["signature"] is None
-
-
-@pytest.mark.parametrize("pattern", ["tell", "ask"])
-async def test_2_1_reply_is_a_tell_whatever_the_pattern(stage: InProcess, pattern: str) -> None:
-    peer = await stage.connect()
-
-    reply = await peer.ask("hub:discover", {"pattern": "*"}, pattern=pattern)
-
-    assert reply["type"] == "hub:discovered"
-    assert reply["pattern"] == "tell"
-
-
-async def test_2_1_reply_goes_to_the_socket_the_request_came_from(stage: InProcess) -> None:
-    owner, other = await stage.join("@(local/a)"), await stage.connect()
-
-    reply = await other.ask("hub:queue_stats", sender="@(local/a)")
-
-    assert reply["to"] == "@(local/a)"
+    for pattern, reply in zip(("tell", "ask"), replies, strict=True):
+        assert uuid.UUID(reply["id"]).version == 4
+        assert reply | {"id": "", "payload": None} == {
+            "id": "",
+            "from": HUB,
+            "to": "@(local/a)",
+            "type": "hub:queue_stats_response",
+            "payload": None,
+            "pattern": "tell",
+            "correlationId": f"my-{pattern}",
+            "timestamp": clock.now_ms(),
+            "metadata": {},
+            "ttl": None,
+            "signature": None,
+        }
+    assert replies[0]["id"] != replies[1]["id"]
+    # It goes to the socket of the request, whoever owns the address.
     await owner.nothing_more()
 
 
-async def test_2_1_every_reply_has_an_id_of_its_own(stage: InProcess) -> None:
-    peer = await stage.connect()
+async def answer_to(peer: Peer, text: str) -> Envelope:
+    peer.send_text(text)
+    return await peer.receive()
 
-    replies = [await peer.ask("hub:queue_stats") for _ in range(20)]
 
-    assert len({reply["id"] for reply in replies}) == 20
+NOT_JSON = [
+    *("", " ", "hello", "{", '{"id":', "[1,", "[1,]", "[1 2]", "{'id':1}", "{} {}", '{"a" 1}'),
+    *('{"id":"1"', '{"id":"1",}', '{"id":1}}', "NaN", "Infinity", '{"x":-Infinity}', "undefined"),
+    *("-", "01", "+1", ".5", "1.", "0x10", "1_000", '"\\x"', '"\n"', "\x00", "<xml/>"),
+    *("GET / HTTP/1.1\r\n\r\n", "x" * 100_000),
+]
+
+
+@pytest.mark.parametrize("text", NOT_JSON, ids=lambda text: repr(text)[:20])
+async def test_2_2_frame_that_is_not_json_is_told_so_and_closed_with_1011(
+    stage: Stage, text: str
+) -> None:
+    peer, other = await stage.join("@(local/a)"), await stage.connect()
+
+    reply = await answer_to(peer, text)
+
+    assert code_of(reply) == "malformed_message"
+    assert reply["payload"]["retryable"] is False
+    assert (reply["to"], reply["correlationId"]) == ("@(local/a)", None)
+    assert await peer.until_closed() == 1011
+    assert peer.close_reason == "not JSON"
+    assert (await other.ask_actor("@(local/a)", "note"))["type"] == "hub:unknown_actor"
+
+
+@pytest.mark.parametrize("member", ["timestamp", "ttl", "payload", "metadata"])
+async def test_2_2_numbers_that_are_not_json_are_told_so_and_closed(
+    stage: Stage, member: str
+) -> None:
+    for number in ("NaN", "Infinity", "-Infinity", "+1", ".5", "1.", "0x10", "1_000"):
+        peer = await stage.connect()
+        message = json.dumps(peer.envelope("hub:heartbeat", None, **{member: "HERE"}))
+
+        reply = await answer_to(peer, message.replace('"HERE"', number))
+
+        assert code_of(reply) == "malformed_message", number
+        assert await peer.until_closed() == 1011
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", " ", "hello", "{", '{"id":', "[1,", "{'id':1}", "NaN", "Infinity", "{} {}"],
+    "text", ["null", "7", "1.5", "true", '"text"', "[]", "[{}]", "{}", '{"id":5,"from":[]}']
 )
-async def test_2_2_frame_that_is_not_json_is_told_so_and_closed_with_1011(
-    stage: InProcess, text: str
-) -> None:
-    peer = await stage.connect()
-
-    peer.send_text(text)
-
-    reply = await peer.receive()
-    assert code_of(reply) == "malformed_message"
-    assert reply["correlationId"] is None
-    assert reply["to"] == peer.sender
-    assert await peer.until_closed() == 1011
-
-
-@pytest.mark.parametrize("text", ["null", "7", "1.5", "true", '"text"', "[]", "[{}]", "{}"])
 async def test_2_2_json_that_is_no_envelope_is_refused_and_the_socket_stays(
-    stage: InProcess, text: str
+    stage: Stage, text: str
 ) -> None:
-    peer = await stage.connect()
+    peer = await stage.join("@(local/a)")
 
-    peer.send_text(text)
+    reply = await answer_to(peer, text)
 
-    reply = await peer.receive()
     assert code_of(reply) == "internal_error"
-    assert reply["correlationId"] is None
+    assert (reply["to"], reply["correlationId"]) == ("@(local/a)", None)
     await peer.nothing_more()
 
 
-async def test_2_2_refusal_copies_sender_and_id_of_the_bad_frame(stage: InProcess) -> None:
-    peer = await stage.connect()
-
-    peer.send_text('{"id":"bad-1","from":"@(odd/one)","type":7}')
-
-    reply = await peer.receive()
-    assert code_of(reply) == "internal_error"
-    assert reply["to"] == "@(odd/one)"
-    assert reply["correlationId"] == "bad-1"
-
-
-async def test_2_2_refusal_without_a_sender_goes_to_the_identity(stage: InProcess) -> None:
-    peer = await stage.connect("@(local/me)")
-
-    peer.send_text('{"type":7}')
-
-    assert (await peer.receive())["to"] == "@(local/me)"
-
-
-async def test_2_2_refusal_before_hello_is_a_complete_envelope_all_the_same(
-    stage: InProcess,
+async def test_2_2_refusal_names_sender_and_message_as_far_as_they_can_be_read(
+    stage: Stage,
 ) -> None:
     peer = await stage.dial()
 
-    peer.send_text('{"type":7}')
+    before_hello = await answer_to(peer, '{"type":7}')
+    both = await answer_to(peer, '{"id":"bad-1","from":"@(odd/one)","type":7}')
 
-    reply = await peer.receive()
-    assert code_of(reply) == "internal_error"
-    assert reply["to"].startswith("@(")
+    assert code_of(before_hello) == code_of(both) == "internal_error"
+    assert before_hello["to"].startswith("@(")
+    assert (both["to"], both["correlationId"]) == ("@(odd/one)", "bad-1")
 
 
-@pytest.mark.parametrize("type", ["hub:nonsense", "hub:", "note", "", "hub:pause", "hub:connected"])
-async def test_2_2_unknown_type_is_refused_and_the_socket_stays(
-    stage: InProcess, type: str
+@pytest.mark.parametrize(
+    ("members", "is_refused"),
+    [
+        ('"timestamp":1e999,"ttl":null', True),
+        ('"timestamp":0,"ttl":-1e999', True),
+        ('"timestamp":' + "9" * 5_000 + ',"ttl":null', True),
+        ('"timestamp":' + "9" * 400 + ',"ttl":0.5', True),
+        ('"timestamp":-' + "9" * 400 + ',"ttl":0.5', True),
+        ('"timestamp":1e308,"ttl":1e308', True),
+        ('"timestamp":0,"ttl":null,"payload":[1e999]', False),
+        ('"timestamp":0,"ttl":null,"payload":[' + "9" * 5_000 + "]", False),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+async def test_2_2_number_out_of_range_is_json_and_keeps_the_socket(
+    stage: Stage, members: str, is_refused: bool
 ) -> None:
     peer = await stage.connect()
 
-    for pattern in ("tell", "ask"):
-        message_id = peer.send(type, pattern=pattern)
-        reply = await peer.receive()
-        assert code_of(reply) == "internal_error"
-        assert reply["correlationId"] == message_id
+    for type in ("hub:heartbeat", "hub:send", "hub:publish", "hub:broadcast"):
+        message = peer.envelope(type, ..., timestamp=..., ttl=..., pattern="ask")
+        reply = await answer_to(peer, json.dumps(message)[:-1] + f",{members}}}")
+
+        assert reply["correlationId"] == message["id"]
+        assert reply["type"] == "hub:error" or not is_refused
     await peer.nothing_more()
 
 
-async def test_2_2_unknown_type_costs_a_token() -> None:
-    async with run_stage(FakeClock(), message_rate=1, message_burst=2) as stage:
+UNKNOWN = [
+    *("hub:nonsense", "hub:", "note", "", "app:hello", "hub:pause", "hub:resume"),
+    *("hub:connected", "hub:heartbeat_ack", "hub:disconnect_ack", "hub:token_refreshed"),
+    *("hub:registered", "hub:unregistered", "hub:renewed", "hub:discovered", "hub:actor_list"),
+    *("hub:discovery_result", "hub:delivery_ack", "hub:broadcast_ack", "hub:subscribed"),
+    *("hub:unsubscribed", "hub:published", "hub:topic_message", "hub:queue_stats_response"),
+    *("hub:metrics_response", "hub:error", "hub:unknown_actor", "hub:unauthorized"),
+    *("hub:rate_limited", "hub:version_mismatch", "hub:message_too_large"),
+    *("hub:secret_issued", "hub:secret_rotated"),
+]
+
+
+async def test_2_2_unknown_types_and_types_only_the_hub_sends_are_refused(timed: Stage) -> None:
+    peer, target = await timed.connect(), await timed.join("@(local/b)")
+    # D43: `via` does not route either.
+    routed: dict[str, Any] = {"to": "@(local/b)", "metadata": {"via": HUB}}
+
+    for type in UNKNOWN:
+        for pattern in ("tell", "ask"):
+            reply = await peer.ask(type, {"acknowledged": True}, pattern=pattern, **routed)
+            assert code_of(reply) == "internal_error"
+            assert reply["payload"]["details"] == {"type": type}
+    await peer.nothing_more()
+    await target.nothing_more()
+
+
+async def test_2_2_unknown_type_costs_a_token(run_stage: RunStage, clock: FakeClock) -> None:
+    async with run_stage(clock, message_rate=1, message_burst=2) as stage:
         peer = await stage.connect()
 
         codes = [code_of(await peer.ask("hub:nonsense")) for _ in range(3)]

@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.support.socket.peer import HUB, Closed, Peer
-from tests.support.socket.stage import InProcess, addresses, code_of, run_stage, until_gone
-
-
-@pytest.fixture
-def stage(socket_stage: InProcess) -> InProcess:
-    return socket_stage
-
+from tests.support.peer import HUB, Closed, Peer, code_of
+from tests.support.socket.stage import InProcess
+from tests.support.stage import Stage, addresses, until_gone
 
 BEFORE_HELLO = [
     ("hub:heartbeat", {"timestamp": 1}),
@@ -31,172 +26,153 @@ BEFORE_HELLO = [
     ("hub:refresh_token", {"token": "x"}),
     ("hub:disconnect", None),
     ("hub:nonsense", None),
+    ("app:anything", None),
 ]
 
 
-async def test_4_1_session_ids_are_unique_and_stay_with_their_socket(stage: InProcess) -> None:
+async def identity_of(peer: Peer) -> str:
+    """Where the hub sends what is no reply: the identity of the session."""
+    peer.send_text("{}")
+    return (await peer.receive("hub:error"))["to"]
+
+
+async def subscribers(peer: Peer, topic: str) -> int:
+    """How many hear the topic."""
+    reply = await peer.ask("hub:publish", {"topic": topic, "type": "note", "data": 1})
+    return int(reply["payload"]["subscriberCount"])
+
+
+async def test_4_1_session_ids_are_unique_and_stay_with_their_socket(stage: Stage) -> None:
     peers = [await stage.dial() for _ in range(5)]
 
-    replies = [await peer.connect() for peer in peers]
-    again = [await peer.connect() for peer in peers]
+    ids = [(await peer.connect())["payload"]["sessionId"] for peer in peers]
+    again = [(await peer.connect())["payload"]["sessionId"] for peer in peers]
 
-    ids = [reply["payload"]["sessionId"] for reply in replies]
     assert len(set(ids)) == 5
     assert all(session_id.startswith("session-") for session_id in ids)
-    assert [reply["payload"]["sessionId"] for reply in again] == ids
+    assert again == ids
 
 
-@pytest.mark.parametrize(("type", "payload"), BEFORE_HELLO)
-async def test_4_2_nothing_but_connect_is_served_before_hello(
-    stage: InProcess, type: str, payload: object
-) -> None:
-    bystander = await stage.join("@(local/b)")
-    peer = await stage.dial()
+@pytest.mark.also_over_sockets
+async def test_4_2_nothing_but_connect_is_served_before_hello(stage: Stage) -> None:
+    bystander, peer = await stage.join("@(local/b)"), await stage.dial()
 
-    for pattern in ("tell", "ask"):
-        reply = await peer.ask(type, payload, pattern=pattern)
-        assert code_of(reply) == "unauthorized"
+    for type, payload in BEFORE_HELLO:
+        for pattern in ("tell", "ask"):
+            reply = await peer.ask(type, payload, pattern=pattern)
+            assert code_of(reply) == "unauthorized", type
 
     assert (await peer.connect())["type"] == "hub:connected"
     assert await addresses(peer) == ["@(local/b)"]
     await bystander.nothing_more()
 
 
-async def test_4_2_refused_hello_leaves_the_socket_open_for_another(stage: InProcess) -> None:
-    peer = await stage.dial()
-
-    assert code_of(await peer.connect(protocolVersion="9.0.0")) == "version_mismatch"
-    assert code_of(await peer.ask("hub:discover", {"pattern": "*"})) == "unauthorized"
-    assert (await peer.connect())["type"] == "hub:connected"
-
-
-async def test_4_3_identity_is_the_sender_of_the_hello(stage: InProcess) -> None:
-    peer = await stage.dial()
-
-    reply = await peer.ask(
-        "hub:connect",
-        metadata={"protocolVersion": "0.1.0", "capabilities": ["send"]},
-        sender="@(browser/actor-7)",
-    )
-
-    assert reply["metadata"]["actorIdentity"] == "@(browser/actor-7)"
-
-
-async def test_4_3_repeated_hello_resets_the_identity_and_keeps_the_session(
-    stage: InProcess,
+async def test_4_3_identity_is_the_sender_of_the_last_hello_until_something_is_registered(
+    stage: Stage,
 ) -> None:
     peer = await stage.dial()
-    peer.sender = "@(local/first)"
-    first = await peer.connect()
-    await peer.register("@(local/actor)")
+    names = []
 
-    peer.sender = "@(local/second)"
-    second = await peer.connect()
+    for name in ("@(local/first)", "@(local/second)"):
+        peer.sender = name
+        assert (await peer.connect())["metadata"]["actorIdentity"] == name
+        names.append(await identity_of(peer))
+    for address in ("@(local/a)", "@(local/b)", "@(local/a)"):
+        await peer.register(address)
+        names.append(await identity_of(peer))
+    peer.sender = "@(local/third)"
+    await peer.connect()
+    names.append(await identity_of(peer))
 
-    assert second["payload"]["sessionId"] == first["payload"]["sessionId"]
-    assert second["metadata"]["actorIdentity"] == "@(local/second)"
-    assert await addresses(peer) == ["@(local/actor)"]
+    assert names == [
+        *("@(local/first)", "@(local/second)"),
+        *("@(local/a)", "@(local/b)", "@(local/a)"),
+        "@(local/third)",
+    ]
+    assert await addresses(peer) == ["@(local/a)", "@(local/b)"]
 
 
-async def test_4_3_one_session_may_register_many_addresses(stage: InProcess) -> None:
+async def test_4_3_session_that_leaves_its_address_goes_by_the_one_before(stage: Stage) -> None:
+    peer = await stage.connect("@(local/hello)")
+    for address in ("@(local/one)", "@(local/two)", "@(local/three)"):
+        await peer.register(address)
+
+    names = []
+    for address in ("@(local/two)", "@(local/three)", "@(local/one)"):
+        await peer.ask("hub:unregister", {"actorAddress": address})
+        names.append(await identity_of(peer))
+    await stage.join("@(local/three)")
+
+    assert names == ["@(local/three)", "@(local/one)", "@(local/hello)"]
+    # Whoever registers the address next does not take this session's place.
+    await peer.nothing_more()
+
+
+async def test_4_3_one_session_may_register_many_addresses(stage: Stage) -> None:
     sender, peer = await stage.connect(), await stage.connect()
     names = [f"@(local/actor-{number})" for number in range(5)]
     for name in names:
-        assert (await peer.register(name))["type"] == "hub:registered"
+        await peer.register(name)
 
-    for name in names:
+    for name in reversed(names):
         sender.tell(name, "note", name)
 
-    for name in names:
+    for name in reversed(names):
         heard = await peer.receive("note")
         assert heard["to"] == heard["payload"] == name
 
 
-async def test_4_3_subscription_belongs_to_the_sender_if_this_session_registered_it(
-    stage: InProcess,
+@pytest.mark.parametrize(
+    ("sender", "heard_as"),
+    [("@(local/x)", "@(local/x)"), ("@(never/registered)", "@(local/y)")],
+    ids=["registered here", "stranger"],
+)
+async def test_4_3_subscription_belongs_to_the_sender_if_registered_here_else_to_the_identity(
+    stage: Stage, sender: str, heard_as: str
 ) -> None:
     peer = await stage.connect()
     await peer.register("@(local/x)")
     await peer.register("@(local/y)")
 
-    await peer.ask("hub:subscribe", {"topic": "news"}, sender="@(local/x)")
-    peer.send("hub:publish", {"topic": "news", "type": "note", "data": 1})
+    await peer.ask("hub:subscribe", {"topic": "news"}, sender=sender)
 
-    assert (await peer.receive("note"))["to"] == "@(local/x)"
-
-
-async def test_4_3_subscription_of_a_stranger_belongs_to_the_identity(stage: InProcess) -> None:
-    peer = await stage.join("@(local/x)")
-
-    await peer.ask("hub:subscribe", {"topic": "news"}, sender="@(never/registered)")
-    peer.send("hub:publish", {"topic": "news", "type": "note", "data": 1})
-
-    assert (await peer.receive("note"))["to"] == "@(local/x)"
+    assert await subscribers(peer, "news") == 1
+    assert (await peer.receive("note"))["to"] == heard_as
 
 
-async def test_4_3_sender_is_taken_as_sent_without_authentication(stage: InProcess) -> None:
-    target, sender = await stage.join("@(local/b)"), await stage.join("@(local/a)")
-
-    sender.tell("@(local/b)", "note", 1, sender="@(somebody/else)")
-
-    assert (await target.receive("note"))["from"] == "@(somebody/else)"
-
-
+@pytest.mark.also_over_sockets
 async def test_4_4_last_registration_wins_and_the_old_session_is_told_before_the_close(
-    stage: InProcess,
+    stage: Stage,
 ) -> None:
-    old = await stage.join("@(local/a)", "old")
+    old, third = await stage.join("@(local/a)", "old"), await stage.join("@(local/b)")
+    for peer in (old, third):
+        await peer.ask("hub:subscribe", {"topic": "news"})
+    by_name_only = await stage.connect("@(local/a)")
+    # A hello alone evicts nobody.
+    await old.nothing_more()
+    await by_name_only.nothing_more()
 
     new = await stage.join("@(local/a)", "new")
 
-    notice = await old.receive("hub:disconnect")
-    assert notice["from"] == HUB
-    assert notice["to"] == "@(local/a)"
-    assert notice["correlationId"] is None
-    assert notice["payload"]["reason"] == "duplicate_connection"
-    assert notice["payload"]["message"]
-    assert await old.until_closed() == 1000
-    with pytest.raises(Closed):
-        await old.receive()
-    reply = await new.ask("hub:discover", {"pattern": "*"})
-    assert reply["payload"]["actors"] == [{"address": "@(local/a)", "capabilities": ["new"]}]
+    for peer in (old, by_name_only):
+        notice = await peer.receive("hub:disconnect")
+        assert (notice["from"], notice["to"]) == (HUB, "@(local/a)")
+        assert notice["correlationId"] is None
+        assert notice["payload"]["reason"] == "duplicate_connection"
+        assert notice["payload"]["message"]
+        assert await peer.until_closed() == 1000
+        with pytest.raises(Closed):
+            await peer.receive()
+    found = await new.ask("hub:discover", {"pattern": "local/a"})
+    assert found["payload"]["actors"] == [{"address": "@(local/a)", "capabilities": ["new"]}]
+    # Its subscriptions are gone; those of others are not.
+    assert await subscribers(new, "news") == 1
+    assert (await third.receive("note"))["payload"] == 1
 
 
-async def test_4_4_identity_from_the_hello_is_evicted_too(stage: InProcess) -> None:
-    old = await stage.connect("@(local/a)")
-
-    await stage.join("@(local/a)")
-
-    assert (await old.receive("hub:disconnect"))["payload"]["reason"] == "duplicate_connection"
-    assert await old.until_closed() == 1000
-
-
-async def test_4_4_hello_alone_evicts_nobody(stage: InProcess) -> None:
-    owner = await stage.join("@(local/a)")
-
-    other = await stage.connect("@(local/a)")
-
-    await owner.nothing_more()
-    await other.nothing_more()
-
-
-async def test_4_4_sessions_with_other_addresses_are_not_disturbed(stage: InProcess) -> None:
-    first, second = await stage.join("@(local/b)"), await stage.join("@(local/c)")
-    await first.ask("hub:subscribe", {"topic": "news"})
-    old = await stage.join("@(local/a)")
-
-    await stage.join("@(local/a)")
-    await old.until_closed()
-
-    second.tell("@(local/b)", "note", 1)
-    second.send("hub:publish", {"topic": "news", "type": "news", "data": 2})
-    assert (await first.receive("note"))["payload"] == 1
-    assert (await first.receive("news"))["payload"] == 2
-
-
-async def test_4_4_messages_go_to_the_new_session_at_once(stage: InProcess) -> None:
-    sender, old = await stage.connect(), await stage.join("@(local/a)")
-    new = await stage.connect()
+async def test_4_4_messages_go_to_the_new_session_at_once(timed: Stage) -> None:
+    sender, old = await timed.connect(), await timed.join("@(local/a)")
+    new = await timed.connect()
 
     for number in range(50):
         sender.tell("@(local/a)", "note", number)
@@ -219,12 +195,12 @@ async def notes_until(peer: Peer, type: str) -> list[int]:
 
 
 async def test_4_4_old_socket_that_does_not_answer_the_close_delays_nobody(
-    stage: InProcess,
+    socket_stage: InProcess,
 ) -> None:
-    old = await stage.join("@(local/a)")
+    old = await socket_stage.join("@(local/a)")
     old.answers_close = False
 
-    new = await stage.join("@(local/a)")
+    new = await socket_stage.join("@(local/a)")
 
     assert (await new.ask_actor("@(local/a)", "note"))["type"] == "hub:delivery_ack"
     assert await old.close_frame() == 1000
@@ -232,7 +208,7 @@ async def test_4_4_old_socket_that_does_not_answer_the_close_delays_nobody(
     await old.until_closed()
 
 
-async def test_4_4_refused_registration_evicts_nobody(stage: InProcess) -> None:
+async def test_4_4_refused_registration_evicts_nobody(stage: Stage) -> None:
     owner, other = await stage.join("@(local/a)"), await stage.connect()
 
     for payload in (
@@ -247,51 +223,45 @@ async def test_4_4_refused_registration_evicts_nobody(stage: InProcess) -> None:
     assert (await other.ask_actor("@(local/a)", "note"))["type"] == "hub:delivery_ack"
 
 
-async def test_4_4_old_owner_that_goes_by_another_name_stays(stage: InProcess) -> None:
-    owner, other = await stage.join("@(local/a)"), await stage.connect()
+async def test_4_4_old_owner_that_goes_by_another_name_stays_but_has_lost_the_address(
+    stage: Stage,
+) -> None:
+    owner, other = await stage.connect(), await stage.connect()
+    token = (await owner.register("@(local/a)"))["payload"]["renewalToken"]
     await owner.register("@(local/b)")
 
     reply = await other.register("@(local/a)")
 
     assert reply["payload"]["version"] == 2
-    await owner.nothing_more()
     owner.tell("@(local/a)", "note", 1)
     owner.tell("@(local/b)", "note", 2)
     assert (await other.receive("note"))["payload"] == 1
     assert (await owner.receive("note"))["payload"] == 2
-
-
-async def test_4_4_old_owner_has_no_power_over_what_it_lost(stage: InProcess) -> None:
-    owner, other = await stage.connect(), await stage.connect()
-    token = (await owner.register("@(local/a)"))["payload"]["renewalToken"]
-    await owner.register("@(local/b)")
-    await other.register("@(local/a)")
-
     owner.send("hub:unregister", {"actorAddress": "@(local/a)"})
     refused = await owner.ask("hub:renew", {"renewalToken": token}, sender="@(local/a)")
-    await owner.ask("hub:disconnect")
-
     assert code_of(refused) == "unauthorized"
+    await owner.ask("hub:disconnect")
     assert await addresses(other) == ["@(local/a)"]
     assert (await other.ask_actor("@(local/a)", "note"))["type"] == "hub:delivery_ack"
 
 
-async def test_4_4_registering_again_on_the_same_session_is_no_duplicate(stage: InProcess) -> None:
+async def test_4_4_registering_again_on_the_same_session_is_no_duplicate(stage: Stage) -> None:
     peer = await stage.connect()
-    first = await peer.register("@(local/a)", "old")
+    first = (await peer.register("@(local/a)", "old"))["payload"]
     await peer.ask("hub:subscribe", {"topic": "news"})
 
-    second = await peer.register("@(local/a)", "new")
+    second = (await peer.register("@(local/a)", "new"))["payload"]
+    await peer.register("@(local/b)")
 
-    assert second["payload"]["version"] == first["payload"]["version"] + 1
-    assert second["payload"]["renewalToken"] != first["payload"]["renewalToken"]
-    peer.send("hub:publish", {"topic": "news", "type": "note", "data": 1})
-    assert (await peer.receive("note"))["payload"] == 1
+    assert second["version"] == first["version"] + 1
+    assert second["renewalToken"] != first["renewalToken"]
+    assert await subscribers(peer, "news") == 1
 
 
-@pytest.mark.parametrize("how", ["disconnect", "close frame", "hang up", "abort"])
+@pytest.mark.also_over_sockets
+@pytest.mark.parametrize("how", ["disconnect", "close", "hang_up", "abort"])
 async def test_4_5_whoever_leaves_takes_registrations_and_subscriptions_along(
-    stage: InProcess, how: str
+    stage: Stage, how: str
 ) -> None:
     stays, leaves = await stage.join("@(local/stays)"), await stage.connect()
     await leaves.ask("hub:subscribe", {"topic": "early"})
@@ -299,30 +269,23 @@ async def test_4_5_whoever_leaves_takes_registrations_and_subscriptions_along(
         await leaves.register(address)
         await leaves.ask("hub:subscribe", {"topic": "news"})
 
-    match how:
-        case "disconnect":
-            await leaves.ask("hub:disconnect")
-        case "close frame":
-            leaves.close()
-        case "hang up":
-            leaves.hang_up()
-        case _:
-            leaves.abort()
+    if how == "disconnect":
+        await leaves.ask("hub:disconnect")
+    else:
+        getattr(leaves, how)()
 
     await until_gone(stays, "@(local/b)")
     assert await addresses(stays) == ["@(local/stays)"]
-    for topic in ("early", "news"):
-        reply = await stays.ask("hub:publish", {"topic": topic, "type": "note", "data": 1})
-        assert reply["payload"]["subscriberCount"] == 0
+    assert [await subscribers(stays, topic) for topic in ("early", "news")] == [0, 0]
     assert (await stays.ask_actor("@(local/a)", "note"))["type"] == "hub:unknown_actor"
 
 
 async def test_4_5_disconnect_followed_by_an_immediate_close_harms_nobody(
-    stage: InProcess,
+    socket_stage: InProcess,
 ) -> None:
-    stays = await stage.join("@(local/stays)")
+    stays = await socket_stage.join("@(local/stays)")
     for number in range(10):
-        leaves = await stage.join(f"@(local/leaves-{number})")
+        leaves = await socket_stage.join(f"@(local/leaves-{number})")
         leaves.send("hub:disconnect")
         leaves.close()
         leaves.hang_up()
@@ -332,13 +295,14 @@ async def test_4_5_disconnect_followed_by_an_immediate_close_harms_nobody(
     assert await addresses(stays) == ["@(local/stays)"]
 
 
-async def test_4_6_idle_session_is_never_dropped() -> None:
-    clock = FakeClock()
-    async with run_stage(clock, hello_s=0.2) as stage:
-        idle = await stage.connect()
-        # The hub's own timers run while this socket waits for its deadline.
-        for _ in range(3):
-            clock.advance(600)
-            await (await stage.dial()).until_closed()
+async def test_4_6_idle_session_is_never_dropped_and_hears_nothing(
+    timed: Stage, clock: FakeClock
+) -> None:
+    idle = await timed.connect()
 
-        await idle.nothing_more()
+    for _ in range(3):
+        await timed.pass_time(600)
+    clock.advance(86_400)
+    await timed.pass_time(1)
+
+    await idle.nothing_more()

@@ -1,4 +1,4 @@
-"""Sections 6.1–6.3: hello, heartbeat and goodbye."""
+"""Sections 6.1–6.3 and 6.15: hello, heartbeat, goodbye and statistics."""
 
 from __future__ import annotations
 
@@ -7,215 +7,258 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.support.socket.peer import Closed
-from tests.support.socket.stage import InProcess, addresses, code_of, run_stage
+from tests.support.peer import Closed, code_of
+from tests.support.stage import RunStage, Stage, addresses
+
+HELLO: dict[str, Any] = {"protocolVersion": "0.1.0", "capabilities": ["send"]}
 
 
-@pytest.fixture
-def stage(socket_stage: InProcess) -> InProcess:
-    return socket_stage
-
-
-async def test_6_1_connected_says_what_the_hub_can_do() -> None:
-    clock = FakeClock()
-    async with run_stage(clock) as stage:
+@pytest.mark.also_over_sockets
+async def test_6_1_connected_says_what_the_hub_can_do(
+    run_stage: RunStage, clock: FakeClock
+) -> None:
+    async with run_stage(clock, message_rate=50.0, message_burst=70) as stage:
         peer = await stage.dial()
         reply = await peer.connect()
 
-    payload = reply["payload"]
     assert reply["type"] == "hub:connected"
     assert reply["metadata"]["actorIdentity"] == peer.sender
-    assert payload["sessionId"].startswith("session-")
-    assert payload["serverVersion"] == "0.1.0"
-    assert payload["serverTime"] == clock.now_ms()
-    assert payload["maxMessageSize"] == 1_048_576
-    assert payload["heartbeatInterval"] == 100_000
-    assert payload["capabilities"]["maxActorsPerInstance"] == 50_000
-    assert payload["capabilities"]["supportsBackpressure"] is True
-    assert payload["capabilities"]["supportedContentTypes"] == ["application/json"]
-
-
-@pytest.mark.parametrize("version", ["0", "0.1.0", "0.9.7", "0.1.0-rc1", "0."])
-async def test_6_1_only_the_part_before_the_first_dot_is_compared(
-    stage: InProcess, version: str
-) -> None:
-    peer = await stage.dial()
-
-    assert (await peer.connect(protocolVersion=version))["type"] == "hub:connected"
-
-
-@pytest.mark.parametrize("version", ["1.0.0", "1", "", "00.1", "v0.1.0", " 0.1.0", None])
-async def test_6_1_other_major_version_is_refused(stage: InProcess, version: str | None) -> None:
-    peer = await stage.dial()
-
-    reply = await peer.connect(protocolVersion=version)
-
-    assert code_of(reply) == "version_mismatch"
-    assert reply["payload"]["details"]["serverVersion"] == "0.1.0"
-
-
-async def test_6_1_missing_version_is_refused(stage: InProcess) -> None:
-    peer = await stage.dial()
-
-    reply = await peer.ask("hub:connect", metadata={"capabilities": ["send"]})
-
-    assert code_of(reply) == "version_mismatch"
-
-
-@pytest.mark.parametrize("version", [0, 0.1, [], {}, True])
-async def test_6_1_version_that_is_no_string_is_refused(stage: InProcess, version: object) -> None:
-    peer = await stage.dial()
-
-    assert code_of(await peer.connect(protocolVersion=version)) == "internal_error"
-
-
-@pytest.mark.parametrize("capabilities", [None, [], "send", {}, 7])
-async def test_6_1_capabilities_must_be_a_filled_array(
-    stage: InProcess, capabilities: object
-) -> None:
-    peer = await stage.dial()
-
-    assert code_of(await peer.connect(capabilities=capabilities)) == "unauthorized"
-
-
-@pytest.mark.parametrize("capabilities", [[1], [None], ["send", {}], [""]])
-async def test_6_1_contents_of_capabilities_are_not_inspected(
-    stage: InProcess, capabilities: list[object]
-) -> None:
-    peer = await stage.dial()
-
-    assert (await peer.connect(capabilities=capabilities))["type"] == "hub:connected"
-
-
-@pytest.mark.parametrize("metadata", [..., None, [], "text", 7])
-async def test_6_1_hello_without_metadata_is_refused(stage: InProcess, metadata: object) -> None:
-    peer = await stage.dial()
-
-    assert code_of(await peer.ask("hub:connect", metadata=metadata)) == "internal_error"
-    assert (await peer.connect())["type"] == "hub:connected"
-
-
-@pytest.mark.parametrize("payload", [None, {}, {"version": "1.0", "jwt": "x"}, [], "text"])
-async def test_6_1_payload_of_the_hello_is_ignored(stage: InProcess, payload: object) -> None:
-    peer = await stage.dial()
-
-    reply = await peer.ask(
-        "hub:connect",
-        payload,
-        metadata={
-            "protocolVersion": "0.1.0",
-            "capabilities": ["send"],
-            "clientMetadata": {"userAgent": "test", "platform": "x", "origin": "y"},
+    payload = reply["payload"]
+    assert payload.pop("sessionId").startswith("session-")
+    assert payload == {
+        "serverVersion": "0.1.0",
+        "serverTime": clock.now_ms(),
+        "maxMessageSize": 1_048_576,
+        # Ruling 7: a third of the default lease.
+        "heartbeatInterval": 100_000,
+        "capabilities": {
+            "maxActorsPerInstance": 50_000,
+            "supportsBackpressure": True,
+            "supportedContentTypes": ["application/json"],
+            "messageRate": 50.0,
+            "messageBurst": 70,
+            "durable": True,
+            "durability": "fsync",
         },
-    )
-
-    assert reply["type"] == "hub:connected"
+    }
 
 
-async def test_6_1_hello_is_answered_for_both_patterns(stage: InProcess) -> None:
+@pytest.mark.parametrize(
+    "members",
+    [
+        # Only the part before the first dot is compared.
+        *({"protocolVersion": version} for version in ("0", "0.9.7", "0.1.0-rc1", "0.", "0.x")),
+        # Contents of capabilities are not inspected.
+        *({"capabilities": some} for some in ([1], [None], ["send", {}], [""])),
+        {"clientMetadata": {"userAgent": "test", "platform": "x", "origin": "y"}},
+    ],
+    ids=str,
+)
+async def test_6_1_hello_is_welcome(stage: Stage, members: dict[str, Any]) -> None:
+    peer = await stage.dial()
+
+    assert (await peer.connect(**members))["type"] == "hub:connected"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        *(
+            (HELLO | {"protocolVersion": version}, "version_mismatch")
+            for version in ("1.0.0", "1", "", "00.1", "v0.1.0", " 0.1.0", None)
+        ),
+        ({"capabilities": ["send"]}, "version_mismatch"),
+        # The version is looked at first.
+        ({"protocolVersion": "2"}, "version_mismatch"),
+        *(
+            (HELLO | {"protocolVersion": version}, "internal_error")
+            for version in (0, 0.1, [], {}, True)
+        ),
+        *(
+            (HELLO | {"capabilities": capabilities}, "unauthorized")
+            for capabilities in (None, [], "send", {}, 7)
+        ),
+        ({"protocolVersion": "0.1.0"}, "unauthorized"),
+        *((metadata, "internal_error") for metadata in (..., None, [], "0.1.0", 7)),
+    ],
+    ids=str,
+)
+async def test_6_1_bad_hello_is_refused_and_may_be_repeated_on_the_same_socket(
+    stage: Stage, metadata: object, code: str
+) -> None:
+    peer = await stage.dial()
+
+    refused = await peer.ask("hub:connect", HELLO, metadata=metadata)
+    early = await peer.ask("hub:discover", {"pattern": "*"})
+    welcome = await peer.connect()
+    again = await peer.ask("hub:connect", metadata=metadata)
+
+    assert code_of(refused) == code_of(again) == code
+    assert code_of(early) == "unauthorized"
+    assert welcome["type"] == "hub:connected"
+    # A later hello that is refused takes nothing away.
+    await peer.nothing_more()
+
+
+async def test_6_1_version_mismatch_says_which_versions_would_do(stage: Stage) -> None:
+    peer = await stage.dial()
+
+    refused = await peer.connect(protocolVersion="7.1")
+
+    assert refused["payload"]["details"] == {
+        "clientVersion": "7.1",
+        "serverVersion": "0.1.0",
+        "supportedVersions": ["0.1.0"],
+    }
+
+
+async def test_6_1_hello_has_no_rate_and_its_payload_and_pattern_do_not_matter(
+    run_stage: RunStage, clock: FakeClock
+) -> None:
+    async with run_stage(clock, message_rate=1, message_burst=1) as stage:
+        peer = await stage.dial()
+
+        for payload in (None, {}, {"version": "1.0", "jwt": "x"}, [], "text"):
+            for pattern in ("tell", "ask"):
+                reply = await peer.ask("hub:connect", payload, metadata=HELLO, pattern=pattern)
+                assert reply["type"] == "hub:connected"
+
+
+@pytest.mark.parametrize(
+    ("payload", "echoed"),
+    [
+        *(
+            ({"timestamp": value}, value)
+            for value in (1, 0, -3.5, 1_760_000_000_000, "text", {"a": [1]}, None, True)
+        ),
+        *((payload, 12345) for payload in (None, {}, [], [1], "text", 7, {"other": 1}, ...)),
+    ],
+    ids=str,
+)
+async def test_6_2_heartbeat_echoes_its_timestamp_or_the_envelopes_and_gives_the_hubs_time(
+    timed: Stage, clock: FakeClock, payload: object, echoed: object
+) -> None:
+    peer = await timed.connect()
+    clock.advance(7)
+
     for pattern in ("tell", "ask"):
-        peer = await stage.dial()
-        reply = await peer.ask(
-            "hub:connect",
-            metadata={"protocolVersion": "0.1.0", "capabilities": ["send"]},
-            pattern=pattern,
-        )
-        assert reply["type"] == "hub:connected"
+        reply = await peer.ask("hub:heartbeat", payload, timestamp=12345, pattern=pattern)
+        assert reply["type"] == "hub:heartbeat_ack"
+        assert reply["payload"] == {"timestamp": echoed, "serverTime": clock.now_ms()}
 
 
-async def test_6_1_hello_is_not_rate_limited() -> None:
-    async with run_stage(FakeClock(), message_rate=1, message_burst=1) as stage:
-        peer = await stage.dial()
-
-        for _ in range(5):
-            assert (await peer.connect())["type"] == "hub:connected"
-
-
-@pytest.mark.parametrize("echoed", [1, 0, -3.5, 1_760_000_000_000, "text", {"a": [1]}, None, True])
-async def test_6_2_heartbeat_echoes_the_timestamp_and_gives_the_hubs_time(
-    echoed: object,
+async def test_6_2_heartbeats_are_pushed_to_the_connected_at_the_configured_pace(
+    run_stage: RunStage, clock: FakeClock
 ) -> None:
-    clock = FakeClock()
-    async with run_stage(clock) as stage:
-        peer = await stage.connect()
-        clock.advance(7)
+    async with run_stage(clock, heartbeat_push_s=150) as stage:
+        peer, silent = await stage.connect(), await stage.dial()
+        await (await stage.connect()).register("@(local/silent)")
 
-        reply = await peer.ask("hub:heartbeat", {"timestamp": echoed}, pattern="tell")
+        for _ in range(3):
+            pushed = await peer.receive("hub:heartbeat_ack")
+            assert pushed["payload"] == {
+                "timestamp": clock.now_ms(),
+                "serverTime": clock.now_ms(),
+            }
+            assert (pushed["correlationId"], pushed["to"]) == (None, peer.sender)
+            clock.advance(149.999)
+            await peer.nothing_more()
+            clock.advance(0.001)
 
-    assert reply["type"] == "hub:heartbeat_ack"
-    assert reply["payload"] == {"timestamp": echoed, "serverTime": clock.now_ms()}
-
-
-@pytest.mark.parametrize("payload", [None, {}, [], "text", 7, {"other": 1}, ...])
-async def test_6_2_heartbeat_without_a_timestamp_echoes_the_envelopes(
-    stage: InProcess, payload: object
-) -> None:
-    peer = await stage.connect()
-
-    reply = await peer.ask("hub:heartbeat", payload, timestamp=12345)
-
-    assert reply["type"] == "hub:heartbeat_ack"
-    assert reply["payload"]["timestamp"] == 12345
+        # They renew no lease, and whoever has not said hello hears none.
+        assert await addresses(peer) == []
+        assert (await silent.connect())["type"] == "hub:connected"
 
 
-async def test_6_2_heartbeat_extends_every_registration_of_its_session() -> None:
-    clock = FakeClock()
-    async with run_stage(clock) as stage:
-        peer, other = await stage.connect(), await stage.connect()
-        await peer.register("@(local/a)")
-        await peer.register("@(local/b)")
-
-        for _ in range(5):
-            clock.advance(250)
-            await peer.ask("hub:heartbeat", sender="@(local/signal-hub-client)")
-
-        assert await addresses(other) == ["@(local/a)", "@(local/b)"]
-
-
+@pytest.mark.also_over_sockets
 @pytest.mark.parametrize("pattern", ["tell", "ask"])
-@pytest.mark.parametrize("payload", [None, {}, {"reason": "done"}, "text"])
+@pytest.mark.parametrize("payload", [None, {"reason": "done"}, "text"])
 async def test_6_3_goodbye_is_acknowledged_then_closed_and_nothing_follows(
-    stage: InProcess, pattern: str, payload: Any
+    stage: Stage, pattern: str, payload: Any
 ) -> None:
-    peer, other = await stage.join("@(local/a)"), await stage.connect()
+    peer, other = await stage.dial(), await stage.connect()
+    session_id = (await peer.connect())["payload"]["sessionId"]
+    await peer.register("@(local/a)")
 
-    message_id = peer.send("hub:disconnect", payload, pattern=pattern)
+    # It is honoured though it has expired.
+    message_id = peer.send("hub:disconnect", payload, pattern=pattern, ttl=500, timestamp=1)
     for number in range(20):
         other.tell("@(local/a)", "late", number)
 
     reply = await peer.receive("hub:disconnect")
     assert reply["correlationId"] == message_id
-    assert reply["payload"]["acknowledged"] is True
+    assert reply["payload"] == {"acknowledged": True, "sessionId": session_id, "cleanedUp": True}
+    # Its addresses are gone by then.
+    assert await addresses(other) == []
     assert await peer.until_closed() == 1000
     with pytest.raises(Closed):
         await peer.receive()
 
 
-async def test_6_3_goodbye_that_has_expired_is_honoured(stage: InProcess) -> None:
-    peer = await stage.connect()
+@pytest.mark.also_over_sockets
+async def test_6_3_hub_says_server_shutdown_before_a_planned_stop(stage: Stage) -> None:
+    peers = [await stage.join("@(local/a)"), await stage.connect("@(local/b)")]
 
-    reply = await peer.ask("hub:disconnect", ttl=500, timestamp=1)
+    await stage.restart()
 
-    assert reply["payload"]["acknowledged"] is True
-    assert await peer.until_closed() == 1000
-
-
-async def test_6_3_addresses_are_gone_when_the_goodbye_is_acknowledged(stage: InProcess) -> None:
-    peer, other = await stage.join("@(local/a)"), await stage.connect()
-
-    await peer.ask("hub:disconnect")
-
-    assert await addresses(other) == []
-
-
-async def test_6_3_hub_says_server_shutdown_before_a_planned_stop() -> None:
-    async with run_stage() as stage:
-        peer = await stage.join("@(local/a)")
-
-        await stage.hub.stop()
-
+    for peer in peers:
         notice = await peer.receive("hub:disconnect")
         assert notice["payload"]["reason"] == "server_shutdown"
-        assert notice["correlationId"] is None
-        assert notice["to"] == "@(local/a)"
+        assert (notice["to"], notice["correlationId"]) == (peer.sender, None)
         assert await peer.until_closed() == 1001
+
+
+@pytest.mark.parametrize("payload", [None, {}, [], "ignored", 7])
+async def test_6_15_queue_stats_shows_an_empty_queue_and_the_thresholds(
+    timed: Stage, clock: FakeClock, payload: object
+) -> None:
+    peer = await timed.connect()
+    clock.advance(2)
+
+    reply = await peer.ask("hub:queue_stats", payload)
+
+    assert reply["type"] == "hub:queue_stats_response"
+    assert reply["payload"] == {
+        "queueDepth": 0,
+        "queueBytes": 0,
+        "processingRate": 0.5,
+        "pauseThreshold": 1000,
+        "resumeThreshold": 500,
+    }
+
+
+async def test_6_15_metrics_count_what_happened_since_the_minute_began(stage: Stage) -> None:
+    peer, target = await stage.connect(), await stage.join("@(local/b)")
+    before = (await peer.ask("hub:metrics"))["payload"]
+
+    peer.tell("@(local/b)", "note")
+    await target.receive("note")
+    await peer.ask("hub:nonsense")
+    await (await stage.connect()).ask("hub:disconnect")
+    after = (await peer.ask("hub:metrics", "ignored"))["payload"]
+
+    counted = {name: after[name] - count for name, count in before.items()}
+    assert counted | {"windowStart": 0, "timestamp": 0} == {
+        "messages_received": 5,
+        "messages_sent": 5,
+        "errors": 1,
+        "connections_opened": 1,
+        "connections_closed": 1,
+        "windowStart": 0,
+        "timestamp": 0,
+    }
+    assert after["windowStart"] <= after["timestamp"]
+
+
+async def test_6_15_metrics_of_a_new_minute_begin_at_zero(timed: Stage, clock: FakeClock) -> None:
+    peer = await timed.connect()
+    for _ in range(10):
+        await peer.ask("hub:heartbeat")
+
+    await timed.pass_time(61)
+    clock.advance(7)
+    later = (await peer.ask("hub:metrics", []))["payload"]
+
+    assert later["messages_received"] <= 4
+    assert 7_000 <= later["timestamp"] - later["windowStart"] <= 60_000
+    assert later["timestamp"] == clock.now_ms()

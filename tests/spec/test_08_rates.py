@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.support.socket.peer import Peer, Rejected, Response
-from tests.support.socket.stage import InProcess, code_of, run_stage
-
-
-@pytest.fixture
-def stage(socket_stage: InProcess) -> InProcess:
-    return socket_stage
+from tests.support.peer import Peer, code_of
+from tests.support.socket.peer import Rejected, Response
+from tests.support.socket.stage import InProcess
+from tests.support.socket.stage import run_stage as run_socket_stage
+from tests.support.stage import RunStage, Stage
 
 
 async def probe(peer: Peer) -> str:
@@ -28,23 +26,26 @@ async def rejection(stage: InProcess) -> Response:
     return rejected.value.response
 
 
-async def test_8_burst_then_refusal_then_a_steady_rate() -> None:
-    clock = FakeClock()
+@pytest.mark.also_over_sockets
+async def test_8_burst_then_refusal_then_a_steady_rate_for_every_socket(
+    run_stage: RunStage, clock: FakeClock
+) -> None:
     async with run_stage(clock, message_rate=2, message_burst=3) as stage:
-        peer = await stage.connect()
+        peer, other = await stage.connect(), await stage.connect()
 
         assert [await probe(peer) for _ in range(4)] == ["served"] * 3 + ["rate_limited"]
+        assert [await probe(other) for _ in range(4)] == ["served"] * 3 + ["rate_limited"]
         clock.advance(0.5)
         assert [await probe(peer) for _ in range(2)] == ["served", "rate_limited"]
         clock.advance(60)
         assert [await probe(peer) for _ in range(4)] == ["served"] * 3 + ["rate_limited"]
 
 
-async def test_8_refused_message_is_not_processed_and_the_socket_stays() -> None:
-    clock = FakeClock()
+async def test_8_refused_message_is_not_processed_and_the_socket_stays(
+    run_stage: RunStage, clock: FakeClock
+) -> None:
     async with run_stage(clock, message_rate=1, message_burst=1) as stage:
-        target = await stage.join("@(local/b)")
-        sender = await stage.connect()
+        target, sender = await stage.join("@(local/b)"), await stage.connect()
         sender.tell("@(local/b)", "note", "first")
 
         refused = await sender.ask_actor("@(local/b)", "note", "second", id="again")
@@ -57,35 +58,25 @@ async def test_8_refused_message_is_not_processed_and_the_socket_stays() -> None
         assert heard == ["first", "third"]
 
 
-async def test_8_every_socket_has_a_bucket_of_its_own() -> None:
-    async with run_stage(FakeClock(), message_rate=1, message_burst=1) as stage:
-        first, second = await stage.connect(), await stage.connect()
-
-        assert [await probe(first), await probe(first)] == ["served", "rate_limited"]
-        assert await probe(second) == "served"
-
-
-async def test_8_ruling_14_heartbeat_and_renew_are_exempt() -> None:
-    async with run_stage(FakeClock(), message_rate=1, message_burst=2) as stage:
+@pytest.mark.also_over_sockets
+async def test_r14_heartbeat_renew_and_goodbye_are_served_with_an_empty_bucket(
+    run_stage: RunStage, clock: FakeClock
+) -> None:
+    async with run_stage(clock, message_rate=1, message_burst=2) as stage:
         peer = await stage.join("@(local/a)")
         assert [await probe(peer), await probe(peer)] == ["served", "rate_limited"]
 
         for _ in range(20):
             assert (await peer.ask("hub:heartbeat"))["type"] == "hub:heartbeat_ack"
             assert (await peer.ask("hub:renew"))["type"] == "hub:renewed"
-
-
-async def test_8_goodbye_is_served_with_an_empty_bucket() -> None:
-    async with run_stage(FakeClock(), message_rate=1, message_burst=1) as stage:
-        peer = await stage.connect()
-        assert [await probe(peer), await probe(peer)] == ["served", "rate_limited"]
-
         assert (await peer.ask("hub:disconnect"))["payload"]["acknowledged"] is True
         assert await peer.until_closed() == 1000
 
 
-async def test_8_frames_that_are_no_envelopes_cost_a_token_too() -> None:
-    async with run_stage(FakeClock(), message_rate=1, message_burst=2) as stage:
+async def test_8_frames_that_are_no_envelopes_cost_a_token_too(
+    run_stage: RunStage, clock: FakeClock
+) -> None:
+    async with run_stage(clock, message_rate=1, message_burst=2) as stage:
         peer = await stage.connect()
 
         codes = []
@@ -96,25 +87,14 @@ async def test_8_frames_that_are_no_envelopes_cost_a_token_too() -> None:
         assert codes == ["internal_error", "internal_error", "rate_limited"]
 
 
-async def test_8_rate_of_zero_means_no_limit() -> None:
-    async with run_stage(FakeClock(), message_rate=0, message_burst=1) as stage:
+async def test_8_rate_of_zero_means_no_limit(run_stage: RunStage, clock: FakeClock) -> None:
+    async with run_stage(clock, message_rate=0, message_burst=1) as stage:
         peer = await stage.connect()
 
         assert {await probe(peer) for _ in range(50)} == {"served"}
 
 
-async def test_8_default_burst_lets_a_register_and_ten_sends_through(stage: InProcess) -> None:
-    sender, target = await stage.connect(), await stage.join("@(local/b)")
-
-    payload = {"actorAddress": "@(local/a)", "capabilities": []}
-    sender.send("hub:register", payload, pattern="ask")
-    for number in range(10):
-        sender.tell("@(local/b)", "note", number)
-
-    assert [(await target.receive("note"))["payload"] for _ in range(10)] == list(range(10))
-
-
-async def test_8_default_capacity_is_at_least_a_hundred(stage: InProcess) -> None:
+async def test_8_default_capacity_is_at_least_a_hundred(stage: Stage) -> None:
     peer = await stage.connect()
 
     ids = [peer.send("hub:queue_stats") for _ in range(100)]
@@ -126,7 +106,10 @@ async def test_8_default_capacity_is_at_least_a_hundred(stage: InProcess) -> Non
 
 async def test_8_connections_above_the_rate_are_answered_429() -> None:
     clock = FakeClock()
-    async with run_stage(clock, connection_rate=0.5, connection_burst=2) as stage:
+    async with run_socket_stage(clock, connection_rate=0.5, connection_burst=2) as stage:
+        # Requests that are no upgrades cost nothing.
+        for path in ("/health", "/ws", "/nowhere"):
+            await stage.get(path)
         peers = [await stage.connect() for _ in range(2)]
 
         refused = await rejection(stage)
@@ -136,24 +119,15 @@ async def test_8_connections_above_the_rate_are_answered_429() -> None:
         assert int(refused.headers["x-ratelimit-limit"]) >= 0
         assert refused.headers["x-ratelimit-remaining"] == "0"
         assert refused.body
+        assert (await stage.get("/health")).status == 200
         for peer in peers:
             await peer.nothing_more()
         clock.advance(2)
         await stage.connect()
 
 
-async def test_8_requests_that_are_no_upgrades_cost_no_connection() -> None:
-    async with run_stage(FakeClock(), connection_rate=1, connection_burst=1) as stage:
-        for path in ("/health", "/ws", "/nowhere"):
-            await stage.get(path)
-        await stage.connect()
-
-        assert (await rejection(stage)).status == 429
-        assert (await stage.get("/health")).status == 200
-
-
 async def test_8_default_rate_is_a_hundred_connections_at_once() -> None:
-    async with run_stage(FakeClock()) as stage:
+    async with run_socket_stage(FakeClock()) as stage:
         for _ in range(100):
             await stage.dial()
 
@@ -165,7 +139,7 @@ async def test_8_default_rate_is_a_hundred_connections_at_once() -> None:
 
 
 async def test_8_full_registry_is_answered_503_with_its_utilization() -> None:
-    async with run_stage(registry={"limit": 4}) as stage:
+    async with run_socket_stage(registry={"limit": 4}) as stage:
         peer = await stage.connect()
         for number in range(4):
             await peer.register(f"@(local/{number})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,21 @@ import pytest
 from tests.support.socket.bystanders import bystanders
 from tests.support.socket.peer import PATIENCE_S, Closed, Peer, Rejected, upgrade_request
 from tests.support.socket.slow_readers import barrier
-from tests.support.socket.stage import SMALL_BUFFER, Spawned, eventually, spawn_stage
+from tests.support.socket.stage import (
+    SMALL_BUFFER,
+    Spawned,
+    Stage,
+    eventually,
+    run_stage,
+    spawn_stage,
+)
+from tests.support.volume import volume
 
-SILENT = 5_000
-SPARE_FILES = 500
+SILENT = volume(2_000, 5_000)
+CONNECTED = volume(500, 1_000)
+SPARE_FILES = 500 + CONNECTED
 AT_ONCE = 250
-HELLO_S = 6.0
+HELLO_S = volume(4, 6)
 # Measured: 2.5 KB for a silent socket, 7 KB for a WebSocket; three times that is a buffer too many.
 BYTES_EACH_MAX = 21_000
 
@@ -34,13 +43,6 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.fixture
-async def spawned(many_files: None) -> AsyncIterator[Spawned]:
-    """A hub of its own process, so that its memory is its own too."""
-    async with spawn_stage(connection_rate=0, hello_s=HELLO_S) as stage:
-        yield stage
-
-
 def resident_bytes(pid: int) -> int:
     """How much memory a process holds."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -54,14 +56,17 @@ def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-async def open_many(stage: Spawned, count: int, is_upgraded: bool) -> list[Peer]:
-    """So many sockets at the door: silent from the start, or silent after the upgrade."""
+async def open_many(stage: Spawned, count: int, is_upgraded: bool = True) -> list[Peer]:
+    """Sockets that are silent after the upgrade, or in the middle of it."""
     peers: list[Peer] = []
     for start in range(0, count, AT_ONCE):
         batch = min(AT_ONCE, count - start)
         opened = await asyncio.gather(*(stage.call() for _ in range(batch)))
         if is_upgraded:
             await asyncio.gather(*(peer.upgrade() for peer in opened))
+        else:
+            for index, peer in enumerate(opened):
+                peer.write(upgrade_request()[: index % 120])
         peers += opened
     return peers
 
@@ -76,42 +81,34 @@ async def last_words(peer: Peer) -> int | None:
         return None
 
 
-async def test_5000_silent_sockets_cost_little_and_are_let_go(spawned: Spawned) -> None:
-    files_before = descriptors(spawned.hub.pid)
-    memory_before = resident_bytes(spawned.hub.pid)
+async def test_silent_sockets_cost_little_and_are_let_go_unless_they_are_connected(
+    many_files: None,
+) -> None:
+    # In a process of its own, so that its memory is its own too.
+    async with spawn_stage(connection_rate=0, hello_s=HELLO_S) as stage:
+        files_before = descriptors(stage.hub.pid)
+        memory_before = resident_bytes(stage.hub.pid)
 
-    async with bystanders(spawned) as pair:
-        silent = await open_many(spawned, SILENT // 2, is_upgraded=False)
-        upgraded = await open_many(spawned, SILENT // 2, is_upgraded=True)
-        await pair.go_on()
-        each = (resident_bytes(spawned.hub.pid) - memory_before) / SILENT
-        assert each < BYTES_EACH_MAX
+        async with bystanders(stage) as pair:
+            connected = await open_many(stage, CONNECTED)
+            await asyncio.gather(*(peer.connect() for peer in connected))
+            silent = await open_many(stage, SILENT // 2, is_upgraded=False)
+            upgraded = await open_many(stage, SILENT // 2)
+            await pair.go_on()
+            each = (resident_bytes(stage.hub.pid) - memory_before) / (SILENT + CONNECTED)
+            assert each < BYTES_EACH_MAX
+            words = await asyncio.gather(*(last_words(peer) for peer in silent + upgraded))
 
-        words = await asyncio.gather(*(last_words(peer) for peer in silent + upgraded))
-
-    assert set(words[: SILENT // 2]) == {408}
-    assert set(words[SILENT // 2 :]) == {1008}
-    await eventually(lambda: descriptors(spawned.hub.pid) < files_before + 20)
-    assert (await spawned.health())["status"] == "ok"
-
-
-async def test_connected_but_silent_sessions_cost_little_and_stay(spawned: Spawned) -> None:
-    memory_before = resident_bytes(spawned.hub.pid)
-    count = 1_000
-
-    async with bystanders(spawned) as pair:
-        peers = await open_many(spawned, count, is_upgraded=True)
-        await asyncio.gather(*(peer.connect() for peer in peers))
-        await pair.go_on()
-        each = (resident_bytes(spawned.hub.pid) - memory_before) / count
-        assert each < BYTES_EACH_MAX
-
-    for peer in peers[:: count // 10]:
-        await peer.nothing_more()
+        assert set(words[: SILENT // 2]) == {408}
+        assert set(words[SILENT // 2 :]) == {1008}
+        await eventually(lambda: descriptors(stage.hub.pid) < files_before + CONNECTED + 20)
+        assert (await stage.health())["status"] == "ok"
+        for peer in connected[::50]:
+            await peer.nothing_more()
 
 
 async def test_storm_of_connections_is_throttled_and_sessions_do_not_notice() -> None:
-    async with spawn_stage(connection_rate=20, connection_burst=20) as stage, bystanders(stage):
+    async with run_stage(connection_rate=20, connection_burst=20) as stage, bystanders(stage):
         answers = await asyncio.gather(*(knock(stage) for _ in range(300)))
 
         assert set(answers) == {101, 429}
@@ -119,7 +116,7 @@ async def test_storm_of_connections_is_throttled_and_sessions_do_not_notice() ->
         assert answers.count(101) < 150
 
 
-async def knock(stage: Spawned) -> int:
+async def knock(stage: Stage) -> int:
     peer = await stage.call()
     try:
         await peer.upgrade()
@@ -128,19 +125,8 @@ async def knock(stage: Spawned) -> int:
     return 101
 
 
-async def test_storm_of_half_handshakes_does_not_reach_the_sessions() -> None:
-    async with spawn_stage(hello_s=1.0, connection_rate=0) as stage, bystanders(stage):
-        peers = await open_many(stage, 500, is_upgraded=False)
-        for index, peer in enumerate(peers):
-            peer.write(upgrade_request()[: index % 120 + 1])
-
-        words = await asyncio.gather(*(last_words(peer) for peer in peers))
-
-        assert set(words) == {408}
-
-
 async def test_sender_without_manners_is_limited_and_nobody_else_is() -> None:
-    async with spawn_stage(message_rate=100, message_burst=100) as stage:
+    async with run_stage(message_rate=100, message_burst=100) as stage:
         await stage.join("@(local/target)")
         rude = await stage.connect()
 

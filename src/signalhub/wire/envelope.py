@@ -179,6 +179,14 @@ _EMPTY = Raw(b"{}")
 _HUB_KEYS = (b'"forwarded"', b'"via"', b'"originalMessageId"')
 
 
+def _members(metadata: bytes | Raw) -> dict[str, Raw]:
+    """The members of metadata; none if they are nested too deeply to be read a second time."""
+    try:
+        return _decode_members(metadata)
+    except RecursionError:
+        return {}
+
+
 def _marked(metadata: Raw) -> bytes:
     """The sender's metadata with the hub's members added, up to the value of the last one.
 
@@ -188,7 +196,7 @@ def _marked(metadata: Raw) -> bytes:
     if given[:1] != b"{":
         return _MARKED
     if any(key in given for key in _HUB_KEYS):
-        kept = _decode_members(given)
+        kept = _members(given)
         for key in ("forwarded", "via", "originalMessageId"):
             kept.pop(key, None)
         given = encode(kept)
@@ -199,7 +207,7 @@ def _marked(metadata: Raw) -> bytes:
 def forwarded_metadata(metadata: bytes, original_id: str) -> bytes:
     """Metadata of mail, without the closing brace: the hub adds members about the delivery."""
     if b'"delivery"' in metadata:
-        kept = _decode_members(metadata)
+        kept = _members(metadata)
         kept.pop("delivery", None)
         metadata = encode(kept)
     return b"".join((_marked(Raw(metadata)), encode(original_id)))
@@ -218,7 +226,7 @@ def _stamped(now_ms: int) -> bytes:
 
 def with_delivery(metadata: Raw, delivery: dict[str, object]) -> Raw:
     """The sender's metadata with a member of the hub about this delivery."""
-    kept = _decode_members(metadata) if is_object(metadata) else {}
+    kept = _members(metadata) if is_object(metadata) else {}
     return Raw(encode(kept | {"delivery": delivery}))
 
 

@@ -2,77 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
-from jwt import PyJWT
+import msgspec
 
 from signalhub.auth.tokens import Authenticator
-from signalhub.settings.model import AuthSettings, Key, Settings
-from tests.support.memory.shell import HELLO, MemoryShell, Message, Peer
+from signalhub.settings.model import AuthSettings, Settings
+from tests.support.memory.shell import HELLO, MemoryShell, Peer
+from tests.support.socket.tokens import AUTH, token_for
 
-ALL = {"send": ["*"], "broadcast": ["*"], "publish": ["*"], "subscribe": ["*"], "register": ["*"]}
-
-
-PRIVATE = Ed25519PrivateKey.from_private_bytes(b"\1" * 32)
-
-
-PUBLIC_PEM = PRIVATE.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-PRIVATE_PEM = PRIVATE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-SECRET = "a shared secret that is long enough for anybody"
-
-
-AUTH = AuthSettings(
-    enabled=True,
-    secret=SECRET,
-    keys={"ed": Key(algorithm="EdDSA", public_key=PUBLIC_PEM.decode())},
-)
+_AUTH = msgspec.convert(AUTH, AuthSettings)
 
 
 def guarded() -> MemoryShell:
-    return MemoryShell(Settings(auth=AUTH), authenticator=Authenticator(AUTH))
+    return MemoryShell(Settings(auth=_AUTH), authenticator=Authenticator(_AUTH))
 
 
 def token(
     shell: MemoryShell,
     actor: str = "local/alice",
-    *,
-    lifetime_s: float = 600,
-    is_ed: bool = False,
-    permissions: object = ALL,
+    permissions: dict[str, list[str]] | None = None,
 ) -> str:
-    now_s = shell.now / 1000
-    claims = {
-        "iss": "signal-hub",
-        "sub": "user",
-        "actorId": actor,
-        "iat": int(now_s),
-        "exp": now_s + lifetime_s,
-        "permissions": permissions,
-    }
-    if is_ed:
-        return PyJWT().encode(claims, PRIVATE_PEM, "EdDSA", headers={"kid": "ed"})
-    return PyJWT().encode(claims, SECRET, "HS256")
+    """A token that allows everything unless said otherwise."""
+    return token_for(f"@({actor})", shell.clock, permissions=permissions)
 
 
-def hello(peer: Peer, given: object, address: str = "@(local/whoever)") -> Message:
-    return peer.hello(address, metadata=HELLO | {"authToken": given})
-
-
-def admitted(shell: MemoryShell, actor: str = "local/alice", **claims: Any) -> Peer:
+def admitted(
+    shell: MemoryShell,
+    actor: str = "local/alice",
+    permissions: dict[str, list[str]] | None = None,
+) -> Peer:
     peer = shell.open()
-    welcome = hello(peer, token(shell, actor, **claims))
+    given = token(shell, actor, permissions)
+    welcome = peer.hello(f"@({actor})", metadata=HELLO | {"authToken": given})
     assert welcome["type"] == "hub:connected", welcome
-    peer.address = f"@({actor})"
     peer.take()
     return peer

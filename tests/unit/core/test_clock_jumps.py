@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.settings.model import DispatchSettings, Settings
+from signalhub.settings.model import DispatchSettings, RegistrySettings, Settings
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
     ACTOR,
@@ -38,38 +38,23 @@ def working(shell: MemoryShell, **options: Any) -> tuple[Peer, Peer]:
 
 
 @pytest.mark.parametrize("jump_s", JUMPS)
-def test_an_ack_timeout_takes_as_long_as_it_should(jump_s: int) -> None:
+@pytest.mark.parametrize("does_fail", [True, False], ids=["pause after a failure", "ack timeout"])
+def test_a_wait_takes_as_long_as_it_should(does_fail: bool, jump_s: int) -> None:
     shell = MemoryShell()
-    writer, reader = working(shell)
+    writer, reader = working(shell, backoffMs=10_000 if does_fail else 100, backoffCapMs=10_000)
     publish(writer)
-    reader.take()
-
-    shell.clock.jump(jump_s)
-    shell.tick()
-    shell.pass_time(7)
-    early = attempts(reader)
-    shell.pass_time(6)
-
-    assert early == []
-    assert attempts(reader) == [(1, 2)]
-
-
-@pytest.mark.parametrize("jump_s", JUMPS)
-def test_a_pause_after_a_failure_ends(jump_s: int) -> None:
-    shell = MemoryShell()
-    writer, reader = working(shell, backoffMs=10_000, backoffCapMs=10_000)
-    publish(writer)
-    reader.ask("hub:nack", NAMED | {"seq": 1})
+    if does_fail:
+        reader.ask("hub:nack", NAMED | {"seq": 1})
     reader.take()
 
     shell.clock.jump(jump_s)
     shell.tick()
     shell.pass_time(5)
     early = attempts(reader)
-    shell.pass_time(10)
+    shell.pass_time(8)
 
     assert early == []
-    assert attempts(reader)[0] == (1, 2)
+    assert attempts(reader) == [(1, 2)]
 
 
 @pytest.mark.parametrize("jump_s", JUMPS)
@@ -212,3 +197,49 @@ def test_a_timeout_made_shorter_does_not_wait_for_longer_ones_before_it() -> Non
     shell.pass_time(2)
 
     assert attempts(reader) == [(2, 2)]
+
+
+# Without durable topics.
+
+
+def test_renewals_are_written_though_the_clock_is_set_back() -> None:
+    shell = MemoryShell(Settings(registry=RegistrySettings(sweep_s=60.0)))
+    peer = shell.join("@(local/a)")
+    shell.pass_time(61)
+
+    shell.clock.jump(-HOUR_S)
+    peer.register()
+    registered = len(shell.written)
+    for _ in range(4):
+        peer.tell("hub:heartbeat")
+        shell.pass_time(50)
+
+    assert len(shell.written) > registered
+
+
+def test_a_clock_set_forward_hides_everybody_until_they_speak() -> None:
+    shell = MemoryShell()
+    peer = shell.join("@(local/a)")
+
+    shell.clock.jump(HOUR_S)
+    hidden = shell.hub.registry.find("@(local/a)", shell.now)
+    peer.tell("hub:heartbeat")
+
+    assert hidden is None
+    assert shell.hub.registry.find("@(local/a)", shell.now) is not None
+
+
+def test_the_next_minute_of_metrics_and_the_next_heartbeat_come_in_time() -> None:
+    shell = MemoryShell(Settings(heartbeat_push_s=5.0))
+    shell.tick()
+    peer = shell.connect()
+    peer.take()
+
+    shell.clock.jump(-HOUR_S)
+    shell.pass_time(10)
+    pushed = [one["type"] for one in peer.take()]
+    shell.pass_time(50)
+    began = peer.ask("hub:metrics")["payload"]["windowStart"]
+
+    assert pushed.count("hub:heartbeat_ack") >= 2
+    assert 0 <= shell.now - began <= 60_000

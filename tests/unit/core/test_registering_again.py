@@ -67,35 +67,21 @@ def test_an_ask_that_waits_for_a_socket_is_answered_though_another_session_takes
 
 
 @pytest.mark.parametrize("how", LEAVING)
-def test_an_ask_committed_in_the_turn_in_which_its_mailbox_goes_is_answered(how: str) -> None:
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "on its way to the disk"])
+def test_an_ask_that_meets_the_end_of_its_mailbox_is_answered(is_committed: bool, how: str) -> None:
     shell = TurningShell()
     sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
     actor.register(durable=True)
     sender.take()
     shell.engine.is_prompt = False
-    sender.send(ACTOR, 1, pattern="ask", id="A")
-
-    with shell.one_turn():
-        shell.engine.commit()
-        actor.request(LEAVING[how][0], LEAVING[how][1])
-    shell.engine.is_prompt = True
-    shell.settle()
-
-    assert len(acks(sender)) == 1
-    assert not shell.hub.pending
-    check_tells_arrive(sender, actor)
-
-
-@pytest.mark.parametrize("how", LEAVING)
-def test_an_ask_on_its_way_to_the_disk_when_its_mailbox_goes_is_answered(how: str) -> None:
-    shell = TurningShell()
-    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
-    actor.register(durable=True)
-    sender.take()
-    shell.engine.is_prompt = False
-
-    with shell.one_turn():
+    if is_committed:
         sender.send(ACTOR, 1, pattern="ask", id="A")
+
+    with shell.one_turn():
+        if is_committed:
+            shell.engine.commit()
+        else:
+            sender.send(ACTOR, 1, pattern="ask", id="A")
         actor.request(LEAVING[how][0], LEAVING[how][1])
     commit_all(shell)
     shell.engine.is_prompt = True
@@ -115,38 +101,28 @@ def check_tells_arrive(sender: Peer, actor: Peer) -> None:
     assert [one["payload"] for one in actor.heard()] == ["tell"]
 
 
-def test_a_registration_replaced_before_its_mailbox_is_on_disk_is_answered() -> None:
+@pytest.mark.parametrize("has_another_name", [True, False])
+def test_a_registration_taken_over_before_its_mailbox_is_on_disk_is_answered(
+    has_another_name: bool,
+) -> None:
     shell = TurningShell()
     first, second = shell.connect("@(a/first)"), shell.connect("@(a/second)")
-    for peer in (first, second):
-        peer.take()
     shell.engine.is_prompt = False
 
     with shell.one_turn():
         first.request("hub:register", DURABLE)
+        if has_another_name:
+            # Then it stays when the address goes.
+            first.request("hub:register", {"actorAddress": "@(a/name)", "capabilities": []})
+        first.take()
+        second.take()
         second.request("hub:register", DURABLE)
     commit_all(shell)
 
     assert answers(second) == ["hub:registered"]
-    assert first.closed is not None or answers(first) == ["unauthorized"]
+    assert (first.closed is None) is has_another_name
+    assert answers(first) == (["unauthorized"] if has_another_name else ["hub:disconnect"])
     assert [one.session for one in mailbox_of(shell).subscription.consumers] == [second.session]
-
-
-def test_a_registration_taken_over_before_its_mailbox_is_on_disk_is_answered() -> None:
-    """The first owner has another name, so it stays."""
-    shell = TurningShell()
-    first, second = shell.connect("@(a/first)"), shell.connect("@(a/second)")
-    shell.engine.is_prompt = False
-
-    with shell.one_turn():
-        first.request("hub:register", DURABLE)
-        first.request("hub:register", {"actorAddress": "@(a/name)", "capabilities": []})
-        first.take()
-        second.request("hub:register", DURABLE)
-    commit_all(shell)
-
-    assert first.closed is None
-    assert answers(first) == ["unauthorized"]
 
 
 def test_a_mailbox_dropped_before_it_is_on_disk_is_attached_to_nobody() -> None:

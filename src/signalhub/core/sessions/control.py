@@ -179,6 +179,9 @@ class Control:
         for address in barred:
             self._registry.remove(address)
             self._mailboxes.detach_from(session, address, now)
+        if session.identity in barred:
+            # It must neither speak for the address nor be taken for it.
+            self._identities.rename(session)
         return [*effects, Forget(barred)] if barred else effects
 
     def _welcome(self, session: Session, now: int) -> bytes:

@@ -216,10 +216,9 @@ class Directory:
         if address in session.registrations:
             self._registry.remove(address)
             self._topics.leave(session, address)
-            if session.identity == address and session.hello_identity is not None:
+            if session.identity == address:
                 # The next session to register the address does not replace this one.
-                names = list(session.registrations)
-                self._identities.assign(session, names[-1] if names else session.hello_identity)
+                self._identities.rename(session)
             effects.append(Forget([address]))
             box = self._streams.mailboxes.get(address)
             if box is not None:

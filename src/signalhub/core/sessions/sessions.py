@@ -52,6 +52,13 @@ class Identities:
         else:
             found[session] = None
 
+    def rename(self, session: Session) -> None:
+        """The address it went by is not its own any more: it goes by the one before."""
+        names = list(session.registrations)
+        name = names[-1] if names else session.hello_identity
+        if name is not None:
+            self.assign(session, name)
+
     def remove(self, session: Session) -> None:
         """Remove the identity of a session."""
         if session.identity is None:
